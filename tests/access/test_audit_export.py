@@ -348,6 +348,7 @@ def test_a_running_server_signs_what_it_did(tmp_path: Path) -> None:
         error_of(refused, 403, "gallery_restricted")
 
 
+@pytest.mark.long
 def test_the_command_appends_and_verifies(tmp_path: Path) -> None:
     folder, file = tmp_path / "data", tmp_path / "audit.jsonl"
     with serving(folder) as server, server.client() as client:
@@ -392,6 +393,7 @@ def test_the_command_appends_and_verifies(tmp_path: Path) -> None:
     assert likeness(folder, "audit", "verify", tmp_path / "none").returncode == 2
 
 
+@pytest.mark.long
 def test_two_exports_into_one_file_do_not_mix(tmp_path: Path) -> None:
     import fcntl  # noqa: PLC0415 - this test alone
 

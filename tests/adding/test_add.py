@@ -99,6 +99,7 @@ def test_random_weights_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "models" / "mine").exists()
 
 
+@pytest.mark.long
 def test_a_statement_that_the_graph_contradicts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="takes uint8") as caught:
         added(tmp_path, small(), Stated(normalisation="127.5"))

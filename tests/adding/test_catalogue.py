@@ -305,6 +305,7 @@ def test_the_catalogue_is_valid_and_pinned() -> None:
         assert known_models()[name].licence.non_commercial
 
 
+@pytest.mark.long
 def test_the_command_fetches_adds_and_leaves_a_package(
     server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ def test_what_can_not_work_is_refused_at_once(
     assert not (models / "mine").exists()
 
 
+@pytest.mark.long
 def test_a_tie_on_few_photos_is_refused_and_a_statement_settles_it(tmp_path: Path, models: Path, photos: Path) -> None:
     done = add(tmp_path, models, written(tmp_path, bgr()), "--photos", photos)
     assert (done.returncode, "model_input_ambiguous" in done.stderr) == (4, True), done.stderr

@@ -70,6 +70,7 @@ def test_what_failed_once_is_refused_or_read(pipeline: Pipeline) -> None:
         tried(pipeline, path.read_bytes())
 
 
+@pytest.mark.long
 def test_damaged_images_are_refused_or_read(pipeline: Pipeline, full: bool) -> None:
     chance = random.Random(time.time_ns() if full else 11)
     corpus = [make() for make in EVERY_KIND.values()]
@@ -250,6 +251,7 @@ def test_damaged_requests_are_refused_or_answered(open_server: LiveServer, full:
     assert answer.status_code == 404 or answer.json()["ok"]  # damage can turn one request into the gallery's deletion
 
 
+@pytest.mark.long
 def test_requests_that_failed_once_are_refused_or_answered(open_server: LiveServer) -> None:
     for path in sorted(REGRESSIONS.glob("*.request")):
         request = path.read_bytes().replace(b"@KEY@", open_server.key.encode())

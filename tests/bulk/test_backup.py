@@ -412,6 +412,7 @@ def test_a_restore_killed_at_any_step_leaves_the_old_database_or_the_new_one(hom
     assert galleries_of(data / "likeness.db") == ["crew"]
 
 
+@pytest.mark.long
 def test_the_command_line_beside_a_server(tmp_path: Path, full: bool) -> None:
     def likeness(data: str, *words: str | Path) -> tuple[int, str]:
         done = run(tmp_path / data, *words)

@@ -77,6 +77,7 @@ def left(pieces: dict[str, bytes], *folders: Path) -> set[str]:
     return {what for what, piece in pieces.items() if any(piece in content for content in contents)}
 
 
+@pytest.mark.long
 def test_an_erased_subject_is_in_no_file_of_a_running_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with (

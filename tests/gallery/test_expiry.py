@@ -208,6 +208,7 @@ def test_the_client_says_them_and_erases(api: httpx.Client, gallery: str) -> Non
     assert check_receipt(receipt.model_dump(mode="json"), signing.decode(client.server_key().public_key))
 
 
+@pytest.mark.long
 def test_a_running_server_erases_who_has_expired(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving(data, {"EXPIRY_SECONDS": 0.2}) as server, ExitStack() as stack:

@@ -185,6 +185,7 @@ def test_the_kind_by_api(tmp_path: Path) -> None:
         error_of(client.patch("/v1/galleries/nobody", json={"search": "int8"}), 404, "gallery_not_found")
 
 
+@pytest.mark.long
 def test_the_kind_by_client_and_command(live_server: LiveServer, tmp_path: Path) -> None:
     at = ("--server", live_server.url, "--key", live_server.key)
     with Client(live_server.url, live_server.key) as client:

@@ -87,6 +87,7 @@ class TestWays:
 
 
 class TestMeasuring:
+    @pytest.mark.long
     def test_it_measures_every_way_and_takes_one(self, models: Path, tmp_path: Path) -> None:
         found = find_packages(models)
         detector = next(package for package in found.values() if package.manifest.task == "detect")
