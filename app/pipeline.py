@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from traceback import clear_frames
 
 import numpy as np
 
@@ -77,6 +78,13 @@ class Pipeline:
         A photo without a face is an answer, not an error. Raises EmptyImage, UnsupportedImage, InvalidImage,
         ImageTooLarge and ImageTooSmall; within a request also LikenessError (``request_timeout``) and Overloaded.
         """
+        try:
+            return self._detect(image, cuts)
+        except BaseException as error:
+            clear_frames(error.__traceback__)  # whoever keeps the error would keep the photo's pixels
+            raise
+
+    def _detect(self, image: bytes, cuts: Sequence[Cut]) -> Photo:
         check_deadline()
         stages: dict[str, float] = {}
         with timed(stages, "decode"):

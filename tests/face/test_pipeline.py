@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from app.errors import InvalidImage, NoFace
+from app.concurrency.deadline import Task, working
+from app.errors import InvalidImage, LikenessError, NoFace
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
 from app.face.detect import Detector
 from app.face.formats import Limits
@@ -266,3 +268,19 @@ class TestChoice:
         near, far = sorted((a, b))
         places = [prominence(centred(499.5 + off, 399.5, 60), 1000, 800) for off in (near, far)]
         assert places[0] >= places[1]
+
+
+def test_an_error_keeps_no_pixels(yunet: Path) -> None:
+    task, kept = Task(), []
+
+    class GivenUp(Detector):
+        def detect(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
+            kept.append(weakref.ref(pixels))
+            task.given_up = True
+            return super().detect(pixels, min_face=min_face)
+
+    gray = encoded(np.full((300, 300, 3), 128, np.uint8))
+    with working(task), pytest.raises(LikenessError) as caught:
+        Pipeline(GivenUp(yunet), Limits()).detect(gray)
+    assert caught.value.code == "request_timeout"
+    assert kept and all(one() is None for one in kept), "the next photo is let in while the error is on its way"
