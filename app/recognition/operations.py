@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Literal, ParamSpec, TypeAlias, TypeVar, Unpack
@@ -73,8 +73,7 @@ Calibrated: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
 
 
 def retried(work: Callable[Arguments, T]) -> Callable[Arguments, T]:
-    """Return a function that calls ``work`` again if the gallery changed its packages meanwhile (a re-embedding began
-    or ended)."""
+    """Return a function that calls ``work`` again if the gallery changed its packages meanwhile, by a re-embedding."""
 
     @wraps(work)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
@@ -185,7 +184,7 @@ class Operations:
             }
             first, second = self._photos.embed_chosen(self._photos.check_live(both, gate), used)
         score = cosine(first.template, second.template)
-        warnings = _warnings(used, (population,) if population else (), point)
+        warnings = _warnings(used, population, point)
         return Verified(score >= point.threshold, score, point, first, second, used.id, warnings)
 
     @retried
@@ -216,7 +215,7 @@ class Operations:
             (chosen,) = self._photos.embed_chosen(
                 self._photos.check_live({"image": self._photos.choose(image, "image", gate)}, gate), used
             )
-            warnings = _warnings(used, _populations(home, population), point)
+            warnings = _warnings(used, population, point, home)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
@@ -257,7 +256,7 @@ class Operations:
             point = identify_point(thresholds, fmr, fpir, self.fpir, subjects)
             scores = answered_scores(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = self._photos.embed_live(image, used, gate)
-            warnings = _warnings(used, _populations(home, population), point)
+            warnings = _warnings(used, population, point, home)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
@@ -468,11 +467,9 @@ class Operations:
         with self._embedders.use(self._embedders.choose(embedder).id) as used:
             return self._galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
 
-    @contextmanager
-    def _used_by(self, home: Gallery) -> Iterator[Model]:
+    def _used_by(self, home: Gallery) -> AbstractContextManager[Model]:
         """Open the package that the gallery is searched by."""
-        with self._embedders.use(self._galleries.probed_by(home)) as used:
-            yield used
+        return self._embedders.use(self._galleries.probed_by(home))
 
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         check_deadline()  # what was given up is not stored
@@ -493,14 +490,11 @@ class Operations:
         return [face.template_of(package) or next(made, face.template) for face in faces]
 
 
-def _populations(home: Gallery, declared: str | None) -> Sequence[str]:
-    """Return whom a probe shows: as the caller declares, else as the gallery does."""
-    return (declared,) if declared else home.population
-
-
 def _warnings(
-    used: Model, populations: Sequence[str], point: VerifyPoint | IdentifyPoint
+    used: Model, declared: str | None, point: VerifyPoint | IdentifyPoint, home: Gallery | None = None
 ) -> Sequence[PopulationWarning] | None:
+    """Warn of whom a probe shows: as the caller declares, else as the gallery does."""
+    populations = (declared,) if declared else home.population if home else ()
     if not populations:
         return None
     return population_warnings(used.thresholds, populations, point.threshold, point.fmr)
