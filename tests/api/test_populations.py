@@ -115,7 +115,6 @@ def test_models_show_their_card(api: httpx.Client) -> None:
     assert shown.groups[0].rates[1].found == 0.2
 
 
-@pytest.mark.long
 def test_commands_say_it(folder: Path, tmp_path: Path) -> None:
     models = folder / "models"
     assert models.is_dir()
@@ -137,7 +136,6 @@ def test_commands_say_it(folder: Path, tmp_path: Path) -> None:
     assert run(data, "models", "show", "nobody", models_dir=models).returncode == 4
 
 
-@pytest.mark.long
 def test_the_client_declares_it(live_server: LiveServer) -> None:
     with Client(live_server.url, live_server.key) as client:
         assert client.create_gallery("declared", population=["children"]).population == ["children"]
