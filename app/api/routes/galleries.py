@@ -13,7 +13,7 @@ from app.api import body, endpoints, schemas
 from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep, entry_of
 from app.api.router import Router
 from app.api.routes import jobs
-from app.bulk.service import Arrival, ImportTerms
+from app.bulk.service import ImportTerms
 from app.gallery.records import Gallery
 
 router = Router("galleries")
@@ -120,7 +120,7 @@ async def import_faces(
                     await asyncio.to_thread(arrival.writer.write, piece)
         job = await asyncio.to_thread(service.bulk.begin_import, home, terms, arrival, grant.key_id)
     except BaseException:
-        await asyncio.shield(asyncio.to_thread(_abort, arrival))
+        await asyncio.shield(asyncio.to_thread(arrival.writer.abort))
         raise
     return jobs.answer(job)
 
@@ -135,10 +135,6 @@ def export_gallery(
     `/v1/jobs/{job}/result`.
     """
     return jobs.answer(service.bulk.begin_export(gallery, grant.key_id, crops=query.crops))
-
-
-def _abort(arrival: Arrival) -> None:
-    arrival.writer.abort()
 
 
 def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
