@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.calibration.operating_points import LEAST_RISE
 from app.inference.manifest import Calibration, Point
 from app.inference.thresholds import Thresholds
 
@@ -9,8 +10,6 @@ FLOOR_FACTOR = 10**0.5
 """A gallery's threshold is never laxer than the package's at so many times the FMR, unless an admin says so: half a
 decade, the distance of the measured rates. The two populations that SFace was measured on (CelebA and LFW) differ by a
 factor of 1.7 to 2.9 at one threshold: more than that is rather an error in the gallery than another population."""
-LEAST_RISE = 1e-6
-"""Between two thresholds, as in the manifest."""
 
 
 def floor_of(package: Thresholds, fmr: float, *, allow_laxer: bool = False) -> float | None:

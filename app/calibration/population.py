@@ -134,7 +134,7 @@ def measure_population(
         faces=len(who),
         calibration=calibration,
         differences=_differences(measured, who, package),
-        suspicions=_suspicions(vectors, who, suspicious),
+        suspicions=_suspicions(vectors, suspicious),
         left_out=len(same.keys),
         expected=None if package.lowest is None else package.lowest * people * (people - 1) / 2,
     )
@@ -145,8 +145,8 @@ def _above(package: Thresholds) -> float:
     return points.SAME_PHOTO if package.lowest is None else package.threshold(package.lowest)
 
 
-def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[int], None]) -> list[tuple[int, int]]:
-    """Return the pairs of people whose mean score is ``above`` or more and each other's highest."""
+def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[int], None]) -> list[tuple[Ints, Ints]]:
+    """Return the rows of each two people whose mean score is ``above`` or more and each other's highest."""
     means = points.mean_vectors(vectors, who)
     nearest, highest = np.empty(len(means), np.int64), np.empty(len(means), np.float32)
     for start in range(0, len(means), BLOCK):
@@ -158,22 +158,21 @@ def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[i
         progress(0)
     numbers = np.arange(len(means))
     mutual = (nearest[nearest] == numbers) & (numbers < nearest) & (highest >= above)
-    return [(int(one), int(nearest[one])) for one in np.flatnonzero(mutual)]
-
-
-def _same(who: Ints, suspicious: list[tuple[int, int]]) -> SamePeople:
     rows_of = points.rows_of_people(who)
-    keys = [points.pair_keys(rows_of[one], rows_of[other], len(who)) for one, other in suspicious]
+    return [(rows_of[one], rows_of[nearest[one]]) for one in np.flatnonzero(mutual)]
+
+
+def _same(who: Ints, suspicious: list[tuple[Ints, Ints]]) -> SamePeople:
+    keys = [points.pair_keys(rows, others, len(who)) for rows, others in suspicious]
     return SamePeople(np.unique(np.concatenate([np.empty(0, np.int64), *keys])), len(keys), 0, 0)
 
 
-def _suspicions(vectors: Vectors, who: Ints, suspicious: list[tuple[int, int]]) -> tuple[Suspicion, ...]:
-    rows_of = points.rows_of_people(who)
+def _suspicions(vectors: Vectors, suspicious: list[tuple[Ints, Ints]]) -> tuple[Suspicion, ...]:
     found = []
-    for one, other in suspicious:
-        scores = vectors[rows_of[one]] @ vectors[rows_of[other]].T
+    for rows, others in suspicious:
+        scores = vectors[rows] @ vectors[others].T
         row, column = np.unravel_index(int(scores.argmax()), scores.shape)
-        found.append(Suspicion(int(rows_of[one][row]), int(rows_of[other][column]), float(scores.max())))
+        found.append(Suspicion(int(rows[row]), int(others[column]), float(scores.max())))
     return tuple(sorted(found, key=lambda each: -each.score))
 
 
