@@ -52,12 +52,11 @@ class Arrival:
 
 
 class BulkService:
-    """Creates the jobs of imports and exports. `wake` makes the runner look for a new job at once."""
+    """Creates the jobs of imports and exports."""
 
-    def __init__(self, context: BulkContext, jobs: JobStore, wake: Callable[[], None]) -> None:
+    def __init__(self, context: BulkContext, jobs: JobStore) -> None:
         self._context = context
         self._jobs = jobs
-        self._wake = wake
 
     def works(self) -> dict[str, Work]:
         """Return the work that the runner does, by kind of job."""
@@ -97,23 +96,19 @@ class BulkService:
             "on_conflict": terms.on_conflict or (gallery.on_conflict if terms.content == "photos" else "allow"),
         }
         try:
-            job = self._jobs.create(
+            return self._jobs.create(
                 IMPORT, gallery, params, who=who, place=self._context.files.place, secret=arrival.secret, job_id=job_id
             )
         except BaseException:
             target.unlink(missing_ok=True)
             raise
-        self._wake()
-        return job
 
     def begin_export(self, gallery_id: str, who: str, *, crops: bool) -> Job:
         """Create the job of an export. Raises NotFound ``gallery_not_found``."""
         gallery = self._context.galleries.store.gallery(gallery_id)
-        job = self._jobs.create(
+        return self._jobs.create(
             EXPORT, gallery, {"crops": crops}, who=who, place=self._context.files.place, secret=new_key()
         )
-        self._wake()
-        return job
 
     def result(self, job: Job) -> Iterator[bytes]:
         """Yield the file that the job has made. Raises NotFound ``result_not_found``."""

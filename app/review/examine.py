@@ -147,32 +147,31 @@ class Examiner:
         return Draft(Kind.SAME_PERSON, strength, *faces, evidence)
 
     def _misplaced(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
-        evidence = self._confused(block, nearest, own, row)
-        strength = float(nearest.scores[row, 0] - own.best[row])
-        return Draft(Kind.MISPLACED, strength, int(block.faces[row]), int(nearest.faces[row, 0]), evidence)
+        score, face = float(nearest.scores[row, 0]), int(nearest.faces[row, 0])
+        evidence = self._evidence(block, own, row, score, self._points.identify.uncertain)
+        return Draft(Kind.MISPLACED, score - float(own.best[row]), int(block.faces[row]), face, evidence)
 
     def _corrected(self, block: FaceBlock, wrong: Scores, own: Own, row: int) -> Draft:
-        score, own_score, threshold = float(wrong[row]), float(own.best[row]), self._points.verify.threshold
-        evidence = Evidence(
+        score, threshold = float(wrong[row]), self._points.verify.threshold
+        evidence = self._evidence(block, own, row, score, threshold)
+        strength = score - max(float(own.best[row]), threshold)
+        return Draft(Kind.CORRECTED, strength, int(block.faces[row]), None, evidence)
+
+    def _harmful(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
+        score, face, threshold = (
+            float(nearest.scores[row, 0]),
+            int(nearest.faces[row, 0]),
+            self._points.identify.uncertain,
+        )
+        evidence = self._evidence(block, own, row, score, threshold)
+        return Draft(Kind.HARMFUL, score - threshold, int(block.faces[row]), face, evidence)
+
+    def _evidence(self, block: FaceBlock, own: Own, row: int, score: float, threshold: float) -> Evidence:
+        own_score = float(own.best[row])
+        return Evidence(
             score=score,
             own_score=own_score if np.isfinite(own_score) else None,
             threshold=threshold,
-            fmr=self._fmr_of(score),
-            quality=float(block.qualities[row]),
-        )
-        return Draft(Kind.CORRECTED, score - max(own_score, threshold), int(block.faces[row]), None, evidence)
-
-    def _harmful(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
-        evidence = self._confused(block, nearest, own, row)
-        strength = float(nearest.scores[row, 0]) - self._points.identify.uncertain
-        return Draft(Kind.HARMFUL, strength, int(block.faces[row]), int(nearest.faces[row, 0]), evidence)
-
-    def _confused(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Evidence:
-        score = float(nearest.scores[row, 0])
-        return Evidence(
-            score=score,
-            own_score=float(own.best[row]),
-            threshold=self._points.identify.uncertain,
             fmr=self._fmr_of(score),
             quality=float(block.qualities[row]),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -11,6 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database, in_parts
@@ -20,13 +20,11 @@ from app.errors import NotFound
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
 from app.gallery.text import is_unnamed
-from app.inference.thresholds import DecidedBy
 from app.jobs.records import FINISHED
-from app.recognition.decisions import IdentifyPoint, VerifyPoint
 from app.review.records import Dismissal, Draft, Evidence, Finding, FoundFace, Kind, Review, Summary
-from app.review.separation import Rate
 from app.timestamps import utc_now
 
+_EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(Summary)
 _FINDING_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -71,7 +69,7 @@ class Reviews:
             row = _row(connection, gallery)
             query = query.where(_of(gallery), FINDINGS.c.review == row.published)
             found = connection.execute(query.group_by(FINDINGS.c.kind, FINDINGS.c.dismissed)).all()
-        summary = None if row.summary is None else _summary(json.loads(row.summary))
+        summary = None if row.summary is None else _SUMMARY.validate_json(row.summary)
         counts = {Kind(one.kind): one.found for one in found if not one.dismissed}
         return Review(row.job, row.published, summary, counts, sum(one.found for one in found if one.dismissed))
 
@@ -177,7 +175,7 @@ class Reviews:
                     "strength": draft.strength,
                     "face_id": ids[draft.face],
                     "other_face_id": None if draft.other_face is None else ids[draft.other_face],
-                    "evidence": json.dumps(_without_none(asdict(draft.evidence))),
+                    "evidence": _EVIDENCE.dump_json(draft.evidence, exclude_none=True).decode(),
                 }
                 for draft in drafts
                 if draft.face in ids and (draft.other_face is None or draft.other_face in ids)
@@ -202,7 +200,7 @@ class Reviews:
             DISMISSALS.c.face_id == FINDINGS.c.face_id,
             DISMISSALS.c.other_face_id.is_not_distinct_from(FINDINGS.c.other_face_id),
         )
-        values = {"published": review, "summary": json.dumps(asdict(summary))}
+        values = {"published": review, "summary": _SUMMARY.dump_json(summary).decode()}
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             found = connection.execute(place).rowcount
@@ -280,7 +278,7 @@ def _find(connection: Connection, gallery: Gallery, finding_id: str) -> Row[Any]
 
 def _finding(row: Row[Any]) -> Finding:
     other = None if row.other_face_id is None else _face(row, "other", row.other_face_id)
-    evidence = Evidence(**json.loads(row.evidence))
+    evidence = _EVIDENCE.validate_json(row.evidence)
     kind, face = Kind(row.kind), _face(row, "face", row.face_id)
     return Finding(row.id, kind, row.strength, face, other, evidence, bool(row.dismissed))
 
@@ -305,17 +303,3 @@ def _lock_faces(connection: Connection, gallery: Gallery, keys: Sequence[int]) -
 
 def _is_reviewed(subject_id: str, expires_at: str | None) -> bool:
     return not is_unnamed(subject_id) and (expires_at is None or expires_at > utc_now())
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _summary(saved: dict[str, Any]) -> Summary:
-    rates = {name: None if saved[name] is None else Rate(**saved[name]) for name in ("fnmr", "fpir")}
-    decided = {"calibration": DecidedBy(**saved["verify"]["calibration"])}
-    points = {
-        "verify": VerifyPoint(**saved["verify"] | decided),
-        "identify": IdentifyPoint(**saved["identify"] | decided),
-    }
-    return Summary(**saved | rates | points)

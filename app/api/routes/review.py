@@ -40,18 +40,19 @@ async def get_review(
     """
 
     def read() -> schemas.Review:
-        found = service.reviewer.find(gallery)
+        home, reviews = service.galleries.store.gallery(gallery), service.reviewer.reviews
+        found = reviews.find(home)
         kind = None if query.kind is None else Kind(query.kind)
-        page = service.reviewer.findings(gallery, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
+        page = reviews.findings(home, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
         coarse = None
-        if page.items and found.review.summary and not grant.has(Scope.ADMIN):
-            done = found.review.summary
+        if page.items and found.summary and not grant.has(Scope.ADMIN):
+            done = found.summary
             package = service.operations.thresholds(done.package)
             coarse = CoarseScores.of(package, done.verify.threshold, done.identify.threshold)
         return schemas.Review(
-            gallery=found.gallery,
-            job=None if found.job is None else jobs.answer(found.job),
-            summary=_summary(found.review),
+            gallery=home.id,
+            job=jobs.last(service, found.job),
+            summary=_summary(found),
             findings=[_finding(one, coarse) for one in page.items],
             next_cursor=page.next_cursor,
         )
@@ -65,13 +66,15 @@ async def dismiss_finding(service: ServiceDep, gallery: GalleryId, finding: Find
 
     It leaves the list, and later reviews don't ask again unless other faces are its evidence.
     """
-    await service.run(lambda: service.reviewer.dismiss(gallery, finding))
+    await service.run(lambda: service.reviewer.reviews.dismiss(service.galleries.store.gallery(gallery), finding))
 
 
 @router.handles(endpoints.REOPEN_FINDING)
 async def reopen_finding(service: ServiceDep, gallery: GalleryId, finding: FindingId) -> None:
     """Take back that a finding is right."""
-    await service.run(lambda: service.reviewer.dismiss(gallery, finding, dismissed=False))
+    await service.run(
+        lambda: service.reviewer.reviews.dismiss(service.galleries.store.gallery(gallery), finding, dismissed=False)
+    )
 
 
 def _summary(found: Reviewed) -> schemas.ReviewSummary | None:
