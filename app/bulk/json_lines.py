@@ -18,7 +18,7 @@ from app.types import Reason
 
 MAX_LINE = 1024 * 1024
 BATCH_WEIGHT = 64 * 1024 * 1024
-"""Bytes of memory that a batch of parsed lines may take, about, with their crops."""
+"""Bytes of memory that a batch may take, about: photos, or parsed lines with their crops."""
 PARSED_WEIGHT = 25
 """Bytes of memory for each byte of a line, at most: `{},` of three bytes becomes an object of 64 and its reference."""
 QUALITY_UNKNOWN = 50.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -43,14 +43,6 @@ class ImportTerms:
     on_conflict: OnConflict | None = None
 
 
-class Arrival:
-    """An upload being received, encrypted with a key that only its job's row will hold."""
-
-    def __init__(self, tools: BulkContext) -> None:
-        self.secret = new_key()
-        self.writer = SealedWriter(tools.files.draft(), self.secret, tools.max_bytes)
-
-
 class BulkService:
     """Creates the jobs of imports and exports."""
 
@@ -62,8 +54,8 @@ class BulkService:
         """Return the work that the runner does, by kind of job."""
         return {IMPORT: partial(_import, self._context), EXPORT: partial(export_gallery, self._context)}
 
-    def receive(self, gallery_id: str, terms: ImportTerms) -> tuple[Gallery, Arrival]:
-        """Begin to receive an upload.
+    def receive(self, gallery_id: str, terms: ImportTerms) -> tuple[Gallery, SealedWriter]:
+        """Begin to receive an upload, encrypted with a key that only its job's row will hold.
 
         Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``, ``two_packages``, Unusable
         ``upload_not_kept``."""
@@ -76,28 +68,22 @@ class BulkService:
         ):  # photos are embedded here, with both packages
             raise two_packages(gallery.id)
         try:
-            return gallery, Arrival(self._context)
+            return gallery, SealedWriter(self._context.files.draft(), new_key(), self._context.max_bytes)
         except OSError as error:
             raise Unusable(f"The upload can't be stored: {error.strerror}", code="upload_not_kept") from None
 
-    def begin_import(self, gallery: Gallery, terms: ImportTerms, arrival: Arrival, who: str) -> Job:
+    def begin_import(self, gallery: Gallery, terms: ImportTerms, upload: SealedWriter, who: str) -> Job:
         """Create the job of an import. Raises InvalidInput ``empty_upload``, NotFound ``gallery_not_found``."""
-        if not arrival.writer.size:
+        if not upload.size:
             raise InvalidInput("The upload is empty.", code="empty_upload")
         job_id = new_job_id()
         target = self._context.files.upload(job_id)
-        arrival.writer.finish(target)
-        params = {
-            "content": terms.content,
-            "quality": terms.quality,
-            "package": terms.package,
-            "normalize": terms.normalize,
-            "trust": terms.trust or "",
-            "on_conflict": terms.on_conflict or (gallery.on_conflict if terms.content == "photos" else "allow"),
-        }
+        upload.finish(target)
+        policy = terms.on_conflict or (gallery.on_conflict if terms.content == "photos" else "allow")
+        params = asdict(terms) | {"trust": terms.trust or "", "on_conflict": policy}
         try:
             return self._jobs.create(
-                IMPORT, gallery, params, who=who, place=self._context.files.place, secret=arrival.secret, job_id=job_id
+                IMPORT, gallery, params, who=who, place=self._context.files.place, secret=upload.secret, job_id=job_id
             )
         except BaseException:
             target.unlink(missing_ok=True)

@@ -7,10 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-
-import numpy as np
 
 from app.calibration.deciding import deciding
 from app.calibration.population import Population, measure_population, sample_rows, sample_share
@@ -22,10 +20,9 @@ from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Running
 from app.jobs.store import JobStore
-from app.recalibration.store import Calibrations, Figures, Measured, Standing, SuspiciousPair
-from app.search.types import FaceBlock, Keys
+from app.recalibration.store import Calibrations, Measured, Standing, SuspiciousPair
+from app.search.types import FaceBlock, joined
 from app.timestamps import utc_now
-from app.types import Vectors
 
 KIND = "calibrate"
 REST = 1.0
@@ -54,14 +51,12 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Faces to compare: keys of subjects and faces, (N,) each, and (N, D) vectors; the whole gallery's numbers."""
+    """Faces to compare; the numbers of the whole gallery's subjects and faces, and of its last change."""
 
-    subjects: Keys
-    faces: Keys
-    vectors: Vectors
-    all_subjects: int
-    all_faces: int
-    changes: int
+    compared: FaceBlock
+    subjects: int
+    faces: int
+    last_change: int
 
 
 class Calibrator:
@@ -141,26 +136,29 @@ class Calibrator:
         package = self._embedders.thresholds(gallery.embedder)
         try:
             sample = self._sample(running, gallery)
-            running.progress(0, len(sample.faces))
+            running.progress(0, len(sample.compared.faces))
             pace = _Pace(running)
-            on = f"{sample.all_faces} enrolled faces of {sample.all_subjects} subjects, {utc_now()[:10]}"
-            found = measure_population(sample.vectors, sample.subjects, package, measured_on=on, progress=pace)
+            on = f"{sample.faces} enrolled faces of {sample.subjects} subjects, {utc_now()[:10]}"
+            compared = sample.compared
+            found = measure_population(compared.vectors, compared.subjects, package, measured_on=on, progress=pace)
         except Cancelled:
             return
         self._write(gallery, package, sample, found)
-        running.counts["subjects"], running.counts["faces"] = found.subjects, found.faces
+        figures = found.figures
+        running.counts["subjects"], running.counts["faces"] = figures.compared_subjects, figures.compared_faces
         running.counts["points"] = len(found.calibration.points) if found.calibration else 0
-        running.counts["suspicious"] = len(found.suspicions)
+        running.counts["suspicious"] = figures.suspicious
         running.checkpoint({"measured": True})
 
     def _write(self, gallery: Gallery, package: Thresholds, sample: _Sample, found: Population) -> None:
         calibration = found.calibration
         if calibration is not None:
             calibration = calibration.model_copy(update={"measured_with": package.recipe})
-        figures = Figures.of(found, sample.all_subjects, sample.all_faces)
-        measured = Measured(gallery.embedder, utc_now(precision="seconds"), sample.changes, figures, calibration)
-        keys = [(int(sample.faces[one.first]), int(sample.faces[one.second]), one.score) for one in found.suspicions]
-        self._calibrations.write(gallery, measured, keys)
+        figures = replace(found.figures, subjects=sample.subjects, faces=sample.faces)
+        measured = Measured(gallery.embedder, utc_now(precision="seconds"), sample.last_change, figures, calibration)
+        keys = sample.compared.faces
+        pairs = [(int(keys[one.first]), int(keys[one.second]), one.score) for one in found.suspicions]
+        self._calibrations.write(gallery, measured, pairs)
 
     def _sample(self, running: Running, gallery: Gallery) -> _Sample:
         """Read the faces to compare: all, or those of a sample of the subjects. Memory is bounded at any size."""
@@ -172,17 +170,8 @@ class Calibrator:
             for block in blocks:
                 if running.cancelled:
                     raise Cancelled
-                rows = sample_rows(block.subjects, share, taken)
-                qualities, vectors = block.qualities[rows], block.vectors[rows]
-                parts.append(FaceBlock(block.faces[rows], block.subjects[rows], qualities, vectors))
-        return _Sample(
-            np.concatenate([np.empty(0, np.int64), *(part.subjects for part in parts)]),
-            np.concatenate([np.empty(0, np.int64), *(part.faces for part in parts)]),
-            np.concatenate([np.empty((0, spec.dimension), np.float32), *(part.vectors for part in parts)]),
-            subjects,
-            faces,
-            position.number,
-        )
+                parts.append(block.only(sample_rows(block.subjects, share, taken)))
+        return _Sample(joined(parts, spec.dimension), subjects, faces, position.number)
 
 
 class _Pace:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
-from app.calibration.population import Difference, Population
+from app.calibration.population import Figures
 from app.db.cache import Cache
 from app.db.schema import CALIBRATION_PAIRS, FACES, GALLERIES, GALLERY_CALIBRATIONS, SUBJECTS
 from app.gallery.gallery_rows import lock_gallery
@@ -21,40 +21,6 @@ STALE_SHARE = 0.2
 """Changes since the measurement, as a share of the faces then, from which on it is made again."""
 LISTED = 100
 """Suspicious pairs that are stored, the most alike first; others are only counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """How a calibration was measured."""
-
-    subjects: int
-    """Of the gallery, those with faces of the package."""
-    faces: int
-    compared_subjects: int
-    compared_faces: int
-    suspicious: int
-    """Pairs of subjects who may be one person."""
-    left_out: int
-    """Pairs of faces that these make."""
-    expected: float | None
-    """See `Population.expected`."""
-    missed: float
-    """See `Population.missed`."""
-    differences: tuple[Difference, ...]
-
-    @classmethod
-    def of(cls, found: Population, subjects: int, faces: int) -> Self:
-        return cls(
-            subjects,
-            faces,
-            found.subjects,
-            found.faces,
-            len(found.suspicions),
-            found.left_out,
-            found.expected,
-            found.missed,
-            found.differences,
-        )
 
 
 @dataclass(frozen=True, slots=True)

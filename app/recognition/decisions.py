@@ -9,7 +9,6 @@ false positive identification rate (FPIR): FMR = 1 - (1 - FPIR)^(1/subjects), co
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -114,12 +113,15 @@ class AnsweredCandidate:
     exact: float = field(repr=False)
 
 
-class AnsweredScores(ABC):
-    """How the scores of a probe and enrolled faces are answered. Decisions and order always go by the exact ones."""
+class AnsweredScores:
+    """How the scores of a probe and enrolled faces are answered: as they are, to keys with the scope `templates`.
 
-    @abstractmethod
+    Decisions and order always go by the exact ones.
+    """
+
     def answered(self, score: float) -> float | None:
         """Return the score that is answered; None below the floor."""
+        return score
 
     def candidate(self, found: Candidate) -> AnsweredCandidate:
         return AnsweredCandidate(
@@ -134,13 +136,6 @@ class AnsweredScores(ABC):
     def candidates(self, ranking: Iterable[Candidate]) -> list[AnsweredCandidate]:
         """Return the candidates whose score is answered."""
         return [one for one in map(self.candidate, ranking) if one.score is not None]
-
-
-class ExactScores(AnsweredScores):
-    """The scores for keys that may have the templates: those with the scope `templates`."""
-
-    def answered(self, score: float) -> float:
-        return score
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +178,7 @@ class CoarseScores(AnsweredScores):
 
 def answered_scores(thresholds: Thresholds, *asked: float, exact: bool) -> AnsweredScores:
     """Return how scores are answered; ``exact``: whether the key sees exact ones. Raises as `CoarseScores.of` does."""
-    return ExactScores() if exact else CoarseScores.of(thresholds, *asked)
+    return AnsweredScores() if exact else CoarseScores.of(thresholds, *asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class Reembeddings:
                 raise Conflict(f"Gallery {gallery.id!r} has templates of {target}.", code="package_unchanged")
             missing = _count(connection, gallery, target, without_crop=True)
             if missing and without_crop == "refuse":
-                raise _crops_missing(gallery, _count_all(connection, gallery), missing)
+                raise _crops_missing(connection, gallery, missing)
             terms = {"without_crop": without_crop, "keep_days": keep_days, "missing": missing}
             if old is not None:
                 return _update(connection, gallery, **terms)
@@ -196,7 +196,7 @@ class Reembeddings:
                 message = f"{left} faces of gallery {gallery.id!r} have no template of {found.target} yet."
                 raise ReembeddingIncomplete(message, left=left)
             if left and found.without_crop == "refuse":
-                raise _crops_missing(gallery, _count_all(connection, gallery), left)
+                raise _crops_missing(connection, gallery, left)
             return _update(connection, gallery, state="ready", missing=left)
 
     def switch(self, gallery: Gallery) -> Reembedding:
@@ -341,12 +341,9 @@ def _count(connection: Connection, gallery: Gallery, target: str, *, without_cro
     return int(connection.execute(query).scalar_one())
 
 
-def _count_all(connection: Connection, gallery: Gallery) -> int:
+def _crops_missing(connection: Connection, gallery: Gallery, without_crop: int) -> Conflict:
     query = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.gallery_key == gallery.key)
-    return int(connection.execute(query).scalar_one())
-
-
-def _crops_missing(gallery: Gallery, faces: int, without_crop: int) -> Conflict:
+    faces = int(connection.execute(query).scalar_one())
     message = f"{without_crop} of {faces} faces of gallery {gallery.id!r} have no crop that can be embedded again."
     return Conflict(message, code="crops_missing", faces=faces, without_crop=without_crop)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.review import rules
 from app.review.records import Draft, Evidence, Kind
@@ -208,9 +207,4 @@ def _best(block: FaceBlock, kept: Mask) -> FaceBlock:
     if len(rows) > MOST_FACES:
         order = np.lexsort((block.faces[rows], -block.qualities[rows]))
         rows = np.sort(rows[order[:MOST_FACES]])
-    return select(block, rows)
-
-
-def select(block: FaceBlock, rows: NDArray[np.int64]) -> FaceBlock:
-    """Return these rows of a block."""
-    return FaceBlock(block.faces[rows], block.subjects[rows], block.qualities[rows], block.vectors[rows])
+    return block.only(rows)

@@ -16,7 +16,7 @@ from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.recognition.corrections import Corrections
 from app.recognition.decisions import identify_point, verify_point
-from app.review.examine import Examined, Examiner, Nearest, nearest_of, select
+from app.review.examine import Examined, Examiner, Nearest, nearest_of
 from app.review.records import Summary
 from app.review.rules import STRANGERS_FMR, Points
 from app.review.separation import Separation
@@ -150,7 +150,7 @@ class Reviewer:
         order = np.argsort(block.subjects, kind="stable")
         keys, starts = np.unique(block.subjects[order], return_index=True)
         rows = np.split(order, starts[1:])
-        return {int(key): select(block, own) for key, own in zip(keys, rows, strict=True)}
+        return {int(key): block.only(own) for key, own in zip(keys, rows, strict=True)}
 
     def _nearest(
         self, blocks: Sequence[FaceBlock], found: Sequence[Sequence[Match]], wrong: Mapping[int, Vectors]

@@ -159,9 +159,8 @@ class Reviews:
                 found.update(row.key for row in connection.execute(query) if _is_reviewed(row.id, row.expires_at))
         return found
 
-    def add(self, gallery: Gallery, review: str, drafts: Sequence[Draft], note: Callable[[Connection], None]) -> int:
-        """Store findings, except those of faces that are gone; `note` writes in the same transaction. Return how many
-        were stored."""
+    def add(self, gallery: Gallery, review: str, drafts: Sequence[Draft], note: Callable[[Connection], None]) -> None:
+        """Store findings, except those of faces that are gone; `note` writes in the same transaction."""
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             keys = {key for draft in drafts for key in (draft.face, draft.other_face) if key is not None}
@@ -183,7 +182,6 @@ class Reviews:
             if values:
                 connection.execute(self._database.insert(FINDINGS).on_conflict_do_nothing(), values)
             note(connection)
-        return len(values)
 
     def publish(self, gallery: Gallery, review: str, summary: Summary, note: Callable[[Connection, int], None]) -> None:
         """Show this review's findings from now on, strongest first; those of earlier reviews are deleted.
