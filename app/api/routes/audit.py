@@ -19,7 +19,7 @@ router = Router("access")
 
 
 @router.handles(endpoints.READ_AUDIT)
-async def read_audit(
+def read_audit(
     request: Request, service: ServiceDep, query: Annotated[schemas.AuditParams, Query()]
 ) -> schemas.AuditPage:
     """Read the audit log.
@@ -36,15 +36,11 @@ async def read_audit(
         until=_text(query.until),
         without=_reading(request.app.state.operations) if query.changes else frozenset(),
     )
-
-    def read() -> schemas.AuditPage:
-        newest_first = query.order == "newest"
-        page = service.audit.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
-        return schemas.AuditPage(
-            entries=[schemas.AuditEntry.model_validate(entry) for entry in page.items], next_cursor=page.next_cursor
-        )
-
-    return await service.run(read)
+    newest_first = query.order == "newest"
+    page = service.audit.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
+    return schemas.AuditPage(
+        entries=[schemas.AuditEntry.model_validate(entry) for entry in page.items], next_cursor=page.next_cursor
+    )
 
 
 @router.handles(endpoints.EXPORT_AUDIT)
@@ -61,22 +57,22 @@ async def export_audit(request: Request, service: ServiceDep) -> Response:
 
 
 @router.handles(endpoints.LIST_RECEIPTS)
-async def list_receipts(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> JSONResponse:
+def list_receipts(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> JSONResponse:
     """List the receipts of erasures.
 
     All complete ones, in the order of the erasures, page by page. They are kept forever.
     """
-    page = await service.run(lambda: service.erasures.receipts(query.cursor, query.limit))
+    page = service.erasures.receipts(query.cursor, query.limit)
     return JSONResponse({"receipts": list(page.items), "next_cursor": page.next_cursor})
 
 
 @router.handles(endpoints.SHOW_RECEIPT)
-async def show_receipt(service: ServiceDep, receipt: ReceiptId) -> JSONResponse:
+def show_receipt(service: ServiceDep, receipt: ReceiptId) -> JSONResponse:
     """Show the receipt of an erasure.
 
     The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a server.
     """
-    return JSONResponse(await service.run(lambda: service.erasures.receipt(receipt)))
+    return JSONResponse(service.erasures.receipt(receipt))
 
 
 def _reading(table: OperationTable) -> frozenset[str]:

@@ -16,17 +16,13 @@ router = Router("subjects")
 
 
 @router.handles(endpoints.LIST_CORRECTIONS)
-async def list_corrections(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> schemas.CorrectionList:
+def list_corrections(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> schemas.CorrectionList:
     """List a subject's corrections.
 
     Those that have not expired, oldest first.
     """
-
-    def read() -> schemas.CorrectionList:
-        found = service.corrections.of_subject(service.galleries.store.gallery(gallery), subject)
-        return schemas.CorrectionList(corrections=[answers.correction(one) for one in found])
-
-    return await service.run(read)
+    found = service.corrections.of_subject(service.galleries.store.gallery(gallery), subject)
+    return schemas.CorrectionList(corrections=[answers.correction(one) for one in found])
 
 
 @router.handles(endpoints.ADD_CORRECTION)
@@ -53,11 +49,9 @@ async def add_correction(
 
 
 @router.handles(endpoints.DELETE_CORRECTION)
-async def delete_correction(
-    service: ServiceDep, gallery: GalleryId, subject: SubjectId, correction: CorrectionId
-) -> None:
+def delete_correction(service: ServiceDep, gallery: GalleryId, subject: SubjectId, correction: CorrectionId) -> None:
     """Delete a correction.
 
     The correction no longer counts when people are identified.
     """
-    await service.run(lambda: service.corrections.delete(service.galleries.store.gallery(gallery), subject, correction))
+    service.corrections.delete(service.galleries.store.gallery(gallery), subject, correction)
