@@ -24,6 +24,7 @@ from app.jobs.runner import Running
 from app.recognition.corrections import Corrections
 from app.recognition.duplicate_check import Findings
 from app.recognition.operations import Operations
+from app.recognition.results import reasons_of
 from app.review.store import Reviews
 from app.types import Box, Template, Vector
 
@@ -138,10 +139,7 @@ def gallery_of(tools: BulkContext, job: Running) -> Gallery:
 
 def refuse(job: Running, item: int, name: str, error: InvalidInput) -> None:
     """Add an item to the job's report of rejected items."""
-    reasons = error.details.get("reasons", [])
-    job.refuse(
-        item, name, error.code, error.message, [str(one) for one in reasons] if isinstance(reasons, list) else ()
-    )
+    job.refuse(item, name, error.code, error.message, reasons_of(error))
 
 
 def face_of(line: FaceLine, template: bytes, crop: bytes | None = None) -> BulkFace:

@@ -65,15 +65,12 @@ def import_photos(tools: BulkContext, job: Running) -> None:
     with ThreadPoolExecutor(tools.threads, thread_name_prefix="import") as pool:
         weighed = _weighed(upload, job.saved["next"], tools.max_image_bytes)
         for photos in json_lines.batches(weighed, PHOTOS_AT_ONCE):
-            found = list(zip(photos, pool.map(examine, photos), strict=True))
-            for photo, one in found:
-                if isinstance(one, InvalidInput):
-                    refuse(job, photo.item, photo.name, one)
-            good = [
-                Found(photo, _subject(photo.name, people), one)
-                for photo, one in found
-                if not isinstance(one, InvalidInput)
-            ]
+            good: list[Found] = []
+            for photo, found in zip(photos, pool.map(examine, photos), strict=True):
+                if isinstance(found, Found):
+                    good.append(found)
+                else:
+                    refuse(job, photo.item, photo.name, found)
             last = photos[-1].item + 1
             job.progress(last)
             retried(_write)(tools, job, gallery, good, last)
@@ -97,13 +94,14 @@ def _write(tools: BulkContext, job: Running, gallery: Gallery, good: Sequence[Fo
 
 def _examine(
     tools: BulkContext, gallery: Gallery, level: QualityLevel, people: Mapping[str, bytes], photo: Photo
-) -> NewFace | InvalidInput:
+) -> Found | InvalidInput:
     """Return the face to enroll, or why there is none."""
     if photo.problem is not None:
         return photo.problem
     try:
-        tools.galleries.store.check_subject(_subject(photo.name, people))
-        return tools.operations.examine(gallery.id, photo.content, level)
+        subject = _subject(photo.name, people)
+        tools.galleries.store.check_subject(subject)
+        return Found(photo, subject, tools.operations.examine(gallery.id, photo.content, level))
     except InvalidInput as error:
         return error
 

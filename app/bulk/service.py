@@ -52,7 +52,10 @@ class BulkService:
 
     def works(self) -> dict[str, Work]:
         """Return the work that the runner does, by kind of job."""
-        return {IMPORT: partial(_import, self._context), EXPORT: partial(export_gallery, self._context)}
+        return {
+            IMPORT: lambda job: _IMPORTS[job.params["content"]](self._context, job),
+            EXPORT: partial(export_gallery, self._context),
+        }
 
     def receive(self, gallery_id: str, terms: ImportTerms) -> tuple[Gallery, SealedWriter]:
         """Begin to receive an upload, encrypted with a key that only its job's row will hold.
@@ -106,7 +109,3 @@ class BulkService:
             message = "The job's file is in the data folder of another server: ask that server."
             raise NotFound(message, code="result_not_found", job=job.id)
         return read_sealed(path, Sealer([secret]))
-
-
-def _import(tools: BulkContext, job: Running) -> None:
-    _IMPORTS[job.params["content"]](tools, job)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from app.calibration.operating_points import LEAST_RISE
 from app.inference.manifest import Calibration, Point
 from app.inference.thresholds import Thresholds
@@ -29,19 +31,16 @@ def deciding(package: Thresholds, own: Calibration, *, allow_laxer: bool) -> Thr
 
     Below its lowest rate the package's points decide, each at least as strict as the gallery's strictest.
     """
+    floored = [(point, floor_of(package, point.fmr, allow_laxer=allow_laxer)) for point in own.points]
+    stricter = [(point, None) for point in package.points if point.fmr < own.points[-1].fmr]
     found: list[Point] = []
-    for point in own.points:
-        floor = floor_of(package, point.fmr, allow_laxer=allow_laxer)
-        found.append(_raised(point, max([point.threshold, *_least(found), *([] if floor is None else [floor])])))
-    stricter = [point for point in package.points if point.fmr < own.points[-1].fmr]
-    for point in stricter:
-        found.append(_raised(point, max([point.threshold, *_least(found)])))
+    least = -math.inf
+    for point, floor in [*floored, *stricter]:
+        threshold = max(point.threshold, least, -math.inf if floor is None else floor)
+        found.append(_raised(point, threshold))
+        least = threshold + LEAST_RISE
     kept = tuple(point for point in found if point.threshold <= 1)
     return package.with_gallery(own, own.model_copy(update={"points": kept}))
-
-
-def _least(found: list[Point]) -> list[float]:
-    return [found[-1].threshold + LEAST_RISE] if found else []
 
 
 def _raised(point: Point, threshold: float) -> Point:
