@@ -20,7 +20,7 @@ import numpy as np
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
-from app.inference.manifest import BiasCard, Group, GroupRate
+from app.inference.manifest import BiasCard, GroupRate
 from app.inference.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds
 from app.types import Face, Template
 
@@ -211,7 +211,8 @@ def _population_warning(
         known = f"; there are figures of {', '.join(one.name for one in card.groups)}" if card else ""
         message = f"No false match rate of {package} was measured for the population {population!r}{known}."
         return PopulationWarning("population_not_measured", message, population)
-    rate = _rate_from(group, threshold)
+    reached = (rate for rate in group.rates if rate.threshold >= threshold - RATE_TOLERANCE)
+    rate = next(reached, None)  # found at the lowest threshold that is not below this one
     if rate is None or rate.low <= fmr:
         return None
     message = (
@@ -220,12 +221,6 @@ def _population_warning(
         f"{rate.threshold:.3f} ({card.measured_on})."
     )
     return PopulationWarning("population_rate_exceeded", message, population, rate)
-
-
-def _rate_from(group: Group, threshold: float) -> GroupRate | None:
-    """Return the rate found at the lowest measured threshold that is not below ``threshold``."""
-    reached = (rate for rate in group.rates if rate.threshold >= threshold - RATE_TOLERANCE)
-    return next(reached, None)
 
 
 def _measured(thresholds: Thresholds, fmr: float) -> float:

@@ -147,12 +147,12 @@ class Examiner:
 
     def _misplaced(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
         score, face = float(nearest.scores[row, 0]), int(nearest.faces[row, 0])
-        evidence = self._evidence(block, own, row, score, self._points.identify.uncertain)
+        evidence = self._evidence(own, row, score, self._points.identify.uncertain)
         return Draft(Kind.MISPLACED, score - float(own.best[row]), int(block.faces[row]), face, evidence)
 
     def _corrected(self, block: FaceBlock, wrong: Scores, own: Own, row: int) -> Draft:
         score, threshold = float(wrong[row]), self._points.verify.threshold
-        evidence = self._evidence(block, own, row, score, threshold)
+        evidence = self._evidence(own, row, score, threshold)
         strength = score - max(float(own.best[row]), threshold)
         return Draft(Kind.CORRECTED, strength, int(block.faces[row]), None, evidence)
 
@@ -162,35 +162,30 @@ class Examiner:
             int(nearest.faces[row, 0]),
             self._points.identify.uncertain,
         )
-        evidence = self._evidence(block, own, row, score, threshold)
+        evidence = self._evidence(own, row, score, threshold)
         return Draft(Kind.HARMFUL, score - threshold, int(block.faces[row]), face, evidence)
 
-    def _evidence(self, block: FaceBlock, own: Own, row: int, score: float, threshold: float) -> Evidence:
+    def _evidence(self, own: Own, row: int, score: float, threshold: float) -> Evidence:
         own_score = float(own.best[row])
         return Evidence(
             score=score,
             own_score=own_score if np.isfinite(own_score) else None,
             threshold=threshold,
             fmr=self._fmr_of(score),
-            quality=float(block.qualities[row]),
         )
 
     def _outlier(self, block: FaceBlock, own: Own, row: int) -> Draft:
         score = float(own.best[row])
         threshold = self._points.strangers
-        evidence = Evidence(
-            own_score=score, threshold=threshold, fmr=self._fmr_of(score), quality=float(block.qualities[row])
-        )
+        evidence = Evidence(own_score=score, threshold=threshold, fmr=self._fmr_of(score))
         face, nearest = int(block.faces[row]), int(block.faces[own.at[row]])
         return Draft(Kind.OUTLIER, threshold - score, face, nearest, evidence)
 
 
 def _no_good_face(block: FaceBlock) -> Draft:
     best = int(block.qualities.argmax())
-    quality = float(block.qualities[best])
-    return Draft(
-        Kind.NO_GOOD_FACE, (rules.GOOD - quality) / 100, int(block.faces[best]), None, Evidence(quality=quality)
-    )
+    strength = (rules.GOOD - float(block.qualities[best])) / 100
+    return Draft(Kind.NO_GOOD_FACE, strength, int(block.faces[best]), None, Evidence())
 
 
 def _once(block: FaceBlock, own: Own, outliers: Mask) -> list[int]:
