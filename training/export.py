@@ -24,6 +24,7 @@ from torch import nn
 from app.calibration import operating_points
 from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
+from app.files import sha256_of
 from app.inference import golden
 from app.inference.manifest import (
     CONTRACT_INPUT,
@@ -37,7 +38,7 @@ from app.inference.manifest import (
     RunAsIs,
     contract_output,
 )
-from app.inference.package import sha256_of, write_manifest
+from app.inference.package import write_manifest
 from app.inference.prepare import check_prepared, rewrite
 from app.inference.quantize import outside_network, quantize
 from app.inference.session import Session

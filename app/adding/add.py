@@ -18,6 +18,7 @@ from app.adding.graph_facts import GraphFacts, read_graph
 from app.adding.package_folder import free_folder, holding
 from app.adding.separation import Candidate, Comparison, Measured, choose, compare
 from app.errors import Unusable
+from app.files import sha256_of
 from app.inference import golden
 from app.inference.graph import optimised
 from app.inference.manifest import (
@@ -31,7 +32,7 @@ from app.inference.manifest import (
     SourceInput,
     contract_output,
 )
-from app.inference.package import Package, load_package, sha256_of, write_manifest
+from app.inference.package import Package, load_package, write_manifest
 from app.inference.reference import plain_session, source_input
 from app.inference.session import open_embedder
 from app.machine import cores

@@ -11,8 +11,9 @@ from pathlib import Path
 from app.adding.graph_facts import read_file
 from app.adding.package_folder import free_folder, holding
 from app.errors import Unusable
+from app.files import sha256_of
 from app.inference.manifest import FileSource, Licence, Manifest, Provenance, RewriteYuNet, Tensor
-from app.inference.package import Package, load_package, sha256_of, write_manifest
+from app.inference.package import Package, load_package, write_manifest
 
 INPUT = Tensor(shape=("N", "H", "W", 3), dtype="uint8", meaning="photos, RGB, 0-255, sides of whole 32 pixels")
 OUTPUT = Tensor(

@@ -21,6 +21,7 @@ from app.adding.add import NORMALISATIONS, Colour, Normalisation, drawn_crops
 from app.adding.graph_facts import ClassifierFacts, read_classifier
 from app.adding.package_folder import free_folder, holding
 from app.errors import Unusable
+from app.files import sha256_of
 from app.inference.manifest import (
     FileSource,
     Licence,
@@ -32,7 +33,7 @@ from app.inference.manifest import (
     SourceInput,
     Tensor,
 )
-from app.inference.package import Package, load_package, sha256_of, write_manifest
+from app.inference.package import Package, load_package, write_manifest
 from app.inference.prepare import softmax
 from app.inference.reference import run_plain
 from app.inference.session import open_liveness

@@ -19,8 +19,9 @@ from rich.console import Console
 
 from app.errors import InvalidInput
 from app.face.align import CANONICAL_LANDMARKS
+from app.files import sha256_of
 from app.inference.manifest import CONTRACT_INPUT, FileSource, Licence, Manifest, Provenance, Rewrite, contract_output
-from app.inference.package import Package, sha256_of, write_manifest
+from app.inference.package import Package, write_manifest
 from training.adaptation.distil import OnlineConfig, OnlineDistillation, Plain
 from training.adaptation.run import choose_device, precisions, read_photos, run_to_end
 from training.adaptation.views import ConditionConfig, ViewConfig

@@ -39,6 +39,7 @@ def pull(
 
     A known model is added as a package, as by `likeness models add`.
     """
+    from app.adding import download  # noqa: PLC0415 - slow to import
     from app.adding.catalogue import known_models  # noqa: PLC0415 - slow to import
     from app.inference import package  # noqa: PLC0415 - slow to import
 
@@ -50,7 +51,7 @@ def pull(
         _add_known(known, path, settings, as_json=as_json)
         return
     chosen = package.select(packages, name)
-    path = package.pull(chosen, settings.data_dir / "models", accept_non_commercial=accept_non_commercial)
+    path = download.pull(chosen, settings.data_dir / "models", accept_non_commercial=accept_non_commercial)
     if as_json:
         output.say_json({"model": chosen.id, "path": str(path), "licence": chosen.manifest.licence.name})
     else:
