@@ -50,7 +50,8 @@ def download(name: str, url: str, path: Path, max_bytes: int, sha256: str | None
     """
     import httpx  # noqa: PLC0415 - only downloads need it
 
-    part, problem = path.with_suffix(".part"), None
+    part = path.with_suffix(".part")
+    problem: Exception | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(path.parent, os.O_RDONLY)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
 import cv2
@@ -19,21 +18,17 @@ from onnx import ModelProto
 
 from app.adding.add import NORMALISATIONS, Colour, Normalisation, drawn_crops
 from app.adding.graph_facts import ClassifierFacts, read_classifier
-from app.adding.package_folder import free_folder, holding
+from app.adding.new_package import NewPackage
 from app.errors import Unusable
-from app.files import sha256_of
 from app.inference.manifest import (
-    FileSource,
-    Licence,
     LivenessContract,
     LivenessCut,
     Manifest,
-    Provenance,
     RewriteClassifier,
     SourceInput,
     Tensor,
 )
-from app.inference.package import Package, load_package, write_manifest
+from app.inference.package import Package
 from app.inference.prepare import softmax
 from app.inference.reference import run_plain
 from app.inference.session import open_liveness
@@ -89,41 +84,27 @@ class AddedLiveness:
     faces: int
 
 
-@dataclass(frozen=True, slots=True)
-class LivenessDescription:
-    """The name and licence of the new package."""
-
-    name: str
-    licence: Licence
-
-
 def add_liveness(
-    file: Path,
-    about: LivenessDescription,
-    stated: StatedLiveness,
-    models_dir: Path,
-    cache_dir: Path,
-    *,
-    live_cuts: Callable[[int], Pixels] | None = None,
+    new: NewPackage, stated: StatedLiveness, *, live_cuts: Callable[[int], Pixels] | None = None
 ) -> AddedLiveness:
-    """Write the package into ``models_dir``. What fails leaves nothing behind.
+    """Add a liveness model's file. What fails leaves nothing behind.
 
     ``live_cuts`` returns (N, side, side, 3) uint8 RGB cuts of live faces for a side in pixels.
     Raises Unusable: package_exists, liveness_facts_missing (to be stated), too_few_faces, model_input_ambiguous (the
     faces do not tell), model_input_contradicted, and the codes of `read_classifier` and `open_liveness`.
     """
-    folder = free_folder(models_dir, about.name)
-    model, facts = read_classifier(file)
+    new.check_free()
+    model, facts = read_classifier(new.file)
     readings = _readings(facts, stated)
     cuts = live_cuts(facts.side) if live_cuts is not None else None
     tried = _tried(model, facts, readings, cuts) if cuts is not None else []
     chosen = _chosen(facts, readings, tried)
-    manifest = _manifest(file, about, stated, facts, chosen)
-    with holding(file, folder):
-        open_liveness(Package(folder, manifest), cache_dir, "cpu")  # prepares it, and compares it with the file
-        write_manifest(folder, manifest)
-        compared = tuple(one.reading for one in tried)
-        return AddedLiveness(load_package(folder), facts, chosen, compared, 0 if cuts is None else len(cuts))
+    manifest = _manifest(new, stated, facts, chosen)
+    with new.held():
+        open_liveness(Package(new.folder, manifest), new.cache, "cpu")  # prepares it, and compares it with the file
+        package = new.finish(manifest)
+    compared = tuple(one.reading for one in tried)
+    return AddedLiveness(package, facts, chosen, compared, 0 if cuts is None else len(cuts))
 
 
 def _readings(facts: ClassifierFacts, stated: StatedLiveness) -> list[Reading]:
@@ -229,28 +210,19 @@ def _drawn(side: int) -> Pixels:
     return np.stack([np.asarray(cv2.resize(crop, (side, side)), np.uint8) for crop in crops.pixels[first]])
 
 
-def _manifest(
-    file: Path, about: LivenessDescription, stated: StatedLiveness, facts: ClassifierFacts, chosen: Reading
-) -> Manifest:
+def _manifest(new: NewPackage, stated: StatedLiveness, facts: ClassifierFacts, chosen: Reading) -> Manifest:
     classes = stated.classes or tuple(
         LIVE if place == chosen.live else f"spoof-{place}" for place in range(facts.classes)
     )
     source = "as stated" if chosen.separation is None else "tried on live photos"
     side = facts.side
-    return Manifest(
-        name=about.name,
-        version="1",
+    return new.manifest(
+        f"; it is read as {chosen.name}, {source}",
+        {} if chosen.mean_live is None else {"mean score of live photos": round(chosen.mean_live, 3)},
         task="liveness",
-        title=f"{about.name}, {facts.classes} classes",
-        source=FileSource(),
-        sha256=sha256_of(file),
+        title=f"{new.name}, {facts.classes} classes",
         prepare=RewriteClassifier(input=chosen.form, output="probabilities" if facts.probabilities else "logits"),
         input=Tensor(shape=("N", side, side, 3), dtype="uint8", meaning="cuts around faces, RGB, 0-255"),
         output=Tensor(shape=("N", facts.classes), dtype="float32", meaning="probabilities of the classes"),
-        licence=about.licence,
-        provenance=Provenance(
-            text=f"Added from {file.name} by `likeness models add`; it is read as {chosen.name}, {source}.",
-            figures={} if chosen.mean_live is None else {"mean score of live photos": round(chosen.mean_live, 3)},
-        ),
         liveness=LivenessContract(cut=stated.cut, classes=classes, live=LIVE),
     )
