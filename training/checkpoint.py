@@ -75,6 +75,15 @@ def latest(run: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def last_of(run: Path, *, resume: bool) -> Path | None:
+    """Return `latest`. Raises InvalidInput (`run_exists`) where there is one and the run is not to be resumed."""
+    last = latest(run)
+    if last is not None and not resume:
+        message = f"{run} holds a run already: add --resume to go on with it, or choose another --out."
+        raise InvalidInput(message, code="run_exists")
+    return last
+
+
 def prune(run: Path, keep: int) -> None:
     """Delete all but the `keep` newest step checkpoints; the best one stays."""
     found = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))

@@ -116,7 +116,7 @@ def run_of(steps: int, seed: int = 0) -> OnlineDistillation:
     torch.manual_seed(seed)
     student, teacher = MobileNet(16, widths=SMALL), MobileNet(16, widths=SMALL)
     crops = torch.from_numpy(some_crops(6))
-    config = OnlineConfig(steps=steps, batch_size=4, warmup=1, features=0.5, precision="fp32", teacher_precision="fp32")
+    config = OnlineConfig(steps=steps, batch_size=4, warmup=1, features=0.5)
     shared = (3, 12)
     kept = [torch.arange(8), torch.arange(8)]
     return OnlineDistillation(
@@ -156,9 +156,7 @@ def test_frozen_statistics_stay_and_weights_move() -> None:
     torch.manual_seed(0)
     student = MobileNet(16, widths=SMALL)
     model = Featured(student, ())
-    config = OnlineConfig(
-        steps=2, batch_size=4, warmup=0, freeze_statistics=True, precision="fp32", teacher_precision="fp32"
-    )
+    config = OnlineConfig(steps=2, batch_size=4, warmup=0, freeze_statistics=True)
     crops = torch.from_numpy(some_crops(4))
     teacher = Featured(MobileNet(16, widths=SMALL), ())
     before = {name: value.clone() for name, value in student.state_dict().items()}

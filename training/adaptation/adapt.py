@@ -23,17 +23,17 @@ from app.files import sha256_of
 from app.inference.manifest import CONTRACT_INPUT, FileSource, Licence, Manifest, Provenance, Rewrite, contract_output
 from app.inference.package import Package, write_manifest
 from training.adaptation.distil import OnlineConfig, OnlineDistillation, Plain
-from training.adaptation.run import choose_device, precisions, read_photos, run_to_end
+from training.adaptation.run import precision_on, read_photos, run_to_end
 from training.adaptation.views import ConditionConfig, ViewConfig
 from training.backbones.imported import ImportedModel, import_package
 from training.export import export_fp32
 from training.model import EmbedderExport
-from training.run.distillation import find_teacher
+from training.packages import CACHE, MODELS, find_package
+from training.run.distributed import choose_device
 from training.terminal import told
 
 VIEW = ViewConfig(blend=0.4, low_resolution=0.0, blur=0.0, noise=0.0, cover=0.0)
 """What both see before the conditions: other faces, slightly turned and moved, in other light."""
-CACHE = Path("build") / "packages"
 console = Console(stderr=True)
 
 
@@ -55,7 +55,7 @@ def adapt(
     ),
     commercial: Annotated[bool, typer.Option("--commercial", help="The licence allows commercial use.")] = False,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME where it is not given.")] = None,
-    models: Annotated[Path, typer.Option(help="Model packages.")] = Path("models"),
+    models: Annotated[Path, typer.Option(help="Model packages.")] = MODELS,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     compiled: Annotated[
         bool, typer.Option("--compile", help="By torch.compile: slower to start, then faster.")
@@ -65,12 +65,11 @@ def adapt(
 ) -> None:
     """Adapt a package to poor photos, without labels."""
     with told():
-        old = find_teacher(package, models)
+        old = find_package(package, models)
         target = choose_device(device)
         given = read_conditions(conditions)
         teacher = import_package(old, CACHE, channels_last=True)
         student = copy.deepcopy(teacher)
-        own, theirs = precisions(target)
         config = OnlineConfig(
             steps=steps,
             batch_size=batch,
@@ -80,8 +79,7 @@ def adapt(
             relation=2.0,
             freeze_statistics=True,
             average=0.98,
-            precision=own,
-            teacher_precision=theirs,
+            precision=precision_on(target),
         )
         crops = read_photos(photos, drop, console).to(target)
         console.print(f"{len(crops)} crops, {steps} steps of {batch} on {target.type}")

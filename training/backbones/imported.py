@@ -21,9 +21,10 @@ from torch import Tensor, fx, nn
 from app.errors import NotFound, Unusable
 from app.inference import graph as rewriting
 from app.inference.manifest import Rewrite, RunAsIs, SourceInput
-from app.inference.package import Package, load_package, locate
+from app.inference.package import Package, locate
 from training.backbones.operators.node import Array, unsupported
 from training.backbones.operators.table import BUILDERS
+from training.packages import CACHE, MODELS, find_package
 
 WEIGHTED = ("Conv", "Gemm", "MatMul")
 """Operators with learned weights: constants that come after the first of them are learned too, those before it (the
@@ -83,8 +84,8 @@ def import_package(package: Package, cache_dir: Path, *, channels_last: bool = F
 def import_file(start: str, *, channels_last: bool = False) -> ImportedModel:
     """Import the network of an ONNX file, of a package's folder, or of a package of this name in `models/`.
 
-    A file must take the package contract's crops, or NCHW floats -1…1 as ArcFace's models do. Raises NotFound
-    (`package_not_found`), and what `import_package` raises.
+    A file must take the package contract's crops, or NCHW floats -1…1 as ArcFace's models do. Raises what
+    `find_package` and `import_package` do, and NotFound (`package_not_found`) for a file that isn't there.
     """
     path = Path(start)
     if path.suffix == ".onnx":
@@ -92,10 +93,7 @@ def import_file(start: str, *, channels_last: bool = False) -> ImportedModel:
             raise NotFound(f"There is no {path} to start from.", code="package_not_found")
         model = onnx.load(path)
         return ImportedModel(import_graph(model), _form_of(model), channels_last=channels_last)
-    for folder in (path, Path("models") / start):
-        if (folder / "manifest.json").is_file():
-            return import_package(load_package(folder), Path("build") / "packages", channels_last=channels_last)
-    raise NotFound(f"There is no model package {start!r} to start from.", code="package_not_found")
+    return import_package(find_package(start, MODELS), CACHE, channels_last=channels_last)
 
 
 def _form_of(model: ModelProto) -> SourceInput:

@@ -12,13 +12,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.inference.session import Device
+from app.inference.embedder import Embedder
+from app.inference.session import Device, open_embedder
 from training.data import open_dataset, read_drop_list, without_people
 from training.data.preparation.aligning import FAILED, Stages, align_folder, detector_file, read_failed
 from training.data.preparation.blending import write_blends
 from training.data.preparation.checking import Report, check_set
 from training.data.preparation.overlap import Overlap, best_means, find_overlap, write_overlap
-from training.data.preparation.templates import choose_threshold, embed_set, embedder_of, find_package
+from training.data.preparation.templates import choose_threshold, embed_set
+from training.packages import CACHE, MODELS, find_package
 from training.terminal import bar, counted, told
 
 SHOWN = 10
@@ -43,9 +45,6 @@ Threshold = Annotated[
 ]
 Fpir = Annotated[float, typer.Option(help="Share of people found in the others by mistake that is accepted.")]
 DeviceName = Annotated[Device, typer.Option(help="Where the package runs: cpu, cuda or auto.")]
-
-MODELS = Path("models")
-CACHE = Path("build") / "packages"
 
 
 @app.command()
@@ -97,7 +96,10 @@ def check(
         faces = open_dataset(dataset)
         chosen = find_package(package, models)
         limit, origin = choose_threshold(chosen, len(faces.people), fpir, threshold)
-        with embedder_of(chosen, cache, device) as embedder, counted("reading and embedding", len(faces)) as step:
+        with (
+            Embedder(open_embedder(chosen, cache, device)) as embedder,
+            counted("reading and embedding", len(faces)) as step,
+        ):
             found = check_set(faces, embedder, limit, origin, step)
     if report is not None:
         _write_json(report, asdict(found))
@@ -146,7 +148,7 @@ def overlap(
         if pair_threshold is None:
             comparisons = len(second) * len(first) // len(first.people)  # of one person's images
             pair_threshold, _ = choose_threshold(chosen, comparisons, fpir, threshold)
-        with embedder_of(chosen, cache, device) as embedder:
+        with Embedder(open_embedder(chosen, cache, device)) as embedder:
             with counted(f"embedding {a}", len(first)) as step:
                 ours = embed_set(first, embedder, progress=step)
             with counted(f"embedding {b}", len(second)) as step:
