@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from pydantic import ValidationError
 
@@ -14,6 +16,9 @@ from app.files import PUBLIC, replacing, sha256_of
 from app.inference.manifest import CarrierSource, FileSource, Manifest, UrlSource
 
 MANIFEST_NAME = "manifest.json"
+Stamp: TypeAlias = tuple[int, int, int] | None
+"""Modification time, inode and size of a manifest; None where it is gone."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,39 @@ def _foreign_points(package_id: str, names: Sequence[str]) -> str:
         f"The operating points of {package_id} ({', '.join(names)}) were measured with another file or preparation and "
         f"are not used. Measure its own: likeness models measure {package_id} --photos DIR"
     )
+
+
+class CurrentManifests:
+    """Packages with what their manifests say now: one is read again when its file has changed. Safe to share between
+    threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Stamp, Package]] = {}
+
+    def read(self, package: Package) -> Package:
+        """Return the package as its manifest describes it now; as it was last, with a warning, where that can't be read
+        or describes another model."""
+        try:
+            state = (package.folder / MANIFEST_NAME).stat()
+        except OSError:
+            state = None
+        stamp = state and (state.st_mtime_ns, state.st_ino, state.st_size)
+        known = self._known.get(package.id)
+        if known is None or known[0] != stamp:
+            known = self._known[package.id] = stamp, _read_again(package) or (known[1] if known else package)
+        return known[1]
+
+
+def _read_again(package: Package) -> Package | None:
+    try:
+        found = load_package(package.folder)
+    except Unusable as error:
+        _log.warning("A manifest can't be read; its operating points stay as they are: %s", error)
+        return None
+    if (found.id, found.manifest.recipe_digest) != (package.id, package.manifest.recipe_digest):
+        _log.warning("%s now describes another model, which is used from the next start", package.folder)
+        return None
+    return found
 
 
 @dataclass(frozen=True, slots=True)

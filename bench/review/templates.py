@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from app.measuring.stages import pixels_of
 from bench.review.corrupted import Faces
 from training.commands.options import TemplateOptions, templates_of
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates, make_templates, open_photos
-from training.evaluation.stages.degraded_copies import Degradation
+from training.evaluation.stages.degraded_copies import Degradation, png
 from training.terminal import counted
 
 WAYS = (Degradation("blur (σ px)", 4), Degradation("shrink (×)", 0.18), Degradation("motion (px)", 13))
@@ -75,9 +73,7 @@ def _poor_copies(images: Path, plain: Templates, kept: Kept, way: TemplateOption
                 return np.zeros(own.embedder.dimension, np.float32), 0.0
             degradation = WAYS[place[name] % len(WAYS)]
             worse = degradation.apply(pixels_of(photos.read(name)), np.random.default_rng(place[name]))
-            file = io.BytesIO()
-            Image.fromarray(worse).save(file, "PNG")
-            return own.embed_photo(file.getvalue())
+            return own.embed_photo(png(worse))
 
         with counted("embedding poor copies", len(plain.names)) as advance:
             size = own.embedder.dimension

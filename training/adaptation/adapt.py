@@ -8,13 +8,12 @@ the crops stays clean, so that templates remain comparable with those of the ori
 from __future__ import annotations
 
 import copy
-import dataclasses
-import json
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from app.errors import InvalidInput
@@ -91,7 +90,7 @@ def adapt(
         assert isinstance(learned, Plain)  # noqa: S101  a copy of the student
         assert isinstance(learned.model, ImportedModel)  # noqa: S101  the same
         facts = {"steps": steps, "batch": batch, "lr": lr, "crops": len(crops), "losses": figures}
-        facts |= {"conditions": json.loads(json.dumps(dataclasses.asdict(given))), "photos": photos}
+        facts |= {"conditions": given.model_dump(mode="json"), "photos": photos}
         terms = Licence(name=licence, non_commercial=not commercial)
         folder = write_adapted(learned.model, old, models / name, licence=terms, facts=facts)
         console.print(
@@ -100,29 +99,17 @@ def adapt(
 
 
 def read_conditions(path: Path | None) -> ConditionConfig:
-    """The defaults, or a TOML file's values over them. Raises InvalidInput (`invalid_conditions`)."""
+    """Return the defaults, or a TOML file's values over them. Raises InvalidInput (`invalid_conditions`)."""
     if path is None:
         return ConditionConfig()
-    known = {field.name: field for field in dataclasses.fields(ConditionConfig)}
     try:
-        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return ConditionConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        known = ", ".join(ConditionConfig.model_fields)
+        raise InvalidInput(f"{path}: {problems}. Known are {known}.", code="invalid_conditions") from error
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}", code="invalid_conditions") from error
-    ranges = {name for name, field in known.items() if isinstance(field.default, tuple)}
-    for name, value in values.items():
-        if name not in known:
-            raise InvalidInput(f"{path}: unknown key {name!r}; known: {', '.join(known)}.", code="invalid_conditions")
-        numbers = value if name in ranges else [value]
-        pair = name not in ranges or (isinstance(value, list) and len(value) == len(("low", "high")))
-        if not pair or not all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers):
-            what = "two numbers" if name in ranges else "a number"
-            raise InvalidInput(f"{path}: {name} must be {what}, not {value!r}.", code="invalid_conditions")
-        if name not in ranges and not 0 <= value <= 1:
-            raise InvalidInput(f"{path}: {name} is a probability, 0 to 1, not {value!r}.", code="invalid_conditions")
-        if name in ranges and not 0 < numbers[0] <= numbers[1]:
-            raise InvalidInput(f"{path}: {name} must rise from above 0, not {value!r}.", code="invalid_conditions")
-    given: dict[str, Any] = {name: tuple(value) if name in ranges else value for name, value in values.items()}
-    return ConditionConfig(**given)
 
 
 def write_adapted(model: ImportedModel, old: Package, folder: Path, *, licence: Licence, facts: dict[str, Any]) -> Path:

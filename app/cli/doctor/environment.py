@@ -18,6 +18,7 @@ from app.cli.doctor.findings import Finding, Verdict
 from app.cli.doctor.system import holder_of, is_synchronised
 from app.config import PROJECT, Settings
 from app.server import data_folder
+from app.server.http import tls_context
 
 DISTRIBUTION = "likeness"
 OLDEST_PYTHON = (3, 11)
@@ -120,7 +121,6 @@ def check_port(settings: Settings) -> Iterator[Finding]:
 def check_tls(settings: Settings) -> Iterator[Finding]:
     if not settings.tls_cert or not settings.tls_key:
         return
-    from app.server.http import tls_context  # noqa: PLC0415 - so that a broken package is a finding
 
     server = tls_context(settings.tls_cert, settings.tls_key)
     renew = "Renew the certificate, then restart the server."

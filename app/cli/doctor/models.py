@@ -5,20 +5,21 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.cli.doctor.findings import Finding, Verdict
 from app.config import Settings
+from app.db.inspection import inspect
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
-
-if TYPE_CHECKING:
-    from app.inference.package import Package
+from app.face.liveness import choose_packages, find_calibration
+from app.inference.manifest import RunAsIs
+from app.inference.package import Package, find_packages, locate, scan_packages, select
+from app.inference.prepare import find_prepared
+from app.inference.session import open_embedder, open_liveness, resolve_device
+from app.liveness.decision import liveness_point
 
 
 def check_models(settings: Settings) -> Iterator[Finding]:
     """Check the manifest and the file of every package; those that the settings name must exist."""
-    from app.inference.package import locate, scan_packages, select  # noqa: PLC0415 - so that a broken package is a finding
-
     found = scan_packages(settings.models_dir)
     packages = found.packages
     for skipped in found.skipped:
@@ -46,11 +47,6 @@ def check_models(settings: Settings) -> Iterator[Finding]:
 
 def check_liveness(settings: Settings) -> Iterator[Finding]:
     """Open the liveness packages that the server would use, and look for their operating points."""
-    from app.face.liveness import choose_packages, find_calibration  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.package import find_packages  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.session import open_liveness  # noqa: PLC0415 - so that a broken package is a finding
-    from app.liveness.decision import liveness_point  # noqa: PLC0415 - so that a broken package is a finding
-
     installed = find_packages(settings.models_dir)
     if not settings.liveness and not any(one.manifest.task == "liveness" for one in installed.values()):
         yield Finding("liveness", "ok", "no liveness package is installed; requests for liveness are answered with 503")
@@ -88,11 +84,6 @@ def _whether_checked(package: Package) -> str:
 
 def check_device(settings: Settings) -> Iterator[Finding]:
     """Run the embedder on its device. A package that isn't prepared yet is prepared in a temporary folder."""
-    from app.inference.manifest import RunAsIs  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.package import find_packages, select  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.prepare import find_prepared  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.session import open_embedder, resolve_device  # noqa: PLC0415 - so that a broken package is a finding
-
     package = select(find_packages(settings.models_dir), settings.embedder)
     cache = settings.data_dir / "models"
     try:
@@ -121,9 +112,6 @@ def _device_remedy(error: LikenessError) -> str:
 
 def check_galleries(settings: Settings) -> Iterator[Finding]:
     """Check that the packages of all galleries are installed, with the galleries' dimension."""
-    from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.package import find_packages, locate  # noqa: PLC0415 - so that a broken package is a finding
-
     found = inspect(settings.data_dir, settings.database)
     if not found.exists or found.problem:
         yield Finding("galleries", "ok", "no database yet")

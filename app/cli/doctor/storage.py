@@ -8,13 +8,19 @@ from collections.abc import Iterator
 
 from app.cli.doctor.findings import REMEDIES, Finding
 from app.config import Settings
+from app.db.clock import CLOCK, is_ahead
+from app.db.inspection import inspect
+from app.db.key_file import ADMIN_KEY_FILE, VAULT_FILE, find_rings, read_admin_key
+from app.db.sealed_columns import MARK_PREFIX
+from app.db.secrets import purpose_of
+from app.search.milvus.client import Milvus, parse_address
 from app.timestamps import utc_now
 
 CLOCK_OFF_S = 5.0
 """Difference between the database's clock and this machine's that is a warning."""
 
 
-def check_data_folder(settings: Settings) -> Iterator[Finding]:
+def check_data(settings: Settings) -> Iterator[Finding]:
     folder = settings.data_dir
     if not folder.exists():
         parent = next(one for one in folder.absolute().parents if one.exists())
@@ -42,7 +48,6 @@ def check_data_folder(settings: Settings) -> Iterator[Finding]:
 
 
 def check_key(settings: Settings) -> Iterator[Finding]:
-    from app.db.key_file import ADMIN_KEY_FILE, read_admin_key  # noqa: PLC0415 - so that a broken package is a finding
 
     path = settings.data_dir / ADMIN_KEY_FILE
     if not path.exists():
@@ -58,7 +63,6 @@ def check_key(settings: Settings) -> Iterator[Finding]:
 
 
 def check_database(settings: Settings) -> Iterator[Finding]:
-    from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
 
     found = inspect(settings.data_dir, settings.database)
     if not found.exists:
@@ -94,12 +98,6 @@ def check_database(settings: Settings) -> Iterator[Finding]:
 
 def check_vault(settings: Settings) -> Iterator[Finding]:
     """Check that the keys here decrypt what is encrypted in the database."""
-    from app.db.clock import CLOCK, is_ahead  # noqa: PLC0415 - so that a broken package is a finding
-    from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
-    from app.db.key_file import VAULT_FILE, find_rings  # noqa: PLC0415 - so that a broken package is a finding
-    from app.db.sealed_columns import MARK_PREFIX  # noqa: PLC0415 - so that a broken package is a finding
-    from app.db.secrets import purpose_of  # noqa: PLC0415 - so that a broken package is a finding
-
     path = settings.data_dir / VAULT_FILE
     sealed = inspect(settings.data_dir, settings.database).sealed
     seals = settings.encryption == "seal"
@@ -139,7 +137,6 @@ def check_vault(settings: Settings) -> Iterator[Finding]:
 
 def check_index(settings: Settings) -> Iterator[Finding]:
     """Check that Milvus answers, where it is used."""
-    from app.search.milvus.client import Milvus, parse_address  # noqa: PLC0415 - so that a broken package is a finding
 
     if settings.index == "faiss":
         yield Finding("index", "ok", "in memory, with FAISS")

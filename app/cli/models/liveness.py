@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from app.cli import options, output
-from app.cli.models.faces import open_pipeline
-from app.errors import InvalidInput
+from app.cli.models.faces import main_face, open_pipeline
 
 if TYPE_CHECKING:
     from app.adding.add import Colour, Normalisation
@@ -72,19 +72,12 @@ def _cuts_of(folder: Path, cut: LivenessCut, settings: Settings) -> Callable[[in
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.face.liveness import Cut  # noqa: PLC0415 - slow to import
-    from app.pipeline import choose_face  # noqa: PLC0415 - slow to import
 
     def cuts(side: int) -> Pixels:
         pipeline = open_pipeline(settings)
-        found: list[Pixels] = []
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            try:
-                photo = pipeline.detect(path.read_bytes(), [Cut(side, cut)])
-                found.append(photo.faces[choose_face(photo).index].cuts[0])
-            except InvalidInput as error:
-                output.warn(f"{path}: left out: {error.message}")
-            if len(found) == MOST_FACES:
-                break
+        paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        faces = (face for path in paths if (face := main_face(pipeline, path, [Cut(side, cut)])))
+        found = [face.cuts[0] for face in islice(faces, MOST_FACES)]
         return np.stack(found) if found else np.empty((0, side, side, 3), np.uint8)
 
     return cuts
