@@ -57,12 +57,21 @@ def load(path: Path) -> Checkpoint:
     """
     if not path.is_file():
         raise NotFound(f"There is no checkpoint {path}.", code="checkpoint_not_found")
+    state = read_tensors(path)
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
         facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    except (OSError, EOFError, ValueError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
+    except (OSError, ValueError) as error:
         raise Unusable(f"{path} cannot be read: {error}", code="checkpoint_damaged") from error
     return Checkpoint(path, facts, state)
+
+
+def read_tensors(path: Path) -> Any:
+    """Return what a `.pt` file holds, plain values and tensors only, on the CPU. Raises Unusable
+    (`checkpoint_damaged`)."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, ValueError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
+        raise Unusable(f"{path} cannot be read: {error}", code="checkpoint_damaged") from error
 
 
 def step_path(run: Path, step: int) -> Path:

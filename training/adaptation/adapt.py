@@ -17,15 +17,13 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from app.errors import InvalidInput
-from app.face.align import CANONICAL_LANDMARKS
-from app.files import sha256_of
-from app.inference.manifest import CONTRACT_INPUT, FileSource, Licence, Manifest, Provenance, Rewrite, contract_output
-from app.inference.package import Package, write_manifest
+from app.inference.manifest import Licence, Provenance, Rewrite
+from app.inference.package import Package
 from training.adaptation.distil import OnlineConfig, OnlineDistillation, Plain
 from training.adaptation.run import precision_on, read_photos, run_to_end
 from training.adaptation.views import ConditionConfig, ViewConfig
 from training.backbones.imported import ImportedModel, import_package
-from training.export import export_fp32
+from training.export import export_fp32, write_embedder
 from training.model import EmbedderExport
 from training.packages import CACHE, MODELS, find_package
 from training.run.distributed import choose_device
@@ -117,27 +115,17 @@ def write_adapted(model: ImportedModel, old: Package, folder: Path, *, licence: 
     dimension = old.manifest.dimension
     assert dimension is not None  # noqa: S101  an embedder has one
     exported = export_fp32(EmbedderExport(model), dimension)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "model.onnx"
-    path.write_bytes(exported.model.SerializeToString())
-    manifest = Manifest(
-        name=folder.name,
+    return write_embedder(
+        folder,
+        exported.model,
+        dimension,
         version="1",
-        task="embed",
         title=f"{old.manifest.title}, adapted",
         description=f"{old.id}, adapted to poor photos by distillation from itself.",
-        source=FileSource(),
-        sha256=sha256_of(path),
         prepare=Rewrite(),
-        input=CONTRACT_INPUT,
-        output=contract_output(dimension),
-        dimension=dimension,
-        canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
         licence=licence,
         provenance=Provenance(
             text=f"Adapted from {old.id} ({old.manifest.licence.name}) by `python -m training adapt`.",
             figures=exported.figures | {"adapt": facts},
         ),
     )
-    write_manifest(folder, manifest)
-    return folder

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from training.data.preparation.blending import CONTRAST, EVEN, PATCHES, SHARES, WARP_PIXELS
+from training.model import area_matrix
 
 LUMA = (0.299, 0.587, 0.114)
 """ITU-R BT.601."""
@@ -288,10 +289,7 @@ def resize_tables(side: int) -> Tensor:
     tables = torch.zeros(3, side + 1, side, side)
     unit = torch.eye(side)
     for n in range(1, side + 1):
-        edges = torch.arange(n + 1, dtype=torch.float64) * (side / n)
-        pixels = torch.arange(side, dtype=torch.float64)
-        covered = torch.minimum(edges[1:, None], pixels + 1) - torch.maximum(edges[:-1, None], pixels)
-        down = (covered.clamp(min=0) * (n / side)).float()
+        down = area_matrix(n, side)
         tables[0, n, :n] = down
         tables[0, n, n:] = down[-1]
         rows = unit[:n, :n][None]  # (1, n, n): each column a unit vector along the rows' axis
