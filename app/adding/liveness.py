@@ -7,6 +7,7 @@ surroundings a model is shown can't be measured and must be stated.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -63,8 +64,8 @@ class Reading:
     form: SourceInput
     normalisation: Normalisation
     live: int
-    separation: float | None = None
-    """Area under the ROC of live faces against drawn ones; None where nothing had to be tried."""
+    separation: float = math.nan
+    """Area under the ROC of live faces against drawn ones; NaN where nothing had to be tried."""
     mean_live: float | None = None
     """Mean score of the live faces."""
 
@@ -153,7 +154,7 @@ def _tried(model: ModelProto, facts: ClassifierFacts, readings: Sequence[Reading
         live, pictures = (each[:, reading.live] for each in rows[key])
         measured = replace(reading, separation=_separation(live, pictures), mean_live=float(live.mean()))
         found.append(_Tried(measured, live, pictures))
-    return sorted(found, key=lambda one: -_separation(one.live, one.drawn))
+    return sorted(found, key=lambda one: -one.reading.separation)
 
 
 def _chosen(facts: ClassifierFacts, readings: Sequence[Reading], tried: Sequence[_Tried]) -> Reading:
@@ -167,8 +168,8 @@ def _chosen(facts: ClassifierFacts, readings: Sequence[Reading], tried: Sequence
         raise Unusable(message, code="liveness_facts_missing", classes=facts.classes)
     best, *others = tried
     tied = [one for one in others if not _is_same(one, best) and not _is_clearly_worse(one, best)]
-    if tied or _separation(best.live, best.drawn) < LEAST_SEPARATION:
-        figures = {one.reading.name: round(_separation(one.live, one.drawn), 3) for one in tried}
+    if tied or best.reading.separation < LEAST_SEPARATION:
+        figures = {one.reading.name: round(one.reading.separation, 3) for one in tried}
         shown = "; ".join(f"{name}: {figure}" for name, figure in list(figures.items())[: len(tied) + 1])
         message = (
             f"{len(best.live)} live faces and {len(best.drawn)} drawn ones don't tell how the file is to be read (area "
@@ -214,7 +215,7 @@ def _manifest(new: NewPackage, stated: StatedLiveness, facts: ClassifierFacts, c
     classes = stated.classes or tuple(
         LIVE if place == chosen.live else f"spoof-{place}" for place in range(facts.classes)
     )
-    source = "as stated" if chosen.separation is None else "tried on live photos"
+    source = "as stated" if chosen.mean_live is None else "tried on live photos"
     side = facts.side
     return new.manifest(
         f"; it is read as {chosen.name}, {source}",

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from app.inference.embedder import Embedder
-from app.inference.session import Device, open_embedder
+from app.inference.session import open_embedder
+from training.commands import options
 from training.data import open_dataset, read_drop_list, without_people
 from training.data.preparation.aligning import FAILED, Stages, align_folder, detector_file, read_failed
 from training.data.preparation.blending import write_blends
@@ -37,14 +38,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Models = Annotated[Path, typer.Option(help="Folder of the model packages.")]
-Cache = Annotated[Path, typer.Option(help="Folder of prepared models.")]
-PackageName = Annotated[str, typer.Option(help="Embedding package: a name in --models, or a folder.")]
 Threshold = Annotated[
     float | None, typer.Option(help="Cosine from which on two are one person; without it, from the package and --fpir.")
 ]
 Fpir = Annotated[float, typer.Option(help="Share of people found in the others by mistake that is accepted.")]
-DeviceName = Annotated[Device, typer.Option(help="Where the package runs: cpu, cuda or auto.")]
 
 
 @app.command()
@@ -55,8 +52,8 @@ def align(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
     min_quality: Annotated[float, typer.Option(min=0, max=100, help="Crops below this quality count as failed.")] = 0,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
+    models: options.Models = MODELS,
+    cache: options.Cache = CACHE,
 ) -> None:
     """Detect and align the most prominent face of each photo, as the service does: 112 x 112 JPEG crops.
 
@@ -84,12 +81,12 @@ def check(
     dataset: Annotated[str, typer.Argument(help="A set of crops: folder, list, .rec, tar, procedural:...")],
     *,
     report: Annotated[Path | None, typer.Option(help="Write the whole report here, as JSON.")] = None,
-    package: PackageName = "sface",
+    package: options.PackageName = "sface",
     threshold: Threshold = None,
     fpir: Fpir = FPIR,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: DeviceName = "cpu",
+    models: options.Models = MODELS,
+    cache: options.Cache = CACHE,
+    device: options.OnDevice = "cpu",
 ) -> None:
     """Find broken files, duplicates, people with one image, and images that show somebody else."""
     with told():
@@ -129,16 +126,16 @@ def overlap(
     b: Annotated[str, typer.Argument(help="The set that must stay unseen, usually the one measured on.")],
     *,
     out: Annotated[Path | None, typer.Option(help="Write the list of A's people to drop here, .json or .csv.")] = None,
-    package: PackageName = "sface",
+    package: options.PackageName = "sface",
     threshold: Threshold = None,
     pair_threshold: Annotated[
         float | None,
         typer.Option(help="The same for two images; without it, stricter by their number, or as given."),
     ] = None,
     fpir: Fpir = FPIR,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: DeviceName = "cpu",
+    models: options.Models = MODELS,
+    cache: options.Cache = CACHE,
+    device: options.OnDevice = "cpu",
 ) -> None:
     """Find the people of A who are in B too. Both are sets of aligned crops."""
     with told():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 
 import typer
@@ -45,7 +45,7 @@ def doctor(as_json: options.AsJson = False) -> None:
     findings = list(examine(load_settings()))
     for finding in findings:
         if as_json:
-            output.say_json(asdict(finding))
+            output.say_json({"check": finding.check, **asdict(finding)})
         else:
             output.say(f"{finding.verdict:8} {finding.check:10} {finding.found}")
             if finding.remedy:
@@ -66,12 +66,12 @@ def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator
             check: Callable[[Settings], Iterator[Finding]] = getattr(
                 import_module(f"app.cli.doctor.{module}"), f"check_{name}"
             )
-            yield from check(settings)
+            for finding in check(settings):
+                yield replace(finding, check=finding.check or name)
         except ImportError as error:
-            yield Finding(name, "failed", str(error), "Repair what the check of packages finds.")
+            yield Finding("failed", str(error), "Repair what the check of packages finds.", check=name)
         except LikenessError as error:
-            yield Finding(name, "failed", error.message, REMEDIES[name])
+            yield Finding("failed", error.message, REMEDIES[name], check=name)
         except OSError as error:
-            yield Finding(
-                name, "failed", f"{error.filename or name}: {error.strerror or error}", "Correct its permissions."
-            )
+            message = f"{error.filename or name}: {error.strerror or error}"
+            yield Finding("failed", message, "Correct its permissions.", check=name)

@@ -99,7 +99,7 @@ def _say(added: AddedLiveness, *, as_json: bool) -> None:
                 "scale": contract.cut.scale,
                 "live_faces": added.faces,
                 "mean_live_score": added.chosen.mean_live,
-                "separation": {one.name: round(one.separation or 0.0, 3) for one in added.readings},
+                "separation": {one.name: round(one.separation, 3) for one in added.readings},
             }
         )
         return
