@@ -221,7 +221,7 @@ def test_a_damaged_database_is_found(data: Path) -> None:
 def test_a_database_of_another_version_is_found(data: Path) -> None:
     with closing(sqlite3.connect(data / "likeness.db")) as database, database:
         database.execute("update alembic_version set version_num = '9999'")
-    assert "newer version" in failed(examined(data, "database"))["database"].found
+    assert "newer or unreleased version" in failed(examined(data, "database"))["database"].found
     with closing(sqlite3.connect(data / "likeness.db")) as database, database:
         database.execute("delete from alembic_version")
     (finding,) = examined(data, "database")["database"]

@@ -13,23 +13,23 @@ router = Router("galleries")
 
 
 @router.handles(endpoints.CALIBRATE_GALLERY)
-async def calibrate_gallery(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.GalleryCalibration:
+def calibrate_gallery(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.GalleryCalibration:
     """Measure a gallery's own operating points.
 
     Starts a job that compares faces of different subjects: the threshold at each false match rate that their pairs
     support, beside the package's. Subjects who may be one person are left out and listed. Decisions change only where
     the gallery's `calibration` is `gallery`.
     """
-    return _answer(await service.run(lambda: service.calibrator.begin(gallery, who=grant.key_id)))
+    return _answer(service.calibrator.begin(gallery, who=grant.key_id))
 
 
 @router.handles(endpoints.SHOW_CALIBRATION)
-async def get_calibration(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCalibration:
+def get_calibration(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCalibration:
     """Show a gallery's own operating points.
 
     With their intervals, beside the package's, how far the gallery differs, and subjects who may be one person.
     """
-    return _answer(await service.run(lambda: service.calibrator.find(gallery)))
+    return _answer(service.calibrator.find(gallery))
 
 
 def _answer(state: State) -> schemas.GalleryCalibration:

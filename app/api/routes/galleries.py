@@ -20,21 +20,17 @@ router = Router("galleries")
 
 
 @router.handles(endpoints.LIST_GALLERIES)
-async def list_galleries(
+def list_galleries(
     service: ServiceDep, grant: GrantDep, query: Annotated[schemas.PageParams, Query()]
 ) -> schemas.GalleryPage:
     """List galleries.
 
     The galleries that the key may see, with their counts, in the order of their creation, page by page.
     """
-
-    def read() -> schemas.GalleryPage:
-        page = service.galleries.store.galleries(query.cursor, query.limit, grant.galleries)
-        return schemas.GalleryPage(
-            galleries=[_answer(service, gallery) for gallery in page.items], next_cursor=page.next_cursor
-        )
-
-    return await service.run(read)
+    page = service.galleries.store.galleries(query.cursor, query.limit, grant.galleries)
+    return schemas.GalleryPage(
+        galleries=[_answer(service, gallery) for gallery in page.items], next_cursor=page.next_cursor
+    )
 
 
 @router.handles(endpoints.CREATE_GALLERY)
@@ -56,12 +52,12 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
 
 
 @router.handles(endpoints.SHOW_GALLERY)
-async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
+def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
     """Show a gallery.
 
     The gallery with the number of its subjects and faces.
     """
-    return await service.run(lambda: _answer(service, service.galleries.store.gallery(gallery)))
+    return _answer(service, service.galleries.store.gallery(gallery))
 
 
 @router.handles(endpoints.UPDATE_GALLERY)
@@ -84,21 +80,21 @@ async def update_gallery(request: Request, service: ServiceDep, grant: GrantDep,
 
 
 @router.handles(endpoints.DELETE_GALLERY)
-async def delete_gallery(service: ServiceDep, gallery: GalleryId) -> None:
+def delete_gallery(service: ServiceDep, gallery: GalleryId) -> None:
     """Delete a gallery with everyone in it.
 
     Deletes the gallery, its subjects, their faces, stored crops and vectors. This can't be undone.
     """
-    await service.run(lambda: service.galleries.delete_gallery(gallery))
+    service.galleries.delete_gallery(gallery)
 
 
 @router.handles(endpoints.CHECK_GALLERY)
-async def check_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCheck:
+def check_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCheck:
     """Check a gallery.
 
     Compares the database with the search index: do both hold the same faces with the same vectors?
     """
-    return await service.run(lambda: schemas.GalleryCheck.model_validate(service.galleries.check(gallery)))
+    return schemas.GalleryCheck.model_validate(service.galleries.check(gallery))
 
 
 @router.handles(endpoints.IMPORT_FACES)
@@ -130,7 +126,7 @@ async def import_faces(
 
 
 @router.handles(endpoints.EXPORT_GALLERY)
-async def export_gallery(
+def export_gallery(
     service: ServiceDep, grant: GrantDep, gallery: GalleryId, query: Annotated[schemas.ExportParams, Query()]
 ) -> schemas.Job:
     """Export a gallery.
@@ -138,11 +134,7 @@ async def export_gallery(
     Answers with the job that writes the gallery, as it is when the job begins, to one signed archive. Fetch it from
     `/v1/jobs/{job}/result`.
     """
-
-    def begin() -> schemas.Job:
-        return jobs.answer(service.bulk.begin_export(gallery, grant.key_id, crops=query.crops))
-
-    return await service.run(begin)
+    return jobs.answer(service.bulk.begin_export(gallery, grant.key_id, crops=query.crops))
 
 
 def _abort(arrival: Arrival) -> None:

@@ -36,41 +36,41 @@ async def reembed(request: Request, service: ServiceDep, grant: GrantDep, galler
 
 
 @router.handles(endpoints.SHOW_REEMBEDDING)
-async def get_reembedding(service: ServiceDep, gallery: GalleryId) -> schemas.Reembedding:
+def get_reembedding(service: ServiceDep, gallery: GalleryId) -> schemas.Reembedding:
     """Show the gallery's move.
 
     From which package to which, how far it is, and until when a rollback is possible.
     """
-    return _answer(await service.run(lambda: service.reembedder.find(gallery)))
+    return _answer(service.reembedder.find(gallery))
 
 
 @router.handles(endpoints.CANCEL_REEMBEDDING)
-async def cancel_reembedding(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Reembedding:
+def cancel_reembedding(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Reembedding:
     """Cancel the gallery's move.
 
     Possible before the switch, or after a rollback: the gallery stays with the source package, and the target's
     templates are deleted.
     """
-    return _answer(await service.run(lambda: service.reembedder.cancel(gallery, who=grant.key_id)))
+    return _answer(service.reembedder.cancel(gallery, who=grant.key_id))
 
 
 @router.handles(endpoints.ROLL_BACK_REEMBEDDING)
-async def roll_back_reembedding(service: ServiceDep, gallery: GalleryId) -> schemas.Reembedding:
+def roll_back_reembedding(service: ServiceDep, gallery: GalleryId) -> schemas.Reembedding:
     """Go back to the previous model package.
 
     The source package answers again at once, also for faces enrolled since the switch.
     """
-    return _answer(await service.run(lambda: service.reembedder.rollback(gallery)))
+    return _answer(service.reembedder.rollback(gallery))
 
 
 @router.handles(endpoints.FINISH_REEMBEDDING)
-async def finish_reembedding(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Reembedding:
+def finish_reembedding(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Reembedding:
     """Finish the gallery's move.
 
     Deletes the source package's templates, and the faces that have no others: from then on there is no rollback. The
     server does this by itself after `keep_until`.
     """
-    return _answer(await service.run(lambda: service.reembedder.finish(gallery, who=grant.key_id)))
+    return _answer(service.reembedder.finish(gallery, who=grant.key_id))
 
 
 def _answer(found: Progress) -> schemas.Reembedding:

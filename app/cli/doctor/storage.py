@@ -72,7 +72,7 @@ def check_database(settings: Settings) -> Iterator[Finding]:
         yield Finding("failed", f"{found.kind}: can't be read ({found.problem})", remedy)
         return
     if not found.known:
-        message = f"made by a newer version (schema {found.revision})"
+        message = f"made by a newer or unreleased version (schema {found.revision})"
         yield Finding("failed", f"{found.kind}: {message}", "Install that version, or restore a backup.")
     elif found.damage:
         message = "; ".join(found.damage)
