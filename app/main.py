@@ -49,6 +49,7 @@ from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.clock import ClockGuard
+from app.db.key_file import ADMIN_KEY_FILE
 from app.db.secrets import SecretStore
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
@@ -214,11 +215,11 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
             seconds=settings.request_timeout,
             json_bytes=settings.max_metadata_bytes * 6 + JSON_OVERHEAD,
         ),
-        guard=auth.Guard.of(
-            auth.AdminKey(key, settings.data_dir / auth.KEY_FILE),
+        guard=auth.Guard(
+            auth.AdminKey(key, settings.data_dir / ADMIN_KEY_FILE),
             api_keys,
             _failures(settings),
-            _rate("vector_rate", settings.vector_rate),
+            vector_rate=_rate("vector_rate", settings.vector_rate),
         ),
         keys=api_keys,
         codes=storage.codes,

@@ -18,12 +18,12 @@ from app.compat.compreface.requests import (
     FILE,
     MAX_PAGE,
     EnrollParams,
+    FaceIdList,
     PageParams,
     face_id_of,
     gallery_of,
     image_id_of,
     is_stored,
-    read_ids,
     read_images,
 )
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
@@ -116,7 +116,7 @@ async def delete_faces(request: Request, service: ServiceDep) -> list[Json]:
 
     Unknown ids are skipped.
     """
-    wanted = await read_ids(request, service)
+    wanted = [face_id_of(one) for one in (await service.read_json(request, FaceIdList)).root]
     gallery = await gallery_of(request, service)
 
     def delete() -> list[Json]:
