@@ -111,16 +111,16 @@ async def import_faces(
     gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
     """
     terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust, query.on_conflict)
-    home, arrival = await service.run(lambda: service.bulk.receive(gallery, terms))
+    home, file = await service.run(lambda: service.bulk.receive(gallery, terms))
     try:
         upload = body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)
         with service.workers.receive():
             async with aclosing(upload) as pieces:
                 async for piece in pieces:
-                    await asyncio.to_thread(arrival.writer.write, piece)
-        job = await asyncio.to_thread(service.bulk.begin_import, home, terms, arrival, grant.key_id)
+                    await asyncio.to_thread(file.write, piece)
+        job = await asyncio.to_thread(service.bulk.begin_import, home, terms, file, grant.key_id)
     except BaseException:
-        await asyncio.shield(asyncio.to_thread(arrival.writer.abort))
+        await asyncio.shield(asyncio.to_thread(file.abort))
         raise
     return jobs.answer(job)
 
