@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Query, Request
@@ -13,7 +12,7 @@ from app.api import endpoints, schemas
 from app.api.dependencies import ReceiptId, ServiceDep
 from app.api.operation import OperationTable
 from app.api.router import Router
-from app.timestamps import utc_text
+from app.timestamps import utc_text_or_none
 
 router = Router("access")
 
@@ -32,12 +31,12 @@ def read_audit(
         operation=query.operation,
         gallery=query.gallery,
         subject=query.subject,
-        since=_text(query.since),
-        until=_text(query.until),
+        since=utc_text_or_none(query.since),
+        until=utc_text_or_none(query.until),
         without=_reading(request.app.state.operations) if query.changes else frozenset(),
     )
     newest_first = query.order == "newest"
-    page = service.audit.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
+    page = service.audit.store.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
     return schemas.AuditPage(
         entries=[schemas.AuditEntry.model_validate(entry) for entry in page.items], next_cursor=page.next_cursor
     )
@@ -79,7 +78,3 @@ def _reading(table: OperationTable) -> frozenset[str]:
     """Return the names of the operations that only read; of another API's, too, since they share the names."""
     changing = {operation.name for operation in table.operations if operation.changes}
     return frozenset(operation.name for operation in table.operations) - changing
-
-
-def _text(time: datetime | None) -> str | None:
-    return None if time is None else utc_text(time)

@@ -10,7 +10,7 @@ from app.api import answers, endpoints, schemas
 from app.api.dependencies import CorrectionId, GalleryId, ServiceDep, SubjectId
 from app.api.operation import ONE_IMAGE
 from app.api.router import Router
-from app.timestamps import utc_text
+from app.timestamps import utc_text_or_none
 
 router = Router("subjects")
 
@@ -41,7 +41,7 @@ async def add_correction(
     expires.
     """
     images, params = await service.read(request, ONE_IMAGE, query)
-    expires_at = None if params.expires_at is None else utc_text(params.expires_at)
+    expires_at = utc_text_or_none(params.expires_at)
     found = await service.run(
         lambda: service.operations.correct(gallery, subject, images["image"][0], params.face, expires_at)
     )

@@ -15,7 +15,7 @@ from app.api import endpoints, schemas
 from app.api.auth import required_key
 from app.api.dependencies import GrantDep, KeyId, ServiceDep, entry_of
 from app.api.router import Router
-from app.timestamps import utc_text
+from app.timestamps import utc_text_or_none
 
 router = Router("access")
 
@@ -80,7 +80,7 @@ async def create_key(request: Request, service: ServiceDep) -> schemas.NewKey:
         name=asked.name,
         galleries=None if asked.galleries is None else frozenset(asked.galleries),
         rate=asked.rate,
-        expires_at=None if asked.expires_at is None else utc_text(asked.expires_at),
+        expires_at=utc_text_or_none(asked.expires_at),
     )
     return await service.run(lambda: _new_answer(service.keys.create(terms, signs=asked.aws)))
 

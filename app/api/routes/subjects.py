@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Query, Request
@@ -14,7 +13,7 @@ from app.api.dependencies import GalleryId, ServiceDep, SubjectId, entry_of
 from app.api.router import Router
 from app.gallery.records import UNSET, Consent, Terms
 from app.gallery.text import clean_id
-from app.timestamps import utc_now, utc_text
+from app.timestamps import utc_now, utc_text, utc_text_or_none
 
 router = Router("subjects")
 
@@ -34,7 +33,7 @@ def list_subjects(
         cursor=query.cursor,
         limit=query.limit,
         search=query.search,
-        expires_before=_text(query.expires_before),
+        expires_before=utc_text_or_none(query.expires_before),
     )
     subjects = [schemas.Subject.model_validate(subject) for subject in page.items]
     return schemas.SubjectPage(subjects=subjects, next_cursor=page.next_cursor)
@@ -137,14 +136,10 @@ def _terms_of(asked: schemas.SubjectCreate | schemas.SubjectPatch) -> Terms:
     """Return the body's expiry and consent; absent ones stay as they are."""
     given = asked.model_fields_set
     return Terms(
-        _text(asked.expires_at) if "expires_at" in given else UNSET,
+        utc_text_or_none(asked.expires_at) if "expires_at" in given else UNSET,
         _consent(asked.consent) if "consent" in given else UNSET,
     )
 
 
 def _consent(asked: schemas.Consent | None) -> Consent | None:
     return None if asked is None else Consent(asked.note, utc_text(asked.given_at) if asked.given_at else utc_now())
-
-
-def _text(time: datetime | None) -> str | None:
-    return None if time is None else utc_text(time)
