@@ -33,6 +33,7 @@ from app.api.auth import FOLLOW_S, AdminKey, Guard, load_key, replace_key
 from app.api.body import read_body
 from app.api.dependencies import Service
 from app.api.middleware import CSP, HEADERS
+from app.cli.output import Exit
 from app.concurrency.worker_pool import WorkerPool
 from app.config import Settings
 from app.db.key_file import ADMIN_KEY_FILE
@@ -453,7 +454,7 @@ def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveS
         ({"embedder": "yunet"}, "not for `embed`"),
         ({"models_dir": Path("/nowhere")}, "There is no folder /nowhere"),
         ({"data_dir": Path("/dev/null/x")}, "^/dev/null/x: "),
-        ({"device": "cuda"}, "device=cuda cannot be used"),
+        ({"device": "cuda"}, "device=cuda cannot be used: .*LIKENESS_DEVICE=cpu"),
         ({"host": "192.0.2.1"}, "Cannot listen on 192.0.2.1"),
     ],
 )
@@ -474,9 +475,10 @@ def test_a_start_that_is_impossible_prints_one_line_and_no_traceback(tmp_path: P
     environ = environment(tmp_path, PORT=0, EMBEDDER="nothing")
     command = [sys.executable, "-m", "app", "serve"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
+    assert done.returncode == Exit.FAILED
     assert "There is no model package 'nothing'" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "answers at" not in done.stdout
 
 
 def test_requests_for_another_servers_name_are_refused(tmp_path: Path) -> None:

@@ -267,7 +267,6 @@ def test_every_code_that_is_raised_while_serving_is_in_the_table() -> None:
         "invalid_setting",
         "invalid_source",
         "model_not_loadable",
-        "unknown_setting",
         "vault_key_missing",  # ...to here
     }
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import onnxruntime
 import pytest
 import uvicorn
 from fastapi import FastAPI, Request
@@ -30,7 +29,7 @@ from app.server.http import Waits, server_config
 from tests.support.certificates import make_certificate
 from tests.support.commands import run
 from tests.support.connections import PATIENCE_S, bodies_held, opened, until
-from tests.support.live import START_S, LiveServer, environment, serving
+from tests.support.live import START_S, LiveServer, serving
 from tests.support.service import COLLINS, error_of
 
 ORIGIN = "https://photos.example.org"
@@ -395,20 +394,6 @@ def test_a_stop_while_starting_ends_with_0(tmp_path: Path) -> None:
             until(lambda: answers(client), START_S)
             server.process.terminate()
             assert server.process.wait(PATIENCE_S) == 0
-
-
-def test_a_gpu_that_is_asked_for_and_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
-    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        pytest.skip("this ONNX Runtime may have a GPU")
-    environ = environment(tmp_path / "data", PORT=0, DEVICE="cuda")
-    done = subprocess.run(
-        [sys.executable, "-m", "app", "serve"], env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 4
-    assert "device=cuda cannot be used: this ONNX Runtime" in done.stderr
-    assert "LIKENESS_DEVICE=cpu" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "answers at" not in done.stdout
 
 
 def test_work_that_does_not_end_does_not_keep_the_process() -> None:

@@ -179,7 +179,7 @@ def networks(draw: st.DrawFn) -> Net:
     return net
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(networks(), st.sampled_from(["cpu", "cuda"]))
 def test_any_chain_of_layers_keeps_its_meaning(net: Net, target: Target) -> None:
     source = net.model()
