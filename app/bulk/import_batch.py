@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from sqlalchemy.engine import Connection
 
 from app.bulk import tar_stream
@@ -17,7 +16,7 @@ from app.db.encryption import Sealer
 from app.db.signing import Signer
 from app.errors import InvalidInput, Unusable
 from app.gallery.bulk import BulkFace, BulkSubject, Written
-from app.gallery.records import Gallery, OnConflict, Origin
+from app.gallery.records import Gallery, OnConflict, Origin, from_bytes
 from app.gallery.service import Galleries
 from app.jobs.files import JobFiles
 from app.jobs.runner import Running
@@ -25,7 +24,7 @@ from app.recognition.corrections import Corrections
 from app.recognition.duplicate_check import Findings
 from app.recognition.operations import Operations
 from app.review.store import Reviews
-from app.types import Box, Template, Vector
+from app.types import Box, Quality, Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,11 @@ class Batch:
 
     subjects: list[BulkSubject] = field(default_factory=list)
     faces: list[BulkFace] = field(default_factory=list)
-    vectors: list[Vector] = field(default_factory=list)
     items: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, item: int, name: str, face: BulkFace, vector: Vector) -> None:
+    def add(self, item: int, name: str, face: BulkFace) -> None:
         self.items.append((item, name))
         self.faces.append(face)
-        self.vectors.append(vector)
 
     def write(self, tools: BulkContext, job: Running, gallery: Gallery, package: str, saved: dict[str, Any]) -> None:
         """Write the faces and the job's progress in one transaction, after the look that the job asks for."""
@@ -106,27 +103,20 @@ class Batch:
             report()
             job.checkpoint(saved, connection)
 
-        vectors = np.stack(self.vectors) if self.vectors else np.empty((0, gallery.dimension), np.float32)
-        tools.galleries.write_many(gallery.id, self.subjects, self.faces, vectors, package, also=also)
+        tools.galleries.write_many(gallery.id, self.subjects, self.faces, package, also=also)
 
     def _look(
         self, tools: BulkContext, job: Running, gallery: Gallery, package: str
     ) -> list[tuple[tuple[int, str], Findings]]:
         """Return what the faces resemble; leave out those that are refused, and subjects that have no others here."""
         policy: OnConflict = job.params.get("on_conflict", "allow")  # jobs of earlier versions have none
-        faces = [
-            (face.subject, Template(vector, package)) for face, vector in zip(self.faces, self.vectors, strict=True)
-        ]
+        faces = [(face.subject, Template(from_bytes(face.template), package)) for face in self.faces]
         findings = tools.operations.look(gallery, faces, policy)
         found = list(zip(self.items, findings, strict=True))
         good = [place for place, one in enumerate(findings) if not one.refused]
         if len(good) < len(self.faces):
             refused = {face.subject for face, one in zip(self.faces, findings, strict=True) if one.refused}
-            self.items, self.faces, self.vectors = (
-                [self.items[place] for place in good],
-                [self.faces[place] for place in good],
-                [self.vectors[place] for place in good],
-            )
+            self.items, self.faces = [self.items[place] for place in good], [self.faces[place] for place in good]
             left = {face.subject for face in self.faces}
             self.subjects = [one for one in self.subjects if one.id in left or one.id not in refused]
         return found
@@ -153,14 +143,13 @@ def refuse(job: Running, item: int, name: str, error: InvalidInput) -> None:
 
 def face_of(line: FaceLine, template: bytes, crop: bytes | None = None) -> BulkFace:
     """Return the face that a line of `faces.jsonl` describes."""
-    return BulkFace(
+    face = BulkFace(
         subject=line.subject,
         template=template,
-        quality=line.quality,
-        reasons=[str(reason) for reason in line.reasons],
+        quality=Quality(line.quality, tuple(line.reasons)),
         box=Box(*line.box),
         crop=crop,
-        face_id=line.face_id,
         created_at=line.created_at,
         origin=None if line.origin is None else Origin(**line.origin.model_dump()),
     )
+    return face if line.face_id is None else replace(face, face_id=line.face_id)

@@ -23,7 +23,7 @@ from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, CORRECTIONS, FACE_ORIGINS, FACES, SUBJECTS
 from app.errors import InvalidInput
 from app.gallery import change_log
-from app.gallery.face_rows import ORIGIN_COLUMNS, face_not_found, reassign, to_origin
+from app.gallery.face_rows import ORIGIN_COLUMNS, box_of, face_not_found, reassign, to_origin
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery, Move, Person, PlacedFace
 from app.gallery.subject_rows import (
@@ -38,7 +38,6 @@ from app.gallery.subject_rows import (
 )
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, check_visible, clean_id, is_unnamed, unnamed_id
 from app.timestamps import utc_now
-from app.types import Box
 
 ANSWERS_KEPT = timedelta(days=1)
 """How long a request that is repeated under its token gets the same answer."""
@@ -278,8 +277,7 @@ def _recall(connection: Connection, gallery: Gallery, operation: str, token: str
 
 
 def _placed(row: Row[Any]) -> PlacedFace:
-    box = Box(row.x, row.y, row.width, row.height)
-    return PlacedFace(row.face_id, row.subject, box, row.created_at, to_origin(row))
+    return PlacedFace(row.face_id, row.subject, box_of(row), row.created_at, to_origin(row))
 
 
 def _is_named(gallery: Gallery) -> sa.ColumnElement[bool]:

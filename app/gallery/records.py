@@ -13,7 +13,7 @@ from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, Two
 from app.gallery.templates import TemplatePlan, TemplateSet
 from app.inference.thresholds import Source
 from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
-from app.types import Box, LivenessMode, Pixels, Quality, Template
+from app.types import Box, LivenessMode, Pixels, Quality, Template, Vector
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -267,15 +267,6 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolled:
-    """The result of an enrollment: the subject as it is now, and the new faces."""
-
-    subject: Subject
-    faces: tuple[FaceRow, ...]
-    created: bool
-
-
-@dataclass(frozen=True, slots=True)
 class CheckReport:
     """A bit by bit comparison of a gallery's index with SQL.
 
@@ -348,6 +339,11 @@ def two_packages(gallery_id: str) -> Conflict:
 def to_bytes(template: Template) -> bytes:
     """Return the template as SQL keeps it, before encryption: float32, little endian."""
     return template.vector.astype("<f4").tobytes()
+
+
+def from_bytes(template: bytes) -> Vector:
+    """Return the vector of a template as SQL keeps it, (D,) float32; of several in a row, one after the other."""
+    return np.frombuffer(template, "<f4")
 
 
 def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:

@@ -22,8 +22,8 @@ from sqlalchemy.engine import Connection
 
 from app.concurrency.group_commit import MOST, GroupCommit
 from app.concurrency.scheduler import Scheduler
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
-from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Written
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound
+from app.gallery.bulk import BulkFace, BulkSubject, Enrolled, Enrollment, Written
 from app.gallery.face_rows import encode_crop
 from app.gallery.faces import Faces, KeptAnswer
 from app.gallery.records import (
@@ -31,17 +31,17 @@ from app.gallery.records import (
     Candidate,
     CheckReport,
     Counts,
-    Enrolled,
     Erased,
     Gallery,
     GalleryChanges,
     GallerySettings,
-    Metadata,
     Move,
     NewFace,
     Subject,
     Terms,
     fit_face,
+    from_bytes,
+    package_mismatch,
 )
 from app.gallery.store import Store
 from app.gallery.subject_list import SubjectList
@@ -223,24 +223,19 @@ class Galleries:
         subject_id: str,
         faces: Sequence[NewFace],
         *,
-        name: str | None = None,
-        metadata: Metadata | None = None,
         terms: Terms = NO_TERMS,
     ) -> Enrolled:
         """Add one or more faces to the subject, all or none; create the subject if it is missing.
 
-        `name` and `metadata` replace the subject's where given.
-        Raises InvalidInput ``invalid_name``, ``invalid_metadata``, ``invalid_template`` (not a unit vector of the
-        gallery's dimension); Conflict ``package_mismatch``.
+        Raises InvalidInput ``invalid_template`` (not a unit vector of the gallery's dimension); Conflict
+        ``package_mismatch``.
         """
-        if not faces:
-            raise ValueError("an enrollment needs a face")
         gallery = self.store.gallery(gallery_id)
         faces = [fit_face(face, gallery.templates) for face in faces]
         for package in gallery.templates.packages:
             check_templates(gallery.view(package), [one for face in faces if (one := face.template_of(package))])
         crops = [crop_to_keep(gallery, face) for face in faces]
-        wanted = Enrollment(subject_id, faces, crops, name, metadata, terms)
+        wanted = Enrollment(subject_id, faces, crops, terms)
         return self._enrollments.run(gallery.key, wanted, partial(self._enroll_all, gallery))
 
     def write_many(
@@ -248,21 +243,21 @@ class Galleries:
         gallery_id: str,
         subjects: Sequence[BulkSubject],
         faces: Sequence[BulkFace],
-        vectors: Vectors,
         package: str,
         *,
         also: Callable[[Connection, Written], None] = lambda *_: None,
     ) -> Written:
-        """Add many faces in one transaction, in which `also` writes too. `vectors`, (N, D), are the faces' templates.
+        """Add many faces with templates of `package` in one transaction, in which `also` writes too.
 
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_template``; Conflict
         ``package_mismatch``; ``two_packages`` if a face lacks a template of the package that the gallery moves to.
         """
         gallery = self.store.gallery(gallery_id)
         if package != gallery.embedder:
-            message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {package}."
-            raise PackageMismatch(message, expected=gallery.embedder, given=package)
-        if vectors.shape != (len(faces), gallery.dimension) or not is_unit(vectors).all():
+            raise package_mismatch(gallery, package)
+        whole = all(len(face.template) == gallery.dimension * 4 for face in faces)
+        numbers = from_bytes(b"".join(face.template for face in faces))
+        if not whole or not is_unit(numbers.reshape(len(faces), gallery.dimension)).all():
             message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
             raise InvalidInput(message, code="invalid_template")
         with self.indexes.changing(gallery.index_specs):
@@ -411,8 +406,7 @@ def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
     """
     for template in templates:
         if template.package != gallery.embedder:
-            message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {template.package}."
-            raise PackageMismatch(message, expected=gallery.embedder, given=template.package)
+            raise package_mismatch(gallery, template.package)
         if template.vector.shape != (gallery.dimension,):
             message = f"A template of {gallery.embedder} has {gallery.dimension} numbers."
             raise InvalidInput(message, code="invalid_template")

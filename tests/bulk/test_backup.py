@@ -30,6 +30,7 @@ from app.gallery.bulk import BulkFace, BulkSubject
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.jobs.store import JobStore
+from app.types import Quality
 from tests.conftest import PROJECT
 from tests.support.commands import run
 from tests.support.live import environment, serving
@@ -47,8 +48,8 @@ def trusted(path: Path, url: str, *, replace: bool = False) -> Summary:
 
 
 def put(galleries: Galleries, subject: str, vector: Any, crop: bytes | None = None) -> None:
-    face = BulkFace(subject, vector.astype("<f4").tobytes(), 50.0, crop=crop)
-    galleries.write_many("g", [], [face], vector[None], PACKAGE)
+    face = BulkFace(subject, vector.astype("<f4").tobytes(), Quality(50.0, ()), crop=crop)
+    galleries.write_many("g", [], [face], PACKAGE)
 
 
 @pytest.fixture
@@ -84,9 +85,11 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_what_is_restored_is_what_there_was(galleries: Galleries, target: str, tmp_path: Path) -> None:
     vectors = units(60)
-    faces = [BulkFace(f"s{n}", vectors[n].tobytes(), 50.0, crop=b"\xff\xd8" + bytes([n])) for n in range(60)]
+    faces = [
+        BulkFace(f"s{n}", vectors[n].tobytes(), Quality(50.0, ()), crop=b"\xff\xd8" + bytes([n])) for n in range(60)
+    ]
     subjects = [BulkSubject("s0", "Ren\u00e9e \u96ea", {"a": [1, None, "\u2603"]})]
-    galleries.write_many("g", subjects, faces, vectors, PACKAGE)
+    galleries.write_many("g", subjects, faces, PACKAGE)
     galleries.delete_subject("g", "s59")
     store = store_of(galleries)
     jobs = JobStore(store.database)

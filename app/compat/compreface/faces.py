@@ -28,7 +28,8 @@ from app.compat.compreface.requests import (
 )
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
-from app.gallery.records import FaceRow, Gallery
+from app.gallery.bulk import BulkFace
+from app.gallery.records import Gallery
 from app.pipeline import Choice
 from app.recognition.results import Chosen
 
@@ -73,7 +74,7 @@ async def add_face(
     gallery = await gallery_of(request, service, create=True)
     images, params = await read_images(request, service, FILE, query)
 
-    def enroll() -> FaceRow:
+    def enroll() -> BulkFace:
         photo = service.operations.embed_for(gallery.id, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold)
         if len(faces) > 1:
