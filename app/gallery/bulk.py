@@ -46,7 +46,7 @@ NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class BulkFace:
-    """A face to write as it is: ``template`` float32 little endian bytes, ``crop`` a JPEG, no ``created_at`` for now."""
+    """A face to write as it is: ``template`` float32 little endian bytes, ``crop`` a JPEG, ``created_at`` None: now."""
 
     subject: str
     template: bytes

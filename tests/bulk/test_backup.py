@@ -16,7 +16,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 
@@ -244,42 +243,6 @@ def test_a_backup_that_was_spoiled_changes_nothing(what: str, tmp_path: Path) ->
     assert rows(again) == before
     again.close()
     assert not list(tmp_path.glob("*.restoring*"))
-
-
-def as_of_0003(lines: list[Any]) -> list[Any]:
-    """What the third schema would have written: fewer tables, and of some fewer columns."""
-    old = {"galleries", "subjects", "faces", "crops", "changes", "api_keys", "audit"}
-    newer = {
-        "subjects": {"expires_at", "consent", "cover"},
-        "galleries": {"allow_laxer", "calibration", "generation", "liveness", "on_conflict", "population", "search"},
-    }
-    kept = [lines[0] | {"revision": "0003"}]
-    table, places = "", [0]
-    for line in lines[1:-1]:
-        if isinstance(line, dict):
-            table = line["table"]
-            places = [n for n, name in enumerate(line["columns"]) if name not in newer.get(table, ())]
-            line["columns"] = [line["columns"][place] for place in places]
-        if table in old:
-            kept.append(line if isinstance(line, dict) else [line[place] for place in places])
-    counts = {name: count for name, count in lines[-1]["rows"].items() if name in old}
-    return [*kept, lines[-1] | {"rows": counts}]
-
-
-def test_an_older_backup_is_brought_up_to_date(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'likeness.db'}"
-    galleries = Galleries(Store(url))
-    galleries.create_gallery("g", PACKAGE, 128)
-    put(galleries, "s0", np.asarray(units(1)[0]))
-    write_backup(store_of(galleries).database, tmp_path / "backup", "1")
-    galleries.close()
-    lines = [json.loads(line) for line in gzip.decompress((tmp_path / "backup").read_bytes()).splitlines()]
-    (tmp_path / "old").write_bytes(whole([json.dumps(line).encode() for line in as_of_0003(lines)]))
-    trusted(tmp_path / "old", f"sqlite:///{tmp_path / 'new.db'}")
-    again = Galleries(Store(f"sqlite:///{tmp_path / 'new.db'}"))
-    assert again.check("g").ok
-    assert again.store.counts(again.store.gallery("g")).faces == 1
-    again.close()
 
 
 @pytest.fixture

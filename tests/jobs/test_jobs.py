@@ -18,7 +18,6 @@ import pytest
 import sqlalchemy as sa
 
 from app.concurrency.scheduler import Scheduler
-from app.db.schema import JOBS
 from app.errors import DatabaseBusy, NotFound, PackageMismatch
 from app.gallery.records import Gallery
 from app.gallery.store import Store
@@ -31,7 +30,6 @@ from tests.conftest import PROJECT
 from tests.support.commands import Done, run
 from tests.support.jobs import NOBODYS, waiting_job
 from tests.support.live import LiveServer
-from tests.support.migrations import downgrade
 from tests.support.service import error_of
 
 LEASE = timedelta(seconds=30)
@@ -508,15 +506,3 @@ def test_jobs_on_the_command_line(live_server: LiveServer, tmp_path: Path) -> No
     assert (waited.returncode, "cancelled" in waited.stdout) == (4, True)
     reported = likeness("report", made.id, "--csv")
     assert (reported.returncode, reported.stdout) == (0, "item,name,code,message,reasons,enrolled\r\n")
-
-
-def test_the_version_before_jobs_is_brought_up_to_date(database_url: str) -> None:
-    store = Store(database_url)
-    made = store.create_gallery("staff", "sface@1", 128)
-    store.close()
-    downgrade(database_url, "0004")
-    again = Store(database_url)
-    assert again.gallery("staff") == made
-    with again.database.read() as connection:
-        assert connection.execute(sa.select(sa.func.count()).select_from(JOBS)).scalar() == 0
-    again.close()
