@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.memory import room_to_grow
-from app.search.quantised import Codec, Codes, ExactScan, Scan, codec_of
+from app.search.quantised import ByteScan, ExactScan, Levels, Scan, encode
 from app.search.types import IndexKind
 from app.types import Vectors
 
@@ -22,11 +22,10 @@ class Rows:
 
     def __init__(self, dimension: int, kind: IndexKind) -> None:
         self._exact = np.empty((0, dimension), np.float32)
-        self._codes: Codes = np.empty((0, 0), np.uint8)
+        self._codes: Levels = np.empty((0, 0), np.int8)
         self._error = 0.0
         self.count = 0
         self.kind: IndexKind = "fp32"
-        self._codec: Codec | None = None
         self.convert(kind)
 
     @property
@@ -40,17 +39,17 @@ class Rows:
         return self.vectors.nbytes + self._codes[: self.count].nbytes
 
     def scan(self) -> Scan:
-        if self._codec is None:
+        if self.kind == "fp32":
             return ExactScan(self.vectors)
-        return self._codec.scan(self.vectors, self._codes[: self.count], self._error)
+        return ByteScan(self._codes[: self.count], self._error)
 
     def append(self, vectors: Vectors) -> None:
         end = self.count + len(vectors)
         self._exact = grown(self._exact, self.count, end)
         self._codes = grown(self._codes, self.count, end)
         self._exact[self.count : end] = vectors
-        if self._codec is not None:
-            self._codes[self.count : end], error = self._codec.encode(vectors)
+        if self.kind == "int8":
+            self._codes[self.count : end], error = encode(vectors)
             self._error = max(self._error, error)
         self.count = end
 
@@ -68,11 +67,11 @@ class Rows:
         """Replace the copy by another kind's."""
         if kind == self.kind:
             return
-        self.kind, self._codec, self._error = kind, codec_of(kind), 0.0
-        width = 0 if self._codec is None else self._codec.width(self._exact.shape[1])
-        self._codes = room_to_grow(self.count, (width,), np.dtype(np.uint8))
-        if self._codec is not None and self.count:
-            self._codes[: self.count], self._error = self._codec.encode(self.vectors)
+        self.kind, self._error = kind, 0.0
+        width = self._exact.shape[1] if kind == "int8" else 0
+        self._codes = room_to_grow(self.count, (width,), np.dtype(np.int8))
+        if kind == "int8" and self.count:
+            self._codes[: self.count], self._error = encode(self.vectors)
 
 
 def grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
