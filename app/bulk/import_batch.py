@@ -86,8 +86,7 @@ class Batch:
         def report() -> None:
             for (item, name), one in found:
                 if one.error is not None:
-                    enter = job.refuse if one.refused else job.warn
-                    enter(item, name, one.error.code, one.error.message, _whom(one))
+                    job.refuse(item, name, one.error.code, one.error.message, _whom(one), enrolled=not one.refused)
 
         if not self.faces and not self.subjects:
             report()

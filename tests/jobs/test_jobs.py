@@ -168,13 +168,13 @@ def test_neither_a_checkpoint_nor_a_hand_back_counts_as_a_death(jobs: JobStore, 
         claimed = jobs.claim("me", KIND, LEASE)
         assert claimed is not None
         if number % 2:
-            jobs.save(claimed, "me", saved={"at": number}, counts={}, done=0, total=None, refusals=[])
-        jobs.release(claimed, "me")
+            jobs.save(claimed, saved={"at": number}, counts={}, done=0, total=None, refusals=[])
+        jobs.release(claimed)
     assert jobs.job(made.id).attempts == 0
     for number in range(5):
         claimed = jobs.claim("dead", KIND, -LEASE)
         assert claimed is not None
-        jobs.save(claimed, "dead", saved={"at": number}, counts={}, done=0, total=None, refusals=[])
+        jobs.save(claimed, saved={"at": number}, counts={}, done=0, total=None, refusals=[])
     with running(jobs, lambda _: None):
         assert ended(jobs, made).state is JobState.DONE
 
@@ -232,17 +232,17 @@ def test_a_lease_keeps_others_away_until_it_ends(jobs: JobStore, gallery: Galler
     assert mine is not None
     assert mine.id == made.id
     assert jobs.claim("you", KIND, LEASE) is None
-    assert jobs.renew(mine, "me", -LEASE, 1, 2) is False
+    assert jobs.renew(mine, -LEASE, 1, 2) is False
     yours = jobs.claim("you", KIND, LEASE)
     assert yours is not None
     assert (yours.id, yours.done, yours.total, yours.attempts) == (made.id, 1, 2, 2)
     with pytest.raises(JobLost):
-        jobs.renew(mine, "me", LEASE, 0, None)
+        jobs.renew(mine, LEASE, 0, None)
     with pytest.raises(JobLost):
-        jobs.save(mine, "me", saved={}, counts={}, done=0, total=None, refusals=[])
+        jobs.save(mine, saved={}, counts={}, done=0, total=None, refusals=[])
     with pytest.raises(JobLost):
-        jobs.finish(mine, "me", JobState.DONE, done=0, total=None)
-    jobs.finish(yours, "you", JobState.DONE, done=0, total=None)
+        jobs.finish(mine, JobState.DONE, done=0, total=None)
+    jobs.finish(yours, JobState.DONE, done=0, total=None)
 
 
 def test_many_look_and_each_job_is_taken_once(jobs: JobStore, gallery: Gallery) -> None:
@@ -453,7 +453,7 @@ def test_a_report_as_lines_and_as_csv(live_server: LiveServer) -> None:
             Refusal(7, "=1+1", "low_quality", "poor", ("a", "b"), enrolled=True),
         ]
         many = [Refusal(item, "é", "no_face", "none") for item in range(10, 2_500)]
-        jobs.save(claimed, "me", saved={}, counts={}, done=0, total=None, refusals=[*refused, *many])
+        jobs.save(claimed, saved={}, counts={}, done=0, total=None, refusals=[*refused, *many])
         store.close()
         lines = api.get(f"/v1/jobs/{made.id}/report").raise_for_status().text.splitlines()
         assert [json.loads(line) for line in lines[:2]] == [
