@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -178,9 +178,9 @@ def write_subjects(
     gallery: Gallery,
     subjects: Mapping[str, Mapping[str, Any]],
     now: str,
-) -> tuple[dict[str, int], int]:
-    """Add missing subjects and update the others, given by their ids and columns; return the keys by id, and how many
-    are new."""
+) -> tuple[dict[str, int], Collection[str]]:
+    """Add missing subjects and update the others, given by their ids and columns; return the keys by id, and the new
+    ids."""
     rows = {subject_id: subject_values(gallery, subject_id, now, **given) for subject_id, given in subjects.items()}
     keys, made = ensure_subjects(connection, database, gallery, rows)
     for subject_id, given in subjects.items():
@@ -189,7 +189,7 @@ def write_subjects(
             changes["folded"] = fold(subject_id, changes["name"])
         if changes and subject_id not in made:
             update_subject(connection, keys[subject_id], changes)
-    return keys, len(made)
+    return keys, made
 
 
 def place_ids(

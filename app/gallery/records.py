@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import numpy as np
 
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
-from app.gallery.templates import TemplatePlan, TemplateSet
+from app.gallery.templates import TemplatePlan
 from app.inference.thresholds import Source
 from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
 from app.types import Box, LivenessMode, Pixels, Quality, Template, Vector
@@ -107,10 +107,7 @@ class Gallery:
         found = self.templates.find(package)
         if found is None:
             raise package_mismatch(self, package)
-        return self._with(found)
-
-    def _with(self, one: TemplateSet) -> Gallery:
-        return replace(self, templates=TemplatePlan.of_one(one))
+        return replace(self, templates=TemplatePlan.of_one(found))
 
 
 def index_specs(key: int, gallery_id: str, templates: TemplatePlan, kind: IndexKind) -> tuple[IndexSpec, ...]:

@@ -4,7 +4,7 @@ A change is written to SQL together with an entry in the gallery's change log, a
 and this process's index has applied the log. Other processes over the same database follow a moment later (`follow_s`).
 An index that can't follow is built again from the database.
 
-Calls that only read are `Store`'s, `Faces`' and `SubjectList`'s.
+Calls that only read are `Store`'s and `Faces`'.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Unpack
 
 import numpy as np
@@ -44,7 +43,6 @@ from app.gallery.records import (
     package_mismatch,
 )
 from app.gallery.store import Store
-from app.gallery.subject_list import SubjectList
 from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend
 from app.search.registry import IndexRegistry
@@ -81,7 +79,6 @@ class Galleries:
         for `log_kept`."""
         self.store = store
         self.faces = Faces(store.database)
-        self.subject_list = SubjectList(store.database)
         self.indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self.searches = SharedSearches()
         self._log_kept = log_kept
@@ -178,13 +175,13 @@ class Galleries:
     def rename_subject(self, gallery_id: str, subject_id: str, new_id: str) -> Subject:
         """Give the subject another id; if that is another subject's, move its faces there. Raises SubjectNotFound."""
         with self._changing(gallery_id) as gallery:
-            kept = self.subject_list.rename(gallery, subject_id, new_id)
+            kept = self.faces.rename_subject(gallery, subject_id, new_id)
         return self.store.subject(gallery, kept)
 
     def delete_subjects(self, gallery_id: str) -> Counts:
         """Delete all subjects with their faces, crops and vectors in one transaction; return their numbers."""
         with self._changing(gallery_id) as gallery:
-            return self.subject_list.clear(gallery)
+            return self.faces.delete_subjects(gallery)
 
     def erase_subject(
         self,
@@ -236,7 +233,12 @@ class Galleries:
             check_templates(gallery.view(package), [one for face in faces if (one := face.template_of(package))])
         crops = [crop_to_keep(gallery, face) for face in faces]
         wanted = Enrollment(subject_id, faces, crops, terms)
-        return self._enrollments.run(gallery.key, wanted, partial(self._enroll_all, gallery))
+
+        def enroll(some: Sequence[Enrollment]) -> list[Enrolled]:
+            with self.indexes.changing(gallery.index_specs):
+                return self.store.enroll(gallery, some)
+
+        return self._enrollments.run(gallery.key, wanted, enroll)
 
     def write_many(
         self,
@@ -360,10 +362,6 @@ class Galleries:
         gallery = self.store.gallery(gallery_id)
         with self.indexes.changing(gallery.index_specs):
             yield gallery
-
-    def _enroll_all(self, gallery: Gallery, wanted: Sequence[Enrollment]) -> list[Enrolled]:
-        with self.indexes.changing(gallery.index_specs):
-            return self.store.enroll(gallery, wanted)
 
     def _answering(self, gallery: Gallery) -> IndexSpec:
         return self.indexes.answering(gallery.index_specs)

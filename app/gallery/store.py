@@ -43,7 +43,6 @@ from app.gallery.records import (
 )
 from app.gallery.subject_rows import (
     SUBJECT_ROWS,
-    ensure_subjects,
     erase_rows,
     find_subject,
     find_unexpired,
@@ -324,23 +323,21 @@ class Store:
         """
         now = utc_now()
         names = [clean_id(one.subject, "subject") for one in wanted]
-        updates = [terms_columns(one.terms) for one in wanted]
-        rows = {name: subject_values(gallery, name, now) for name in names}
+        subjects: dict[str, dict[str, object]] = {name: {} for name in names}
+        for name, one in zip(names, wanted, strict=True):
+            subjects[name] |= terms_columns(one.terms)
         with self.database.write() as connection:
             held = self._locked(connection, gallery)
             faces = [one.bulk_faces(name, held.templates) for name, one in zip(names, wanted, strict=True)]
-            keys, made = ensure_subjects(connection, self.database, gallery, rows)
+            keys, made = bulk.write_subjects(connection, self.database, gallery, subjects, now)
             for name in made:
                 check_visible(name, "subject id")
-            for name, changed in zip(names, updates, strict=True):
-                if changed:
-                    update_subject(connection, keys[name], changed)
             touch_subjects(connection, [key for name, key in keys.items() if name not in made], now)
             pairs = bulk.write_faces(connection, held, keys, list(chain(*faces)), now, blobs=self.blobs)
             bulk.record_added(connection, gallery, pairs)
-            subjects = find_unexpired(connection, gallery, list(keys.values()))
+            current = find_unexpired(connection, gallery, list(keys.values()))
         return [
-            Enrolled(subjects[keys[name]], tuple(some), created=name in made and name not in names[:place])
+            Enrolled(current[keys[name]], tuple(some), created=name in made and name not in names[:place])
             for place, (name, some) in enumerate(zip(names, faces, strict=True))
         ]
 
@@ -373,7 +370,7 @@ class Store:
             keys = {raw.id: found[clean] for raw, (clean, _) in zip(wanted, checked, strict=True)}
             new, taken = bulk.place_ids(connection, gallery, faces)
             pairs = bulk.write_faces(connection, gallery, keys, new, now, blobs=self.blobs) if new else []
-            written = Written(made, len(new), taken)
+            written = Written(len(made), len(new), taken)
             also(connection, written)
             if pairs:
                 touch_subjects(connection, sorted({key for key, _ in pairs}), now)

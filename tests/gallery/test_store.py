@@ -27,9 +27,9 @@ from app.db.pagination import encode_cursor
 from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.gallery.bulk import BulkFace, BulkSubject
+from app.gallery.faces import Faces
 from app.gallery.records import Gallery, Metadata, NewFace, to_bytes
 from app.gallery.store import Store
-from app.gallery.subject_list import SubjectList
 from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH
 from app.types import Box, Quality, Reason, Template
 from tests.support.following import engine_of
@@ -167,7 +167,7 @@ def test_new_ids_hold_nothing_invisible(store: Store, gallery: Gallery, hidden: 
         lambda: store.create_gallery(hidden, PACKAGE, DIMENSION),
         lambda: store.create_subject(gallery, hidden),
         lambda: enroll(store, gallery, hidden, [face()], crops=[None]),
-        lambda: SubjectList(store.database).rename(gallery, "ada", hidden),
+        lambda: Faces(store.database).rename_subject(gallery, "ada", hidden),
     ):
         with pytest.raises(InvalidInput) as caught:
             attempt()

@@ -45,9 +45,7 @@ async def list_faces(request: Request, service: ServiceDep, query: Annotated[Pag
     size = min(query.size, MAX_PAGE)
     entry_of(request).subject = fit_id(query.subject or None)
     rows, total = await service.run(
-        lambda: service.galleries.subject_list.face_ids(
-            gallery, query.subject or None, offset=query.page * size, limit=size
-        )
+        lambda: service.galleries.faces.face_ids(gallery, query.subject or None, offset=query.page * size, limit=size)
     )
     return {
         "faces": [{"image_id": image_id_of(face_id), "subject": subject} for face_id, subject in rows],

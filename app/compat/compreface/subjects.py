@@ -39,7 +39,7 @@ def checked_name(name: str | None) -> str:
 async def list_subjects(request: Request, service: ServiceDep) -> Json:
     """List the subjects."""
     gallery = await gallery_of(request, service)
-    return {"subjects": await service.run(lambda: service.galleries.subject_list.subject_ids(gallery))}
+    return {"subjects": await service.run(lambda: service.galleries.faces.subject_ids(gallery))}
 
 
 @router.handles(endpoints.CREATE_SUBJECT)
