@@ -165,7 +165,7 @@ class Galleries:
         """Build the index of this package's templates. Raises Conflict ``package_mismatch``."""
         self.indexes.ready(self.store.gallery(gallery_id).view(package).index_spec)
 
-    # Subjects
+    # Subjects and faces, in the database and then in the index
 
     def delete_subject(self, gallery_id: str, subject_id: str) -> Subject:
         """Delete the subject with its faces, crops and vectors; return it as it was. Raises SubjectNotFound."""
@@ -191,28 +191,19 @@ class Galleries:
         *,
         expired_by: str | None = None,
     ) -> Erased:
-        """Delete the subject as `delete_subject` does; `note` writes to SQL in the same transaction. See
-        `app.gallery.erasure`."""
+        """Delete the subject as `Store.erase_subject` does; see `app.gallery.erasure`."""
         with self._changing(gallery_id) as gallery:
             return self.store.erase_subject(gallery, subject_id, note, expired_by=expired_by)
 
     def merge_subjects(self, gallery_id: str, subject_id: str, into: str) -> list[str]:
-        """Give the subject's faces to another one and delete it; return their ids (see `Faces.merge`).
-
-        Raises InvalidInput ``invalid_request``; SubjectNotFound; Conflict ``subject_expired``.
-        """
+        """Give the subject's faces to another one and delete it; return their ids. Raises as `Faces.merge`."""
         with self._changing(gallery_id) as gallery:
             return self.faces.merge(gallery, subject_id, into)
 
     def dissolve_subject(self, gallery_id: str, subject_id: str, answer: KeptAnswer | None = None) -> None:
-        """Delete the subject but keep its faces, each as an unnamed subject's. `answer` is kept in that transaction.
-
-        Raises SubjectNotFound; AlreadyAnswered.
-        """
+        """Delete the subject but keep its faces, each as an unnamed subject's. Raises as `Faces.dissolve`."""
         with self._changing(gallery_id) as gallery:
             self.faces.dissolve(gallery, subject_id, answer)
-
-    # Faces
 
     def enroll(
         self,
@@ -278,11 +269,7 @@ class Galleries:
     def move_faces(
         self, gallery_id: str, moves: Sequence[Move], answer: KeptAnswer | None = None, *, create: bool = False
     ) -> None:
-        """Move faces between subjects, all or none. `answer` is kept in the same transaction.
-
-        A missing target is created if it is unnamed or `create` says so; an unnamed source is deleted with its last
-        face. Raises FaceNotFound (not its source's); SubjectNotFound (a target); AlreadyAnswered.
-        """
+        """Move faces between subjects, all or none, as `Faces.move` says."""
         with self._changing(gallery_id) as gallery:
             self.faces.move(gallery, moves, answer, create=create)
 

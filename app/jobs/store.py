@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -133,13 +133,6 @@ class JobStore:
             Refusal(row.item, row.name, row.code, row.message, tuple(json.loads(row.reasons)), bool(row.enrolled))
             for row in rows
         ]
-
-    def report(self, job: Job) -> Iterator[Refusal]:
-        """Yield all rejected items."""
-        after = -1
-        while some := self.refusals(job, after):
-            yield from some
-            after = some[-1].item
 
     def secret(self, job: Job) -> bytes | None:
         """Return the key of the job's files; None when they are of no more use.

@@ -150,7 +150,7 @@ class LocalIndex(GalleryIndex[Index]):
                 self._snapshots.discard(self._spec.key.gallery)
                 self._saved = position
                 return
-            faces, erasures = _copy(index.view()), self._erasures
+            faces, erasures = index.copy(), self._erasures
         with self._saving:
             self._snapshots.write(self._spec, faces, position)
             self._saved = position
@@ -251,7 +251,3 @@ class LocalIndex(GalleryIndex[Index]):
         self._index, self._position = index, position
         self._forget_snapshot()  # it may be from before an erasure that was not followed
         return index
-
-
-def _copy(faces: FaceBlock) -> FaceBlock:
-    return FaceBlock(faces.faces.copy(), faces.subjects.copy(), faces.qualities.copy(), faces.vectors.copy())

@@ -193,11 +193,11 @@ class Index:
             best = self._table.best(vectors, np.tile(rows, (len(vectors), 1)), 1)
             return [self._table.matches(probe, found)[0] for probe, found in zip(vectors, best, strict=True)]
 
-    def view(self) -> FaceBlock:
-        """Return all faces, unordered and not copied: valid until somebody adds or removes."""
+    def copy(self) -> FaceBlock:
+        """Return a copy of all faces, unordered."""
         with self._lock:
             table = self._table
-            return FaceBlock(table.faces, table.subjects, table.weights, table.rows.vectors)
+            return FaceBlock(table.faces.copy(), table.subjects.copy(), table.weights.copy(), table.rows.vectors.copy())
 
     def compare(self, blocks: Iterable[FaceBlock]) -> Difference:
         """Compare with `blocks`, all the faces there should be, each once. No face may be added or removed meanwhile;

@@ -97,7 +97,7 @@ def test_a_job_is_run_and_keeps_what_it_counted(jobs: JobStore, gallery: Gallery
         assert by.ended == {("count", "done"): 1}
     assert (job.state, job.done, job.total, job.counts) == (JobState.DONE, 3, 3, {"seen": 3, "refused": 1})
     assert job.saved == {"next": 3}
-    assert list(jobs.report(job)) == [Refusal(1, "b.jpg", "low_quality", "too dark", ("low_brightness",))]
+    assert jobs.refusals(job) == [Refusal(1, "b.jpg", "low_quality", "too dark", ("low_brightness",))]
     assert job.started_at is not None
     assert job.finished_at is not None
     assert job.created_at <= job.started_at <= job.finished_at
@@ -192,7 +192,7 @@ def test_a_report_ends_where_it_would_fill_the_disk(
     with running(jobs, work):
         job = ended(jobs, jobs.create("count", gallery))
     assert job.counts == {"refused": 4, "not_reported": 1}
-    assert [one.item for one in jobs.report(job)] == [0, 1, 2]
+    assert [one.item for one in jobs.refusals(job)] == [0, 1, 2]
 
 
 def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_soon(jobs: JobStore, gallery: Gallery) -> None:
@@ -421,7 +421,7 @@ def test_killed_processes_do_nothing_twice_and_leave_nothing_out(
         found = list(connection.execute(sa.select(numbers.c.number)).scalars())
     assert sorted(found) == list(range(60))
     assert (job.state, job.counts) == (JobState.DONE, {"numbers": 60, "refused": 60})
-    assert [one.item for one in jobs.report(job)] == list(range(60))
+    assert [one.item for one in jobs.refusals(job)] == list(range(60))
 
 
 # ---------------------------------------------------------------- over HTTP

@@ -70,10 +70,8 @@ class Searcher:
     def _search(self, name: str, probes: Vectors, limit: int) -> list[list[Match]]:
         fetch = min(FETCH_MAX - 1, max(FETCH_MIN, FETCH_PER_SUBJECT * limit))
         found = self._milvus.search(name, probes, fetch)
-        candidates = Index(self._spec.dimension)
         near = [_promising(rows, limit, fetch, rounding(self._spec.dimension)) for rows in found]
-        seen = set().union(*(subjects for subjects, _ in near))
-        self._add(candidates, seen)
+        candidates = self._candidates(set().union(*(subjects for subjects, _ in near)))
         matches = candidates.search(probes, limit)
         for place, (rows, (_, floor)) in enumerate(zip(found, near, strict=True)):
             if not _is_complete(matches[place], floor, limit, rounding(self._spec.dimension)):
