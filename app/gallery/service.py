@@ -68,22 +68,14 @@ class Galleries:
     gallery InvalidInput ``invalid_id`` and NotFound ``gallery_not_found``.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        backend: IndexBackend | None = None,
-        *,
-        log_kept: timedelta = LOG_KEPT,
-    ) -> None:
-        """`backend` keeps the indexes, by default in this process's memory, without snapshots. The change log is kept
-        for `log_kept`."""
+    def __init__(self, store: Store, backend: IndexBackend | None = None) -> None:
+        """`backend` keeps the indexes, by default in this process's memory, without snapshots."""
         self.store = store
         self.faces = Faces(store.database)
         self.indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self.searches = SharedSearches()
-        self._log_kept = log_kept
-        # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
         self._may_prune: Callable[[], bool] = lambda: True
+        # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
         self._enrollments = GroupCommit[Enrollment, Enrolled](MOST if store.database.is_sqlite else 1)
 
     def start(
@@ -116,7 +108,7 @@ class Galleries:
     def keep(self) -> None:
         """Shorten the change log, and save the indexes (see `IndexRegistry.keep`)."""
         if self._may_prune():
-            self.store.prune_changes(self._log_kept)
+            self.store.prune_changes(LOG_KEPT)
         self.indexes.keep()
 
     # Galleries

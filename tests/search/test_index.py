@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from app.search import index as module
 from app.search.face_table import MIN_WEIGHT
 from app.search.index import Index
-from app.search.subject_rows import FORGOTTEN_MIN
+from app.search.rows import FORGOTTEN_MIN
 from app.search.types import IndexKind, Match
 from app.types import Vector
 from tests.support.index_faces import DIMENSION, Face, block, random_units
