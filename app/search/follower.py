@@ -40,6 +40,9 @@ class LocalBackend:
     A pass over an index runs on `threads` or on the `gpu` (see `Index`), which is closed with the backend.
     """
 
+    available = True
+    kinds: Collection[IndexKind] = get_args(IndexKind)
+
     def __init__(
         self, source: FaceSource, snapshots: Snapshots | None = None, threads: int = 1, gpu: Gpu | None = None
     ) -> None:
@@ -47,14 +50,6 @@ class LocalBackend:
         self._snapshots = snapshots
         self._threads = threads
         self._gpu = gpu
-
-    @property
-    def available(self) -> bool:
-        return True
-
-    @property
-    def kinds(self) -> Collection[IndexKind]:
-        return get_args(IndexKind)
 
     def check_health(self) -> None:
         """Do nothing: this process's memory is always available."""

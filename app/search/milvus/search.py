@@ -26,6 +26,8 @@ COUNT_SHARE = 100
 class Searcher:
     """Searches one collection; without a name, a gallery that never had a face."""
 
+    quick = False
+
     def __init__(
         self,
         spec: IndexSpec,
@@ -47,10 +49,6 @@ class Searcher:
     @property
     def subjects(self) -> int:
         return self._count.counted()[0]
-
-    @property
-    def quick(self) -> bool:
-        return False
 
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
         """Search as `Searchable.search` does; exact if Milvus searches exactly (FLAT)."""
