@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -176,14 +176,17 @@ def write_subjects(
     connection: Connection,
     database: Database,
     gallery: Gallery,
-    subjects: Mapping[str, Mapping[str, Any]],
+    subjects: Iterable[tuple[str, Mapping[str, Any]]],
     now: str,
 ) -> tuple[dict[str, int], Collection[str]]:
     """Add missing subjects and update the others, given by their ids and columns; return the keys by id, and the new
-    ids."""
-    rows = {subject_id: subject_values(gallery, subject_id, now, **given) for subject_id, given in subjects.items()}
+    ids. Where two are one subject, the later one's columns count."""
+    wanted: dict[str, dict[str, Any]] = {}
+    for subject_id, columns in subjects:
+        wanted.setdefault(subject_id, {}).update(columns)
+    rows = {subject_id: subject_values(gallery, subject_id, now, **given) for subject_id, given in wanted.items()}
     keys, made = ensure_subjects(connection, database, gallery, rows)
-    for subject_id, given in subjects.items():
+    for subject_id, given in wanted.items():
         changes = {name: value for name, value in given.items() if name not in {"created_at", "updated_at"}}
         if "name" in changes:
             changes["folded"] = fold(subject_id, changes["name"])

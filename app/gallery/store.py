@@ -323,9 +323,7 @@ class Store:
         """
         now = utc_now()
         names = [clean_id(one.subject, "subject") for one in wanted]
-        subjects: dict[str, dict[str, object]] = {name: {} for name in names}
-        for name, one in zip(names, wanted, strict=True):
-            subjects[name] |= terms_columns(one.terms)
+        subjects = [(name, terms_columns(one.terms)) for name, one in zip(names, wanted, strict=True)]
         with self.database.write() as connection:
             held = self._locked(connection, gallery)
             faces = [one.bulk_faces(name, held.templates) for name, one in zip(names, wanted, strict=True)]
@@ -366,7 +364,7 @@ class Store:
         now = utc_now()
         with self.database.write() as connection:
             faces = bulk.fit_bulk(gallery, faces, self._locked(connection, gallery).templates)
-            found, made = bulk.write_subjects(connection, self.database, gallery, dict(checked), now)
+            found, made = bulk.write_subjects(connection, self.database, gallery, checked, now)
             keys = {raw.id: found[clean] for raw, (clean, _) in zip(wanted, checked, strict=True)}
             new, taken = bulk.place_ids(connection, gallery, faces)
             pairs = bulk.write_faces(connection, gallery, keys, new, now, blobs=self.blobs) if new else []

@@ -434,6 +434,14 @@ def test_covers_are_written_where_some_subjects_have_none(store: Store, gallery:
     assert [one.cover for one in store.subjects(gallery).items] == covers
 
 
+def test_a_subject_and_its_faces_may_write_its_id_otherwise(store: Store, gallery: Gallery) -> None:
+    faces = [BulkFace("Zoe\u0308", to_bytes(face().template), Quality(50, ()))]
+    written = store.write_many(gallery, [BulkSubject("Zo\u00eb", "Zoë B.")], faces)
+    assert (written.subjects, written.faces) == (1, 1)
+    (subject,) = store.subjects(gallery).items
+    assert (subject.id, subject.name, subject.face_count) == ("Zo\u00eb", "Zoë B.", 1)
+
+
 def test_a_cover_counts_while_the_face_is_the_subjects(store: Store, gallery: Gallery) -> None:
     (one, other), (strange,) = (
         [row.face_id for row in enroll(store, gallery, subject, faces, crops=[None] * len(faces)).faces]
