@@ -420,6 +420,6 @@ def admin_key(data_dir: Path) -> str:
 
 
 def rotate_admin_key(data_dir: Path) -> str:
-    """Replace the admin key; a running server keeps the old one until its next start."""
+    """Replace the admin key; a running server takes the new one at once."""
     data_folder.prepare_data_dir(data_dir)
     return auth.replace_key(data_dir)
