@@ -103,16 +103,12 @@ class Guard:
     lookups: Shares = field(default_factory=lambda: Shares(UNPROVEN))
     """Keys that are looked up now and have not worked before."""
 
-    async def check(self, headers: Headers, path: str, address: str) -> Grant:
-        """Return what the request's key allows.
+    async def check(self, given: str, address: str) -> Grant:
+        """Return what a key allows.
 
-        Raises InvalidInput (``missing_key``, ``wrong_key``, ``expired_key``, ``revoked_key``) and Overloaded
-        (``too_many_failures``, ``rate_limited``). Secrets are compared in constant time (`hmac.compare_digest`).
+        Raises InvalidInput (``wrong_key``, ``expired_key``, ``revoked_key``) and Overloaded (``too_many_failures``,
+        ``rate_limited``). Secrets are compared in constant time (`hmac.compare_digest`).
         """
-        return await self.check_key(required_key(headers, path), address)
-
-    async def check_key(self, given: str, address: str) -> Grant:
-        """Return what a key allows. Raises as `check` does."""
         if self.admin.matches(given):
             return ADMIN
         return await self.admit(

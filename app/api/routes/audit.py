@@ -36,7 +36,7 @@ def read_audit(
         without=_reading(request.app.state.operations) if query.changes else frozenset(),
     )
     newest_first = query.order == "newest"
-    page = service.audit.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
+    page = service.audit.store.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
     return schemas.AuditPage(
         entries=[schemas.AuditEntry.model_validate(entry) for entry in page.items], next_cursor=page.next_cursor
     )

@@ -109,6 +109,12 @@ def find_job(service: Service, grant: Grant, job_id: str) -> records.Job:
     return job
 
 
+def last(service: Service, job_id: str | None) -> schemas.Job | None:
+    """Return the last job on something; None without one, or once it was pruned."""
+    job = service.jobs.find(job_id)
+    return None if job is None else answer(job)
+
+
 def answer(job: records.Job) -> schemas.Job:
     error = None
     if job.error_code is not None:

@@ -38,18 +38,19 @@ def get_review(
     Those of the last finished review that were not called right, the strongest first, page by page. A finding
     disappears when a face of it is moved or deleted.
     """
-    found = service.reviewer.find(gallery)
+    home, reviews = service.galleries.store.gallery(gallery), service.reviewer.reviews
+    found = reviews.find(home)
     kind = None if query.kind is None else Kind(query.kind)
-    page = service.reviewer.findings(gallery, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
+    page = reviews.findings(home, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
     coarse = None
-    if page.items and found.review.summary and not grant.has(Scope.ADMIN):
-        done = found.review.summary
+    if page.items and found.summary and not grant.has(Scope.ADMIN):
+        done = found.summary
         package = service.operations.thresholds(done.package)
         coarse = CoarseScores.of(package, done.verify.threshold, done.identify.threshold)
     return schemas.Review(
-        gallery=found.gallery,
-        job=None if found.job is None else jobs.answer(found.job),
-        summary=_summary(found.review),
+        gallery=home.id,
+        job=jobs.last(service, found.job),
+        summary=_summary(found),
         findings=[_finding(one, coarse) for one in page.items],
         next_cursor=page.next_cursor,
     )
@@ -61,13 +62,13 @@ def dismiss_finding(service: ServiceDep, gallery: GalleryId, finding: FindingId)
 
     It leaves the list, and later reviews don't ask again unless other faces are its evidence.
     """
-    service.reviewer.dismiss(gallery, finding)
+    service.reviewer.reviews.dismiss(service.galleries.store.gallery(gallery), finding)
 
 
 @router.handles(endpoints.REOPEN_FINDING)
 def reopen_finding(service: ServiceDep, gallery: GalleryId, finding: FindingId) -> None:
     """Take back that a finding is right."""
-    service.reviewer.dismiss(gallery, finding, dismissed=False)
+    service.reviewer.reviews.dismiss(service.galleries.store.gallery(gallery), finding, dismissed=False)
 
 
 def _summary(found: Reviewed) -> schemas.ReviewSummary | None:

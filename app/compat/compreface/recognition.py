@@ -19,6 +19,7 @@ from app.compat.compreface.requests import (
     SOURCE_AND_TARGET,
     EmbeddingsRequest,
     FaceParams,
+    GalleryDep,
     PredictionParams,
     RecognizeParams,
     VerifyEmbeddingsRequest,
@@ -96,9 +97,10 @@ async def verify_embeddings(request: Request, service: ServiceDep) -> Json:
 
 
 @router.handles(endpoints.RECOGNIZE)
-async def recognize(request: Request, service: ServiceDep, query: Annotated[RecognizeParams, Query()]) -> Json:
+async def recognize(
+    request: Request, service: ServiceDep, gallery: GalleryDep, query: Annotated[RecognizeParams, Query()]
+) -> Json:
     """Find the subjects that the faces of a photo may show."""
-    gallery = await gallery_of(request, service)
     images, params = await read_images(request, service, FILE, query)
     if not params.detect_faces:
         message = "detect_faces=false is not served: a face that was not aligned by its landmarks can't be compared"
@@ -145,12 +147,11 @@ async def recognize_embeddings(
 
 @router.handles(endpoints.VERIFY_FACE)
 async def verify_face(
-    request: Request, service: ServiceDep, face_id: str, query: Annotated[FaceParams, Query()]
+    request: Request, service: ServiceDep, gallery: GalleryDep, face_id: str, query: Annotated[FaceParams, Query()]
 ) -> Json:
     """Compare each face of a photo with an image."""
     wanted = face_id_of(face_id)
     entry_of(request).target = wanted
-    gallery = await gallery_of(request, service)
     images, params = await read_images(request, service, FILE, query)
 
     def work() -> Json:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import numpy as np
+from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel
-from starlette.requests import Request
 
 from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.api import body
-from app.api.dependencies import Service, entry_of, grant_of
+from app.api.dependencies import Service, ServiceDep, entry_of, grant_of
 from app.api.operation import ImageFields
 from app.api.schemas import Base64
 from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, Refused
@@ -177,6 +177,13 @@ async def gallery_of(request: Request, service: Service, *, create: bool = False
             return _create_default(service, grant, entry) if create else _nobody(service)
 
     return await service.run(find)
+
+
+async def _existing(request: Request, service: ServiceDep) -> Gallery:
+    return await gallery_of(request, service)
+
+
+GalleryDep: TypeAlias = Annotated[Gallery, Depends(_existing)]
 
 
 def _gallery_name(grant: Grant) -> str:
