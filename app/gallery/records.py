@@ -343,6 +343,11 @@ def from_bytes(template: bytes) -> Vector:
     return np.frombuffer(template, "<f4")
 
 
+def stored_template(row: FaceRow) -> Template:
+    """Return the template of a face that was read."""
+    return Template(from_bytes(row.template), row.package)
+
+
 def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
     """Convert rows of a face's key, subject's key, quality and decrypted template. Raises Unusable
     ``template_damaged``."""
