@@ -1,7 +1,4 @@
-"""Settings, from the environment: `LIKENESS_` + name. Read in `main`, `cli` and `server` only.
-
-`python -m app.config` prints the table of docs/reference/settings.md.
-"""
+"""Settings, from the environment: `LIKENESS_` + name. Read in `main`, `cli` and `server` only."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import difflib
 import ipaddress
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
@@ -18,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from app.errors import InvalidSetting, UnknownSetting
+from app.errors import InvalidSetting
 
 PREFIX = "LIKENESS_"
 PROJECT = Path(__file__).resolve().parent.parent
@@ -334,7 +330,8 @@ def refuse_unknown(environ: Mapping[str, str]) -> None:
     for name in sorted(environ):
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
-            raise UnknownSetting(f"{name} is not a setting; did you mean {nearest}?", nearest=nearest)
+            message = f"{name} is not a setting; did you mean {nearest}?"
+            raise InvalidSetting(message, code="unknown_setting", nearest=nearest)
 
 
 def settings_table() -> str:
@@ -351,7 +348,3 @@ def _shown_default(name: str, field: FieldInfo) -> str:
     if field.default_factory is not None or field.default in (None, ()):
         return ""
     return f"`{field.default}`"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(settings_table() + "\n")

@@ -9,15 +9,14 @@ LikenessError
 ├── NotFound                something named in the call doesn't exist
 │   └── GalleryNotFound  SubjectNotFound  FaceNotFound
 ├── Conflict                something named in the call exists already, or its state forbids the call
-│   └── GalleryExists  PackageMismatch  TwoPackages  ReembeddingIncomplete
+│   └── PackageMismatch  TwoPackages  ReembeddingIncomplete
 ├── Overloaded              try again later
 │   └── DatabaseBusy
 └── Unusable                the installation is at fault (a model package, a setting, a device)
     ├── InvalidSetting
-    │   └── UnknownSetting
     ├── DatabaseUnavailable  SealedUnreadable
     ├── PackageUnavailable  ModelNotLoadable  DeviceUnavailable
-    └── LivenessUnavailable  LivenessNotMeasured
+    └── LivenessUnavailable
 
 There is a class for each error that code handles; others differ by ``code`` only.
 """
@@ -141,10 +140,6 @@ class Conflict(LikenessError):
     code = "conflict"
 
 
-class GalleryExists(Conflict):
-    code = "gallery_exists"
-
-
 class PackageMismatch(Conflict):
     """Templates of different model packages can't be compared."""
 
@@ -177,10 +172,6 @@ class InvalidSetting(Unusable):
     code = "invalid_setting"
 
 
-class UnknownSetting(InvalidSetting):
-    code = "unknown_setting"
-
-
 class DatabaseUnavailable(Unusable):
     code = "database_unavailable"
 
@@ -201,12 +192,6 @@ class LivenessUnavailable(Unusable):
     """Liveness was asked for, and no package can judge it."""
 
     code = "liveness_unavailable"
-
-
-class LivenessNotMeasured(Unusable):
-    """Liveness is required, and the packages have no operating points to decide at."""
-
-    code = "liveness_not_measured"
 
 
 class PackageTemplatesDiffer(Unusable):

@@ -49,6 +49,7 @@ from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.clock import ClockGuard
+from app.db.key_file import ADMIN_KEY_FILE
 from app.db.secrets import SecretStore
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
@@ -214,11 +215,11 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
             seconds=settings.request_timeout,
             json_bytes=settings.max_metadata_bytes * 6 + JSON_OVERHEAD,
         ),
-        guard=auth.Guard.of(
-            auth.AdminKey(key, settings.data_dir / auth.KEY_FILE),
+        guard=auth.Guard(
+            auth.AdminKey(key, settings.data_dir / ADMIN_KEY_FILE),
             api_keys,
             _failures(settings),
-            _rate("vector_rate", settings.vector_rate),
+            vector_rate=_rate("vector_rate", settings.vector_rate),
         ),
         keys=api_keys,
         codes=storage.codes,
@@ -281,9 +282,7 @@ def _build_background(
     clock.trusted()  # before the first request writes a later time
     kept = timedelta(days=settings.job_days)
     runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
-    reembedder = Reembedder(
-        storage.galleries, storage.reembeddings, storage.corrections, embedders, storage.jobs, wake=runner.wake
-    )
+    reembedder = Reembedder(storage.galleries, storage.reembeddings, storage.corrections, embedders, storage.jobs)
     reviews = Reviews(storage.database)
     reviewer = Reviewer(
         storage.galleries,
@@ -291,7 +290,6 @@ def _build_background(
         storage.corrections,
         storage.jobs,
         lambda gallery: operations.thresholds_in(gallery, gallery.embedder),
-        wake=runner.wake,
         fmr=settings.fmr,
         fpir=settings.fpir,
     )
@@ -307,7 +305,7 @@ def _build_background(
         package_sha256=partial(_package_sha256, embedders),
         signer=storage.signer,
     )
-    bulk = BulkService(context, storage.jobs, runner.wake)
+    bulk = BulkService(context, storage.jobs)
     expiry = Expiry(storage.galleries, storage.erasures, partial(storage.audit.recorded, "expire_subject"))
     scheduler = stack.enter_context(Scheduler())
     storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S, may_prune=clock.trusted)
@@ -422,6 +420,6 @@ def admin_key(data_dir: Path) -> str:
 
 
 def rotate_admin_key(data_dir: Path) -> str:
-    """Replace the admin key; a running server keeps the old one until its next start."""
+    """Replace the admin key; a running server takes the new one at once."""
     data_folder.prepare_data_dir(data_dir)
     return auth.replace_key(data_dir)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from app.db.engine import Database
 from app.server.spawn import reserved_port
 from tests.support.live import LiveServer, serving
 
@@ -175,29 +175,16 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database of each kind in turn, as its first opening leaves it: copied, which is quicker."""
-    first: str = request.getfixturevalue(f"first_{request.param}")
     if request.param == "sqlite":
-        return f"sqlite:///{shutil.copy(first, tmp_path / 'likeness.db')}"
+        ready.give_database(tmp_path)
+        return f"sqlite:///{tmp_path / 'likeness.db'}"
+    first: str = request.getfixturevalue("first_postgresql")
     return new_database(request.getfixturevalue("postgresql"), f"TEMPLATE {first}")
-
-
-@pytest.fixture(scope="session")
-def first_sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The path of an SQLite database that has been opened."""
-    path = tmp_path_factory.mktemp("first") / "likeness.db"
-    _open(f"sqlite:///{path}")
-    return str(path)
 
 
 @pytest.fixture(scope="session")
 def first_postgresql(postgresql: Path) -> str:
     """The name of a PostgreSQL database that has been opened."""
     url = new_database(postgresql)
-    _open(url)
-    return str(sa.make_url(url).database)
-
-
-def _open(url: str) -> None:
-    from app.db.engine import Database  # noqa: PLC0415 - most tests do without
-
     Database(url).close()
+    return str(sa.make_url(url).database)

@@ -57,12 +57,21 @@ def load(path: Path) -> Checkpoint:
     """
     if not path.is_file():
         raise NotFound(f"There is no checkpoint {path}.", code="checkpoint_not_found")
+    state = read_tensors(path)
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
         facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    except (OSError, EOFError, ValueError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
+    except (OSError, ValueError) as error:
         raise Unusable(f"{path} cannot be read: {error}", code="checkpoint_damaged") from error
     return Checkpoint(path, facts, state)
+
+
+def read_tensors(path: Path) -> Any:
+    """Return what a `.pt` file holds, plain values and tensors only, on the CPU. Raises Unusable
+    (`checkpoint_damaged`)."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, ValueError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
+        raise Unusable(f"{path} cannot be read: {error}", code="checkpoint_damaged") from error
 
 
 def step_path(run: Path, step: int) -> Path:
@@ -73,6 +82,15 @@ def latest(run: Path) -> Path | None:
     """Return the run's checkpoint with the highest step, None without one."""
     found = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
     return found[-1] if found else None
+
+
+def last_of(run: Path, *, resume: bool) -> Path | None:
+    """Return `latest`. Raises InvalidInput (`run_exists`) where there is one and the run is not to be resumed."""
+    last = latest(run)
+    if last is not None and not resume:
+        message = f"{run} holds a run already: add --resume to go on with it, or choose another --out."
+        raise InvalidInput(message, code="run_exists")
+    return last
 
 
 def prune(run: Path, keep: int) -> None:

@@ -24,6 +24,7 @@ from torch import nn
 from app.calibration import operating_points
 from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
+from app.files import sha256_of
 from app.inference import golden
 from app.inference.manifest import (
     CONTRACT_INPUT,
@@ -37,7 +38,7 @@ from app.inference.manifest import (
     RunAsIs,
     contract_output,
 )
-from app.inference.package import sha256_of, write_manifest
+from app.inference.package import write_manifest
 from app.inference.prepare import check_prepared, rewrite
 from app.inference.quantize import outside_network, quantize
 from app.inference.session import Session
@@ -74,12 +75,11 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """One variant's graph: its `parity` figures, whether the service should rewrite it at its first start."""
+    """One variant's graph and its `parity` figures."""
 
     variant: Variant
     model: ModelProto
     figures: dict[str, Any]
-    rewritten_by_service: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,6 @@ class About:
     title: str = ""
     description: str = ""
     licence: str = "LicenseRef-unspecified"
-    licence_url: str = ""
     non_commercial: bool = True
     """True until somebody who knows the training data's licence says otherwise."""
 
@@ -157,7 +156,7 @@ def export_fp32(module: nn.Module, dimension: int) -> Exported:
     figures["rewritten_cosine"] = check_prepared(kept, faster, Rewrite(), crops)
     as_is, rewritten = speed(kept), speed(faster)
     figures |= {"faces_per_s": round(as_is, 1), "faces_per_s_rewritten": round(rewritten, 1)}
-    return Exported("fp32", kept, figures, rewritten_by_service=True)
+    return Exported("fp32", kept, figures)
 
 
 def parity(model: ModelProto, crops: Pixels, expected: Sequence[Vectors]) -> dict[str, float]:
@@ -250,7 +249,7 @@ def _convert(full: Exported, variant: Variant, calibration: Pixels | None) -> Ex
     model = to_fp16(full.model) if calibration is None or variant == "fp16" else to_int8(full.model, calibration)
     onnx.checker.check_model(model)
     figures = {"faces_per_s": round(speed(model), 1)}
-    return Exported(variant, model, figures, rewritten_by_service=False)
+    return Exported(variant, model, figures)
 
 
 def to_fp16(model: ModelProto) -> ModelProto:
@@ -378,48 +377,46 @@ def _write_package(
     *,
     measured: _Measured | None,
 ) -> Path:
-    name = about.name if exported.variant == "fp32" else f"{about.name}-{exported.variant}"
-    folder = models / name
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "model.onnx"
-    path.write_bytes(exported.model.SerializeToString())
-    write_manifest(folder, _manifest(name, about, exported, recipe, facts, measured=measured, sha256=sha256_of(path)))
-    return folder
-
-
-def _manifest(
-    name: str,
-    about: About,
-    exported: Exported,
-    recipe: Recipe,
-    facts: dict[str, Any],
-    *,
-    measured: _Measured | None,
-    sha256: str,
-) -> Manifest:
+    variant = exported.variant
     provenance = Provenance(
         text=f"Trained by `python -m training` with recipe {recipe.name} ({recipe.digest()}), step {facts['step']}, on "
-        f"{facts['crops']} crops of {facts['people']} people from {recipe.data.source}; "
-        f"exported as {exported.variant}.",
+        f"{facts['crops']} crops of {facts['people']} people from {recipe.data.source}; exported as {variant}.",
         figures=exported.figures | (measured.figures if measured else {}) | {"recipe": recipe.model_dump(mode="json")},
     )
-    manifest = Manifest(
-        name=name,
+    return write_embedder(
+        models / (about.name if variant == "fp32" else f"{about.name}-{variant}"),
+        exported.model,
+        recipe.model.dim,
+        calibration=None if measured is None else measured.calibration,
         version=about.version,
-        task="embed",
-        title=about.title or f"{recipe.model.backbone}, {recipe.model.dim} dimensions, {exported.variant}",
+        title=about.title or f"{recipe.model.backbone}, {recipe.model.dim} dimensions, {variant}",
         description=about.description,
-        source=FileSource(),
-        sha256=sha256,
-        prepare=Rewrite() if exported.rewritten_by_service else RunAsIs(),
-        input=CONTRACT_INPUT,
-        output=contract_output(recipe.model.dim),
-        dimension=recipe.model.dim,
-        canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
-        licence=Licence(name=about.licence, non_commercial=about.non_commercial, url=about.licence_url),
+        prepare=Rewrite() if variant == "fp32" else RunAsIs(),
+        licence=Licence(name=about.licence, non_commercial=about.non_commercial),
         provenance=provenance,
         golden=golden_vectors(exported.model),
     )
-    if measured is None or measured.calibration is None:
-        return manifest
-    return manifest.model_copy(update={"calibrations": (manifest.bind(measured.calibration),)})
+
+
+def write_embedder(
+    folder: Path, model: ModelProto, dimension: int, *, calibration: Calibration | None = None, **facts: Any
+) -> Path:
+    """Write and return a package's folder: the graph, and a manifest with these ``facts``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FileSource().path
+    path.write_bytes(model.SerializeToString())
+    manifest = Manifest(
+        name=folder.name,
+        task="embed",
+        source=FileSource(),
+        sha256=sha256_of(path),
+        input=CONTRACT_INPUT,
+        output=contract_output(dimension),
+        dimension=dimension,
+        canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
+        **facts,
+    )
+    if calibration is not None:
+        manifest = manifest.model_copy(update={"calibrations": (manifest.bind(calibration),)})
+    write_manifest(folder, manifest)
+    return folder

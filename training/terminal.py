@@ -38,20 +38,22 @@ def told(*also: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on standard error; the callback takes how many are done, and the total."""
+    """Show a progress bar; the callback takes how many are done, and the total."""
     with _progress(what, None) as (progress, task):
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 @contextmanager
-def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on standard error; the callback takes how many more are done, from any thread."""
-    with _progress(what, total) as (progress, task):
+def counted(what: str, total: int | None, console: Console | None = None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar; the callback takes how many more are done, from any thread."""
+    with _progress(what, total, console) as (progress, task):
         yield lambda more: progress.advance(task, more)
 
 
 @contextmanager
-def _progress(what: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
+def _progress(what: str, total: int | None, console: Console | None = None) -> Iterator[tuple[Progress, TaskID]]:
+    """Show a bar on a terminal only, by default on standard error."""
+    console = console or Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
         yield progress, progress.add_task(what, total=total)

@@ -16,9 +16,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from app.access.audit_store import AuditEntry, AuditFilter, AuditStore
+from app.access.audit_store import AuditEntry, AuditStore
 from app.concurrency.scheduler import FailureLog
-from app.db.pagination import Page
 from app.errors import DatabaseBusy, LikenessError, NotFound
 from app.timestamps import utc_text
 
@@ -45,7 +44,7 @@ class AuditLog:
     """Writes the audit log. Safe to share between threads. Entries are kept for `days`; 0: forever."""
 
     def __init__(self, store: AuditStore, *, days: float = 0, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
+        self.store = store
         self._days = days
         self._clock = clock
         self._condition = threading.Condition()
@@ -103,15 +102,9 @@ class AuditLog:
             if len(self._waiting) == 1:  # with others queued the thread is awake already
                 self._condition.notify_all()
 
-    def entries(
-        self, wanted: AuditFilter, cursor: str | None = None, limit: int = 100, *, newest_first: bool = True
-    ) -> Page[AuditEntry]:
-        """Return a page of entries. Raises InvalidInput ``invalid_cursor``."""
-        return self._store.entries(wanted, cursor, limit, newest_first=newest_first)
-
     def prune(self) -> int:
         """Delete the entries that are older than the log keeps them; return how many. The scheduler calls it."""
-        return self._store.prune(utc_text(self._clock() - self._days * DAY_S)) if self._days else 0
+        return self.store.prune(utc_text(self._clock() - self._days * DAY_S)) if self._days else 0
 
     def close(self) -> None:
         """Write what is queued, and end the thread."""
@@ -142,7 +135,7 @@ class AuditLog:
             if one.done and not one.done.set_running_or_notify_cancel():
                 one.done = None  # cancelled
         try:
-            self._store.write(list({id(one.entry): one.entry for one in batch}.values()))
+            self.store.write(list({id(one.entry): one.entry for one in batch}.values()))
         except Exception as error:  # noqa: BLE001 (a worker's edge: every waiting caller gets it)
             self._failed(batch, error)
             return False

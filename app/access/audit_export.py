@@ -49,7 +49,7 @@ class AuditExports:
             entries = read.after(last["row"] if last else 0, until, ENTRIES_AT_ONCE)
         for entry in entries:
             chain.add("entry", asdict(entry))
-        still_open += [_row(entry) for entry in entries if entry.status is None]
+        still_open += [entry.row for entry in entries if entry.status is None and entry.row is not None]
         for row in still_open[:-MAX_OPEN]:
             chain.add("lost", {"row": row})
         if entries:
@@ -88,9 +88,3 @@ class AuditExports:
             else:
                 still_open.append(row)
         return still_open
-
-
-def _row(entry: AuditEntry) -> int:
-    if entry.row is None:
-        raise AssertionError("an entry without a row was read from the log")
-    return entry.row

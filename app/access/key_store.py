@@ -43,8 +43,6 @@ class KeyTerms:
 class Key:
     """A stored key. ``digest``: its secret's SHA-256; ``old_digest``: the previous one's, valid until ``old_until``."""
 
-    key: int
-    """The row's primary key."""
     terms: KeyTerms
     digest: bytes
     old_digest: bytes | None
@@ -164,7 +162,6 @@ def _terms(terms: KeyTerms) -> dict[str, Any]:
 
 def _key(row: Row[Any]) -> Key:
     return Key(
-        key=row.key,
         terms=KeyTerms(
             id=row.id,
             scopes=frozenset(Scope(scope) for scope in row.scopes.split()),

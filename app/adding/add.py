@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,23 +14,21 @@ from onnx import ModelProto
 from pydantic import JsonValue
 
 from app.adding.graph_facts import GraphFacts, read_graph
-from app.adding.package_folder import free_folder, holding
+from app.adding.new_package import NewPackage
 from app.adding.separation import Candidate, Comparison, Measured, choose, compare
 from app.errors import Unusable
+from app.face.align import CANONICAL_LANDMARKS
 from app.inference import golden
 from app.inference.graph import optimised
 from app.inference.manifest import (
     CONTRACT_INPUT,
     CROP_SIDE,
-    FileSource,
-    Licence,
     Manifest,
-    Provenance,
     Rewrite,
     SourceInput,
     contract_output,
 )
-from app.inference.package import Package, load_package, sha256_of, write_manifest
+from app.inference.package import Package
 from app.inference.reference import plain_session, source_input
 from app.inference.session import open_embedder
 from app.machine import cores
@@ -59,17 +56,6 @@ class Crops:
     pixels: Pixels
     people: NDArray[np.int64]
     source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """The facts of a package that can't be measured."""
-
-    name: str
-    licence: Licence
-    landmarks: Sequence[tuple[float, float]]
-    """Five (x, y) in pixels of the crop, as in the manifest."""
-    version: str = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,32 +87,22 @@ def drawn_crops() -> Crops:
     return Crops(pixels, np.repeat(np.arange(PEOPLE), VIEWS), "drawn people")
 
 
-def add(
-    file: Path,
-    about: Description,
-    models_dir: Path,
-    cache_dir: Path,
-    *,
-    crops: Crops | None = None,
-    stated: Stated | None = None,
-) -> Added:
-    """Write the package into ``models_dir``. What fails leaves nothing behind.
+def add(new: NewPackage, *, crops: Crops | None = None, stated: Stated | None = None) -> Added:
+    """Add an embedder's file. What fails leaves nothing behind.
 
     Raises Unusable: package_exists, the codes of `read_graph`, `choose` and `open_embedder`.
     """
-    folder = free_folder(models_dir, about.name)
-    model, facts = read_graph(file)
+    new.check_free()
+    model, facts = read_graph(new.file)
     crops, stated = crops or drawn_crops(), stated or Stated()
     forms = _forms(facts)
     comparison = compare(_candidates(model, forms, crops.pixels), crops.people, crops.source)
     chosen = choose(comparison, _matching(forms, facts, stated))
-    manifest = _manifest(file, about, facts, comparison, chosen)
-    with holding(file, folder):
-        session = open_embedder(
-            Package(folder, manifest), cache_dir, "cpu"
-        )  # prepares it, and compares it with the file
-        write_manifest(folder, manifest.model_copy(update={"golden": golden.record(session.run)}))
-        return Added(load_package(folder), facts, comparison, chosen)
+    manifest = _manifest(new, facts, comparison, chosen)
+    with new.held():
+        session = open_embedder(Package(new.folder, manifest), new.cache, "cpu")  # prepares and compares it
+        package = new.finish(manifest.model_copy(update={"golden": golden.record(session.run)}))
+    return Added(package, facts, comparison, chosen)
 
 
 def _forms(facts: GraphFacts) -> dict[str, SourceInput]:
@@ -167,21 +143,16 @@ def _candidates(model: ModelProto, forms: dict[str, SourceInput], crops: Pixels)
     return [Candidate(name, form, templates(form)) for name, form in forms.items()]
 
 
-def _manifest(file: Path, about: Description, facts: GraphFacts, comparison: Comparison, chosen: Measured) -> Manifest:
+def _manifest(new: NewPackage, facts: GraphFacts, comparison: Comparison, chosen: Measured) -> Manifest:
     figures: dict[str, JsonValue] = {row.candidate.name: round(row.separation, 3) for row in comparison.rows}
-    text = f"Added from {file.name} by `likeness models add`; its input was chosen by separation, {comparison.basis}."
-    return Manifest(
-        name=about.name,
-        version=about.version,
+    return new.manifest(
+        f"; its input was chosen by separation, {comparison.basis}",
+        {"separation": figures},
         task="embed",
-        title=f"{about.name}, {facts.dimension} dimensions",
-        source=FileSource(),
-        sha256=sha256_of(file),
+        title=f"{new.name}, {facts.dimension} dimensions",
         prepare=Rewrite(input=chosen.candidate.form, unit_output=facts.unit_output),
         input=CONTRACT_INPUT,
         output=contract_output(facts.dimension),
         dimension=facts.dimension,
-        canonical_landmarks=tuple((float(x), float(y)) for x, y in about.landmarks),
-        licence=about.licence,
-        provenance=Provenance(text=text, figures={"separation": figures}),
+        canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
     )

@@ -13,18 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import httpx
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
+from app.adding.download import check_licence, download
 from app.adding.zip_member import extract
 from app.errors import Unusable
+from app.files import sha256_of
 from app.inference.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, Name, Sha256
-from app.inference.package import sha256_of
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
-ATTEMPTS = 5
-"""Connections until a download that makes no end is given up; what arrived is kept for the next call."""
-TIMEOUT_S = 30.0
 
 
 class Archive(BaseModel):
@@ -79,20 +76,13 @@ def fetch(model: KnownModel, folder: Path, *, accept_non_commercial: bool, sha25
     package_too_large, package_archive_invalid, package_hash_mismatch, package_hash_unknown (``details.found`` has the
     file's hash).
     """
-    if model.licence.non_commercial and not accept_non_commercial:
-        message = (
-            f"{model.name} is licensed for non-commercial use only ({model.licence.name} {model.licence.url}). "
-            "If that is your use, say so: --accept-non-commercial"
-        )
-        raise Unusable(message, code="licence_not_accepted", package=model.name, licence=model.licence.name)
+    check_licence(model.name, model.licence, accept_non_commercial=accept_non_commercial)
     revision = hashlib.sha256(model.url.encode()).hexdigest()[:16]
     path = folder / f"{model.name}-{revision}.onnx"
-    if not path.is_file():
-        if model.archive is None:
-            _download(model, path, model.max_bytes)
-        else:
-            _fetch_member(model, model.archive, path)
     expected = model.sha256 or sha256
+    if model.archive is not None and not path.is_file():
+        _fetch_member(model, model.archive, path)
+    download(model.name, model.url, path, model.max_bytes, expected)
     if expected is None:
         found = sha256_of(path)
         message = (
@@ -100,68 +90,16 @@ def fetch(model: KnownModel, folder: Path, *, accept_non_commercial: bool, sha25
             f"source, and confirm it: --sha256 {found}"
         )
         raise Unusable(message, code="package_hash_unknown", package=model.name, found=found)
-    _check(model, path, expected)
     return path
 
 
 def _fetch_member(model: KnownModel, archive: Archive, path: Path) -> None:
-    """Download the archive unless it is there, check it, write its member to ``path``, and remove it."""
+    """Download the archive, write its member to ``path``, and remove it."""
     zipped = path.with_suffix(".zip")
-    if not zipped.is_file():
-        _download(model, zipped, archive.max_bytes)
-    _check(model, zipped, archive.sha256)
+    download(model.name, model.url, zipped, archive.max_bytes, archive.sha256)
     try:
         extract(zipped, archive.member, path, model.max_bytes)
     except OSError as error:
-        raise _failed(model, error) from error
+        message = f"Could not unpack {model.name} from {zipped}: {error}. It is kept; try again."
+        raise Unusable(message, code="package_download_failed", package=model.name, url=model.url) from error
     zipped.unlink()
-
-
-def _check(model: KnownModel, path: Path, expected: str) -> None:
-    """Remove a file with another hash, so that the next call downloads it again."""
-    found = sha256_of(path)
-    if found != expected:
-        path.unlink()
-        message = f"{model.url} did not send the file of {model.name}: SHA-256 {found}, not {expected}."
-        raise Unusable(message, code="package_hash_mismatch", package=model.name, expected=expected, found=found)
-
-
-def _download(model: KnownModel, path: Path, max_bytes: int) -> None:
-    part = path.with_suffix(".part")
-    problem: Exception | None = None
-    for _ in range(ATTEMPTS):
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            _receive(model, part, max_bytes)
-        except httpx.TransportError as error:
-            problem = error
-        except (httpx.HTTPError, OSError) as error:
-            raise _failed(model, error) from error
-        else:
-            part.replace(path)
-            return
-    raise _failed(model, problem) from problem
-
-
-def _receive(model: KnownModel, part: Path, max_bytes: int) -> None:
-    """Append what is missing; start anew where the server sends the whole file."""
-    have = part.stat().st_size if part.is_file() else 0
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    with httpx.stream("GET", model.url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S) as response:
-        if have and response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # the part is the whole file; its hash decides
-        response.raise_for_status()
-        resumed = response.status_code == httpx.codes.PARTIAL_CONTENT
-        received = have if resumed else 0
-        with part.open("ab" if resumed else "wb") as file:
-            for chunk in response.iter_bytes():
-                received += len(chunk)
-                if received > max_bytes:
-                    message = f"{model.url} sends more than the {max_bytes} bytes that {model.name} may have."
-                    raise Unusable(message, code="package_too_large", package=model.name, max_bytes=max_bytes)
-                file.write(chunk)
-
-
-def _failed(model: KnownModel, error: Exception | None) -> Unusable:
-    message = f"Could not fetch {model.name} from {model.url}: {error}. What arrived is kept; try again."
-    return Unusable(message, code="package_download_failed", package=model.name, url=model.url)

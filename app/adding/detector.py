@@ -6,13 +6,12 @@ Only YuNet's outputs are decoded (`app.face.yunet`), so every other detector is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from app.adding.graph_facts import read_file
-from app.adding.package_folder import free_folder, holding
+from app.adding.new_package import NewPackage
 from app.errors import Unusable
-from app.inference.manifest import FileSource, Licence, Manifest, Provenance, RewriteYuNet, Tensor
-from app.inference.package import Package, load_package, sha256_of, write_manifest
+from app.inference.manifest import RewriteYuNet, Tensor
+from app.inference.package import Package
 
 INPUT = Tensor(shape=("N", "H", "W", 3), dtype="uint8", meaning="photos, RGB, 0-255, sides of whole 32 pixels")
 OUTPUT = Tensor(
@@ -22,33 +21,19 @@ OUTPUT = Tensor(
 )
 
 
-def add_detector(
-    file: Path, name: str, licence: Licence, models_dir: Path, finds: Callable[[Package], tuple[int, int]]
-) -> Package:
-    """Write the package into ``models_dir``. What fails leaves nothing behind.
+def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -> Package:
+    """Add a YuNet's file. What fails leaves nothing behind.
 
     ``finds`` opens the package, and returns in how many of how many photos of faces it finds one. Raises Unusable:
     package_exists, model_unsuitable (no ONNX file), model_separates_nothing (it misses all), and what ``finds`` raises.
     """
-    folder = free_folder(models_dir, name)
-    read_file(file)
-    manifest = Manifest(
-        name=name,
-        version="1",
-        task="detect",
-        title=f"{name}, a YuNet",
-        source=FileSource(),
-        sha256=sha256_of(file),
-        prepare=RewriteYuNet(),
-        input=INPUT,
-        output=OUTPUT,
-        licence=licence,
-        provenance=Provenance(text=f"Added from {file.name} by `likeness models add`."),
-    )
-    with holding(file, folder):
-        found, photos = finds(Package(folder, manifest))  # prepares it, and compares it with the file
+    new.check_free()
+    read_file(new.file)
+    title = f"{new.name}, a YuNet"
+    manifest = new.manifest(task="detect", title=title, prepare=RewriteYuNet(), input=INPUT, output=OUTPUT)
+    with new.held():
+        found, photos = finds(Package(new.folder, manifest))  # prepares it, and compares it with the file
         if not found:
-            message = f"{file.name} finds no face in any of {photos} photos of faces."
+            message = f"{new.file.name} finds no face in any of {photos} photos of faces."
             raise Unusable(message, code="model_separates_nothing", photos=photos)
-        write_manifest(folder, manifest)
-        return load_package(folder)
+        return new.finish(manifest)

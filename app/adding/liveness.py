@@ -7,9 +7,9 @@ surroundings a model is shown can't be measured and must be stated.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
 import cv2
@@ -19,20 +19,17 @@ from onnx import ModelProto
 
 from app.adding.add import NORMALISATIONS, Colour, Normalisation, drawn_crops
 from app.adding.graph_facts import ClassifierFacts, read_classifier
-from app.adding.package_folder import free_folder, holding
+from app.adding.new_package import NewPackage
 from app.errors import Unusable
 from app.inference.manifest import (
-    FileSource,
-    Licence,
     LivenessContract,
     LivenessCut,
     Manifest,
-    Provenance,
     RewriteClassifier,
     SourceInput,
     Tensor,
 )
-from app.inference.package import Package, load_package, sha256_of, write_manifest
+from app.inference.package import Package
 from app.inference.prepare import softmax
 from app.inference.reference import run_plain
 from app.inference.session import open_liveness
@@ -67,8 +64,8 @@ class Reading:
     form: SourceInput
     normalisation: Normalisation
     live: int
-    separation: float | None = None
-    """Area under the ROC of live faces against drawn ones; None where nothing had to be tried."""
+    separation: float = math.nan
+    """Area under the ROC of live faces against drawn ones; NaN where nothing had to be tried."""
     mean_live: float | None = None
     """Mean score of the live faces."""
 
@@ -88,41 +85,27 @@ class AddedLiveness:
     faces: int
 
 
-@dataclass(frozen=True, slots=True)
-class LivenessDescription:
-    """The name and licence of the new package."""
-
-    name: str
-    licence: Licence
-
-
 def add_liveness(
-    file: Path,
-    about: LivenessDescription,
-    stated: StatedLiveness,
-    models_dir: Path,
-    cache_dir: Path,
-    *,
-    live_cuts: Callable[[int], Pixels] | None = None,
+    new: NewPackage, stated: StatedLiveness, *, live_cuts: Callable[[int], Pixels] | None = None
 ) -> AddedLiveness:
-    """Write the package into ``models_dir``. What fails leaves nothing behind.
+    """Add a liveness model's file. What fails leaves nothing behind.
 
     ``live_cuts`` returns (N, side, side, 3) uint8 RGB cuts of live faces for a side in pixels.
     Raises Unusable: package_exists, liveness_facts_missing (to be stated), too_few_faces, model_input_ambiguous (the
     faces do not tell), model_input_contradicted, and the codes of `read_classifier` and `open_liveness`.
     """
-    folder = free_folder(models_dir, about.name)
-    model, facts = read_classifier(file)
+    new.check_free()
+    model, facts = read_classifier(new.file)
     readings = _readings(facts, stated)
     cuts = live_cuts(facts.side) if live_cuts is not None else None
     tried = _tried(model, facts, readings, cuts) if cuts is not None else []
     chosen = _chosen(facts, readings, tried)
-    manifest = _manifest(file, about, stated, facts, chosen)
-    with holding(file, folder):
-        open_liveness(Package(folder, manifest), cache_dir, "cpu")  # prepares it, and compares it with the file
-        write_manifest(folder, manifest)
-        compared = tuple(one.reading for one in tried)
-        return AddedLiveness(load_package(folder), facts, chosen, compared, 0 if cuts is None else len(cuts))
+    manifest = _manifest(new, stated, facts, chosen)
+    with new.held():
+        open_liveness(Package(new.folder, manifest), new.cache, "cpu")  # prepares it, and compares it with the file
+        package = new.finish(manifest)
+    compared = tuple(one.reading for one in tried)
+    return AddedLiveness(package, facts, chosen, compared, 0 if cuts is None else len(cuts))
 
 
 def _readings(facts: ClassifierFacts, stated: StatedLiveness) -> list[Reading]:
@@ -171,7 +154,7 @@ def _tried(model: ModelProto, facts: ClassifierFacts, readings: Sequence[Reading
         live, pictures = (each[:, reading.live] for each in rows[key])
         measured = replace(reading, separation=_separation(live, pictures), mean_live=float(live.mean()))
         found.append(_Tried(measured, live, pictures))
-    return sorted(found, key=lambda one: -_separation(one.live, one.drawn))
+    return sorted(found, key=lambda one: -one.reading.separation)
 
 
 def _chosen(facts: ClassifierFacts, readings: Sequence[Reading], tried: Sequence[_Tried]) -> Reading:
@@ -185,8 +168,8 @@ def _chosen(facts: ClassifierFacts, readings: Sequence[Reading], tried: Sequence
         raise Unusable(message, code="liveness_facts_missing", classes=facts.classes)
     best, *others = tried
     tied = [one for one in others if not _is_same(one, best) and not _is_clearly_worse(one, best)]
-    if tied or _separation(best.live, best.drawn) < LEAST_SEPARATION:
-        figures = {one.reading.name: round(_separation(one.live, one.drawn), 3) for one in tried}
+    if tied or best.reading.separation < LEAST_SEPARATION:
+        figures = {one.reading.name: round(one.reading.separation, 3) for one in tried}
         shown = "; ".join(f"{name}: {figure}" for name, figure in list(figures.items())[: len(tied) + 1])
         message = (
             f"{len(best.live)} live faces and {len(best.drawn)} drawn ones don't tell how the file is to be read (area "
@@ -228,28 +211,19 @@ def _drawn(side: int) -> Pixels:
     return np.stack([np.asarray(cv2.resize(crop, (side, side)), np.uint8) for crop in crops.pixels[first]])
 
 
-def _manifest(
-    file: Path, about: LivenessDescription, stated: StatedLiveness, facts: ClassifierFacts, chosen: Reading
-) -> Manifest:
+def _manifest(new: NewPackage, stated: StatedLiveness, facts: ClassifierFacts, chosen: Reading) -> Manifest:
     classes = stated.classes or tuple(
         LIVE if place == chosen.live else f"spoof-{place}" for place in range(facts.classes)
     )
-    source = "as stated" if chosen.separation is None else "tried on live photos"
+    source = "as stated" if chosen.mean_live is None else "tried on live photos"
     side = facts.side
-    return Manifest(
-        name=about.name,
-        version="1",
+    return new.manifest(
+        f"; it is read as {chosen.name}, {source}",
+        {} if chosen.mean_live is None else {"mean score of live photos": round(chosen.mean_live, 3)},
         task="liveness",
-        title=f"{about.name}, {facts.classes} classes",
-        source=FileSource(),
-        sha256=sha256_of(file),
+        title=f"{new.name}, {facts.classes} classes",
         prepare=RewriteClassifier(input=chosen.form, output="probabilities" if facts.probabilities else "logits"),
         input=Tensor(shape=("N", side, side, 3), dtype="uint8", meaning="cuts around faces, RGB, 0-255"),
         output=Tensor(shape=("N", facts.classes), dtype="float32", meaning="probabilities of the classes"),
-        licence=about.licence,
-        provenance=Provenance(
-            text=f"Added from {file.name} by `likeness models add`; it is read as {chosen.name}, {source}.",
-            figures={} if chosen.mean_live is None else {"mean score of live photos": round(chosen.mean_live, 3)},
-        ),
         liveness=LivenessContract(cut=stated.cut, classes=classes, live=LIVE),
     )

@@ -152,7 +152,7 @@ def enroll(found: results.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
             schemas.RejectedImage(
                 index=one.index,
                 code=one.error.code,
-                reasons=one.reasons,
+                reasons=results.reasons_of(one.error),
                 message=one.error.message,
                 duplicate=_resemblance(one.findings.duplicate),
                 conflict=_resemblance(one.findings.conflict),

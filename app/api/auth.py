@@ -34,7 +34,6 @@ from app.gallery.records import gallery_not_found
 
 T = TypeVar("T")
 
-KEY_FILE = ADMIN_KEY_FILE
 KEY_PREFIX = "lk_"
 KEY_BYTES = 32
 """Random bytes: 256 bits, so that a fast hash protects the key as well as a slow one."""
@@ -96,28 +95,20 @@ class Guard:
     admin: AdminKey
     keys: Keys
     failures: Rate
-    attempts: Buckets
-    requests: Buckets
+    attempts: Buckets = field(default_factory=Buckets)
+    requests: Buckets = field(default_factory=Buckets)
     vector_rate: Rate | None = None
     """How many vectors of its own a key may have scored; None: no limit."""
     vectors: Buckets = field(default_factory=Buckets)
     lookups: Shares = field(default_factory=lambda: Shares(UNPROVEN))
     """Keys that are looked up now and have not worked before."""
 
-    @classmethod
-    def of(cls, admin: AdminKey, keys: Keys, failures: Rate, vector_rate: Rate | None = None) -> Guard:
-        return cls(admin, keys, failures, Buckets(), Buckets(), vector_rate)
+    async def check(self, given: str, address: str) -> Grant:
+        """Return what a key allows.
 
-    async def check(self, headers: Headers, path: str, address: str) -> Grant:
-        """Return what the request's key allows.
-
-        Raises InvalidInput (``missing_key``, ``wrong_key``, ``expired_key``, ``revoked_key``) and Overloaded
-        (``too_many_failures``, ``rate_limited``). Secrets are compared in constant time (`hmac.compare_digest`).
+        Raises InvalidInput (``wrong_key``, ``expired_key``, ``revoked_key``) and Overloaded (``too_many_failures``,
+        ``rate_limited``). Secrets are compared in constant time (`hmac.compare_digest`).
         """
-        return await self.check_key(required_key(headers, path), address)
-
-    async def check_key(self, given: str, address: str) -> Grant:
-        """Return what a key allows. Raises as `check` does."""
         if self.admin.matches(given):
             return ADMIN
         return await self.admit(
@@ -237,7 +228,7 @@ def load_key(folder: Path) -> tuple[str, bool]:
 
     Raises Unusable (``key_unusable``) if the file holds no key.
     """
-    path = folder / KEY_FILE
+    path = folder / ADMIN_KEY_FILE
     made = not path.exists() and write_new(path, _new_key().encode() + b"\n")
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -250,7 +241,7 @@ def load_key(folder: Path) -> tuple[str, bool]:
 def replace_key(folder: Path) -> str:
     """Replace the key in ``folder`` atomically; return the new one."""
     key = _new_key()
-    with replacing(folder / KEY_FILE) as file:
+    with replacing(folder / ADMIN_KEY_FILE) as file:
         file.write(key.encode() + b"\n")
     return key
 

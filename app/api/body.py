@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
@@ -153,7 +153,8 @@ def parse_json(body: Body, model: type[Model]) -> Model:
     """Read a JSON body as ``model``, strictly typed. Raises InvalidInput as `parse_images` does."""
     if body.media_type != JSON_TYPE:
         raise _unsupported([JSON_TYPE])
-    return validate(model, _load_object(body.data), "body", strict=True)
+    load = load_json if issubclass(model, RootModel) else _load_object
+    return validate(model, load(body.data), "body", strict=True)
 
 
 def merge(model: type[Model], query: Model, parts: Parts) -> Model:

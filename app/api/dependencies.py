@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from fastapi import Depends, Path, Request
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator
 from starlette.datastructures import State
 
 from app.access.audit import AuditLog
@@ -41,6 +41,7 @@ from app.reembedding.job import Reembedder
 from app.review.job import Reviewer
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
 Params = TypeVar("Params", bound=schemas.Params)
 
 
@@ -82,21 +83,24 @@ class Service:
 
     async def read(self, request: Request, wanted: ImageFields, query: Params) -> tuple[dict[str, list[bytes]], Params]:
         """Read a request's images, by field name, and its parameters, from the query and the body together."""
-        limits = self.limits
-        raw = await body.read_body(request, limits.body_bytes(limits.count(wanted)), limits.seconds, self.workers.take)
+        raw = await self.read_body(request, self.limits.body_bytes(self.limits.count(wanted)))
 
         def parse() -> tuple[dict[str, list[bytes]], Params]:
-            parts = body.parse_images(raw, wanted, limits, type(query).model_fields)
+            parts = body.parse_images(raw, wanted, self.limits, type(query).model_fields)
             return parts.images, body.merge(type(query), query, parts)
 
         return parse() if body.is_quick(raw) else await self.workers.run(parse)
 
-    async def read_json(self, request: Request, model: type[Params]) -> Params:
-        """Read a JSON body as ``model``."""
-        raw = await body.read_body(request, self.limits.json_bytes, self.limits.seconds, self.workers.take)
+    async def read_json(self, request: Request, model: type[Model], limit: int | None = None) -> Model:
+        """Read a JSON body as ``model``; ``limit``: its bytes, if it may be longer than the metadata of a subject."""
+        raw = await self.read_body(request, limit or self.limits.json_bytes)
         if body.is_quick(raw):
             return body.parse_json(raw, model)
         return await self.workers.run(lambda: body.parse_json(raw, model))
+
+    async def read_body(self, request: Request, limit: int) -> body.Body:
+        """Read a body of at most ``limit`` bytes."""
+        return await body.read_body(request, limit, self.limits.seconds, self.workers.take)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a worker thread."""

@@ -50,6 +50,15 @@ NO_MOVE = ("reembedding_not_found",)
 NO_FINDING = ("finding_not_found",)
 NOT_SWITCHED = ("reembedding_not_found", "reembedding_not_switched")
 
+
+def _deletion(
+    name: str, path: str, scope: Scope, codes: tuple[str, ...] = (), *, unrestricted: bool = False
+) -> Operation[None]:
+    return Operation(
+        name, "DELETE", path, NoneType, scope, changes=True, unrestricted=unrestricted, status=204, codes=codes
+    )
+
+
 # Photos in, answers out
 DETECT = Operation(
     "detect", "POST", "/v1/detect", schemas.DetectAnswer, RECOGNIZE, body=schemas.DetectRequest, images=ONE_IMAGE
@@ -166,9 +175,7 @@ UPDATE_GALLERY = Operation(
     body=schemas.GalleryPatch,
     codes=(*SEARCH, "package_unavailable"),
 )
-DELETE_GALLERY = Operation(
-    "delete_gallery", "DELETE", GALLERY, NoneType, ADMIN, changes=True, unrestricted=True, status=204
-)
+DELETE_GALLERY = _deletion("delete_gallery", GALLERY, ADMIN, unrestricted=True)
 CHECK_GALLERY = Operation("check_gallery", "GET", f"{GALLERY}/check", schemas.GalleryCheck, ADMIN)
 IMPORT_FACES = Operation(
     "import",
@@ -213,9 +220,7 @@ SHOW_REVIEW = Operation(
 DISMISS_FINDING = Operation(
     "dismiss_finding", "POST", f"{FINDING}/dismiss", NoneType, ENROLL, changes=True, status=204, codes=NO_FINDING
 )
-REOPEN_FINDING = Operation(
-    "reopen_finding", "DELETE", f"{FINDING}/dismiss", NoneType, ENROLL, changes=True, status=204, codes=NO_FINDING
-)
+REOPEN_FINDING = _deletion("reopen_finding", f"{FINDING}/dismiss", ENROLL, NO_FINDING)
 
 # Moving a gallery to another model package
 SHOW_REEMBEDDING = Operation("show_reembedding", "GET", REEMBED, schemas.Reembedding, READ, codes=NO_MOVE)
@@ -286,9 +291,7 @@ UPDATE_SUBJECT = Operation(
     body=schemas.SubjectPatch,
     codes=(*NO_FACE, *SUBJECT_FIELDS),
 )
-DELETE_SUBJECT = Operation(
-    "delete_subject", "DELETE", SUBJECT, NoneType, ENROLL, changes=True, status=204, codes=NO_SUBJECT
-)
+DELETE_SUBJECT = _deletion("delete_subject", SUBJECT, ENROLL, NO_SUBJECT)
 ERASE_SUBJECT = Operation(
     "erase_subject", "POST", f"{SUBJECT}/erase", schemas.Receipt, ADMIN, changes=True, codes=NO_SUBJECT
 )
@@ -304,7 +307,7 @@ MERGE_SUBJECT = Operation(
 )
 LIST_FACES = Operation("list_faces", "GET", FACES, schemas.FacePage, READ, codes=(*NO_SUBJECT, *CURSOR))
 SHOW_FACE = Operation("show_face", "GET", FACE, schemas.StoredFace, READ, codes=NO_FACE)
-DELETE_FACE = Operation("delete_face", "DELETE", FACE, NoneType, ENROLL, changes=True, status=204, codes=NO_FACE)
+DELETE_FACE = _deletion("delete_face", FACE, ENROLL, NO_FACE)
 SHOW_CROP = Operation(
     "show_crop",
     "GET",
@@ -349,15 +352,8 @@ ADD_CORRECTION = Operation(
     images=ONE_IMAGE,
     codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "subject_expired", "invalid_expiry"),
 )
-DELETE_CORRECTION = Operation(
-    "delete_correction",
-    "DELETE",
-    f"{CORRECTIONS}/{{correction}}",
-    NoneType,
-    ENROLL,
-    changes=True,
-    status=204,
-    codes=(*NO_SUBJECT, "correction_not_found"),
+DELETE_CORRECTION = _deletion(
+    "delete_correction", f"{CORRECTIONS}/{{correction}}", ENROLL, (*NO_SUBJECT, "correction_not_found")
 )
 
 # Jobs
@@ -412,9 +408,7 @@ CREATE_KEY = Operation(
     codes=("invalid_key_id", "invalid_id", "invalid_rate", "invalid_expiry", "key_exists"),
 )
 SHOW_KEY = Operation("show_key", "GET", KEY, schemas.Key, ADMIN, unrestricted=True, codes=NO_KEY)
-REVOKE_KEY = Operation(
-    "revoke_key", "DELETE", KEY, NoneType, ADMIN, changes=True, unrestricted=True, status=204, codes=NO_KEY
-)
+REVOKE_KEY = _deletion("revoke_key", KEY, ADMIN, NO_KEY, unrestricted=True)
 ROTATE_KEY = Operation(
     "rotate_key",
     "POST",

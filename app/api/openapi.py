@@ -132,12 +132,8 @@ def _good_response(operation: AnyOperation) -> dict[str, Any]:
         return {"description": operation.file.description, "content": content}
     if not issubclass(operation.answer, BaseModel):
         return {"description": "Done."}
-    model = operation.answer
-    description = (model.__doc__ or "").split("\n")[0] if model.__doc__ else "Done."
-    return {
-        "description": description,
-        "content": {JSON_TYPE: {"example": _example(model)}},
-    }
+    description = (operation.answer.__doc__ or "Done.").split("\n")[0]
+    return {"description": description, "content": {JSON_TYPE: {"example": _example(operation.answer)}}}
 
 
 def _example(model: type[BaseModel]) -> Any:

@@ -1,13 +1,11 @@
 """Every error of the REST interface: one table of codes, one shape.
 
-``{"error": {"code", "message", "details"}, "request_id"}``; `python -m app.api.problems` prints
-the table of docs/reference/errors.md.
+``{"error": {"code", "message", "details"}, "request_id"}``.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -199,7 +197,3 @@ def problems_table() -> str:
 
 def _seconds(value: object) -> float:
     return max(RETRY_AFTER_S, value) if isinstance(value, (int, float)) and math.isfinite(value) else RETRY_AFTER_S
-
-
-if __name__ == "__main__":
-    sys.stdout.write(problems_table() + "\n")

@@ -43,8 +43,11 @@ class WireProtocol(ABC):
         """Return the error in this protocol's form."""
 
     async def authenticate(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
-        """Return what the request's key allows, and where to read the body from. Raises what `Guard.check` does."""
-        return await service.guard.check(Headers(scope=scope), scope["path"], address_of(scope)), receive
+        """Return what the request's key allows, and where to read the body from.
+
+        Raises InvalidInput (``missing_key``), and what `Guard.check` raises.
+        """
+        return await service.guard.check(_key_of(scope), address_of(scope)), receive
 
 
 class OwnProtocol(WireProtocol):
@@ -63,10 +66,10 @@ class OwnProtocol(WireProtocol):
     async def authenticate(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
         if (scope["method"], scope["path"]) != (SIGN_IN.method, SIGN_IN.path):
             return await super().authenticate(scope, receive, service)
-        code, address = required_key(Headers(scope=scope), scope["path"]), address_of(scope)
+        code, address = _key_of(scope), address_of(scope)
         key = await service.guard.attempt(lambda: service.codes.spend(code), address)
         scope["signed_in_key"] = key
-        return await service.guard.check_key(key, address), receive
+        return await service.guard.check(key, address), receive
 
     def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:
         found = answer_problem(error, request_id)
@@ -82,6 +85,10 @@ def protocol_of(scope: Scope) -> WireProtocol:
     """Return the first of ``app.state.protocols`` that speaks the request; our own if none does."""
     others: tuple[WireProtocol, ...] = getattr(scope["app"].state, "protocols", ())
     return next((protocol for protocol in others if protocol.speaks(scope)), OWN)
+
+
+def _key_of(scope: Scope) -> str:
+    return required_key(Headers(scope=scope), scope["path"])
 
 
 def callers_of(key_id: str, scope: Scope) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
+from functools import wraps
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI
@@ -11,9 +12,10 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from app.api import openapi
+from app.api.dependencies import Service
 from app.api.operation import AnyOperation, OperationTable
 
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[object]])
+Handler = TypeVar("Handler", bound=Callable[..., object])
 
 
 class Router:
@@ -27,7 +29,7 @@ class Router:
     def handles(
         self, operation: AnyOperation, responses: openapi.Responses | None = None, **extra: Any
     ) -> Callable[[Handler], Handler]:
-        """Make the decorated coroutine the operation's handler.
+        """Make the decorated function the operation's handler. One that isn't a coroutine runs in a worker thread.
 
         The first line of its docstring is the operation's summary, the rest its description.
         ``responses`` are further ones, ``extra`` goes to FastAPI.
@@ -42,7 +44,7 @@ class Router:
             summary, _, description = (inspect.getdoc(handler) or "").partition("\n")
             self.routes.add_api_route(
                 operation.path,
-                handler,
+                handler if inspect.iscoroutinefunction(handler) else _in_worker(handler),
                 methods=[operation.method],
                 status_code=operation.status,
                 tags=[self.tag],
@@ -55,6 +57,16 @@ class Router:
             return handler
 
         return bind
+
+
+def _in_worker(handler: Callable[..., object]) -> Callable[..., Awaitable[object]]:
+    """Return a coroutine with the same parameters that runs the handler in a worker thread of its ``service``."""
+
+    @wraps(handler)
+    async def run(service: Service, **given: object) -> object:
+        return await service.run(lambda: handler(service=service, **given))
+
+    return run
 
 
 def add_routers(app: FastAPI, routers: Iterable[Router]) -> None:

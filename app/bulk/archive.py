@@ -13,20 +13,18 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from sqlalchemy.engine import Connection
 
 from app.bulk import json_lines, npy
-from app.bulk.import_batch import Batch, BulkContext, Upload, face_of, gallery_of, refuse
+from app.bulk.import_batch import Batch, BulkContext, Row, Upload, face_of, gallery_of, refuse
 from app.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine, SubjectLine
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader, SealedWriter, read_sealed
@@ -55,8 +53,6 @@ MAX_MANIFEST = 64 * 1024
 ROWS_AT_ONCE = 1_000
 WRITTEN_AT_ONCE = 5_000
 T = TypeVar("T")
-Note: TypeAlias = Callable[[Connection], None]
-"""Writes to the database in a transaction of somebody else's."""
 
 
 class _Document(BaseModel):
@@ -102,61 +98,50 @@ def export_gallery(tools: BulkContext, job: Running) -> None:
     if secret is None:
         raise Unusable("The key of the job's file is gone.", code="upload_missing")
     with ExitStack() as stack:
-        written = _write_parts(tools, job, secret, stack)
+
+        def begin() -> SealedWriter:
+            writer = SealedWriter(tools.files.draft(), secret)
+            stack.callback(writer.abort)
+            return writer
+
+        written = _write_parts(tools, job, begin)
         if written is None:
             return
         gallery, parts = written
         manifest = _manifest(tools, gallery, job, parts)
         signature = _sign(tools.signer, manifest)
-        whole = _Part(MANIFEST, tools.files.draft(), secret)
-        stack.callback(whole.remove)
+        whole = begin()
         for name, content in ((MANIFEST, manifest), (SIGNATURE, signature)):
-            whole.writer.write(header(name, len(content)) + content + padding(len(content)))
-        for part in parts:
-            whole.writer.write(header(part.name, part.writer.size))
+            whole.write(header(name, len(content)) + content + padding(len(content)))
+        for name, part in parts.items():
+            whole.write(header(name, part.size))
             for piece in read_sealed(part.path, Sealer([secret])):
-                whole.writer.write(piece)
-            whole.writer.write(padding(part.writer.size))
+                whole.write(piece)
+            whole.write(padding(part.size))
             if job.cancelled:
                 return
-        whole.writer.write(TAR_END)
-        whole.writer.finish(tools.files.result(job.job.id))
-        job.result = Result(whole.writer.size, whole.writer.sha256, MEDIA_TYPE, f"{gallery.id}.tar")
-
-
-class _Part:
-    """A file of the archive before it is put there."""
-
-    def __init__(self, name: str, path: Path, secret: bytes) -> None:
-        self.name = name
-        self.path = path
-        self.writer = SealedWriter(path, secret)
-
-    def remove(self) -> None:
-        self.writer.abort()
+        whole.write(TAR_END)
+        whole.finish(tools.files.result(job.job.id))
+        job.result = Result(whole.size, whole.sha256, MEDIA_TYPE, f"{gallery.id}.tar")
 
 
 def _write_parts(
-    tools: BulkContext, job: Running, secret: bytes, stack: ExitStack
-) -> tuple[Gallery, Sequence[_Part]] | None:
+    tools: BulkContext, job: Running, begin: Callable[[], SealedWriter]
+) -> tuple[Gallery, Mapping[str, SealedWriter]] | None:
     """Write the files of the archive. Return them with the gallery as of that moment, or None if cancelled."""
     crops = bool(job.params["crops"])
-    names = (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))
-    parts = []
-    for name in names:
-        parts.append(_Part(name, tools.files.draft(), secret))
-        stack.callback(parts[-1].remove)
+    parts = {name: begin() for name in (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))}
     with tools.galleries.store.everything(gallery_of(tools, job), crops=crops) as found:
         for subjects in _chunks(found.subjects, ROWS_AT_ONCE):
-            parts[0].writer.write(b"".join(json_lines.write(asdict(one)) for one in subjects))
-        parts[2].writer.write(npy.head(found.counts.faces, found.gallery.dimension))
+            parts[SUBJECTS].write(b"".join(json_lines.write(asdict(one)) for one in subjects))
+        parts[TEMPLATES].write(npy.head(found.counts.faces, found.gallery.dimension))
         done = 0
         job.progress(0, found.counts.faces)
         for rows in _chunks(found.faces, ROWS_AT_ONCE):
-            parts[1].writer.write(b"".join(json_lines.write(_face_line(one)) for one in rows))
-            parts[2].writer.write(b"".join(one.template for one in rows))
+            parts[FACES].write(b"".join(json_lines.write(_face_line(one)) for one in rows))
+            parts[TEMPLATES].write(b"".join(one.template for one in rows))
             if crops:
-                parts[3].writer.write(b"".join(one.crop or b"" for one in rows))
+                parts[CROPS].write(b"".join(one.crop or b"" for one in rows))
             done += len(rows)
             job.progress(done)
             if job.cancelled:
@@ -167,11 +152,10 @@ def _write_parts(
     dismissals = map(asdict, tools.reviews.read_dismissals(found.gallery))
     for name, lines in ((CORRECTIONS, list(corrections)), (DISMISSALS, list(dismissals))):
         if lines:
-            parts.append(_Part(name, tools.files.draft(), secret))
-            stack.callback(parts[-1].remove)
-            parts[-1].writer.write(b"".join(map(json_lines.write, lines)))
-    for part in parts:
-        part.writer.finish()
+            parts[name] = begin()
+            parts[name].write(b"".join(map(json_lines.write, lines)))
+    for part in parts.values():
+        part.finish()
     job.checkpoint({})
     return found.gallery, parts
 
@@ -195,7 +179,7 @@ def _face_line(one: BulkFace) -> dict[str, Any]:
     }
 
 
-def _manifest(tools: BulkContext, gallery: Gallery, job: Running, parts: Sequence[_Part]) -> bytes:
+def _manifest(tools: BulkContext, gallery: Gallery, job: Running, parts: Mapping[str, SealedWriter]) -> bytes:
     document = Manifest(
         format=FORMAT,
         version=VERSION,
@@ -210,7 +194,7 @@ def _manifest(tools: BulkContext, gallery: Gallery, job: Running, parts: Sequenc
         liveness=gallery.liveness,
         subjects=job.counts["subjects"],
         faces=job.counts["faces"],
-        members=[Member(name=part.name, size=part.writer.size, sha256=part.writer.sha256) for part in parts],
+        members=[Member(name=name, size=part.size, sha256=part.sha256) for name, part in parts.items()],
     )
     return json.dumps(document.model_dump(), ensure_ascii=False, indent=1).encode()
 
@@ -238,31 +222,46 @@ def import_archive(tools: BulkContext, job: Running) -> None:
         names = {one.name for one in manifest.members}
         extra = {"crops": CROPS in names} | {name: 0 for name in (CORRECTIONS, DISMISSALS) if name in names}
         job.checkpoint({"subjects": 0, "faces": 0, "first_subject": manifest.faces} | extra)
-    _import_subjects(tools, job, upload, gallery)
+    write = partial(_write_subjects, tools, job, gallery)
+    _import_lines(job, upload, SUBJECTS, "subjects", write, at_once=WRITTEN_AT_ONCE)
     if not job.cancelled:
         _import_faces(tools, job, upload, gallery)
-    if not job.cancelled and CORRECTIONS in job.saved:
-        _import_lines(job, upload, CORRECTIONS, partial(_restore_corrections, tools, job, gallery))
-    if not job.cancelled and DISMISSALS in job.saved:
-        _import_lines(job, upload, DISMISSALS, partial(_restore_dismissals, tools, gallery))
+    for name, restore in ((CORRECTIONS, _restore_corrections), (DISMISSALS, _restore_dismissals)):
+        if not job.cancelled and name in job.saved:
+            _import_lines(job, upload, name, name, partial(restore, tools, job, gallery))
 
 
-def _import_subjects(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
-    at = int(job.saved["subjects"])
-    found = islice(json_lines.split(upload.member(SUBJECTS).pieces()), at, None)
+def _import_lines(
+    job: Running,
+    upload: Upload,
+    name: str,
+    saved_as: str,
+    write: Callable[[list[bytes], dict[str, Any]], None],
+    *,
+    at_once: int = ROWS_AT_ONCE,
+) -> None:
+    """Read a file of lines; `write` takes some of them, and what the job then has to save in the same transaction."""
+    at = int(job.saved[saved_as])
+    found = islice(json_lines.split(upload.member(name).pieces()), at, None)
     weighed = ((line, len(line) * json_lines.PARSED_WEIGHT) for line in found)
-    for lines in json_lines.batches(weighed, WRITTEN_AT_ONCE):
-        batch = Batch()
-        for place, line in enumerate(lines):
-            subject = _subject(json_lines.parse(line, SubjectLine))
-            item = int(job.saved.get("first_subject", 0)) + at + place  # the report numbers the faces first
-            if (kept := _visible(tools, job, item, subject)) is not None:
-                batch.subjects.append(kept)
+    for lines in json_lines.batches(weighed, at_once):
         at += len(lines)
-        job.progress(at)
-        batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "subjects": at})
+        write(lines, {**job.saved, saved_as: at})
         if job.cancelled:
             return
+
+
+def _write_subjects(
+    tools: BulkContext, job: Running, gallery: Gallery, lines: list[bytes], saved: dict[str, Any]
+) -> None:
+    batch = Batch()
+    first = int(job.saved.get("first_subject", 0)) + job.saved["subjects"]  # the report numbers the faces first
+    for item, line in enumerate(lines, first):
+        subject = _subject(json_lines.parse(line, SubjectLine))
+        if (kept := _visible(tools, job, item, subject)) is not None:
+            batch.subjects.append(kept)
+    job.progress(saved["subjects"])
+    batch.write(tools, job, gallery, gallery.embedder, saved)
 
 
 def _subject(line: SubjectLine) -> BulkSubject:
@@ -310,7 +309,7 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
                 refuse(job, at + place, name, error)
                 continue
             face = face_of(one, vectors[place].astype("<f4").tobytes(), kept)
-            batch.add(at + place, name, face, vectors[place])
+            batch.rows.append(Row(at + place, name, face, vectors[place]))
         at += len(faces)
         job.progress(int(job.saved["subjects"]) + at)
         batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "faces": at})
@@ -318,27 +317,19 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
             return
 
 
-def _import_lines(job: Running, upload: Upload, name: str, restore: Callable[[list[bytes], Note], None]) -> None:
-    """Read a file of lines; `restore` adds some of them and calls the note in the same transaction."""
-    at = int(job.saved[name])
-    found = islice(json_lines.split(upload.member(name).pieces()), at, None)
-    weighed = ((line, len(line) * json_lines.PARSED_WEIGHT) for line in found)
-    for lines in json_lines.batches(weighed, ROWS_AT_ONCE):
-        at += len(lines)
-        restore(lines, partial(job.checkpoint, {**job.saved, name: at}))
-        if job.cancelled:
-            return
-
-
-def _restore_corrections(tools: BulkContext, job: Running, gallery: Gallery, lines: list[bytes], note: Note) -> None:
+def _restore_corrections(
+    tools: BulkContext, job: Running, gallery: Gallery, lines: list[bytes], saved: dict[str, Any]
+) -> None:
     some = [_correction(json_lines.parse(line, CorrectionLine), gallery) for line in lines]
     job.counts["corrections"] += len(some)
-    tools.corrections.restore(gallery, some, note)
+    tools.corrections.restore(gallery, some, partial(job.checkpoint, saved))
 
 
-def _restore_dismissals(tools: BulkContext, gallery: Gallery, lines: list[bytes], note: Note) -> None:
+def _restore_dismissals(
+    tools: BulkContext, job: Running, gallery: Gallery, lines: list[bytes], saved: dict[str, Any]
+) -> None:
     some = [Dismissal(**json_lines.parse(line, DismissalLine).model_dump()) for line in lines]
-    tools.reviews.restore_dismissals(gallery, some, note)
+    tools.reviews.restore_dismissals(gallery, some, partial(job.checkpoint, saved))
 
 
 def _correction(line: CorrectionLine, gallery: Gallery) -> StoredCorrection:

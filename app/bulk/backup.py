@@ -20,10 +20,9 @@ import hashlib
 import json
 import zlib
 from collections.abc import Collection, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -165,7 +164,7 @@ def restore(
             migrate(connection, str(head.get("revision")))
             try:
                 counts, signer = _fill(connection, lines)
-            except (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.StatementError, KeyError, TypeError) as error:
+            except (sa.exc.StatementError, KeyError, TypeError) as error:
                 raise _invalid("its rows don't fit together") from error
             migrate(connection, "head")
             _check_signer(connection, signer, rings, trust=trust)
@@ -194,12 +193,8 @@ def _own_key(connection: Connection, rings: FoundRings) -> bytes | None:
     """Return the public key of the signing key in the backup, if the keys here open it."""
     query = sa.select(SECRETS.c.sealed).where(SECRETS.c.name == SIGNING_KEY)
     sealed = connection.execute(query).scalar()
-    if sealed is None or rings.secrets is None:
-        return None
-    try:
-        return signing.Signer(rings.secrets.open(bytes(sealed), purpose_of(SIGNING_KEY))).public_key
-    except SealedUnreadable:
-        return None
+    secret = None if sealed is None else _secret(rings, SIGNING_KEY, bytes(sealed))
+    return None if secret is None else signing.Signer(secret).public_key
 
 
 def _check_secrets(connection: Connection, rings: FoundRings, *, without_secrets: bool) -> None:
@@ -210,7 +205,7 @@ def _check_secrets(connection: Connection, rings: FoundRings, *, without_secrets
         connection.execute(sa.delete(SECRETS).where(mine))
         return
     for row in connection.execute(sa.select(SECRETS).where(mine)):
-        if not _opens(rings, row.name, bytes(row.sealed)):
+        if _secret(rings, row.name, bytes(row.sealed)) is None:
             message = (
                 "The keys here don't open the secrets in this backup: put the vault.key there that belongs to it, or "
                 "use --without-secrets if it is lost. Nothing was changed."
@@ -218,11 +213,12 @@ def _check_secrets(connection: Connection, rings: FoundRings, *, without_secrets
             raise SealedUnreadable(message)
 
 
-def _opens(rings: FoundRings, name: str, sealed: bytes) -> bool:
+def _secret(rings: FoundRings, name: str, sealed: bytes) -> bytes | None:
+    """Return a secret; None if the keys here don't open it."""
     try:
-        return rings.secrets is not None and rings.secrets.open(sealed, purpose_of(name)) is not None
+        return None if rings.secrets is None else rings.secrets.open(sealed, purpose_of(name))
     except SealedUnreadable:
-        return False
+        return None
 
 
 def _is_empty(connection: Connection) -> bool:
@@ -362,24 +358,11 @@ class _Lines:
             raise _invalid("it is damaged, truncated, or not a backup") from error
 
 
-def _opened(path: Path) -> closing[gzip.GzipFile]:
+def _opened(path: Path) -> gzip.GzipFile:
     try:
-        file: BinaryIO = path.open("rb")
+        return gzip.GzipFile(path, "rb")
     except OSError as error:
         raise FileMissing(f"{path}: {error.strerror}") from None
-    return closing(_Owning(file))
-
-
-class _Owning(gzip.GzipFile):
-    """Closes the file that it reads from."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(fileobj=file, mode="rb")
-        self._owned = file
-
-    def close(self) -> None:
-        super().close()
-        self._owned.close()
 
 
 def _invalid(why: str) -> InvalidInput:

@@ -24,6 +24,7 @@ from app.jobs.runner import Running
 from app.recognition.corrections import Corrections
 from app.recognition.duplicate_check import Findings
 from app.recognition.operations import Operations
+from app.recognition.results import reasons_of
 from app.review.store import Reviews
 from app.types import Box, Template, Vector
 
@@ -68,31 +69,34 @@ class Upload:
         raise InvalidInput(f"The archive has no {' or '.join(names)}.", code="invalid_archive")
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A face to write, with its vector, and its number within the job and its name there."""
+
+    item: int
+    name: str
+    face: BulkFace
+    vector: Vector
+
+
 @dataclass(slots=True)
 class Batch:
-    """The content of one transaction; ``items`` are the faces' numbers within the job, and their names there."""
+    """The content of one transaction."""
 
     subjects: list[BulkSubject] = field(default_factory=list)
-    faces: list[BulkFace] = field(default_factory=list)
-    vectors: list[Vector] = field(default_factory=list)
-    items: list[tuple[int, str]] = field(default_factory=list)
-
-    def add(self, item: int, name: str, face: BulkFace, vector: Vector) -> None:
-        self.items.append((item, name))
-        self.faces.append(face)
-        self.vectors.append(vector)
+    rows: list[Row] = field(default_factory=list)
 
     def write(self, tools: BulkContext, job: Running, gallery: Gallery, package: str, saved: dict[str, Any]) -> None:
         """Write the faces and the job's progress in one transaction, after the look that the job asks for."""
         found = self._look(tools, job, gallery, package)
 
         def report() -> None:
-            for (item, name), one in found:
+            for row, one in found:
                 if one.error is not None:
                     enter = job.refuse if one.refused else job.warn
-                    enter(item, name, one.error.code, one.error.message, _whom(one))
+                    enter(row.item, row.name, one.error.code, one.error.message, _whom(one))
 
-        if not self.faces and not self.subjects:
+        if not self.rows and not self.subjects:
             report()
             job.checkpoint(saved)
             return
@@ -101,34 +105,24 @@ class Batch:
             job.counts["enrolled"] += written.faces
             job.counts["new_subjects"] += written.subjects
             for place in written.taken:
-                item, name = self.items[place]
-                job.refuse(item, name, "face_exists", "A face with this id exists already.")
+                row = self.rows[place]
+                job.refuse(row.item, row.name, "face_exists", "A face with this id exists already.")
             report()
             job.checkpoint(saved, connection)
 
-        vectors = np.stack(self.vectors) if self.vectors else np.empty((0, gallery.dimension), np.float32)
-        tools.galleries.write_many(gallery.id, self.subjects, self.faces, vectors, package, also=also)
+        vectors = np.stack([row.vector for row in self.rows]) if self.rows else np.empty((0, gallery.dimension), "f4")
+        faces = [row.face for row in self.rows]
+        tools.galleries.write_many(gallery.id, self.subjects, faces, vectors, package, also=also)
 
-    def _look(
-        self, tools: BulkContext, job: Running, gallery: Gallery, package: str
-    ) -> list[tuple[tuple[int, str], Findings]]:
+    def _look(self, tools: BulkContext, job: Running, gallery: Gallery, package: str) -> list[tuple[Row, Findings]]:
         """Return what the faces resemble; leave out those that are refused, and subjects that have no others here."""
         policy: OnConflict = job.params.get("on_conflict", "allow")  # jobs of earlier versions have none
-        faces = [
-            (face.subject, Template(vector, package)) for face, vector in zip(self.faces, self.vectors, strict=True)
-        ]
-        findings = tools.operations.look(gallery, faces, policy)
-        found = list(zip(self.items, findings, strict=True))
-        good = [place for place, one in enumerate(findings) if not one.refused]
-        if len(good) < len(self.faces):
-            refused = {face.subject for face, one in zip(self.faces, findings, strict=True) if one.refused}
-            self.items, self.faces, self.vectors = (
-                [self.items[place] for place in good],
-                [self.faces[place] for place in good],
-                [self.vectors[place] for place in good],
-            )
-            left = {face.subject for face in self.faces}
-            self.subjects = [one for one in self.subjects if one.id in left or one.id not in refused]
+        faces = [(row.face.subject, Template(row.vector, package)) for row in self.rows]
+        found = list(zip(self.rows, tools.operations.look(gallery, faces, policy), strict=True))
+        refused = {row.face.subject for row, one in found if one.refused}
+        self.rows = [row for row, one in found if not one.refused]
+        left = {row.face.subject for row in self.rows}
+        self.subjects = [one for one in self.subjects if one.id in left or one.id not in refused]
         return found
 
 
@@ -145,10 +139,7 @@ def gallery_of(tools: BulkContext, job: Running) -> Gallery:
 
 def refuse(job: Running, item: int, name: str, error: InvalidInput) -> None:
     """Add an item to the job's report of rejected items."""
-    reasons = error.details.get("reasons", [])
-    job.refuse(
-        item, name, error.code, error.message, [str(one) for one in reasons] if isinstance(reasons, list) else ()
-    )
+    job.refuse(item, name, error.code, error.message, reasons_of(error))
 
 
 def face_of(line: FaceLine, template: bytes, crop: bytes | None = None) -> BulkFace:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -18,20 +17,13 @@ from app.types import Reason
 
 MAX_LINE = 1024 * 1024
 BATCH_WEIGHT = 64 * 1024 * 1024
-"""Bytes of memory that a batch of parsed lines may take, about, with their crops."""
+"""Bytes of memory that a batch may take, about: photos, or parsed lines with their crops."""
 PARSED_WEIGHT = 25
 """Bytes of memory for each byte of a line, at most: `{},` of three bytes becomes an object of 64 and its reference."""
 QUALITY_UNKNOWN = 50.0
 """Quality of a template that comes without one: the middle of the scale."""
 MAX_SIDE = 2**31 - 1
 """Largest integer that every database stores."""
-_HEX_ID = re.compile("[0-9a-f]{32}")
-
-
-def _hex_id(value: str) -> str:
-    if not _HEX_ID.fullmatch(value):
-        raise ValueError("an id has 32 hexadecimal digits")
-    return value
 
 
 def _time(value: str) -> str:
@@ -42,6 +34,7 @@ def _time(value: str) -> str:
     return utc_text(time)
 
 
+HexId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 Time = Annotated[str, Field(max_length=40), AfterValidator(_time)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -64,7 +57,7 @@ class PhotoLine(Line):
 class OriginLine(Line):
     """The photo that a face was found in, as `app.gallery.records.Origin`."""
 
-    image_id: Annotated[str, AfterValidator(_hex_id)]
+    image_id: HexId
     width: int = Field(ge=1, le=MAX_SIDE)
     height: int = Field(ge=1, le=MAX_SIDE)
     score: float = Field(ge=0, le=1, allow_inf_nan=False)
@@ -80,7 +73,7 @@ class FaceLine(Line):
     quality: float = Field(default=QUALITY_UNKNOWN, ge=0, le=100, allow_inf_nan=False)
     reasons: list[Reason] = []
     box: tuple[Number, Number, Number, Number] = (0.0, 0.0, 0.0, 0.0)
-    face_id: Annotated[str, AfterValidator(_hex_id)] | None = None
+    face_id: HexId | None = None
     created_at: Time | None = None
     crop: int | None = Field(default=None, ge=0, le=CROP_LIMITS.max_bytes)
     origin: OriginLine | None = None
@@ -99,13 +92,13 @@ class SubjectLine(Line):
     updated_at: Time
     expires_at: Time | None = None
     consent: ConsentLine | None = None
-    cover: Annotated[str, AfterValidator(_hex_id)] | None = None
+    cover: HexId | None = None
 
 
 class CorrectionLine(Line):
     """A probe that is not the subject: template and crop in base64."""
 
-    id: Annotated[str, AfterValidator(_hex_id)]
+    id: HexId
     subject: str
     template: Base64Bytes
     crop: Annotated[Base64Bytes, Field(max_length=CROP_LIMITS.max_bytes)] | None
@@ -117,8 +110,8 @@ class DismissalLine(Line):
     """A finding of a review that was called right."""
 
     kind: Kind
-    face_id: Annotated[str, AfterValidator(_hex_id)]
-    other_face_id: Annotated[str, AfterValidator(_hex_id)] | None
+    face_id: HexId
+    other_face_id: HexId | None
     created_at: Time
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.bulk import json_lines
-from app.bulk.import_batch import Batch, BulkContext, Upload, gallery_of, refuse
+from app.bulk.import_batch import Batch, BulkContext, Row, Upload, gallery_of, refuse
 from app.bulk.json_lines import PhotoLine
 from app.bulk.tar_stream import Entry
 from app.errors import ImageTooLarge, InvalidInput
@@ -26,7 +26,6 @@ from app.recognition.operations import retried
 PEOPLE = "people.jsonl"
 """The subjects of photos whose folder doesn't name them."""
 PHOTOS_AT_ONCE = 16
-BYTES_AT_ONCE = 64 * 1024 * 1024
 MAX_PEOPLE_BYTES = 64 * 1024 * 1024
 MAX_PEOPLE = 1_000_000
 """Lines of `people.jsonl`, which is held in memory: 64 MiB of text and about 200 bytes a line."""
@@ -64,16 +63,14 @@ def import_photos(tools: BulkContext, job: Running) -> None:
         job.checkpoint({"next": 0})
     examine = partial(_examine, tools, gallery, QualityLevel(job.params["quality"]), people)
     with ThreadPoolExecutor(tools.threads, thread_name_prefix="import") as pool:
-        for photos in _batches(upload, job.saved["next"], tools.max_image_bytes):
-            found = list(zip(photos, pool.map(examine, photos), strict=True))
-            for photo, one in found:
-                if isinstance(one, InvalidInput):
-                    refuse(job, photo.item, photo.name, one)
-            good = [
-                Found(photo, _subject(photo.name, people), one)
-                for photo, one in found
-                if not isinstance(one, InvalidInput)
-            ]
+        weighed = _weighed(upload, job.saved["next"], tools.max_image_bytes)
+        for photos in json_lines.batches(weighed, PHOTOS_AT_ONCE):
+            good: list[Found] = []
+            for photo, found in zip(photos, pool.map(examine, photos), strict=True):
+                if isinstance(found, Found):
+                    good.append(found)
+                else:
+                    refuse(job, photo.item, photo.name, found)
             last = photos[-1].item + 1
             job.progress(last)
             retried(_write)(tools, job, gallery, good, last)
@@ -91,19 +88,20 @@ def _write(tools: BulkContext, job: Running, gallery: Gallery, good: Sequence[Fo
         package = face.template.package
         batch.subjects.append(one.subject)
         kept = bulk_face(one.subject.id, face, crop_to_keep(gallery, face))
-        batch.add(one.photo.item, one.photo.name, kept, face.template.vector)
+        batch.rows.append(Row(one.photo.item, one.photo.name, kept, face.template.vector))
     batch.write(tools, job, gallery, package, {"next": last})
 
 
 def _examine(
     tools: BulkContext, gallery: Gallery, level: QualityLevel, people: Mapping[str, bytes], photo: Photo
-) -> NewFace | InvalidInput:
+) -> Found | InvalidInput:
     """Return the face to enroll, or why there is none."""
     if photo.problem is not None:
         return photo.problem
     try:
-        tools.galleries.store.check_subject(_subject(photo.name, people))
-        return tools.operations.examine(gallery.id, photo.content, level)
+        subject = _subject(photo.name, people)
+        tools.galleries.store.check_subject(subject)
+        return Found(photo, subject, tools.operations.examine(gallery.id, photo.content, level))
     except InvalidInput as error:
         return error
 
@@ -148,21 +146,12 @@ def _photos(upload: Upload) -> Iterator[tuple[int, Entry]]:
             item += 1
 
 
-def _batches(upload: Upload, begin: int, max_image_bytes: int) -> Iterator[list[Photo]]:
-    """Yield PHOTOS_AT_ONCE photos at a time, or fewer beyond BYTES_AT_ONCE."""
-    batch: list[Photo] = []
-    held = 0
+def _weighed(upload: Upload, begin: int, max_image_bytes: int) -> Iterator[tuple[Photo, int]]:
+    """Yield the photos from that one on, with the bytes that they hold."""
     for item, entry in _photos(upload):
-        if item < begin:
-            continue
-        photo = _read(item, entry, max_image_bytes)
-        batch.append(photo)
-        held += len(photo.content)
-        if len(batch) == PHOTOS_AT_ONCE or held > BYTES_AT_ONCE:
-            yield batch
-            batch, held = [], 0
-    if batch:
-        yield batch
+        if item >= begin:
+            photo = _read(item, entry, max_image_bytes)
+            yield photo, len(photo.content)
 
 
 def _read(item: int, entry: Entry, max_image_bytes: int) -> Photo:

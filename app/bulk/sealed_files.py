@@ -26,7 +26,8 @@ class SealedWriter:
     """
 
     def __init__(self, path: Path, secret: bytes, limit: int | None = None) -> None:
-        self._path = path
+        self.path = path
+        self.secret = secret
         self._limit = limit
         self._queue: queue.Queue[bytes | None] = queue.Queue(WAITING)
         self._error: OSError | None = None
@@ -58,14 +59,14 @@ class SealedWriter:
         self._thread.join()
         self._check()
         if target is not None:
-            self._path.replace(target)
+            self.path.replace(target)
 
     def abort(self) -> None:
         """Stop writing and delete the file."""
         self._aborted = True
         self._queue.put(None)
         self._thread.join()
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
     def _check(self) -> None:
         if self._error is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -43,28 +43,22 @@ class ImportTerms:
     on_conflict: OnConflict | None = None
 
 
-class Arrival:
-    """An upload being received, encrypted with a key that only its job's row will hold."""
-
-    def __init__(self, tools: BulkContext) -> None:
-        self.secret = new_key()
-        self.writer = SealedWriter(tools.files.draft(), self.secret, tools.max_bytes)
-
-
 class BulkService:
-    """Creates the jobs of imports and exports. `wake` makes the runner look for a new job at once."""
+    """Creates the jobs of imports and exports."""
 
-    def __init__(self, context: BulkContext, jobs: JobStore, wake: Callable[[], None]) -> None:
+    def __init__(self, context: BulkContext, jobs: JobStore) -> None:
         self._context = context
         self._jobs = jobs
-        self._wake = wake
 
     def works(self) -> dict[str, Work]:
         """Return the work that the runner does, by kind of job."""
-        return {IMPORT: partial(_import, self._context), EXPORT: partial(export_gallery, self._context)}
+        return {
+            IMPORT: lambda job: _IMPORTS[job.params["content"]](self._context, job),
+            EXPORT: partial(export_gallery, self._context),
+        }
 
-    def receive(self, gallery_id: str, terms: ImportTerms) -> tuple[Gallery, Arrival]:
-        """Begin to receive an upload.
+    def receive(self, gallery_id: str, terms: ImportTerms) -> tuple[Gallery, SealedWriter]:
+        """Begin to receive an upload, encrypted with a key that only its job's row will hold.
 
         Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``, ``two_packages``, Unusable
         ``upload_not_kept``."""
@@ -77,43 +71,33 @@ class BulkService:
         ):  # photos are embedded here, with both packages
             raise two_packages(gallery.id)
         try:
-            return gallery, Arrival(self._context)
+            return gallery, SealedWriter(self._context.files.draft(), new_key(), self._context.max_bytes)
         except OSError as error:
             raise Unusable(f"The upload can't be stored: {error.strerror}", code="upload_not_kept") from None
 
-    def begin_import(self, gallery: Gallery, terms: ImportTerms, arrival: Arrival, who: str) -> Job:
+    def begin_import(self, gallery: Gallery, terms: ImportTerms, upload: SealedWriter, who: str) -> Job:
         """Create the job of an import. Raises InvalidInput ``empty_upload``, NotFound ``gallery_not_found``."""
-        if not arrival.writer.size:
+        if not upload.size:
             raise InvalidInput("The upload is empty.", code="empty_upload")
         job_id = new_job_id()
         target = self._context.files.upload(job_id)
-        arrival.writer.finish(target)
-        params = {
-            "content": terms.content,
-            "quality": terms.quality,
-            "package": terms.package,
-            "normalize": terms.normalize,
-            "trust": terms.trust or "",
-            "on_conflict": terms.on_conflict or (gallery.on_conflict if terms.content == "photos" else "allow"),
-        }
+        upload.finish(target)
+        policy = terms.on_conflict or (gallery.on_conflict if terms.content == "photos" else "allow")
+        params = asdict(terms) | {"trust": terms.trust or "", "on_conflict": policy}
         try:
-            job = self._jobs.create(
-                IMPORT, gallery, params, who=who, place=self._context.files.place, secret=arrival.secret, job_id=job_id
+            return self._jobs.create(
+                IMPORT, gallery, params, who=who, place=self._context.files.place, secret=upload.secret, job_id=job_id
             )
         except BaseException:
             target.unlink(missing_ok=True)
             raise
-        self._wake()
-        return job
 
     def begin_export(self, gallery_id: str, who: str, *, crops: bool) -> Job:
         """Create the job of an export. Raises NotFound ``gallery_not_found``."""
         gallery = self._context.galleries.store.gallery(gallery_id)
-        job = self._jobs.create(
+        return self._jobs.create(
             EXPORT, gallery, {"crops": crops}, who=who, place=self._context.files.place, secret=new_key()
         )
-        self._wake()
-        return job
 
     def result(self, job: Job) -> Iterator[bytes]:
         """Yield the file that the job has made. Raises NotFound ``result_not_found``."""
@@ -125,7 +109,3 @@ class BulkService:
             message = "The job's file is in the data folder of another server: ask that server."
             raise NotFound(message, code="result_not_found", job=job.id)
         return read_sealed(path, Sealer([secret]))
-
-
-def _import(tools: BulkContext, job: Running) -> None:
-    _IMPORTS[job.params["content"]](tools, job)

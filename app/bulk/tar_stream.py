@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import lzma
 import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -214,12 +214,10 @@ class _Limited:
         return piece
 
 
-class _reading:  # noqa: N801 (a context manager, used as a word)
-    """Turns errors of tarfile and zlib into InvalidInput."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, tarfile.TarError | zlib.error | lzma.LZMAError | EOFError | ValueError | OverflowError):
-            raise InvalidInput("This is not a tar archive, or it is damaged.", code="invalid_archive") from error
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Turn errors of tarfile and zlib into InvalidInput."""
+    try:
+        yield
+    except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError) as error:
+        raise InvalidInput("This is not a tar archive, or it is damaged.", code="invalid_archive") from error

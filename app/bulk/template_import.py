@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from app.bulk import json_lines
-from app.bulk.import_batch import Batch, BulkContext, Upload, face_of, gallery_of, refuse
+from app.bulk.import_batch import Batch, BulkContext, Row, Upload, face_of, gallery_of, refuse
 from app.bulk.json_lines import FaceLine
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader
@@ -73,7 +73,7 @@ def _add(
         return InvalidInput("The template is not a vector of length 1.", code="invalid_template")
     if line.name is not None or line.metadata is not None:
         batch.subjects.append(subject)
-    batch.add(item, line.subject, face_of(line, vector.astype("<f4").tobytes()), vector)
+    batch.rows.append(Row(item, line.subject, face_of(line, vector.astype("<f4").tobytes()), vector))
     return None
 
 

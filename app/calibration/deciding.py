@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from app.calibration.operating_points import LEAST_RISE
 from app.inference.manifest import Calibration, Point
 from app.inference.thresholds import Thresholds
 
@@ -9,8 +12,6 @@ FLOOR_FACTOR = 10**0.5
 """A gallery's threshold is never laxer than the package's at so many times the FMR, unless an admin says so: half a
 decade, the distance of the measured rates. The two populations that SFace was measured on (CelebA and LFW) differ by a
 factor of 1.7 to 2.9 at one threshold: more than that is rather an error in the gallery than another population."""
-LEAST_RISE = 1e-6
-"""Between two thresholds, as in the manifest."""
 
 
 def floor_of(package: Thresholds, fmr: float, *, allow_laxer: bool = False) -> float | None:
@@ -30,19 +31,16 @@ def deciding(package: Thresholds, own: Calibration, *, allow_laxer: bool) -> Thr
 
     Below its lowest rate the package's points decide, each at least as strict as the gallery's strictest.
     """
+    floored = [(point, floor_of(package, point.fmr, allow_laxer=allow_laxer)) for point in own.points]
+    stricter = [(point, None) for point in package.points if point.fmr < own.points[-1].fmr]
     found: list[Point] = []
-    for point in own.points:
-        floor = floor_of(package, point.fmr, allow_laxer=allow_laxer)
-        found.append(_raised(point, max([point.threshold, *_least(found), *([] if floor is None else [floor])])))
-    stricter = [point for point in package.points if point.fmr < own.points[-1].fmr]
-    for point in stricter:
-        found.append(_raised(point, max([point.threshold, *_least(found)])))
+    least = -math.inf
+    for point, floor in [*floored, *stricter]:
+        threshold = max(point.threshold, least, -math.inf if floor is None else floor)
+        found.append(_raised(point, threshold))
+        least = threshold + LEAST_RISE
     kept = tuple(point for point in found if point.threshold <= 1)
     return package.with_gallery(own, own.model_copy(update={"points": kept}))
-
-
-def _least(found: list[Point]) -> list[float]:
-    return [found[-1].threshold + LEAST_RISE] if found else []
 
 
 def _raised(point: Point, threshold: float) -> Point:

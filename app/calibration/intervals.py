@@ -13,7 +13,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
-CONFIDENCE = 0.95
+TAIL = 0.025
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
 
@@ -27,22 +27,21 @@ class Interval:
     high: float
 
 
-def wilson(events: int, trials: int, z: float = Z95) -> Interval:
+def wilson(events: int, trials: int) -> Interval:
     """Return a proportion with Wilson's score interval (JASA 22, 1927): right for plain counts of independent
     trials.
     """
     if trials <= 0:
         return Interval(math.nan, 0.0, 1.0)
-    p = events / trials
+    p, z = events / trials, Z95
     middle = (p + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
     return Interval(p, max(0.0, middle - half), min(1.0, middle + half))
 
 
-def percentile_interval(value: float, samples: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
+def percentile_interval(value: float, samples: ArrayLike) -> Interval:
     """Return ``value`` with the bootstrap's percentile interval."""
-    tail = (1 - confidence) / 2
-    low, high = np.nanquantile(np.asarray(samples, np.float64), [tail, 1 - tail])
+    low, high = np.nanquantile(np.asarray(samples, np.float64), [TAIL, 1 - TAIL])
     return Interval(value, float(low), float(high))
 
 

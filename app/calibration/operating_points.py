@@ -29,7 +29,7 @@ from app.calibration.intervals import (
     weighted_pairs,
     wilson,
 )
-from app.calibration.pairs import AllPairs
+from app.calibration.pairs import AllPairs, Pairs
 from app.inference.manifest import SCORE_BINS, Calibration, Manifest, Point, Scores
 from app.types import Vectors
 
@@ -130,26 +130,24 @@ def measure(
     pairs the FNMR is NaN. ``progress`` takes the rounds done in each step.
     """
     left_out: Bools = np.isin(pairs.top.first * len(people) + pairs.top.second, same.keys)
-    comparisons = pairs.nonmated_count - len(same.keys)
-    kept = pairs.top.score[~left_out]
-    shown = _pairs_of_people(pairs, people, ~left_out)
-    measurable = [rate for rate in rates if shown(allowed_errors(rate, comparisons)) >= LEAST_ERRORS]
-    thresholds = [pairs.threshold(rate, without=left_out, fewer=len(same.keys)) for rate in measurable]
+    kept = pairs.without(left_out, len(same.keys))
+    shown = _pairs_of_people(kept.top, people)
+    measurable = [rate for rate in rates if shown(allowed_errors(rate, kept.nonmated_count)) >= LEAST_ERRORS]
+    at = [(rate, kept.threshold(rate)) for rate in measurable]
     weights = people_weights(int(people.max()) + 1, rounds, seed)
-    at = list(zip(measurable, thresholds, strict=True))
-    samples = _bootstrap(pairs, people, ~left_out, at, weights=weights, progress=progress)
+    samples = _bootstrap(kept, people, at, weights=weights, progress=progress)
     points = []
     for i, (rate, threshold) in enumerate(at):
-        false_matches = int((kept >= threshold).sum())
+        false_matches = int((kept.top.score >= threshold).sum())
         fnmr = _fnmr(threshold, pairs, samples[:, i, 1])
         interval = percentile_interval(threshold, samples[:, i, 0])
         points.append(OperatingPoint(rate, interval, fnmr, false_matches, shown(false_matches)))
-    return Measurement(pairs, tuple(points), left_out, comparisons)
+    return Measurement(pairs, tuple(points), left_out, kept.nonmated_count)
 
 
-def _pairs_of_people(pairs: AllPairs, people: Ints, kept: Bools) -> Callable[[int], int]:
-    """Return what counts the different pairs of people among the so many highest of the pairs ``kept``."""
-    sides = np.sort(np.stack([people[pairs.top.first[kept]], people[pairs.top.second[kept]]]), axis=0)
+def _pairs_of_people(top: Pairs, people: Ints) -> Callable[[int], int]:
+    """Return what counts the different pairs of people among the so many highest pairs."""
+    sides = np.sort(np.stack([people[top.first], people[top.second]]), axis=0)
     _, begins = np.unique(sides[0] * (int(people.max()) + 1) + sides[1], return_index=True)
     begins.sort()
     return lambda highest: int(np.searchsorted(begins, highest))
@@ -170,8 +168,8 @@ def false_match_rates(
     The interval is the bootstrap's over people, and never narrower than Wilson's for independent pairs: few or no
     false matches scatter less in a bootstrap than in the world.
     """
-    top, kept = measured.pairs.top, ~measured.left_out
-    score, first, second = top.score[kept], people[top.first[kept]], people[top.second[kept]]
+    top = measured.pairs.top.only(~measured.left_out)
+    score, first, second = top.score, people[top.first], people[top.second]
     counts = np.searchsorted(-score, [-threshold for threshold in thresholds], side="right")
     faces, samples = np.bincount(people), []
     for weight in people_weights(int(people.max()) + 1, rounds, seed):
@@ -198,7 +196,6 @@ def _fnmr(threshold: float, pairs: AllPairs, samples: Floats) -> Interval:
 def _bootstrap(
     pairs: AllPairs,
     people: Ints,
-    kept: Bools,
     points: Sequence[tuple[float, float]],
     *,
     weights: Ints,
@@ -208,8 +205,7 @@ def _bootstrap(
     with people resampled. ``weights`` (rounds, people) says how often; a pair of people counts weight × weight
     times.
     """
-    score = pairs.top.score[kept]
-    first, second = people[pairs.top.first[kept]], people[pairs.top.second[kept]]
+    score, first, second = pairs.top.score, people[pairs.top.first], people[pairs.top.second]
     order = np.argsort(pairs.mated, kind="stable")
     mated_of = people[pairs.mated_first[order]]
     below = np.searchsorted(pairs.mated[order], [threshold for _, threshold in points], side="left")

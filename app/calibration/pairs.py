@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,10 @@ class Pairs:
     first: Ints
     second: Ints
 
+    def only(self, which: Bools | Ints) -> Pairs:
+        """Return these of the pairs, by a mask or in this order."""
+        return Pairs(self.score[which], self.first[which], self.second[which])
+
 
 @dataclass(frozen=True, slots=True)
 class AllPairs:
@@ -40,26 +44,22 @@ class AllPairs:
     mated_first: Ints
     mated_second: Ints
 
-    def threshold(self, fmr: float, *, without: Bools | None = None, fewer: int = 0) -> float:
+    def threshold(self, fmr: float) -> float:
         """Return the lowest threshold whose FMR does not exceed ``fmr``, from the exact top scores.
 
-        ``without`` (P,) marks top pairs to leave out, ``fewer`` says how many pairs of the whole set that removes.
         Raises ValueError where the kept top scores don't reach down to that rate.
         """
-        scores = self.top.score if without is None else self.top.score[~without]
-        allowed = allowed_errors(fmr, self.nonmated_count - fewer)
-        if allowed >= scores.size:
+        allowed = allowed_errors(fmr, self.nonmated_count)
+        if allowed >= self.top.score.size:
             raise ValueError(f"FMR {fmr:g} lies below the kept scores: lower the floor")
-        return float(np.nextafter(np.float64(scores[allowed]), math.inf))
+        return float(np.nextafter(np.float64(self.top.score[allowed]), math.inf))
 
+    def without(self, left_out: Bools, fewer: int) -> AllPairs:
+        """Return them less the top pairs that ``left_out`` (P,) marks, and less ``fewer`` non-mated pairs in all.
 
-def close_pairs(templates: Vectors, subjects: Ints, floor: float, *, block: int = BLOCK) -> Iterator[Pairs]:
-    """Yield the pairs of different subjects that score ``floor`` or more among (N, D) unit templates, rows i < j.
-
-    ``subjects`` (N,) are any numbers. One `Pairs` a block of rows, in no order.
-    """
-    for start, scores in _upper_blocks(templates, block):
-        yield _where(scores, _different(subjects, start, scores) & (scores >= floor), start, start)
+        The histogram still counts these.
+        """
+        return replace(self, nonmated_count=self.nonmated_count - fewer, top=self.top.only(~left_out))
 
 
 def all_pairs(
@@ -79,41 +79,24 @@ def all_pairs(
     histogram = np.zeros(HISTOGRAM_BINS, np.int64)
     tops: list[Pairs] = []
     mates: list[Pairs] = []
-    for start, scores in _upper_blocks(templates, block):
-        different = _different(who, start, scores)
-        histogram += _histogram(scores[different])
-        tops.append(_where(scores, different & (scores >= floor), start, start))
-        mates.append(_where(scores, _above_diagonal(scores) & ~different, start, start))
-        progress(len(scores))
+    for start in range(0, len(templates), block):
+        scores = templates[start : start + block] @ templates[start:].T  # the rows with all from the first of them on
+        rows, columns = scores.shape
+        once = np.arange(columns) > np.arange(rows)[:, None]
+        mate = who[start : start + rows, None] == who[start:]
+        histogram += _histogram(scores[once & ~mate])
+        tops.append(_pairs(scores, once & ~mate & (scores >= floor), start))
+        mates.append(_pairs(scores, once & mate, start))
+        progress(rows)
     top, mated = _joined(tops), _joined(mates)
-    order = np.argsort(-top.score, kind="stable")
     return AllPairs(
         nonmated_count=int(histogram.sum()),
         histogram=histogram,
-        top=Pairs(top.score[order], top.first[order], top.second[order]),
+        top=top.only(np.argsort(-top.score, kind="stable")),
         mated=mated.score,
         mated_first=mated.first,
         mated_second=mated.second,
     )
-
-
-def _upper_blocks(templates: Vectors, block: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield (start, scores of rows start… with all rows from start on), block by block."""
-    for start in range(0, len(templates), block):
-        yield start, templates[start : start + block] @ templates[start:].T
-
-
-def _above_diagonal(scores: NDArray[np.float32]) -> Bools:
-    """Return which of a block's pairs have their second row after their first."""
-    rows, columns = scores.shape
-    above: Bools = np.arange(columns)[None, :] > np.arange(rows)[:, None]
-    return above
-
-
-def _different(who: Ints, start: int, scores: NDArray[np.float32]) -> Bools:
-    """Return which of a block's pairs are of two people, each pair once."""
-    others: Bools = who[start : start + len(scores), None] != who[None, start:]
-    return _above_diagonal(scores) & others
 
 
 def _histogram(scores: NDArray[np.float32]) -> Ints:
@@ -121,10 +104,10 @@ def _histogram(scores: NDArray[np.float32]) -> Ints:
     return np.bincount(np.clip(index, 0, HISTOGRAM_BINS - 1), minlength=HISTOGRAM_BINS).astype(np.int64)
 
 
-def _where(scores: NDArray[np.float32], mask: Bools, first: int, second: int) -> Pairs:
-    """Return the pairs of a mask over a block whose rows and columns are numbered from ``first`` and ``second``."""
+def _pairs(scores: NDArray[np.float32], mask: Bools, start: int) -> Pairs:
+    """Return the pairs of a mask over a block whose rows and columns are numbered from ``start``."""
     row, column = np.nonzero(mask)
-    return Pairs(scores[row, column], row.astype(np.int64) + first, column.astype(np.int64) + second)
+    return Pairs(scores[row, column], row.astype(np.int64) + start, column.astype(np.int64) + start)
 
 
 def _joined(parts: list[Pairs]) -> Pairs:

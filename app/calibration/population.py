@@ -55,25 +55,34 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Population:
-    """The figures that the pairs of one population support."""
+class Figures:
+    """How a population was measured. A gallery of which a sample was compared has more subjects and faces."""
 
     subjects: int
+    """Those with faces of the package."""
     faces: int
-    calibration: Calibration | None
-    """None: it supports fewer than two rates."""
-    differences: tuple[Difference, ...] = ()
-    suspicions: tuple[Suspicion, ...] = ()
-    """All of them, the highest score first."""
+    compared_subjects: int
+    compared_faces: int
+    suspicious: int = 0
+    """Pairs of subjects who may be one person."""
     left_out: int = 0
     """Pairs of faces that these make."""
     expected: float | None = None
     """So many pairs of subjects would be as alike by chance, by the package's own rate; None if it has none."""
+    missed: float = 0.0
+    """How much too low each stated FMR may be at most, if everybody left out was two people."""
+    differences: tuple[Difference, ...] = ()
 
-    @property
-    def missed(self) -> float:
-        """Return how much too low each stated FMR may be at most, if everybody left out was two people."""
-        return self.left_out / self.calibration.comparisons if self.calibration else 0.0
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """The points that the pairs of one population support."""
+
+    figures: Figures
+    calibration: Calibration | None = None
+    """None: it supports fewer than two rates."""
+    suspicions: tuple[Suspicion, ...] = ()
+    """All of them, the highest score first."""
 
 
 def sampled(subjects: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
@@ -92,7 +101,7 @@ def sample_share(subjects: int, faces: int) -> float:
     return MOST_FACES / max(1, min(faces, MOST_OF_SUBJECT * subjects))
 
 
-def sample_rows(subjects: NDArray[np.int64], share: float, taken: Counter[int]) -> list[int]:
+def sample_rows(subjects: NDArray[np.int64], share: float, taken: Counter[int]) -> NDArray[np.int64]:
     """Return the rows of a block, whose subjects' keys are (N,), to compare; ``taken`` counts each subject's so far."""
     rows = []
     chosen = np.flatnonzero(sampled(subjects, share))
@@ -100,7 +109,7 @@ def sample_rows(subjects: NDArray[np.int64], share: float, taken: Counter[int]) 
         taken[subject] += 1
         if taken[subject] <= MOST_OF_SUBJECT:
             rows.append(row)
-    return rows
+    return np.array(rows, np.int64)
 
 
 def measure_population(
@@ -118,7 +127,7 @@ def measure_population(
     who = np.unique(subjects, return_inverse=True)[1].astype(np.int64)
     people = int(who.max(initial=-1)) + 1
     if people < LEAST_SUBJECTS:
-        return Population(people, len(who), None)
+        return Population(Figures(people, len(who), people, len(who)))
     compared = points.compare_all(vectors, who, block=BLOCK, progress=progress)
     suspicious = _suspicious(vectors, who, _above(package), progress)
     same = _same(who, suspicious)
@@ -129,15 +138,18 @@ def measure_population(
     calibration = None
     if len(points.rising(measured.points)) > 1:
         calibration = points.calibration(measured, name=NAME, measured_on=measured_on, pairs=about, default=True)
-    return Population(
+    figures = Figures(
         subjects=people,
         faces=len(who),
-        calibration=calibration,
-        differences=_differences(measured, who, package),
-        suspicions=_suspicions(vectors, who, suspicious),
+        compared_subjects=people,
+        compared_faces=len(who),
+        suspicious=len(suspicious),
         left_out=len(same.keys),
         expected=None if package.lowest is None else package.lowest * people * (people - 1) / 2,
+        missed=len(same.keys) / calibration.comparisons if calibration else 0.0,
+        differences=_differences(measured, who, package),
     )
+    return Population(figures, calibration, _suspicions(vectors, suspicious))
 
 
 def _above(package: Thresholds) -> float:
@@ -145,8 +157,8 @@ def _above(package: Thresholds) -> float:
     return points.SAME_PHOTO if package.lowest is None else package.threshold(package.lowest)
 
 
-def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[int], None]) -> list[tuple[int, int]]:
-    """Return the pairs of people whose mean score is ``above`` or more and each other's highest."""
+def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[int], None]) -> list[tuple[Ints, Ints]]:
+    """Return the rows of each two people whose mean score is ``above`` or more and each other's highest."""
     means = points.mean_vectors(vectors, who)
     nearest, highest = np.empty(len(means), np.int64), np.empty(len(means), np.float32)
     for start in range(0, len(means), BLOCK):
@@ -158,22 +170,21 @@ def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[i
         progress(0)
     numbers = np.arange(len(means))
     mutual = (nearest[nearest] == numbers) & (numbers < nearest) & (highest >= above)
-    return [(int(one), int(nearest[one])) for one in np.flatnonzero(mutual)]
-
-
-def _same(who: Ints, suspicious: list[tuple[int, int]]) -> SamePeople:
     rows_of = points.rows_of_people(who)
-    keys = [points.pair_keys(rows_of[one], rows_of[other], len(who)) for one, other in suspicious]
+    return [(rows_of[one], rows_of[nearest[one]]) for one in np.flatnonzero(mutual)]
+
+
+def _same(who: Ints, suspicious: list[tuple[Ints, Ints]]) -> SamePeople:
+    keys = [points.pair_keys(rows, others, len(who)) for rows, others in suspicious]
     return SamePeople(np.unique(np.concatenate([np.empty(0, np.int64), *keys])), len(keys), 0, 0)
 
 
-def _suspicions(vectors: Vectors, who: Ints, suspicious: list[tuple[int, int]]) -> tuple[Suspicion, ...]:
-    rows_of = points.rows_of_people(who)
+def _suspicions(vectors: Vectors, suspicious: list[tuple[Ints, Ints]]) -> tuple[Suspicion, ...]:
     found = []
-    for one, other in suspicious:
-        scores = vectors[rows_of[one]] @ vectors[rows_of[other]].T
+    for rows, others in suspicious:
+        scores = vectors[rows] @ vectors[others].T
         row, column = np.unravel_index(int(scores.argmax()), scores.shape)
-        found.append(Suspicion(int(rows_of[one][row]), int(rows_of[other][column]), float(scores.max())))
+        found.append(Suspicion(int(rows[row]), int(others[column]), float(scores.max())))
     return tuple(sorted(found, key=lambda each: -each.score))
 
 

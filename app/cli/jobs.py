@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -91,8 +89,10 @@ def report(
 
 def await_job(client: Client, job_id: str) -> schemas.Job:
     """Wait until the job has ended, with a progress bar, and return it."""
-    with _bar() as advance:
-        return client.wait_job(job_id, told=advance)
+    with output.progress("waiting") as update:
+        return client.wait_job(
+            job_id, told=lambda job: update(description=job.kind, completed=job.done, total=job.total)
+        )
 
 
 def say(session: Session, job: schemas.Job) -> None:
@@ -125,16 +125,3 @@ def exit_code(job: schemas.Job) -> Exit:
 
 def _progress(job: schemas.Job) -> str:
     return str(job.done) if job.total is None else f"{job.done}/{job.total}"
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[schemas.Job], None]]:
-    """Show a bar on standard error, where that is a terminal."""
-    from rich.console import Console  # noqa: PLC0415 - slow to import
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("waiting", total=None)
-        yield lambda job: bar.update(task, description=job.kind, completed=job.done, total=job.total)

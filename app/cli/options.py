@@ -123,10 +123,6 @@ Embedder: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Model package. Default: the server's embedder.", autocompletion=_model_ids),
 ]
-Model: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Model package. Default: the server's embedder.", autocompletion=_model_ids),
-]
 ImportPackage: TypeAlias = Annotated[
     str | None,
     typer.Option("--package", help="Templates: the model package that made them.", autocompletion=_model_ids),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,3 +174,19 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
+
+
+@contextmanager
+def progress(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Show a bar on standard error, where that is a terminal and there is more than one thing to do.
+
+    Yield what changes it, with the arguments of rich's `Progress.update`.
+    """
+    from rich.console import Console  # noqa: PLC0415 - slow to import
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    hidden = not console.is_terminal or (total is not None and total < 2)
+    with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
+        yield partial(bar.update, bar.add_task(label, total=total))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,24 +54,11 @@ def people(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-@contextmanager
-def progress(total: int, label: str) -> Iterator[Callable[[], None]]:
-    """Show a bar on standard error, where that is a terminal and there is more than one thing to do."""
-    from rich.console import Console  # noqa: PLC0415 - slow to import
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
-    console = Console(stderr=True)
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=total < 2 or not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda: bar.advance(task)
-
-
 def each(
     work: Callable[[Item], Result], items: Sequence[Item], label: str, *, jobs: int
 ) -> Iterator[tuple[Item, Result]]:
     """Yield ``(item, work(item))`` in the items' order; ``jobs`` of them run at the same time."""
-    with progress(len(items), label) as done, ThreadPoolExecutor(jobs) as pool:
+    with output.progress(label, len(items)) as update, ThreadPoolExecutor(jobs) as pool:
         for item, result in zip(items, pool.map(work, items), strict=True):
-            done()
+            update(advance=1)
             yield item, result

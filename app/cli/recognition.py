@@ -46,7 +46,7 @@ def verify(
     photo1: Annotated[Path, typer.Argument(help="A photo.")],
     photo2: Annotated[Path, typer.Argument(help="Another photo.")],
     fmr: options.Fmr = None,
-    model: options.Model = None,
+    model: options.Embedder = None,
     face1: Annotated[int | None, typer.Option(min=0, help="The face of PHOTO1, as detect lists them from 0.")] = None,
     face2: Annotated[int | None, typer.Option(min=0, help="The face of PHOTO2.")] = None,
     population: options.Population = None,

@@ -41,13 +41,13 @@ class Status:
     """The answer of `likeness status`. ``health`` is `ok`, a state of the server, or `not running`."""
 
     health: str
-    warnings: Sequence[str]
-    server: str | None
-    version: str | None
-    data_folder: str | None
-    models: Sequence[str]
-    skipped: Sequence[str]
-    galleries: Sequence[str]
+    warnings: Sequence[str] = ()
+    server: str | None = None
+    version: str | None = None
+    data_folder: str | None = None
+    models: Sequence[str] = ()
+    skipped: Sequence[str] = ()
+    galleries: Sequence[str] = ()
 
 
 @commands.command(epilog="Examples: likeness status\n\nlikeness status --server https://faces.example.org --json")
@@ -80,7 +80,7 @@ def _of_server(client: Client, settings: Settings | None) -> Status:
     try:
         ready = client.ready()
     except ApiError:  # 503: starting, stopping, or without Milvus
-        return Status("not ready", [], url, number, folder, [], [], [])
+        return Status("not ready", server=url, version=number, data_folder=folder)
     models = client.models()
     return Status(
         health=ready.status,
@@ -102,9 +102,6 @@ def _of_data_folder(settings: Settings) -> Status:
     packages, database = scan_packages(settings.models_dir), inspect(settings.data_dir, settings.database)
     return Status(
         health="not running" if not database.problem else f"not running, database unreadable ({database.problem})",
-        warnings=[],
-        server=None,
-        version=None,
         data_folder=str(settings.data_dir.absolute()),
         models=[f"{one.id} ({one.manifest.task})" for one in packages.packages.values()],
         skipped=[f"{one.folder}: {one.problem}" for one in packages.skipped],

@@ -16,6 +16,9 @@ Answer = TypeVar("Answer")
 TAR_TYPE = "application/x-tar"
 Image: TypeAlias = bytes | os.PathLike[str]
 """The bytes of an image file, or its path."""
+Tar: TypeAlias = bytes | os.PathLike[str] | Callable[[], Iterator[bytes]]
+"""The bytes of a tar, its path, or a callable that yields it in pieces each time it is called."""
+PIECE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,21 @@ def part(name: str, image: Image) -> tuple[str, tuple[str, bytes]]:
     """Return a multipart field. The file's own name is not sent: it may hold personal data."""
     content = image if isinstance(image, bytes) else Path(image).read_bytes()
     return (name, ("image", content))
+
+
+def tar_of(source: Tar) -> Callable[[], Iterator[bytes]]:
+    """Return a callable that yields the tar in pieces, whatever form it came in."""
+    if isinstance(source, bytes):
+        return lambda: iter([source])
+    if callable(source):
+        return source
+
+    def pieces() -> Iterator[bytes]:
+        with Path(source).open("rb") as file:
+            while piece := file.read(PIECE):
+                yield piece
+
+    return pieces
 
 
 def given(**params: Any) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from app.api import endpoints, schemas
-from app.client.call import Call, Image, call, given, part
-from app.client.files import Tar, tar_of
+from app.client.call import Call, Image, Tar, call, given, part, tar_of
 
 
 def detect(image: Image, *, explain: bool | None = None) -> Call[schemas.DetectAnswer]:

@@ -15,9 +15,8 @@ from pydantic import BaseModel
 
 from app.api import schemas
 from app.client import calls, server_calls
-from app.client.call import TAR_TYPE, Call
+from app.client.call import PIECE, TAR_TYPE, Call
 from app.client.errors import Unreachable, api_error
-from app.client.files import PIECE
 from app.files import replacing
 
 Arguments = ParamSpec("Arguments")

@@ -18,20 +18,17 @@ straight line (cosine + 1) / 2.
 
 The map is strictly increasing and continuous, so it changes no order and no decision. It has an inverse: a threshold
 given as a similarity is converted to a cosine, and compared there.
-`python -m app.compat.similarity` prints the table of the default package.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
+from app.recognition.decisions import AnsweredScores, answered_scores
 
 LEVELS: tuple[tuple[float, float], ...] = (
     (1.0, 0.0),
@@ -87,6 +84,31 @@ class Similarity:
         return _along(self.similarities, self.cosines, similarity)
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweredSimilarity:
+    """How scores of enrolled faces are answered as similarities."""
+
+    scale: Similarity
+    scores: AnsweredScores
+    threshold: float
+    """The request's, as a cosine."""
+
+    @classmethod
+    def of(cls, thresholds: Thresholds, threshold: float = 0.0, *, exact: bool) -> AnsweredSimilarity:
+        """``threshold``: the request's similarity; ``exact``: whether its key sees exact scores.
+
+        Raises OperatingPointUnavailable.
+        """
+        scale = Similarity.of(thresholds)
+        cosine = scale.cosine_of(threshold)
+        return cls(scale, answered_scores(thresholds, cosine, exact=exact), cosine)
+
+    def answered(self, score: float) -> float | None:
+        """Return the similarity that is answered for a score; None below the floor."""
+        answered = self.scores.answered(score)
+        return None if answered is None else self.scale.of_cosine(answered)
+
+
 def fmr_of(similarity: float) -> float:
     """Return the false match rate of a similarity between 0.5 and 0.99."""
     levels = [(level, math.log10(fmr)) for fmr, level in LEVELS]
@@ -117,8 +139,3 @@ def _along(xs: tuple[float, ...], ys: tuple[float, ...], x: float) -> float:
     share = (x - xs[left]) / (xs[right] - xs[left])
     low, high = sorted((ys[left], ys[right]))
     return min(max(ys[left] + share * (ys[right] - ys[left]), low), high)
-
-
-if __name__ == "__main__":
-    package = load_package(Path(__file__).resolve().parents[2] / "models" / "sface")
-    sys.stdout.write(similarity_table(Thresholds(package.manifest)) + "\n")

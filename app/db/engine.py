@@ -208,7 +208,7 @@ def migrate(connection: Connection, revision: str) -> None:
     try:
         command.upgrade(config, revision)
     except CommandError as error:
-        message = f"The database was made by a newer version of this program: {error}"
+        message = f"A newer version of this program, or an unreleased one, made the database: {error}"
         raise Unusable(message, code="database_too_new") from error
 
 

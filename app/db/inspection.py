@@ -29,7 +29,7 @@ class Inspection:
     revision: str | None = None
     newest: str | None = None
     known: bool = True
-    """Whether this program knows the revision; a newer version made one that it doesn't."""
+    """Whether this program knows the revision; a newer or unreleased version made one that it doesn't."""
     writable: bool = False
     damage: list[str] = field(default_factory=list)
     clock_off_s: float = 0.0

@@ -73,7 +73,7 @@ class Limits:
     min_side: int = 16
     """No face of 20 pixels, forehead to chin, fits into less."""
     formats: frozenset[str] | None = None
-    """The formats that are read; None for all. See `Header.format`."""
+    """JPEG, PNG, WEBP, HEIF (HEIC), AVIF, BMP, TIFF or GIF; None for all."""
 
 
 def open_file(data: bytes, limits: Limits) -> ImageFile.ImageFile:

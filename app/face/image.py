@@ -30,18 +30,6 @@ formats take up to 17 while they are decoded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
-    """The size and form that an image's header states; ``width`` and ``height`` are upright, in pixels."""
-
-    format: str
-    """JPEG, PNG, WEBP, HEIF (HEIC), AVIF, BMP, TIFF or GIF."""
-    width: int
-    height: int
-    orientation: int
-    """EXIF orientation, 1-8 (TIFF 6.0, tag 274)."""
-
-
-@dataclass(frozen=True, slots=True)
 class Decoded:
     """Upright pixels, (H, W, 3) uint8 RGB, contiguous, read-only; each stands for ``scale`` × ``scale`` original ones.
 
@@ -53,17 +41,9 @@ class Decoded:
     scale: int
     left: int
     top: int
-    header: Header
-
-    @property
-    def width(self) -> int:
-        """Return this side of the upright original, in pixels."""
-        return self.header.width
-
-    @property
-    def height(self) -> int:
-        """Return this side of the upright original, in pixels."""
-        return self.header.height
+    width: int
+    """Of the upright original, in pixels."""
+    height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +92,7 @@ def decode(data: bytes, limits: Limits) -> Decoded:
 def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
     name, size = str(image.format), image.size
     try:
-        header = _header(image)  # decodes some PNGs
+        whole = _upright_size(image)  # decodes some PNGs
         scale = _reduce(image, factor)
         size = image.size
         image.load()
@@ -123,8 +103,7 @@ def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
         # Some formats keep orientation behind the pixels, and Pillow turns TIFF by itself.
         orientation = _orientation(image)
         rgb = to_rgb(image)
-        full = (header.height, header.width) if orientation >= 5 else (header.width, header.height)
-        return _upright(rgb, orientation, scale, full, header)
+        return _upright(rgb, orientation, scale, whole)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge("The image has too many pixels.") from error
     except MemoryError as error:
@@ -133,13 +112,11 @@ def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
         raise InvalidImage(f"The {name} image is damaged or cut short.", format=name) from error
 
 
-def _header(image: ImageFile.ImageFile) -> Header:
-    orientation = _orientation(image)
+def _upright_size(image: ImageFile.ImageFile) -> tuple[int, int]:
+    """Return the width and height of the upright picture."""
     width, height = image.size
     # A TIFF's size is upright in Pillow already.
-    if orientation >= 5 and image.format != "TIFF":
-        width, height = height, width
-    return Header(format=str(image.format), width=width, height=height, orientation=orientation)
+    return (height, width) if _orientation(image) >= 5 and image.format != "TIFF" else (width, height)
 
 
 def _orientation(image: ImageFile.ImageFile) -> int:
@@ -165,21 +142,20 @@ def _reduce(image: ImageFile.ImageFile, wanted: int) -> int:
     return round(width / image.size[0])
 
 
-def _upright(pixels: NDArray[np.uint8], orientation: int, scale: int, full: tuple[int, int], header: Header) -> Decoded:
-    """Turn by the EXIF orientation; ``full`` is the stored width and height before the reduction by ``scale``.
+def _upright(pixels: NDArray[np.uint8], orientation: int, scale: int, whole: tuple[int, int]) -> Decoded:
+    """Turn by the EXIF orientation; ``whole`` is the upright width and height before the reduction by ``scale``.
 
     The last block of a reduced row or column may be incomplete; where it becomes the first, the grid begins before 0.
     """
     transposed, flip_x, flip_y = _TURNS[orientation]
-    overhang_x = pixels.shape[1] * scale - full[0]
-    overhang_y = pixels.shape[0] * scale - full[1]
     if transposed:
         pixels = pixels.transpose(1, 0, 2)
-        overhang_x, overhang_y = overhang_y, overhang_x
+    overhang_x = pixels.shape[1] * scale - whole[0]
+    overhang_y = pixels.shape[0] * scale - whole[1]
     pixels = pixels[:: -1 if flip_y else 1, :: -1 if flip_x else 1]
     pixels = np.ascontiguousarray(pixels)
     pixels.flags.writeable = False
-    return Decoded(pixels, scale, -overhang_x if flip_x else 0, -overhang_y if flip_y else 0, header)
+    return Decoded(pixels, scale, -overhang_x if flip_x else 0, -overhang_y if flip_y else 0, *whole)
 
 
 _TURNS = {

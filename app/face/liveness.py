@@ -6,14 +6,12 @@ here: `app.recognition.decisions` does, at thresholds that were measured.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 
 import cv2
@@ -23,7 +21,7 @@ from app.concurrency.batcher import Batcher
 from app.errors import LivenessUnavailable, Overloaded, Unusable
 from app.inference.embedder import CPU_MAX_BATCH, CUDA_MAX_BATCH, CUDA_WAIT_S, bucket
 from app.inference.manifest import LivenessCalibration, LivenessCut, liveness_digest
-from app.inference.package import MANIFEST_NAME, Package, load_package, select
+from app.inference.package import CurrentManifests, Package, select
 from app.inference.session import LivenessSession
 from app.machine import cores
 from app.types import Box, Pixels
@@ -33,7 +31,6 @@ QUEUE_LIMIT = 4096
 """Cuts that may wait: more than the faces of one photo; requests are bounded by themselves."""
 RETRY_S = 5.0
 """Seconds until packages that could not be opened are tried again: each attempt hashes their files."""
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +217,8 @@ class LivenessPackages:
         self._scorer: Scorer | None = None
         self._failure: LivenessUnavailable | None = None
         self._failed_at = 0.0
-        self._calibration: tuple[object, LivenessCalibration | None] = (None, None)
+        self._manifests = CurrentManifests()
+        self._calibration: tuple[Sequence[Package], LivenessCalibration | None] = ((), None)
         self._closed = False
 
     def open(self) -> OpenLiveness:
@@ -261,10 +259,10 @@ class LivenessPackages:
         return scorer
 
     def _current(self, packages: Sequence[Package]) -> LivenessCalibration | None:
-        """Return the calibration in the packages' manifests, read again when one of their files has changed."""
-        stamps = tuple(_stamp(package.folder / MANIFEST_NAME) for package in packages)
-        if self._calibration[0] != stamps:
-            self._calibration = (stamps, find_calibration([_read_again(package) for package in packages]))
+        """Return the calibration that the packages' manifests have now."""
+        now = [self._manifests.read(package) for package in packages]
+        if self._calibration[0] != now:
+            self._calibration = now, find_calibration(now)
         return self._calibration[1]
 
 
@@ -293,27 +291,6 @@ def find_calibration(packages: Sequence[Package]) -> LivenessCalibration | None:
     digest = liveness_digest(package.manifest for package in packages)
     kept = (each for package in packages for each in package.manifest.liveness_calibrations)
     return next((each for each in kept if each.measured_with == digest), None)
-
-
-def _read_again(package: Package) -> Package:
-    """Return the package with the calibrations in its manifest now; as it was if that can't be used."""
-    try:
-        found = load_package(package.folder)
-    except Unusable as error:
-        _log.warning("A manifest can't be read; its operating points stay as they are: %s", error)
-        return package
-    if found.manifest.recipe_digest != package.manifest.recipe_digest:
-        _log.warning("%s now describes another model, which is used from the next start", package.folder)
-        return package
-    return found
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        state = path.stat()
-    except OSError:
-        return None
-    return state.st_mtime_ns, state.st_ino, state.st_size
 
 
 def _unavailable(message: str, reason: str) -> LivenessUnavailable:

@@ -350,6 +350,11 @@ def to_bytes(template: Template) -> bytes:
     return template.vector.astype("<f4").tobytes()
 
 
+def stored_template(row: FaceRow) -> Template:
+    """Return a face's template: the inverse of `to_bytes`."""
+    return Template(np.frombuffer(row.template, "<f4").astype(np.float32), row.package)
+
+
 def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
     """Convert rows of a face's key, subject's key, quality and decrypted template. Raises Unusable
     ``template_damaged``."""

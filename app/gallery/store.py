@@ -20,7 +20,7 @@ from app.db.engine import BUSY_TIMEOUT_S, Database
 from app.db.pagination import Page, read_page
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.errors import Conflict, GalleryExists
+from app.errors import Conflict
 from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Everything, Written
 from app.gallery.change_log import ChangeReader
@@ -131,7 +131,7 @@ class Store:
             key = connection.execute(insert).scalar()
             if key is None:
                 message = f"There is already a gallery {values['id']!r}."
-                raise GalleryExists(message, gallery=values["id"])
+                raise Conflict(message, code="gallery_exists", gallery=values["id"])
             change_log.begin(connection, key, stamp, now)
             return find_gallery(connection, str(values["id"]))
 

@@ -9,20 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import TypeAlias
 
 from app.errors import InvalidInput, LikenessError, Overloaded, PackageUnavailable, Unusable
 from app.inference.embedder import Embedder
-from app.inference.manifest import Manifest
-from app.inference.package import MANIFEST_NAME, Package, load_package, select
+from app.inference.package import MANIFEST_NAME, CurrentManifests, Package, select
 from app.inference.thresholds import Thresholds
 
 TASK = "embed"
 RETRY_S = 5.0
 """Seconds until a package that failed to open is tried again: each attempt hashes its file, which may be large."""
 _log = logging.getLogger(__name__)
-Stamp: TypeAlias = tuple[int, int, int] | None
-"""Modification time, inode and size of a manifest; None where it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,8 @@ class Embedders:
         self._packages: Mapping[str, Package] = {default.id: default}
         self._lock = Lock()
         self._slots: OrderedDict[str, _Slot] = OrderedDict()  # the one used longest ago first
-        self._points: dict[str, tuple[Stamp, Thresholds]] = {}
+        self._manifests = CurrentManifests()
+        self._points: dict[str, tuple[Package, Thresholds]] = {}
         self._closed = False
         self._past: Counter[int] = Counter()  # batch sizes of closed packages
         self._warned: set[str] = set()
@@ -183,32 +180,13 @@ class Embedders:
         }
 
     def _current(self, package: Package) -> Thresholds:
-        """Return the operating points in the package's manifest, which is read again when its file has changed."""
-        path = package.folder / MANIFEST_NAME
-        try:
-            state = path.stat()
-        except OSError:
-            state = None
-        stamp = state and (state.st_mtime_ns, state.st_ino, state.st_size)
+        """Return the operating points that the package's manifest has now."""
+        now = self._manifests.read(package)
         known = self._points.get(package.id)
-        if known is None or known[0] != stamp:
-            last = known[1] if known else Thresholds(package.manifest)
-            known = self._points[package.id] = (stamp, self._read_points(package) or last)
+        if known is None or known[0] is not now:
+            self._warn(now)
+            known = self._points[package.id] = now, Thresholds(now.manifest)
         return known[1]
-
-    def _read_points(self, package: Package) -> Thresholds | None:
-        """Return the operating points that the manifest has now; None, with a warning, where it is another model's."""
-        try:
-            read = load_package(package.folder)
-        except Unusable as error:
-            _log.warning("A manifest can't be read; its operating points stay as they are: %s", error)
-            return None
-        found = read.manifest
-        if _model(found) != _model(package.manifest):
-            _log.warning("%s now describes another model, which is used from the next start", package.folder)
-            return None
-        self._warn(read)
-        return Thresholds(found)
 
     def _running(self) -> list[Model]:
         with self._lock:
@@ -269,8 +247,3 @@ class Embedders:
             del self._slots[name]
             self._past.update(models[name].embedder.batch_sizes)  # final: the package is not in use
         return [models[name] for name in closing]
-
-
-def _model(manifest: Manifest) -> tuple[object, ...]:
-    """Return what decides a package's templates."""
-    return manifest.id, manifest.sha256, manifest.prepare, manifest.dimension, manifest.canonical_landmarks

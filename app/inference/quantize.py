@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from app.errors import InvalidInput, Unusable
+from app.files import sha256_of
 from app.inference import golden
 from app.inference.manifest import FileSource, Golden, Manifest, Provenance, Rewrite, RunAsIs
-from app.inference.package import Package, load_package, locate, sha256_of, write_manifest
+from app.inference.package import Package, load_package, locate, write_manifest
 from app.inference.prepare import rewrite, unit
 from app.inference.reference import run_plain
 from app.inference.session import Session

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
 from app.inference import golden
-from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package
 from app.inference.prepare import Target, check_crops, prepared
 from app.machine import cpuinfo
@@ -147,15 +146,8 @@ class EmbedderSession:
 
         Returns their (2, D) templates.
         """
-        expected = ("tensor(uint8)", [CROP_SIDE, CROP_SIDE, 3])
-        given = [(each.type, list(each.shape[1:])) for each in self._session.inputs]
-        if given != [expected]:
-            raise _broken(self.package_id, f"its input is {given}, not {expected}")
         crops = golden.golden_crops()
-        try:
-            vectors = self.run(crops)
-        except Exception as error:
-            raise _broken(self.package_id, f"it cannot run two crops at once: {error}") from error
+        vectors = _run_two(self.package_id, self._session, crops)
         lengths = np.linalg.norm(vectors, axis=-1)
         if vectors.shape != (len(crops), self.dimension) or not np.allclose(lengths, 1, atol=UNIT_TOLERANCE):
             raise _broken(self.package_id, f"it answers {vectors.shape} with lengths {lengths}")
@@ -179,24 +171,26 @@ class LivenessSession:
 
     def run(self, cuts: Pixels) -> NDArray[np.float32]:
         """Run the model: (N, S, S, 3) uint8 RGB cuts -> (N,) float32 probabilities of being live, any N from 1."""
-        return self._probabilities(cuts)[:, self._live]
-
-    def _probabilities(self, cuts: Pixels) -> NDArray[np.float32]:
-        return self._session.run(cuts)[0].astype(np.float32, copy=False)
+        return self._session.run(cuts)[0].astype(np.float32, copy=False)[:, self._live]
 
     def _check_contract(self) -> None:
         """Run two cuts through: what a graph declares of its shapes may differ from what it does."""
-        expected = ("tensor(uint8)", [self.side, self.side, 3])
-        given = [(each.type, list(each.shape[1:])) for each in self._session.inputs]
-        if given != [expected]:
-            raise _broken(self.package_id, f"its input is {given}, not {expected}")
-        try:
-            found = self._probabilities(check_crops(self.side)[-2:])
-        except Exception as error:
-            raise _broken(self.package_id, f"it cannot run two cuts at once: {error}") from error
+        found = _run_two(self.package_id, self._session, check_crops(self.side)[-2:])
         sums = found.sum(axis=-1)
         if found.shape != (2, self._classes) or (found < 0).any() or not np.allclose(sums, 1, atol=UNIT_TOLERANCE):
             raise _broken(self.package_id, f"it answers {found.shape} with sums {sums}, not probabilities")
+
+
+def _run_two(package_id: str, session: Session, pictures: Pixels) -> NDArray[np.float32]:
+    """Return the graph's answers to (2, S, S, 3) pictures. Raises Unusable if it takes no such two."""
+    expected = ("tensor(uint8)", list(pictures.shape[1:]))
+    given = [(each.type, list(each.shape[1:])) for each in session.inputs]
+    if given != [expected]:
+        raise _broken(package_id, f"its input is {given}, not {expected}")
+    try:
+        return session.run(pictures)[0].astype(np.float32, copy=False)
+    except Exception as error:
+        raise _broken(package_id, f"it cannot run two crops at once: {error}") from error
 
 
 def _broken(package_id: str, problem: str) -> Unusable:

@@ -201,6 +201,7 @@ class Runner:
         The scheduler renews the leases, so it must be closed after the runner.
         """
         self._works = dict(works)
+        self._store.on_created = self.wake
         scheduler.every(self._renew_s, "jobs-lease", self._renew)
         scheduler.every(KEEP_EVERY_S, "jobs-keeping", self.keep)
         for thread in self._threads:

@@ -45,6 +45,8 @@ class JobStore:
         """`blobs` encrypts the keys of jobs' files; without it they are stored plain."""
         self._database = database
         self._blobs = blobs or Blobs()
+        self.on_created: Callable[[], None] = lambda: None
+        """Called after a job is created: a runner of this process looks for it at once."""
 
     def create(
         self,
@@ -81,7 +83,16 @@ class JobStore:
                 self._blobs.mark(connection)
             also(connection)
             connection.execute(sa.insert(JOBS).values(values))
-            return _find(connection, job_id)
+            made = _find(connection, job_id)
+        self.on_created()
+        return made
+
+    def find(self, job_id: str | None) -> Job | None:
+        """Return a job; None without an id, or if it finished long ago and was pruned."""
+        try:
+            return None if job_id is None else self.job(job_id)
+        except NotFound:
+            return None
 
     def job(self, job_id: str) -> Job:
         """Return a job. Raises NotFound ``job_not_found``."""

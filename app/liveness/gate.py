@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.concurrency.deadline import check_deadline
-from app.errors import LivenessNotMeasured, NotLive
+from app.errors import NotLive, Unusable
 from app.face.liveness import Cut, LivenessPackages, Scorer
 from app.liveness.decision import LivenessPoint, judge, liveness_point
 from app.pipeline import timed
@@ -112,5 +112,7 @@ class LivenessGates:
                 f"Liveness can't be required: {names} was not measured at an APCER of {self._apcer:g} and a BPCER of "
                 f"{self._bpcer:g}. Measure it on your camera: python -m training evaluate liveness"
             )
-            raise LivenessNotMeasured(message, models=[package.id for package in found.scorer.packages])
+            raise Unusable(
+                message, code="liveness_not_measured", models=[package.id for package in found.scorer.packages]
+            )
         return Gate(found.scorer, point, mode == "require")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,18 +12,9 @@ import numpy as np
 from app.calibration import operating_points as points
 from app.calibration.intervals import Ints
 from app.calibration.operating_points import NOBODY, Measurement, OperatingPoint
-from app.errors import InvalidImage, InvalidInput, NoFace
-from app.face.detect import open_detector
-from app.face.formats import Limits
-from app.face.image import decode
-from app.inference import golden
-from app.inference.embedder import Embedder
-from app.inference.manifest import CROP_SIDE, Manifest
-from app.inference.package import Package
-from app.inference.session import EmbedderSession, open_embedder
-from app.pipeline import Pipeline, choose_face
+from app.errors import InvalidInput
 from app.recognition.decisions import subjects_for
-from app.types import Pixels, Vector, Vectors
+from app.types import Vector, Vectors
 
 MOST_ALIKE = 5
 """Pairs of photos of different people that are shown: somebody may be there under two names."""
@@ -65,62 +55,16 @@ class PackageMeasured:
     most_alike: tuple[tuple[Path, Path, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """The service's own pipeline with one package. Safe to share between threads."""
-
-    pipeline: Pipeline
-    embedder: Embedder
-    session: EmbedderSession
-
-    def template_of(self, photo: bytes) -> Vector:
-        """Return the template of the face that a photo is about. Raises NoFace, and what decoding raises."""
-        found = self.pipeline.detect(photo)
-        if not found.faces:
-            raise NoFace("no face was found")
-        return self._template(found.faces[choose_face(found).index].crop)
-
-    def template_of_crop(self, image: bytes) -> Vector:
-        """Return the template of an image that is an aligned crop. Raises InvalidImage for another size."""
-        return self._template(aligned_crop(image))
-
-    def _template(self, crop: Pixels) -> Vector:
-        [template], _ = self.embedder.embed([crop])
-        return template.vector
-
-    def with_golden(self, manifest: Manifest) -> Manifest:
-        """Return the manifest with golden vectors: points hold for the templates that the package makes here."""
-        return golden.with_golden(manifest, self.session.run)
-
-
-def aligned_crop(image: bytes) -> Pixels:
-    """Return the pixels of an aligned crop, (112, 112, 3). Raises InvalidImage for any other size."""
-    pixels = decode(image, Limits()).pixels
-    if pixels.shape != (CROP_SIDE, CROP_SIDE, 3):
-        found = f"{pixels.shape[1]}×{pixels.shape[0]}"
-        raise InvalidImage(f"An aligned crop has {CROP_SIDE}×{CROP_SIDE} pixels; this one has {found}.")
-    return pixels
-
-
-@contextmanager
-def opened(package: Package, detector: Package, cache: Path) -> Iterator[Tools]:
-    """Open a package and a detector on the CPU. Raises Unusable as `open_embedder` does."""
-    session = open_embedder(package, cache, "cpu")
-    with Embedder(session) as embedder:
-        yield Tools(Pipeline(open_detector(detector, cache), Limits()), embedder, session)
-
-
 def measure_package(
     photos: Photographed,
     *,
     same_above: float | None = None,
-    progress: Callable[[int], None] = lambda _rows: None,
 ) -> PackageMeasured:
     """Measure all pairs, without people under two names whose photos' mean score is ``same_above`` or more.
 
     Raises InvalidInput ``too_few_people`` if the pairs support fewer than two rates.
     """
-    compared = points.compare_all(photos.vectors, photos.people, progress=progress)
+    compared = points.compare_all(photos.vectors, photos.people)
     same = NOBODY
     if same_above is not None:
         same = points.same_people(photos.vectors, photos.people, compared, above=same_above)
@@ -140,14 +84,6 @@ def measure_package(
 def people_for(fmr: float, people: int, comparisons: int) -> int:
     """Return how many people, with as many photos each, have enough pairs for a rate: pairs grow with their square."""
     return math.ceil(people * math.sqrt(points.LEAST_ERRORS / fmr / comparisons))
-
-
-def with_points(
-    manifest: Manifest, found: PackageMeasured, *, name: str, measured_on: str, about: str, default: bool
-) -> Manifest:
-    """Return the manifest with what was measured, as a calibration of this name."""
-    new = points.calibration(found.measurement, name=name, measured_on=measured_on, pairs=about, default=default)
-    return points.with_calibration(manifest, new)
 
 
 HEADS = ("FMR", "threshold", "95 % interval", "false matches", "FNMR", "95 % interval")

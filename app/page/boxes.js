@@ -20,6 +20,9 @@ export function boxes(size, faces, words, { onpick = null, onpoint = null } = {}
   return overlay;
 }
 
+/** What a photo of this size lies on, with boxes over it. */
+export const sheet = ({ width, height }, ...children) => h("div.sheet", { style: { "--ratio": `${width / height}` } }, children);
+
 /** Marks the box of one face, or of none, in `overlay`. */
 export function light(overlay, index) {
   overlay?.querySelectorAll(".boxes path").forEach((path, at) => path.classList.toggle("lit", at === index));

@@ -2,6 +2,7 @@
 
 import { ask, h } from "./dom.js";
 import { toJpeg } from "./align.js";
+import { orLeave } from "./parts.js";
 import { problem } from "./problem.js";
 
 const PHONE = "(pointer: coarse)";
@@ -78,7 +79,7 @@ export async function takePhoto() {
       );
     };
     begin();
-    return h("div", {}, place, h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), other, shoot));
+    return h("div", {}, place, orLeave(close, "Cancel", other, shoot));
   });
   left = true;
   stop(video);

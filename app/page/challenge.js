@@ -4,6 +4,7 @@ import { toJpeg } from "./align.js";
 import { path, post, send } from "./api.js";
 import * as camera from "./camera.js";
 import { ask, h, put } from "./dom.js";
+import { orLeave } from "./parts.js";
 import { problem } from "./problem.js";
 
 const STEP_S = 3;
@@ -50,7 +51,7 @@ export async function challenge(gallery) {
       },
       (error) => place.replaceChildren(problem(error)),
     );
-    return h("div", {}, place, told, h("p.small", {}, LIMITS), h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), begin));
+    return h("div", {}, place, told, h("p.small", {}, LIMITS), orLeave(close, "Cancel", begin));
   });
   left = true;
   camera.stop(video);

@@ -3,7 +3,8 @@
 const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "srcObject", "indeterminate", "selected", "open", "muted"]);
 
-/** `h("button.quiet", {onclick: f, "aria-label": "Close"}, "×")`; children may be null, text, nodes or lists of them. */
+/** `h("button.quiet", {onclick: f, "aria-label": "Close"}, "×")`; children may be null, text, nodes or lists of them. A form
+ * with `onsubmit` is not sent by the browser. */
 export function h(tag, props = {}, ...children) {
   const [name, ...classes] = tag.split(".");
   const element = document.createElement(name);
@@ -27,7 +28,8 @@ export function put(element, ...children) {
 function dress(element, props) {
   for (const [key, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
-    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    if (key === "onsubmit") element.addEventListener("submit", (event) => (event.preventDefault(), value()));
+    else if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (key === "style") for (const [name, text] of Object.entries(value)) element.style.setProperty(name, text);
     else if (PROPERTIES.has(key)) element[key] = value;
     else element.setAttribute(key, value === true ? "" : value);
@@ -109,7 +111,7 @@ export function confirm({ title, text, action, typed = null }) {
     const word = typed !== null && h("input", { type: "text", autocomplete: "off", oninput: () => (go.disabled = word.value !== typed) });
     return h(
       "form",
-      { onsubmit: (event) => (event.preventDefault(), close(true)) },
+      { onsubmit: () => close(true) },
       h("p", {}, text),
       word && field(`Type ${typed} to go on`, word),
       h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), go),

@@ -1,6 +1,6 @@
 /** A place for one photo: dropped, pasted, chosen, or taken with the camera. */
 
-import { boxes } from "./boxes.js";
+import { boxes, sheet } from "./boxes.js";
 import { takePhoto } from "./camera.js";
 import { h, newId, put } from "./dom.js";
 import { icon } from "./icons.js";
@@ -82,8 +82,6 @@ export class PhotoPlace {
   show(faces, size = null, words = "", heard = {}) {
     const own = size ?? (this.picture && { width: this.picture.naturalWidth, height: this.picture.naturalHeight });
     const shown = this.picture ?? h("p.hint", {}, "This browser can't show this kind of photo, but the server can read it.");
-    const sheet = h("div.sheet", {}, shown, own && faces.length ? boxes(own, faces, words, heard) : null);
-    if (own) sheet.style.setProperty("--ratio", `${own.width / own.height}`);
-    put(this.stage, sheet);
+    put(this.stage, own ? sheet(own, shown, faces.length ? boxes(own, faces, words, heard) : null) : h("div.sheet", {}, shown));
   }
 }

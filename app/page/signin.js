@@ -21,7 +21,7 @@ export function signIn(enter, error) {
     h("h1", {}, "Sign in"),
     h(
       "form",
-      { onsubmit: (event) => (event.preventDefault(), busy(button, () => enter(key.value.trim()))) },
+      { onsubmit: () => busy(button, () => enter(key.value.trim())) },
       field("Key", key, "The key is kept in this tab only, until you close it."),
       place.element,
       button,

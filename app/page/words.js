@@ -87,8 +87,6 @@ const ADVICE = {
   cut_off: "show the whole face",
 };
 
-export const knownCodes = () => Object.keys(PROBLEMS);
-
 /** An error as a sentence. */
 export function explain(error) {
   const own = PROBLEMS[error.code];
@@ -98,7 +96,7 @@ export function explain(error) {
   return error.message || "Something went wrong.";
 }
 
-const invalid = (error) => (error.details?.errors ?? []).map((one) => one.message ?? one.msg ?? String(one)).join("; ") || error.message;
+const invalid = (error) => (error.details?.errors ?? []).map((one) => `${one.where}: ${one.what}`).join("; ") || error.message;
 
 /** One refused photo of an enrollment. */
 export function refused(rejected) {

@@ -7,14 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-
-import numpy as np
 
 from app.calibration.deciding import deciding
 from app.calibration.population import Population, measure_population, sample_rows, sample_share
-from app.errors import LikenessError, NotFound
+from app.errors import LikenessError
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
@@ -22,14 +20,11 @@ from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Running
 from app.jobs.store import JobStore
-from app.recalibration.store import Calibrations, Due, Figures, Measured, SuspiciousPair, now_measured
-from app.search.types import FaceBlock, Keys
+from app.recalibration.store import Calibrations, Measured, Standing, SuspiciousPair
+from app.search.types import FaceBlock, joined
 from app.timestamps import utc_now
-from app.types import Vectors
 
 KIND = "calibrate"
-STALE_SHARE = 0.2
-"""Changes since the measurement, as a share of the faces then, from which on it is made again."""
 REST = 1.0
 """Seconds of rest for each second of comparing, so that half of one core at most is taken from recognition."""
 AGAIN = timedelta(minutes=10)
@@ -50,27 +45,18 @@ class State:
     package: Thresholds
     thresholds: Thresholds
     """Those that decide now."""
-    measured: Measured | None
-    changed: float
-    """Changes since, as a share of the faces then."""
+    standing: Standing
     pairs: list[SuspiciousPair]
-    job: Job | None
-
-    @property
-    def stale(self) -> bool:
-        return self.changed > STALE_SHARE
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Faces to compare: keys of subjects and faces, (N,) each, and (N, D) vectors; the whole gallery's numbers."""
+    """Faces to compare; the numbers of the whole gallery's subjects and faces, and of its last change."""
 
-    subjects: Keys
-    faces: Keys
-    vectors: Vectors
-    all_subjects: int
-    all_faces: int
-    changes: int
+    compared: FaceBlock
+    subjects: int
+    faces: int
+    last_change: int
 
 
 class Calibrator:
@@ -98,31 +84,27 @@ class Calibrator:
         """
         gallery = self._galleries.store.gallery(gallery_id)
         self._embedders.thresholds(gallery.embedder)
-        job = self._job(gallery)
-        if job is None or job.finished:
-            job = self._jobs.create(KIND, gallery, who=who)
-            self._calibrations.assign(gallery, job.id)
+        last = self._jobs.find(self._calibrations.standing(gallery).job)
+        if last is None or last.finished:
+            self._calibrations.assign(gallery, self._jobs.create(KIND, gallery, who=who).id)
         return self.find(gallery_id)
 
     def keep(self, gallery_id: str, *, who: str | None = None) -> None:
         """Start to measure if the gallery is to decide by its own calibration, and that is missing or stale."""
-        due = next((one for one in self._calibrations.switched_on() if one.gallery == gallery_id), None)
-        if due is not None and _is_due(due):
+        gallery = self._galleries.store.gallery(gallery_id)
+        if gallery.calibration == "gallery" and self._calibrations.standing(gallery).is_due:
             self.begin(gallery_id, who=who)
 
     def find(self, gallery_id: str) -> State:
         """Return how it stands. Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``."""
         gallery = self._galleries.store.gallery(gallery_id)
         package = self._embedders.thresholds(gallery.embedder)
-        measured = self._calibrations.find(gallery)
         return State(
             gallery,
             package,
             self.thresholds(gallery, package),
-            measured,
-            0.0 if measured is None else _changed(measured, self._calibrations.head(gallery)),
+            self._calibrations.standing(gallery),
             self._calibrations.pairs(gallery),
-            self._job(gallery),
         )
 
     def thresholds(self, gallery: Gallery, package: Thresholds) -> Thresholds:
@@ -140,11 +122,11 @@ class Calibrator:
 
     def look(self) -> None:
         """Measure the galleries again whose own calibration is to decide and is missing or stale."""
-        for due in filter(_is_due, self._calibrations.switched_on()):
+        for one in self._calibrations.switched_on():
             try:
-                if not _rests(self._job_of(due.job)):
-                    with self._recorded(due.gallery):
-                        self.begin(due.gallery)
+                if one.is_due and not _rests(self._jobs.find(one.job)):
+                    with self._recorded(one.gallery):
+                        self.begin(one.gallery)
             except LikenessError as error:
                 _log.warning("A calibration could not be started: %s", error.code)
 
@@ -154,26 +136,29 @@ class Calibrator:
         package = self._embedders.thresholds(gallery.embedder)
         try:
             sample = self._sample(running, gallery)
-            running.progress(0, len(sample.faces))
+            running.progress(0, len(sample.compared.faces))
             pace = _Pace(running)
-            on = f"{sample.all_faces} enrolled faces of {sample.all_subjects} subjects, {utc_now()[:10]}"
-            found = measure_population(sample.vectors, sample.subjects, package, measured_on=on, progress=pace)
+            on = f"{sample.faces} enrolled faces of {sample.subjects} subjects, {utc_now()[:10]}"
+            compared = sample.compared
+            found = measure_population(compared.vectors, compared.subjects, package, measured_on=on, progress=pace)
         except Cancelled:
             return
         self._write(gallery, package, sample, found)
-        running.counts["subjects"], running.counts["faces"] = found.subjects, found.faces
+        figures = found.figures
+        running.counts["subjects"], running.counts["faces"] = figures.compared_subjects, figures.compared_faces
         running.counts["points"] = len(found.calibration.points) if found.calibration else 0
-        running.counts["suspicious"] = len(found.suspicions)
+        running.counts["suspicious"] = figures.suspicious
         running.checkpoint({"measured": True})
 
     def _write(self, gallery: Gallery, package: Thresholds, sample: _Sample, found: Population) -> None:
         calibration = found.calibration
         if calibration is not None:
             calibration = calibration.model_copy(update={"measured_with": package.recipe})
-        figures = Figures.of(found, sample.all_subjects, sample.all_faces)
-        measured = now_measured(gallery.embedder, sample.changes, figures, calibration)
-        keys = [(int(sample.faces[one.first]), int(sample.faces[one.second]), one.score) for one in found.suspicions]
-        self._calibrations.write(gallery, measured, keys)
+        figures = replace(found.figures, subjects=sample.subjects, faces=sample.faces)
+        measured = Measured(gallery.embedder, utc_now(precision="seconds"), sample.last_change, figures, calibration)
+        keys = sample.compared.faces
+        pairs = [(int(keys[one.first]), int(keys[one.second]), one.score) for one in found.suspicions]
+        self._calibrations.write(gallery, measured, pairs)
 
     def _sample(self, running: Running, gallery: Gallery) -> _Sample:
         """Read the faces to compare: all, or those of a sample of the subjects. Memory is bounded at any size."""
@@ -185,26 +170,8 @@ class Calibrator:
             for block in blocks:
                 if running.cancelled:
                     raise Cancelled
-                rows = sample_rows(block.subjects, share, taken)
-                qualities, vectors = block.qualities[rows], block.vectors[rows]
-                parts.append(FaceBlock(block.faces[rows], block.subjects[rows], qualities, vectors))
-        return _Sample(
-            np.concatenate([np.empty(0, np.int64), *(part.subjects for part in parts)]),
-            np.concatenate([np.empty(0, np.int64), *(part.faces for part in parts)]),
-            np.concatenate([np.empty((0, spec.dimension), np.float32), *(part.vectors for part in parts)]),
-            subjects,
-            faces,
-            position.number,
-        )
-
-    def _job(self, gallery: Gallery) -> Job | None:
-        return self._job_of(self._calibrations.job(gallery))
-
-    def _job_of(self, job_id: str | None) -> Job | None:
-        try:
-            return None if job_id is None else self._jobs.job(job_id)
-        except NotFound:  # it finished long ago and was pruned
-            return None
+                parts.append(block.only(sample_rows(block.subjects, share, taken)))
+        return _Sample(joined(parts, spec.dimension), subjects, faces, position.number)
 
 
 class _Pace:
@@ -220,15 +187,6 @@ class _Pace:
         self._running.progress(self._running.done + rows)
         time.sleep(REST * (time.monotonic() - self._begun))
         self._begun = time.monotonic()
-
-
-def _changed(measured: Measured, changes: int) -> float:
-    return (changes - measured.changes) / max(1, measured.figures.faces)
-
-
-def _is_due(one: Due) -> bool:
-    measured = one.measured
-    return measured is None or measured.package != one.package or _changed(measured, one.changes) > STALE_SHARE
 
 
 def _rests(job: Job | None) -> bool:

@@ -2,71 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
-from app.calibration.intervals import Interval
-from app.calibration.population import Difference, Population
+from app.calibration.population import Figures
 from app.db.cache import Cache
 from app.db.schema import CALIBRATION_PAIRS, FACES, GALLERIES, GALLERY_CALIBRATIONS, SUBJECTS
 from app.gallery.gallery_rows import lock_gallery
-from app.gallery.records import Gallery
+from app.gallery.records import Gallery, gallery_not_found
 from app.gallery.store import Store
 from app.inference.manifest import Calibration
-from app.timestamps import utc_now
 
+STALE_SHARE = 0.2
+"""Changes since the measurement, as a share of the faces then, from which on it is made again."""
 LISTED = 100
 """Suspicious pairs that are stored, the most alike first; others are only counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """How a calibration was measured."""
-
-    subjects: int
-    """Of the gallery, those with faces of the package."""
-    faces: int
-    compared_subjects: int
-    compared_faces: int
-    suspicious: int
-    """Pairs of subjects who may be one person."""
-    left_out: int
-    """Pairs of faces that these make."""
-    expected: float | None
-    """See `Population.expected`."""
-    missed: float
-    """See `Population.missed`."""
-    differences: tuple[Difference, ...]
-
-    @classmethod
-    def of(cls, found: Population, subjects: int, faces: int) -> Self:
-        return cls(
-            subjects,
-            faces,
-            found.subjects,
-            found.faces,
-            len(found.suspicions),
-            found.left_out,
-            found.expected,
-            found.missed,
-            found.differences,
-        )
-
-    @classmethod
-    def read(cls, text: str) -> Self:
-        raw = json.loads(text)
-        differences = [
-            Difference(each["fmr"], each["threshold"], each["found"] and Interval(**each["found"]))
-            for each in raw.pop("differences")
-        ]
-        return cls(**raw, differences=tuple(differences))
-
-    def text(self) -> str:
-        return json.dumps(asdict(self), allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +51,28 @@ class SuspiciousPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """A gallery that is to decide by its own calibration, as `Calibrations.switched_on` lists them."""
+class Standing:
+    """A gallery, its package, the number of its last change, the last job that measured it, and what that found."""
 
     gallery: str
     package: str
-    changes: int
-    """The number of its last change."""
+    last_change: int
     job: str | None
     measured: Measured | None
+
+    @property
+    def changed(self) -> float:
+        """Return how many changes came since, as a share of the faces then."""
+        then = self.measured
+        return 0.0 if then is None else (self.last_change - then.changes) / max(1, then.figures.faces)
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether it is to be measured, if its calibration is to decide."""
+        return self.measured is None or self.measured.package != self.package or self.changed > STALE_SHARE
+
+
+_FIGURES = TypeAdapter(Figures)
 
 
 class Calibrations:
@@ -122,16 +89,12 @@ class Calibrations:
         """Return the gallery's calibration, None before the first one. Cached like the gallery itself."""
         return self._known.get(gallery.key, lambda: self._read(gallery))
 
-    def job(self, gallery: Gallery) -> str | None:
-        """Return the id of the job that measures it, or the last one that did."""
-        query = sa.select(GALLERY_CALIBRATIONS.c.job).where(GALLERY_CALIBRATIONS.c.gallery_key == gallery.key)
-        with self._database.read() as connection:
-            return connection.execute(query).scalar()
-
-    def head(self, gallery: Gallery) -> int:
-        """Return the number of the gallery's last change."""
-        with self._database.read() as connection:
-            return int(connection.execute(_HEAD.where(GALLERIES.c.key == gallery.key)).scalar_one_or_none() or 0)
+    def standing(self, gallery: Gallery) -> Standing:
+        """Return how it stands with a gallery."""
+        found = self._standings(GALLERIES.c.key == gallery.key)
+        if not found:
+            raise gallery_not_found(gallery.id)
+        return found[0]
 
     def pairs(self, gallery: Gallery) -> list[SuspiciousPair]:
         """Return the suspicious pairs whose faces still exist, of subjects who still are two."""
@@ -162,7 +125,7 @@ class Calibrations:
         """Replace the gallery's calibration; ``pairs`` are two faces' keys and their score."""
         values = {
             "package": found.package,
-            "document": found.figures.text(),
+            "document": _FIGURES.dump_json(found.figures).decode(),
             "calibration": found.calibration.model_dump_json() if found.calibration else None,
             "changes": found.changes,
             "measured_at": found.measured_at,
@@ -183,13 +146,15 @@ class Calibrations:
             if rows:
                 connection.execute(sa.insert(CALIBRATION_PAIRS), rows)
 
-    def switched_on(self) -> list[Due]:
+    def switched_on(self) -> list[Standing]:
         """Return the galleries that are to decide by their own calibration."""
+        return self._standings(GALLERIES.c.calibration == "gallery")
+
+    def _standings(self, which: sa.ColumnElement[bool]) -> list[Standing]:
+        query = _STANDINGS.where(which).order_by(GALLERIES.c.key)
         with self._database.read() as connection:
-            return [
-                Due(row.id, row.embedder, row.last_change, row.job, _measured(row))
-                for row in connection.execute(_SWITCHED_ON).all()
-            ]
+            rows = connection.execute(query).all()
+        return [Standing(row.id, row.embedder, row.last_change, row.job, _measured(row)) for row in rows]
 
     def _read(self, gallery: Gallery) -> Measured | None:
         query = sa.select(GALLERY_CALIBRATIONS).where(GALLERY_CALIBRATIONS.c.gallery_key == gallery.key)
@@ -198,26 +163,8 @@ class Calibrations:
         return None if row is None else _measured(row)
 
 
-def now_measured(package: str, changes: int, figures: Figures, calibration: Calibration | None) -> Measured:
-    return Measured(package, utc_now(precision="seconds"), changes, figures, calibration)
-
-
-_HEAD = sa.select(GALLERIES.c.last_change)
-_SWITCHED_ON = (
-    sa.select(
-        GALLERIES.c.id,
-        GALLERIES.c.embedder,
-        GALLERIES.c.last_change,
-        GALLERY_CALIBRATIONS.c.job,
-        GALLERY_CALIBRATIONS.c.package,
-        GALLERY_CALIBRATIONS.c.document,
-        GALLERY_CALIBRATIONS.c.calibration,
-        GALLERY_CALIBRATIONS.c.changes,
-        GALLERY_CALIBRATIONS.c.measured_at,
-    )
-    .select_from(GALLERIES.outerjoin(GALLERY_CALIBRATIONS))
-    .where(GALLERIES.c.calibration == "gallery")
-    .order_by(GALLERIES.c.key)
+_STANDINGS = sa.select(GALLERIES.c.id, GALLERIES.c.embedder, GALLERIES.c.last_change, GALLERY_CALIBRATIONS).select_from(
+    GALLERIES.outerjoin(GALLERY_CALIBRATIONS)
 )
 _FIRST, _SECOND = FACES.alias("first_face"), FACES.alias("second_face")
 _ONE, _OTHER = SUBJECTS.alias("one"), SUBJECTS.alias("other")
@@ -243,4 +190,4 @@ def _measured(row: Any) -> Measured | None:
     if row.document is None:
         return None
     calibration = None if row.calibration is None else Calibration.model_validate_json(row.calibration)
-    return Measured(row.package, row.measured_at, row.changes, Figures.read(row.document), calibration)
+    return Measured(row.package, row.measured_at, row.changes, _FIGURES.validate_json(row.document), calibration)

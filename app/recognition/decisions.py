@@ -9,7 +9,6 @@ false positive identification rate (FPIR): FMR = 1 - (1 - FPIR)^(1/subjects), co
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ import numpy as np
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
-from app.inference.manifest import BiasCard, Group, GroupRate
+from app.inference.manifest import BiasCard, GroupRate
 from app.inference.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds
 from app.types import Face, Template
 
@@ -114,12 +113,15 @@ class AnsweredCandidate:
     exact: float = field(repr=False)
 
 
-class AnsweredScores(ABC):
-    """How the scores of a probe and enrolled faces are answered. Decisions and order always go by the exact ones."""
+class AnsweredScores:
+    """How the scores of a probe and enrolled faces are answered: as they are, to keys with the scope `templates`.
 
-    @abstractmethod
+    Decisions and order always go by the exact ones.
+    """
+
     def answered(self, score: float) -> float | None:
         """Return the score that is answered; None below the floor."""
+        return score
 
     def candidate(self, found: Candidate) -> AnsweredCandidate:
         return AnsweredCandidate(
@@ -134,13 +136,6 @@ class AnsweredScores(ABC):
     def candidates(self, ranking: Iterable[Candidate]) -> list[AnsweredCandidate]:
         """Return the candidates whose score is answered."""
         return [one for one in map(self.candidate, ranking) if one.score is not None]
-
-
-class ExactScores(AnsweredScores):
-    """The scores for keys that may have the templates: those with the scope `templates`."""
-
-    def answered(self, score: float) -> float:
-        return score
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +178,7 @@ class CoarseScores(AnsweredScores):
 
 def answered_scores(thresholds: Thresholds, *asked: float, exact: bool) -> AnsweredScores:
     """Return how scores are answered; ``exact``: whether the key sees exact ones. Raises as `CoarseScores.of` does."""
-    return ExactScores() if exact else CoarseScores.of(thresholds, *asked)
+    return AnsweredScores() if exact else CoarseScores.of(thresholds, *asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +211,8 @@ def _population_warning(
         known = f"; there are figures of {', '.join(one.name for one in card.groups)}" if card else ""
         message = f"No false match rate of {package} was measured for the population {population!r}{known}."
         return PopulationWarning("population_not_measured", message, population)
-    rate = _rate_from(group, threshold)
+    reached = (rate for rate in group.rates if rate.threshold >= threshold - RATE_TOLERANCE)
+    rate = next(reached, None)  # found at the lowest threshold that is not below this one
     if rate is None or rate.low <= fmr:
         return None
     message = (
@@ -225,12 +221,6 @@ def _population_warning(
         f"{rate.threshold:.3f} ({card.measured_on})."
     )
     return PopulationWarning("population_rate_exceeded", message, population, rate)
-
-
-def _rate_from(group: Group, threshold: float) -> GroupRate | None:
-    """Return the rate found at the lowest measured threshold that is not below ``threshold``."""
-    reached = (rate for rate in group.rates if rate.threshold >= threshold - RATE_TOLERANCE)
-    return next(reached, None)
 
 
 def _measured(thresholds: Thresholds, fmr: float) -> float:

@@ -66,6 +66,11 @@ class Findings:
             return _error("duplicate_face", "The face is enrolled already.", self.duplicate)
         return None
 
+    def each(self, change: Callable[[Resemblance], Resemblance]) -> Findings:
+        """Return the findings with what they resemble changed."""
+        duplicate, conflict = (one and change(one) for one in (self.duplicate, self.conflict))
+        return replace(self, duplicate=duplicate, conflict=conflict)
+
     def as_details(self) -> dict[str, object]:
         """Return the findings as an error's details, in the fields of an answer."""
         both = {"duplicate": self.duplicate, "conflict": self.conflict}
@@ -103,7 +108,7 @@ def look(
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
     found = compare(subjects, templates, rankings, conflict_at, refuse=on_conflict == "reject")
     if not tell:
-        return [_silent(one) for one in found]
+        return [one.each(lambda _: Resemblance()) for one in found]
     return [one if one == NOTHING else _answered(one, measured, conflict_at) for one in found]
 
 
@@ -111,24 +116,19 @@ def _answered(found: Findings, measured: Thresholds, conflict_at: float | None) 
     """Return the findings with scores as coarse as they are answered; without any if no points were measured."""
     scores = None if conflict_at is None else CoarseScores.of(measured, DUPLICATE_SCORE, conflict_at)
 
-    def one_answered(one: Resemblance | None) -> Resemblance | None:
-        if one is None or one.score is None:
-            return one
-        return replace(one, score=None if scores is None else scores.answered(one.score))
-
-    return replace(found, duplicate=one_answered(found.duplicate), conflict=one_answered(found.conflict))
+    return found.each(lambda one: replace(one, score=None if scores is None else scores.answered(_score(one))))
 
 
 def named(found: Findings, ids: Mapping[int, tuple[int, str]]) -> Findings:
     """Return the findings with the image's index and the face's id for each place in the batch."""
 
-    def one_named(one: Resemblance | None) -> Resemblance | None:
-        if one is None or one.place is None:
+    def one_named(one: Resemblance) -> Resemblance:
+        if one.place is None:
             return one
         index, face_id = ids[one.place]
         return replace(one, place=index, face_id=face_id)
 
-    return replace(found, duplicate=one_named(found.duplicate), conflict=one_named(found.conflict))
+    return found.each(one_named)
 
 
 def compare(
@@ -177,11 +177,6 @@ def _nearest_within(
 
 def _score(one: Resemblance) -> float:
     return -1.0 if one.score is None else one.score
-
-
-def _silent(found: Findings) -> Findings:
-    hidden = Resemblance()
-    return replace(found, duplicate=found.duplicate and hidden, conflict=found.conflict and hidden)
 
 
 def _error(code: str, message: str, found: Resemblance) -> InvalidInput:

@@ -9,13 +9,10 @@ from app.errors import AmbiguousFace, InvalidInput, NoFace
 from app.face.quality import QualityLevel
 from app.inference.embedders import Model
 from app.liveness.gate import OFF, Gate
-from app.pipeline import Pipeline, choose_face, embed_faces, pick_face
+from app.pipeline import AMBIGUOUS_SHARE, Pipeline, choose_face, embed_faces, pick_face
 from app.recognition.decisions import check_quality
 from app.recognition.results import Chosen
 from app.types import Photo
-
-AMBIGUOUS_SHARE = 0.5
-"""A photo whose second face is at least half as prominent as the first does not say whom it shows: not enrolled."""
 
 
 class Photos:

@@ -99,11 +99,6 @@ class Rejected:
     error: InvalidInput
     findings: Findings = NOTHING
 
-    @property
-    def reasons(self) -> list[str]:
-        found = self.error.details.get("reasons", [])
-        return [str(reason) for reason in found] if isinstance(found, (list, tuple)) else []
-
 
 @dataclass(frozen=True, slots=True)
 class Enrollment:
@@ -132,10 +127,16 @@ def new_face(chosen: Chosen, origin: Origin | None = None) -> NewFace:
     return NewFace(chosen.template, face.quality, face.detection.box, face.crop, origin)
 
 
+def reasons_of(error: InvalidInput) -> list[str]:
+    """Return the reasons that a rejected photo has beside its code."""
+    found = error.details.get("reasons", [])
+    return [str(reason) for reason in found] if isinstance(found, (list, tuple)) else []
+
+
 def all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
     codes = {one.error.code for one in rejected}
     listed = [
-        {"index": one.index, "code": one.error.code, "reasons": one.reasons, "message": one.error.message}
+        {"index": one.index, "code": one.error.code, "reasons": reasons_of(one.error), "message": one.error.message}
         | one.findings.as_details()
         for one in rejected
     ]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 from app.errors import InvalidInput, LikenessError, NotFound, ReembeddingIncomplete
 from app.gallery.face_rows import decode_crop
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
-from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore
 from app.recognition.corrections import Corrections
@@ -28,16 +28,8 @@ CLEAR_BATCH = 500
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A re-embedding and its current or last job."""
-
-    reembedding: Reembedding
-    job: Job | None
-
-
 class Reembedder:
-    """Starts and controls re-embeddings. Safe to share between threads; ``wake`` starts a new job at once.
+    """Starts and controls re-embeddings. Safe to share between threads.
 
     Every call that names a gallery may raise NotFound ``gallery_not_found`` and, except `begin`,
     ``reembedding_not_found``.
@@ -50,15 +42,12 @@ class Reembedder:
         corrections: Corrections,
         embedders: Embedders,
         jobs: JobStore,
-        *,
-        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._galleries = galleries
         self._reembeddings = reembeddings
         self._corrections = corrections
         self._embedders = embedders
         self._jobs = jobs
-        self._wake = wake
 
     def begin(
         self,
@@ -68,7 +57,7 @@ class Reembedder:
         without_crop: WithoutCrop = "refuse",
         keep_days: float = 7.0,
         who: str | None = None,
-    ) -> Progress:
+    ) -> Reembedding:
         """Begin, or continue if it has stopped; the job switches at its end.
 
         Raises InvalidInput ``package_unknown``, ``package_ambiguous``; Unusable ``package_unavailable``; Conflict as
@@ -81,21 +70,19 @@ class Reembedder:
             )
         return self._work_on(gallery, found, EMBED, who)
 
-    def find(self, gallery_id: str) -> Progress:
-        found = self._reembeddings.find(self._galleries.store.gallery(gallery_id))
-        return Progress(found, self._job(found))
+    def find(self, gallery_id: str) -> Reembedding:
+        return self._reembeddings.find(self._galleries.store.gallery(gallery_id))
 
-    def rollback(self, gallery_id: str) -> Progress:
+    def rollback(self, gallery_id: str) -> Reembedding:
         """Return to the previous package. Raises Conflict ``reembedding_not_switched``."""
-        found = self._reembeddings.rollback(self._galleries.store.gallery(gallery_id))
-        return Progress(found, self._job(found))
+        return self._reembeddings.rollback(self._galleries.store.gallery(gallery_id))
 
-    def finish(self, gallery_id: str, *, who: str | None = None) -> Progress:
+    def finish(self, gallery_id: str, *, who: str | None = None) -> Reembedding:
         """Remove the previous package's templates. Raises Conflict ``reembedding_not_switched``."""
         gallery = self._galleries.store.gallery(gallery_id)
         return self._work_on(gallery, self._reembeddings.finish(gallery), CLEAR, who)
 
-    def cancel(self, gallery_id: str, *, who: str | None = None) -> Progress:
+    def cancel(self, gallery_id: str, *, who: str | None = None) -> Reembedding:
         """Give up and remove the target's templates. Raises Conflict ``reembedding_switched``."""
         gallery = self._galleries.store.gallery(gallery_id)
         return self._work_on(gallery, self._reembeddings.cancel(gallery), CLEAR, who)
@@ -127,30 +114,23 @@ class Reembedder:
             self._embed(running, gallery, found)
             if running.cancelled:
                 return
-            found = self._completed(gallery, found, running.counts["unreadable"])
+            with suppress(ReembeddingIncomplete):  # faces were reassigned: their new keys come after all others
+                found = self._reembeddings.complete(gallery, running.counts["unreadable"])
         if found.state == "ready":
             self._embed_corrections(running, gallery, found.target)
             self._galleries.prepare(gallery.id, found.target)
             if not running.cancelled:
                 self._reembeddings.switch(gallery)
 
-    def _work_on(self, gallery: Gallery, found: Reembedding, step: str, who: str | None) -> Progress:
+    def _work_on(self, gallery: Gallery, found: Reembedding, step: str, who: str | None) -> Reembedding:
         """Create the job for this step unless one is already running."""
-        job = self._job(found)
+        job = self._jobs.find(found.job)
         if job is not None and not job.finished:
             if job.params["step"] == step:
-                return Progress(found, job)
+                return found
             self._jobs.cancel(job.id)
         job = self._jobs.create(KIND, gallery, {"step": step, "source": found.source, "target": found.target}, who=who)
-        found = self._reembeddings.assign(gallery, job.id)
-        self._wake()
-        return Progress(found, job)
-
-    def _job(self, found: Reembedding) -> Job | None:
-        try:
-            return None if found.job is None else self._jobs.job(found.job)
-        except NotFound:  # it finished long ago and was pruned
-            return None
+        return self._reembeddings.assign(gallery, job.id)
 
     def _embed(self, running: Running, gallery: Gallery, found: Reembedding) -> None:
         after = running.saved.get("after", 0)
@@ -163,13 +143,9 @@ class Reembedder:
             with self._embedders.use(found.target) as used:
                 templates, _ = used.embedder.embed(list(crops.values()))
             after = faces[-1].key
-            saved = {"after": after}
             running.progress(running.done + len(faces))
-            self._reembeddings.add(
-                gallery,
-                list(zip(crops, templates, strict=True)),
-                lambda connection, saved=saved: running.checkpoint(saved, connection),  # type: ignore[misc]
-            )
+            note = partial(running.checkpoint, {"after": after})
+            self._reembeddings.add(gallery, list(zip(crops, templates, strict=True)), note)
 
     def _embed_corrections(self, running: Running, gallery: Gallery, target: str) -> None:
         def embed(jpegs: Sequence[bytes]) -> list[Template | None]:
@@ -181,13 +157,6 @@ class Reembedder:
         added, left_out = self._corrections.reembed(gallery, target, embed)
         running.counts["corrections"], running.counts["corrections_left_out"] = added, left_out
         running.checkpoint(running.saved)
-
-    def _completed(self, gallery: Gallery, found: Reembedding, unreadable: int) -> Reembedding:
-        """Make it ready, unless faces were reassigned meanwhile: their new keys come after all others."""
-        try:
-            return self._reembeddings.complete(gallery, unreadable)
-        except ReembeddingIncomplete:
-            return found
 
     def _pixels(self, running: Running, face: StoredCrop) -> Pixels | None:
         """Return None without a readable crop; the job's report lists damaged ones."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.errors import Conflict, NotFound, ReembeddingIncomplete
@@ -38,7 +38,11 @@ class Reembedding:
 
     gallery: str
     source: str
+    source_dimension: int
+    source_generation: int
     target: str
+    target_dimension: int
+    target_generation: int
     state: State
     without_crop: WithoutCrop
     missing: int
@@ -76,7 +80,7 @@ class Reembeddings:
 
     def all(self) -> list[Reembedding]:
         with self._database.read() as connection:
-            return [_reembedding(row) for row in connection.execute(_REEMBEDDINGS)]
+            return [Reembedding(*row) for row in connection.execute(_REEMBEDDINGS)]
 
     def begin(
         self, gallery: Gallery, target: str, dimension: int, *, without_crop: WithoutCrop, keep_days: float
@@ -88,7 +92,7 @@ class Reembeddings:
         """
         with self._database.write() as connection:
             own = _locked(connection, gallery)
-            old = connection.execute(_REEMBEDDINGS.where(_is(gallery))).one_or_none()
+            old = _find(connection, gallery)
             if old is not None and (old.target != target or old.state not in {"embedding", "ready"}):
                 message = (
                     f"Gallery {gallery.id!r} is being re-embedded from {old.source} to {old.target} ({old.state})."
@@ -98,7 +102,7 @@ class Reembeddings:
                 raise Conflict(f"Gallery {gallery.id!r} has templates of {target}.", code="package_unchanged")
             missing = _count(connection, gallery, target, without_crop=True)
             if missing and without_crop == "refuse":
-                raise _crops_missing(gallery, _count_all(connection, gallery), missing)
+                raise _crops_missing(connection, gallery, missing)
             terms = {"without_crop": without_crop, "keep_days": keep_days, "missing": missing}
             if old is not None:
                 return _update(connection, gallery, **terms)
@@ -140,7 +144,10 @@ class Reembeddings:
         )
         with self._database.read() as connection:
             rows = connection.execute(query).all()
-        return [StoredCrop(row.key, row.face_id, self._decrypted(row)) for row in rows]
+        return [
+            StoredCrop(key, face_id, None if jpeg is None else self._blobs.unpack("crop", face_id, bytes(jpeg)))
+            for key, face_id, jpeg in rows
+        ]
 
     def add(
         self,
@@ -189,7 +196,7 @@ class Reembeddings:
                 message = f"{left} faces of gallery {gallery.id!r} have no template of {found.target} yet."
                 raise ReembeddingIncomplete(message, left=left)
             if left and found.without_crop == "refuse":
-                raise _crops_missing(gallery, _count_all(connection, gallery), left)
+                raise _crops_missing(connection, gallery, left)
             return _update(connection, gallery, state="ready", missing=left)
 
     def switch(self, gallery: Gallery) -> Reembedding:
@@ -199,13 +206,13 @@ class Reembeddings:
         """
         with self._database.write() as connection:
             _locked(connection, gallery)
-            row = _row(connection, gallery)
-            if row.state == "switched":
-                return _reembedding(row)
-            if row.state != "ready":
+            found = _found(connection, gallery)
+            if found.state == "switched":
+                return found
+            if found.state != "ready":
                 raise ReembeddingIncomplete(f"Gallery {gallery.id!r} can't switch yet.")
-            _set_own(connection, gallery, TemplateSet(row.target, row.target_dimension, row.target_generation))
-            until = utc_now(timedelta(days=row.keep_days))
+            _set_own(connection, gallery, TemplateSet(found.target, found.target_dimension, found.target_generation))
+            until = utc_now(timedelta(days=found.keep_days))
             return _update(connection, gallery, state="switched", switched_at=utc_now(), keep_until=until)
 
     def rollback(self, gallery: Gallery) -> Reembedding:
@@ -215,8 +222,8 @@ class Reembeddings:
         """
         with self._database.write() as connection:
             _locked(connection, gallery)
-            row = _switched(connection, gallery)
-            _set_own(connection, gallery, TemplateSet(row.source, row.source_dimension, row.source_generation))
+            found = _switched(connection, gallery)
+            _set_own(connection, gallery, TemplateSet(found.source, found.source_dimension, found.source_generation))
             return _update(connection, gallery, state="ready", switched_at=None, keep_until=None)
 
     def finish(self, gallery: Gallery) -> Reembedding:
@@ -276,11 +283,11 @@ class Reembeddings:
         self._database.request_scrub()
         return True
 
-    def _decrypted(self, row: Any) -> bytes | None:
-        return None if row.jpeg is None else self._blobs.unpack("crop", row.face_id, bytes(row.jpeg))
 
-
-_REEMBEDDINGS = sa.select(REEMBEDDINGS, GALLERIES.c.id.label("gallery")).join(GALLERIES)
+_REEMBEDDINGS = sa.select(
+    GALLERIES.c.id, *(REEMBEDDINGS.c[field.name] for field in fields(Reembedding) if field.name != "gallery")
+).join_from(REEMBEDDINGS, GALLERIES)
+"""In the order of a Reembedding's fields."""
 
 
 def _is(gallery: Gallery) -> sa.ColumnElement[bool]:
@@ -293,19 +300,16 @@ def _locked(connection: Connection, gallery: Gallery) -> TemplateSet:
     return reread(connection, gallery).templates.own
 
 
-def _row(connection: Connection, gallery: Gallery) -> Row[Any]:
+def _find(connection: Connection, gallery: Gallery) -> Reembedding | None:
     row = connection.execute(_REEMBEDDINGS.where(_is(gallery))).one_or_none()
-    if row is None:
-        raise _not_found(gallery)
-    return row
+    return None if row is None else Reembedding(*row)
 
 
 def _found(connection: Connection, gallery: Gallery) -> Reembedding:
-    return _reembedding(_row(connection, gallery))
-
-
-def _reembedding(row: Row[Any]) -> Reembedding:
-    return Reembedding(**{field.name: getattr(row, field.name) for field in fields(Reembedding)})
+    found = _find(connection, gallery)
+    if found is None:
+        raise _not_found(gallery)
+    return found
 
 
 def _update(connection: Connection, gallery: Gallery, **columns: object) -> Reembedding:
@@ -313,12 +317,12 @@ def _update(connection: Connection, gallery: Gallery, **columns: object) -> Reem
     return _found(connection, gallery)
 
 
-def _switched(connection: Connection, gallery: Gallery, *, or_ending: bool = False) -> Row[Any]:
-    row = _row(connection, gallery)
-    if row.state != "switched" and not (or_ending and row.state == "ending"):
-        message = f"Gallery {gallery.id!r} has not switched to {row.target} ({row.state})."
-        raise Conflict(message, code="reembedding_not_switched", state=row.state)
-    return row
+def _switched(connection: Connection, gallery: Gallery, *, or_ending: bool = False) -> Reembedding:
+    found = _found(connection, gallery)
+    if found.state != "switched" and not (or_ending and found.state == "ending"):
+        message = f"Gallery {gallery.id!r} has not switched to {found.target} ({found.state})."
+        raise Conflict(message, code="reembedding_not_switched", state=found.state)
+    return found
 
 
 def _set_own(connection: Connection, gallery: Gallery, own: TemplateSet) -> None:
@@ -337,12 +341,9 @@ def _count(connection: Connection, gallery: Gallery, target: str, *, without_cro
     return int(connection.execute(query).scalar_one())
 
 
-def _count_all(connection: Connection, gallery: Gallery) -> int:
+def _crops_missing(connection: Connection, gallery: Gallery, without_crop: int) -> Conflict:
     query = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.gallery_key == gallery.key)
-    return int(connection.execute(query).scalar_one())
-
-
-def _crops_missing(gallery: Gallery, faces: int, without_crop: int) -> Conflict:
+    faces = int(connection.execute(query).scalar_one())
     message = f"{without_crop} of {faces} faces of gallery {gallery.id!r} have no crop that can be embedded again."
     return Conflict(message, code="crops_missing", faces=faces, without_crop=without_crop)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.review import rules
 from app.review.records import Draft, Evidence, Kind
@@ -147,52 +146,46 @@ class Examiner:
         return Draft(Kind.SAME_PERSON, strength, *faces, evidence)
 
     def _misplaced(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
-        evidence = self._confused(block, nearest, own, row)
-        strength = float(nearest.scores[row, 0] - own.best[row])
-        return Draft(Kind.MISPLACED, strength, int(block.faces[row]), int(nearest.faces[row, 0]), evidence)
+        score, face = float(nearest.scores[row, 0]), int(nearest.faces[row, 0])
+        evidence = self._evidence(own, row, score, self._points.identify.uncertain)
+        return Draft(Kind.MISPLACED, score - float(own.best[row]), int(block.faces[row]), face, evidence)
 
     def _corrected(self, block: FaceBlock, wrong: Scores, own: Own, row: int) -> Draft:
-        score, own_score, threshold = float(wrong[row]), float(own.best[row]), self._points.verify.threshold
-        evidence = Evidence(
+        score, threshold = float(wrong[row]), self._points.verify.threshold
+        evidence = self._evidence(own, row, score, threshold)
+        strength = score - max(float(own.best[row]), threshold)
+        return Draft(Kind.CORRECTED, strength, int(block.faces[row]), None, evidence)
+
+    def _harmful(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
+        score, face, threshold = (
+            float(nearest.scores[row, 0]),
+            int(nearest.faces[row, 0]),
+            self._points.identify.uncertain,
+        )
+        evidence = self._evidence(own, row, score, threshold)
+        return Draft(Kind.HARMFUL, score - threshold, int(block.faces[row]), face, evidence)
+
+    def _evidence(self, own: Own, row: int, score: float, threshold: float) -> Evidence:
+        own_score = float(own.best[row])
+        return Evidence(
             score=score,
             own_score=own_score if np.isfinite(own_score) else None,
             threshold=threshold,
             fmr=self._fmr_of(score),
-            quality=float(block.qualities[row]),
-        )
-        return Draft(Kind.CORRECTED, score - max(own_score, threshold), int(block.faces[row]), None, evidence)
-
-    def _harmful(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
-        evidence = self._confused(block, nearest, own, row)
-        strength = float(nearest.scores[row, 0]) - self._points.identify.uncertain
-        return Draft(Kind.HARMFUL, strength, int(block.faces[row]), int(nearest.faces[row, 0]), evidence)
-
-    def _confused(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Evidence:
-        score = float(nearest.scores[row, 0])
-        return Evidence(
-            score=score,
-            own_score=float(own.best[row]),
-            threshold=self._points.identify.uncertain,
-            fmr=self._fmr_of(score),
-            quality=float(block.qualities[row]),
         )
 
     def _outlier(self, block: FaceBlock, own: Own, row: int) -> Draft:
         score = float(own.best[row])
         threshold = self._points.strangers
-        evidence = Evidence(
-            own_score=score, threshold=threshold, fmr=self._fmr_of(score), quality=float(block.qualities[row])
-        )
+        evidence = Evidence(own_score=score, threshold=threshold, fmr=self._fmr_of(score))
         face, nearest = int(block.faces[row]), int(block.faces[own.at[row]])
         return Draft(Kind.OUTLIER, threshold - score, face, nearest, evidence)
 
 
 def _no_good_face(block: FaceBlock) -> Draft:
     best = int(block.qualities.argmax())
-    quality = float(block.qualities[best])
-    return Draft(
-        Kind.NO_GOOD_FACE, (rules.GOOD - quality) / 100, int(block.faces[best]), None, Evidence(quality=quality)
-    )
+    strength = (rules.GOOD - float(block.qualities[best])) / 100
+    return Draft(Kind.NO_GOOD_FACE, strength, int(block.faces[best]), None, Evidence())
 
 
 def _once(block: FaceBlock, own: Own, outliers: Mask) -> list[int]:
@@ -209,9 +202,4 @@ def _best(block: FaceBlock, kept: Mask) -> FaceBlock:
     if len(rows) > MOST_FACES:
         order = np.lexsort((block.faces[rows], -block.qualities[rows]))
         rows = np.sort(rows[order[:MOST_FACES]])
-    return select(block, rows)
-
-
-def select(block: FaceBlock, rows: NDArray[np.int64]) -> FaceBlock:
-    """Return these rows of a block."""
-    return FaceBlock(block.faces[rows], block.subjects[rows], block.qualities[rows], block.vectors[rows])
+    return block.only(rows)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from sqlalchemy.engine import Connection
 
-from app.db.pagination import Page
-from app.errors import NotFound
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.thresholds import Thresholds
@@ -19,8 +16,8 @@ from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.recognition.corrections import Corrections
 from app.recognition.decisions import identify_point, verify_point
-from app.review.examine import Examined, Examiner, Nearest, nearest_of, select
-from app.review.records import Finding, Kind, Review, Summary
+from app.review.examine import Examined, Examiner, Nearest, nearest_of
+from app.review.records import Summary
 from app.review.rules import STRANGERS_FMR, Points
 from app.review.separation import Separation
 from app.review.store import Reviews, UnderWay
@@ -38,20 +35,8 @@ OTHERS = 3
 """Other subjects that each face is compared with: a person may be there more than twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A gallery's reviews, and the current or last job."""
-
-    gallery: str
-    review: Review
-    job: Job | None
-
-
 class Reviewer:
-    """Starts and runs reviews. Safe to share between threads; ``wake`` starts a new job at once.
-
-    Every call may raise NotFound ``gallery_not_found``.
-    """
+    """Starts and runs reviews. Safe to share between threads."""
 
     def __init__(
         self,
@@ -61,51 +46,30 @@ class Reviewer:
         jobs: JobStore,
         thresholds: Callable[[Gallery], Thresholds],
         *,
-        wake: Callable[[], None] = lambda: None,
         fmr: float,
         fpir: float,
     ) -> None:
         """``thresholds`` returns a gallery's operating points; ``fmr`` and ``fpir`` name those that decide."""
-        self._reviews = reviews
+        self.reviews = reviews
         self._galleries = galleries
         self._corrections = corrections
         self._jobs = jobs
         self._thresholds = thresholds
-        self._wake = wake
         self._fmr, self._fpir = fmr, fpir
 
     def begin(self, gallery_id: str, *, who: str | None = None) -> Job:
-        """Start a review, unless one is under way; return its job. Raises OperatingPointUnavailable."""
+        """Start a review, unless one is under way; return its job.
+
+        Raises NotFound ``gallery_not_found``, OperatingPointUnavailable.
+        """
         gallery = self._galleries.store.gallery(gallery_id)
         self._points(self._thresholds(gallery), 1)
         job_id = new_job_id()
-        begin = partial(self._reviews.begin, gallery=gallery, job=job_id)
+        begin = partial(self.reviews.begin, gallery=gallery, job=job_id)
         try:
-            job = self._jobs.create(KIND, gallery, who=who, job_id=job_id, also=begin)
+            return self._jobs.create(KIND, gallery, who=who, job_id=job_id, also=begin)
         except UnderWay as other:
             return self._jobs.job(other.job)
-        self._wake()
-        return job
-
-    def find(self, gallery_id: str) -> Progress:
-        """Return the state of the gallery's reviews. Raises NotFound ``review_not_found``."""
-        gallery = self._galleries.store.gallery(gallery_id)
-        found = self._reviews.find(gallery)
-        try:
-            return Progress(gallery.id, found, self._jobs.job(found.job))
-        except NotFound:  # it finished long ago and was pruned
-            return Progress(gallery.id, found, None)
-
-    def findings(
-        self, gallery_id: str, cursor: str | None, limit: int, *, kind: Kind | None, dismissed: bool
-    ) -> Page[Finding]:
-        """Return a page of findings, as `Reviews.findings`."""
-        gallery = self._galleries.store.gallery(gallery_id)
-        return self._reviews.findings(gallery, cursor, limit, kind=kind, dismissed=dismissed)
-
-    def dismiss(self, gallery_id: str, finding_id: str, *, dismissed: bool = True) -> None:
-        """Remember that a finding is right, or ask about it again, as `Reviews.dismiss`."""
-        self._reviews.dismiss(self._galleries.store.gallery(gallery_id), finding_id, dismissed=dismissed)
 
     def work(self, running: Running) -> None:
         """Run a job; see `app.jobs.runner.Work`."""
@@ -122,7 +86,7 @@ class Reviewer:
         # The job's own count may be ahead of the checkpoint, or behind it where a renewal waited for the checkpoint.
         running.progress(running.saved.get("faces", 0), self._galleries.store.counts(gallery).faces)
         after = running.saved.get("after", 0)
-        while subjects := self._reviews.subjects(gallery, after, SUBJECTS_AT_ONCE, FACES_AT_ONCE):
+        while subjects := self.reviews.subjects(gallery, after, SUBJECTS_AT_ONCE, FACES_AT_ONCE):
             examined = self._examine(running, gallery, examiner, [key for key, faces in subjects if faces])
             if running.cancelled:
                 return
@@ -133,7 +97,7 @@ class Reviewer:
             saved = {"terms": terms, "after": after, "faces": running.done, "separation": separation.save()}
             running.counts["subjects"] += len(examined)
             drafts = [draft for one in examined for draft in one.drafts]
-            self._reviews.add(gallery, running.job.id, drafts, partial(running.checkpoint, saved))
+            self.reviews.add(gallery, running.job.id, drafts, partial(running.checkpoint, saved))
         self._publish(running, gallery, points, separation)
 
     def _publish(self, running: Running, gallery: Gallery, points: Points, separation: Separation) -> None:
@@ -152,7 +116,7 @@ class Reviewer:
             running.counts["findings"] = findings
             running.checkpoint(running.saved, connection)
 
-        self._reviews.publish(gallery, running.job.id, summary, note)
+        self.reviews.publish(gallery, running.job.id, summary, note)
 
     def _points(self, thresholds: Thresholds, subjects: int) -> Points:
         """Return the operating points that decide by default. Raises OperatingPointUnavailable."""
@@ -186,14 +150,14 @@ class Reviewer:
         order = np.argsort(block.subjects, kind="stable")
         keys, starts = np.unique(block.subjects[order], return_index=True)
         rows = np.split(order, starts[1:])
-        return {int(key): select(block, own) for key, own in zip(keys, rows, strict=True)}
+        return {int(key): block.only(own) for key, own in zip(keys, rows, strict=True)}
 
     def _nearest(
         self, blocks: Sequence[FaceBlock], found: Sequence[Sequence[Match]], wrong: Mapping[int, Vectors]
     ) -> Iterator[Nearest]:
         """Yield for each block the matches of its faces with other subjects that are reviewed, but for those that a
         correction rules out."""
-        there = self._reviews.reviewed({match.subject for row in found for match in row})
+        there = self.reviews.reviewed({match.subject for row in found for match in row})
         rows = iter(found)
         for block in blocks:
             others = there - {int(block.subjects[0])}

@@ -43,7 +43,6 @@ class Evidence:
     """The operating point that decided."""
     fmr: float | None = None
     """The rate at which two strangers score `score` or more; None outside of what was measured."""
-    quality: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

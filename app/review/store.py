@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -11,6 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database, in_parts
@@ -20,13 +20,11 @@ from app.errors import NotFound
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
 from app.gallery.text import is_unnamed
-from app.inference.thresholds import DecidedBy
 from app.jobs.records import FINISHED
-from app.recognition.decisions import IdentifyPoint, VerifyPoint
 from app.review.records import Dismissal, Draft, Evidence, Finding, FoundFace, Kind, Review, Summary
-from app.review.separation import Rate
 from app.timestamps import utc_now
 
+_EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(Summary)
 _FINDING_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -71,7 +69,7 @@ class Reviews:
             row = _row(connection, gallery)
             query = query.where(_of(gallery), FINDINGS.c.review == row.published)
             found = connection.execute(query.group_by(FINDINGS.c.kind, FINDINGS.c.dismissed)).all()
-        summary = None if row.summary is None else _summary(json.loads(row.summary))
+        summary = None if row.summary is None else _SUMMARY.validate_json(row.summary)
         counts = {Kind(one.kind): one.found for one in found if not one.dismissed}
         return Review(row.job, row.published, summary, counts, sum(one.found for one in found if one.dismissed))
 
@@ -161,9 +159,8 @@ class Reviews:
                 found.update(row.key for row in connection.execute(query) if _is_reviewed(row.id, row.expires_at))
         return found
 
-    def add(self, gallery: Gallery, review: str, drafts: Sequence[Draft], note: Callable[[Connection], None]) -> int:
-        """Store findings, except those of faces that are gone; `note` writes in the same transaction. Return how many
-        were stored."""
+    def add(self, gallery: Gallery, review: str, drafts: Sequence[Draft], note: Callable[[Connection], None]) -> None:
+        """Store findings, except those of faces that are gone; `note` writes in the same transaction."""
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             keys = {key for draft in drafts for key in (draft.face, draft.other_face) if key is not None}
@@ -177,7 +174,7 @@ class Reviews:
                     "strength": draft.strength,
                     "face_id": ids[draft.face],
                     "other_face_id": None if draft.other_face is None else ids[draft.other_face],
-                    "evidence": json.dumps(_without_none(asdict(draft.evidence))),
+                    "evidence": _EVIDENCE.dump_json(draft.evidence, exclude_none=True).decode(),
                 }
                 for draft in drafts
                 if draft.face in ids and (draft.other_face is None or draft.other_face in ids)
@@ -185,7 +182,6 @@ class Reviews:
             if values:
                 connection.execute(self._database.insert(FINDINGS).on_conflict_do_nothing(), values)
             note(connection)
-        return len(values)
 
     def publish(self, gallery: Gallery, review: str, summary: Summary, note: Callable[[Connection, int], None]) -> None:
         """Show this review's findings from now on, strongest first; those of earlier reviews are deleted.
@@ -202,7 +198,7 @@ class Reviews:
             DISMISSALS.c.face_id == FINDINGS.c.face_id,
             DISMISSALS.c.other_face_id.is_not_distinct_from(FINDINGS.c.other_face_id),
         )
-        values = {"published": review, "summary": json.dumps(asdict(summary))}
+        values = {"published": review, "summary": _SUMMARY.dump_json(summary).decode()}
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             found = connection.execute(place).rowcount
@@ -280,7 +276,7 @@ def _find(connection: Connection, gallery: Gallery, finding_id: str) -> Row[Any]
 
 def _finding(row: Row[Any]) -> Finding:
     other = None if row.other_face_id is None else _face(row, "other", row.other_face_id)
-    evidence = Evidence(**json.loads(row.evidence))
+    evidence = _EVIDENCE.validate_json(row.evidence)
     kind, face = Kind(row.kind), _face(row, "face", row.face_id)
     return Finding(row.id, kind, row.strength, face, other, evidence, bool(row.dismissed))
 
@@ -305,17 +301,3 @@ def _lock_faces(connection: Connection, gallery: Gallery, keys: Sequence[int]) -
 
 def _is_reviewed(subject_id: str, expires_at: str | None) -> bool:
     return not is_unnamed(subject_id) and (expires_at is None or expires_at > utc_now())
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _summary(saved: dict[str, Any]) -> Summary:
-    rates = {name: None if saved[name] is None else Rate(**saved[name]) for name in ("fnmr", "fpir")}
-    decided = {"calibration": DecidedBy(**saved["verify"]["calibration"])}
-    points = {
-        "verify": VerifyPoint(**saved["verify"] | decided),
-        "identify": IdentifyPoint(**saved["identify"] | decided),
-    }
-    return Summary(**saved | rates | points)

@@ -52,6 +52,18 @@ class FaceBlock:
     """(N,) 0-100."""
     vectors: Vectors
 
+    def only(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> FaceBlock:
+        """Return these rows, by number or by a mask."""
+        return FaceBlock(self.faces[rows], self.subjects[rows], self.qualities[rows], self.vectors[rows])
+
+
+def joined(blocks: Sequence[FaceBlock], dimension: int) -> FaceBlock:
+    """Return the blocks as one; without any, one of no faces."""
+    keys = np.empty(0, np.int64)
+    none = FaceBlock(keys, keys, np.empty(0, np.float32), np.empty((0, dimension), np.float32))
+    names = ("faces", "subjects", "qualities", "vectors")
+    return FaceBlock(*(np.concatenate([getattr(block, name) for block in (none, *blocks)]) for name in names))
+
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:

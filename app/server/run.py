@@ -16,6 +16,7 @@ from app.api import auth
 from app.api.dependencies import Service
 from app.api.endpoints import CREATE_SIGN_IN_CODE, SIGN_IN_LINK
 from app.config import Settings
+from app.db.key_file import ADMIN_KEY_FILE
 from app.errors import LikenessError, Unusable
 from app.machine import resume_collector, set_switch_interval
 from app.server import data_folder, http
@@ -95,7 +96,7 @@ def _greeting(settings: Settings, app: FastAPI, url: str, *, key: str, is_new: b
 
     If a person reads the output, the page's link signs in, and a new key is printed by itself.
     """
-    path = settings.data_dir / auth.KEY_FILE
+    path = settings.data_dir / ADMIN_KEY_FILE
     photo = SAMPLE_PHOTO if SAMPLE_PHOTO.exists() else Path("photo.jpg")
     where, page = f"The admin key is in {path}", f"{url}/"
     if sys.stdout.isatty():

@@ -62,7 +62,6 @@ class Gallery:
             Corrections(store, days=365),
             self._jobs,
             lambda _: Thresholds(manifest),
-            wake=self._runner.wake,
             fmr=FMR,
             fpir=FPIR,
         )

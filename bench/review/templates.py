@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
+from app.measuring.stages import pixels_of
 from bench.review.corrupted import Faces
-from training.commands.options import TemplateOptions, package_folder, photo_names, read_or_make_templates
+from training.commands.options import TemplateOptions, templates_of
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates, make_templates, open_photos
-from training.evaluation.service import open_service
-from training.evaluation.stages.degraded_copies import Degradation
+from training.evaluation.stages.degraded_copies import Degradation, png
 from training.terminal import counted
 
-MODELS = Path("models")
 WAYS = (Degradation("blur (σ px)", 4), Degradation("shrink (×)", 0.18), Degradation("motion (px)", 13))
 """Of the degradations of docs/explanation/quality.md those that cameras make, strong ones."""
 DRAWN = 540
@@ -37,9 +33,8 @@ class Kept:
 
 def faces_of_lfw(images: Path, kept: Kept) -> Faces:
     """Return the most prominent face of every photo that shows one."""
-    names = photo_names(images, [])
     way = TemplateOptions(kept.package, kept.folder / f"{kept.package}.npz")
-    plain = read_or_make_templates(images, names, way)
+    plain = templates_of(images, [], way)
     poor = _poor_copies(images, plain, kept, way)
     rows = np.flatnonzero(plain.found)
     return Faces(
@@ -67,22 +62,21 @@ def _poor_copies(images: Path, plain: Templates, kept: Kept, way: TemplateOption
     file = kept.folder / f"{kept.package}-poor.npz"
     if file.is_file():
         return Templates.load(file)
-    photos, threads = open_photos(images), os.cpu_count() or 1
+    photos = open_photos(images)
     rng = np.random.default_rng(0)
     chosen = {name for name in plain.names if rng.random() < COPIED}
     place = {name: number for number, name in enumerate(plain.names)}
-    with open_service(package_folder(kept.package, MODELS), MODELS, way.cache, way.device, threads) as own:
+    with way.open_stages() as own:
 
         def embed(name: str) -> tuple[np.ndarray, float]:
             if name not in chosen:
-                return np.zeros(own.dimension, np.float32), 0.0
+                return np.zeros(own.embedder.dimension, np.float32), 0.0
             degradation = WAYS[place[name] % len(WAYS)]
-            worse = degradation.apply(own.pixels(photos.read(name)), np.random.default_rng(place[name]))
-            file = io.BytesIO()
-            Image.fromarray(worse).save(file, "PNG")
-            return own.embed_photo(file.getvalue())
+            worse = degradation.apply(pixels_of(photos.read(name)), np.random.default_rng(place[name]))
+            return own.embed_photo(png(worse))
 
         with counted("embedding poor copies", len(plain.names)) as advance:
-            poor = make_templates(plain.package, own.dimension, plain.names, embed, threads=threads, progress=advance)
+            size = own.embedder.dimension
+            poor = make_templates(plain.package, size, plain.names, embed, threads=way.workers, progress=advance)
     poor.save(file)
     return poor

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.access import OPEN, OTHER, OWN, SCOPES, WAYS, Ground, access_ground, check_access
+from tests.support.access import OPEN, OTHER, OWN, SCOPES, Ground, access_ground, check_access, keys, token
 from tests.support.service import error_of, running
 
 GALLERY = "/v1/galleries/{gallery}"
@@ -103,21 +103,20 @@ def test_the_table_and_the_document_name_the_same_operations_and_scopes(ground: 
     assert {name for name, operation in keyed.items() if operation["x-unrestricted"]} == EVERYWHERE
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(("scope", "way"), keys())
 def test_every_operation_with_a_key_of_this_scope(ground: Ground, scope: str, way: str) -> None:
     check_access(ground, scope, way, NEEDS)
 
 
 def test_a_restricted_key_lists_its_galleries_alone_page_by_page(ground: Ground) -> None:
     ground.inhabit()
-    listed = ground.client.get("/v1/galleries?limit=1", headers={"x-api-key": ground.token("read", "own gallery")})
+    listed = ground.client.get("/v1/galleries?limit=1", headers={"x-api-key": token("read", "own gallery")})
     assert [one["id"] for one in listed.json()["galleries"]] == [OWN]
     assert listed.json()["next_cursor"] is None
 
 
 def test_another_gallery_looks_as_if_it_were_not_there(ground: Ground) -> None:
-    headers = {"x-api-key": ground.token("read", "own gallery")}
+    headers = {"x-api-key": token("read", "own gallery")}
     there, nowhere = (ground.client.get(f"/v1/galleries/{name}", headers=headers) for name in (OTHER, "nowhere"))
     assert error_of(there, 404, "gallery_not_found") == {"gallery": OTHER}
     assert error_of(nowhere, 404, "gallery_not_found") == {"gallery": "nowhere"}
@@ -129,7 +128,7 @@ def test_another_gallery_looks_as_if_it_were_not_there(ground: Ground) -> None:
 )
 def test_no_spelling_of_a_path_leads_to_another_gallery(ground: Ground, path: str) -> None:
     ground.inhabit()
-    answer = ground.client.get(f"/v1/galleries/{path}", headers={"x-api-key": ground.token("read", "own gallery")})
+    answer = ground.client.get(f"/v1/galleries/{path}", headers={"x-api-key": token("read", "own gallery")})
     assert answer.status_code in {403, 404}
 
 
@@ -145,11 +144,11 @@ def test_a_gallery_is_the_same_however_its_id_is_composed(ground: Ground) -> Non
 
 def test_what_has_no_rule_is_for_unrestricted_admins(ground: Ground) -> None:
     for scope in SCOPES:
-        answer = ground.client.get("/v1/no/such", headers={"x-api-key": ground.token(scope, "unrestricted")})
+        answer = ground.client.get("/v1/no/such", headers={"x-api-key": token(scope, "unrestricted")})
         error_of(answer, *((404, "not_found") if scope == "admin" else (403, "missing_scope")))
-    admin_of_own = {"x-api-key": ground.token("admin", "own gallery")}
+    admin_of_own = {"x-api-key": token("admin", "own gallery")}
     error_of(ground.client.get("/v1/no/such", headers=admin_of_own), 403, "gallery_restricted")
-    assert ground.client.get("/openapi.json", headers={"x-api-key": ground.token("read", "own gallery")}).is_success
+    assert ground.client.get("/openapi.json", headers={"x-api-key": token("read", "own gallery")}).is_success
 
 
 def test_the_secret_is_shown_once(ground: Ground) -> None:

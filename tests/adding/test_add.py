@@ -14,9 +14,9 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from app.adding.add import PEOPLE, VIEWS, Added, Description, Stated, add, drawn_crops
+from app.adding.add import PEOPLE, VIEWS, Added, Stated, add, drawn_crops
+from app.adding.new_package import NewPackage
 from app.errors import Unusable
-from app.face.align import CANONICAL_LANDMARKS
 from app.inference.golden import golden_crops
 from app.inference.manifest import Licence
 from app.inference.package import load_package
@@ -28,6 +28,7 @@ from tests.support.embedder_files import SMALL, bgr, floats, nchw, sface_file, s
 from tests.support.service import COLLINS, running
 from training.data.drawn.dataset import ProceduralFaces
 
+MIT = Licence(name="MIT", non_commercial=False)
 JPEG_ERROR = 6.0
 """Mean difference in 0-255 that compression makes."""
 
@@ -35,8 +36,7 @@ JPEG_ERROR = 6.0
 def added(folder: Path, model: ModelProto, stated: Stated | None = None) -> Added:
     file = folder / "given.onnx"
     file.write_bytes(model.SerializeToString())
-    about = Description("mine", Licence(name="MIT", non_commercial=False), CANONICAL_LANDMARKS.tolist())
-    return add(file, about, folder / "models", folder / "cache", stated=stated)
+    return add(NewPackage(file, "mine", MIT, folder / "models", folder / "cache"), stated=stated)
 
 
 def templates(folder: Path, cache: Path) -> Vectors:
@@ -117,9 +117,8 @@ def test_a_statement_that_the_graph_contradicts_is_refused(tmp_path: Path) -> No
 def test_a_broken_file_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
     file = tmp_path / "broken.onnx"
     file.write_bytes(content)
-    about = Description("mine", Licence(name="MIT", non_commercial=False), CANONICAL_LANDMARKS.tolist())
     with pytest.raises(Unusable, match=says) as caught:
-        add(file, about, tmp_path, tmp_path)
+        add(NewPackage(file, "mine", MIT, tmp_path, tmp_path))
     assert caught.value.code == "model_unsuitable"
 
 

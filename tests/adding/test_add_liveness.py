@@ -11,7 +11,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from app.adding.catalogue import known_models
-from app.adding.liveness import LivenessDescription, StatedLiveness, add_liveness
+from app.adding.liveness import StatedLiveness, add_liveness
+from app.adding.new_package import NewPackage
 from app.errors import Unusable
 from app.inference.manifest import Licence, LivenessCut, RewriteClassifier
 from app.inference.prepare import rewrite_classifier
@@ -21,7 +22,6 @@ from tests.support import liveness
 from tests.support.commands import run
 from tests.support.service import COLLINS, SAMPLES, running
 
-ABOUT = LivenessDescription("mine", Licence(name="MIT", non_commercial=False))
 CUT = LivenessCut(scale=2.7, shape="box", edge="move", resize="linear")
 
 
@@ -38,10 +38,15 @@ def file_of(folder: Path, model: ModelProto) -> Path:
     return path
 
 
+def new(file: Path) -> NewPackage:
+    licence = Licence(name="MIT", non_commercial=False)
+    return NewPackage(file, "mine", licence, file.parent / "models", file.parent / "cache")
+
+
 def test_stated_facts_make_a_package_and_nothing_is_tried(tmp_path: Path) -> None:
     stated = StatedLiveness(CUT, ("print", "live", "replay"), "bgr", "0-255")
     file = file_of(tmp_path, liveness.random_model())
-    added = add_liveness(file, ABOUT, stated, tmp_path / "models", tmp_path / "cache")
+    added = add_liveness(new(file), stated)
     manifest = added.package.manifest
     assert (manifest.task, manifest.input.shape, manifest.output.shape) == ("liveness", ("N", 32, 32, 3), ("N", 3))
     assert manifest.liveness is not None
@@ -52,14 +57,14 @@ def test_stated_facts_make_a_package_and_nothing_is_tried(tmp_path: Path) -> Non
     assert manifest.prepare.output == "logits"
     assert manifest.liveness_calibrations == ()
     with pytest.raises(Unusable) as caught:
-        add_liveness(file, ABOUT, stated, tmp_path / "models", tmp_path / "cache")
+        add_liveness(new(file), stated)
     assert caught.value.code == "package_exists"
 
 
 def test_a_file_that_answers_probabilities_is_seen_to(tmp_path: Path) -> None:
     prepared = rewrite_classifier(liveness.random_model(), RewriteClassifier(input=liveness.FORM), liveness.SIDE)
     stated = StatedLiveness(CUT, ("print", "live", "replay"), "rgb", "0-255")
-    added = add_liveness(file_of(tmp_path, prepared), ABOUT, stated, tmp_path / "models", tmp_path / "cache")
+    added = add_liveness(new(file_of(tmp_path, prepared)), stated)
     assert added.facts.probabilities
     assert (added.facts.layout, added.facts.dtype) == ("nhwc", "uint8")
 
@@ -67,7 +72,7 @@ def test_a_file_that_answers_probabilities_is_seen_to(tmp_path: Path) -> None:
 def test_what_nobody_stated_is_an_error_not_a_guess(tmp_path: Path) -> None:
     file = file_of(tmp_path, liveness.random_model())
     with pytest.raises(Unusable, match="--classes") as caught:
-        add_liveness(file, ABOUT, StatedLiveness(CUT), tmp_path / "models", tmp_path / "cache")
+        add_liveness(new(file), StatedLiveness(CUT))
     assert caught.value.code == "liveness_facts_missing"
     assert not (tmp_path / "models" / "mine").exists()
 
@@ -75,7 +80,7 @@ def test_what_nobody_stated_is_an_error_not_a_guess(tmp_path: Path) -> None:
 def test_live_photos_tell_which_class_is_live(tmp_path: Path) -> None:
     file = file_of(tmp_path, liveness.brightness_model(classes=3, live=1, middle=0.8, steepness=60))
     stated = StatedLiveness(CUT, colour="rgb", normalisation="0-1")
-    added = add_liveness(file, ABOUT, stated, tmp_path / "models", tmp_path / "cache", live_cuts=bright)
+    added = add_liveness(new(file), stated, live_cuts=bright)
     assert added.chosen.live == 1
     assert added.package.manifest.liveness is not None
     assert added.package.manifest.liveness.classes == ("spoof-0", "live", "spoof-2")
@@ -88,15 +93,13 @@ def test_photos_that_tell_nothing_are_an_error_with_figures(tmp_path: Path) -> N
     file = file_of(tmp_path, liveness.brightness_model(middle=0.8, steepness=60))
     stated = StatedLiveness(CUT)  # which range the file wants, brightness alone does not tell
     with pytest.raises(Unusable, match="don't tell") as caught:
-        add_liveness(file, ABOUT, stated, tmp_path / "models", tmp_path / "cache", live_cuts=bright)
+        add_liveness(new(file), stated, live_cuts=bright)
     assert caught.value.code == "model_input_ambiguous"
     figures = caught.value.details["separation"]
     assert isinstance(figures, dict)
     assert len(figures) == 5 * 2 * 2
     with pytest.raises(Unusable) as caught:
-        add_liveness(
-            file, ABOUT, stated, tmp_path / "models", tmp_path / "cache", live_cuts=lambda side: bright(side)[:5]
-        )
+        add_liveness(new(file), stated, live_cuts=lambda side: bright(side)[:5])
     assert caught.value.code == "too_few_faces"
 
 
@@ -104,7 +107,7 @@ def test_photos_that_tell_nothing_are_an_error_with_figures(tmp_path: Path) -> N
 def test_statements_that_the_graph_contradicts_are_refused(tmp_path: Path, classes: tuple[str, ...]) -> None:
     file = file_of(tmp_path, liveness.random_model())
     with pytest.raises(Unusable, match="3 classes") as caught:
-        add_liveness(file, ABOUT, StatedLiveness(CUT, classes), tmp_path / "models", tmp_path / "cache")
+        add_liveness(new(file), StatedLiveness(CUT, classes))
     assert caught.value.code == "model_input_contradicted"
 
 
@@ -129,7 +132,7 @@ def _flat(shape: list[int | str], width: int) -> ModelProto:
 )
 def test_a_file_that_is_no_liveness_model_is_refused(tmp_path: Path, model: ModelProto, says: str) -> None:
     with pytest.raises(Unusable, match=says) as caught:
-        add_liveness(file_of(tmp_path, model), ABOUT, StatedLiveness(CUT), tmp_path / "models", tmp_path / "cache")
+        add_liveness(new(file_of(tmp_path, model)), StatedLiveness(CUT))
     assert caught.value.code == "model_unsuitable"
 
 
@@ -137,7 +140,7 @@ def test_a_file_that_is_no_liveness_model_is_refused(tmp_path: Path, model: Mode
 def test_a_broken_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "broken.onnx").write_bytes(content)
     with pytest.raises(Unusable) as caught:
-        add_liveness(tmp_path / "broken.onnx", ABOUT, StatedLiveness(CUT), tmp_path / "models", tmp_path / "cache")
+        add_liveness(new(tmp_path / "broken.onnx"), StatedLiveness(CUT))
     assert caught.value.code == "model_unsuitable"
 
 

@@ -19,6 +19,7 @@ from onnx import ModelProto
 from PIL import Image
 
 from app.adding.detector import add_detector
+from app.adding.new_package import NewPackage
 from app.client import AsyncClient
 from app.errors import Unusable
 from app.inference.manifest import Licence
@@ -236,6 +237,7 @@ def test_a_yunet_becomes_the_detector_and_nothing_else_does(tmp_path: Path, mode
 
 def test_a_yunet_that_finds_nobody_is_refused(models: Path) -> None:
     yunet = sface_file().with_name("face_detection_yunet_2023mar_int8bq.onnx")
+    new = NewPackage(yunet, "mine", Licence(name="MIT", non_commercial=False), models, models.parent)
     with pytest.raises(Unusable, match="finds no face in any of 20 photos"):
-        add_detector(yunet, "mine", Licence(name="MIT", non_commercial=False), models, lambda _package: (0, 20))
+        add_detector(new, lambda _package: (0, 20))
     assert not (models / "mine").exists()

@@ -201,5 +201,7 @@ def test_what_is_not_there_is_named(api: httpx.Client, gallery: str) -> None:
         ("GET", "/subjects/x/faces/y/crop"),
     ):
         error_of(api.request(method, f"/v1/galleries/none{path}"), 404, "gallery_not_found")
-    error_of(api.post("/v1/galleries/none/identify", files={"image": COLLINS}), 404, "gallery_not_found")
+    for photos, field in (("identify", "image"), ("subjects/x/verify", "image"), ("subjects/x/faces", "images")):
+        error_of(api.post(f"/v1/galleries/none/{photos}", files={field: COLLINS}), 404, "gallery_not_found")
+    error_of(api.post("/v1/galleries/none/subjects", json={"id": "x"}), 404, "gallery_not_found")
     error_of(api.get(f"{gallery}/subjects/none/faces"), 404, "subject_not_found")

@@ -29,12 +29,13 @@ from app.access.grants import Rate
 from app.access.key_store import KeyStore
 from app.access.keys import Keys
 from app.api import schemas
-from app.api.auth import FOLLOW_S, KEY_FILE, AdminKey, Guard, load_key, replace_key
+from app.api.auth import FOLLOW_S, AdminKey, Guard, load_key, replace_key
 from app.api.body import read_body
 from app.api.dependencies import Service
 from app.api.middleware import CSP, HEADERS
 from app.concurrency.worker_pool import WorkerPool
 from app.config import Settings
+from app.db.key_file import ADMIN_KEY_FILE
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
 from app.gallery.store import Store
 from app.logs import JsonFormatter
@@ -114,14 +115,14 @@ def test_the_documentation_authorizes_itself_with_the_key_it_was_opened_with(api
 
 def test_the_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     key, made = load_key(tmp_path)
-    path = tmp_path / KEY_FILE
+    path = tmp_path / ADMIN_KEY_FILE
     assert made
     assert key.startswith("lk_")
     assert len(key) > 40
     assert path.read_text() == key + "\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert load_key(tmp_path) == (key, False)
-    assert [file.name for file in tmp_path.iterdir()] == [KEY_FILE]
+    assert [file.name for file in tmp_path.iterdir()] == [ADMIN_KEY_FILE]
 
 
 def test_processes_that_start_together_agree_on_the_key(tmp_path: Path) -> None:
@@ -133,14 +134,14 @@ def test_processes_that_start_together_agree_on_the_key(tmp_path: Path) -> None:
 
 def test_a_key_file_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
     load_key(tmp_path)
-    (tmp_path / KEY_FILE).chmod(0o644)
+    (tmp_path / ADMIN_KEY_FILE).chmod(0o644)
     load_key(tmp_path)
-    assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / ADMIN_KEY_FILE).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("content", ["", "short", "two keys of enough characters\nin one file, as one should not"])
 def test_a_file_that_is_no_key_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / KEY_FILE).write_text(content)
+    (tmp_path / ADMIN_KEY_FILE).write_text(content)
     with pytest.raises(Unusable) as caught:
         load_key(tmp_path)
     assert caught.value.code == "key_unusable"
@@ -151,18 +152,18 @@ def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
     new = replace_key(tmp_path)
     assert new != old
     assert load_key(tmp_path) == (new, False)
-    assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / ADMIN_KEY_FILE).stat().st_mode) == 0o600
 
 
 def test_the_admin_key_follows_its_file_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:
     now = [0.0]
     old, _ = load_key(tmp_path)
-    key = AdminKey(old, tmp_path / KEY_FILE, lambda: now[0])
+    key = AdminKey(old, tmp_path / ADMIN_KEY_FILE, lambda: now[0])
     assert key.matches(old)
     new = replace_key(tmp_path)
     now[0] += FOLLOW_S
     assert (key.matches(new), key.matches(old)) == (True, False)
-    for spoil in (lambda: (tmp_path / KEY_FILE).write_text("short"), (tmp_path / KEY_FILE).unlink):
+    for spoil in (lambda: (tmp_path / ADMIN_KEY_FILE).write_text("short"), (tmp_path / ADMIN_KEY_FILE).unlink):
         spoil()
         now[0] += FOLLOW_S
         assert (key.matches(new), key.matches(""), key.matches("short")) == (True, False, False)
@@ -170,7 +171,7 @@ def test_the_admin_key_follows_its_file_and_a_bad_file_changes_nothing(tmp_path:
 
 def test_only_the_hash_of_the_key_is_kept(tmp_path: Path) -> None:
     with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
-        assert "secret" not in repr(Guard.of(AdminKey("secret"), Keys(KeyStore(store.database)), Rate(1, 1)))
+        assert "secret" not in repr(Guard(AdminKey("secret"), Keys(KeyStore(store.database)), Rate(1, 1)))
 
 
 # ---------------------------------------------------------------- answers
@@ -352,7 +353,7 @@ async def test_a_client_that_leaves_makes_room(tmp_path: Path) -> None:
         sent.append(message)
 
     async with app.router.lifespan_context(app):
-        key = (tmp_path / KEY_FILE).read_bytes().strip()
+        key = (tmp_path / ADMIN_KEY_FILE).read_bytes().strip()
         scope = {
             "type": "http",
             "method": "POST",
@@ -416,9 +417,9 @@ def test_the_server_says_where_it_is_and_where_the_key_is(live_server: LiveServe
         assert client.get("/readyz").json() == {"status": "ok"}
     printed = live_server.log.read_text()
     assert live_server.url in printed
-    assert f"The admin key is in {live_server.data_dir / KEY_FILE}" in printed
+    assert f"The admin key is in {live_server.data_dir / ADMIN_KEY_FILE}" in printed
     assert live_server.key not in printed, "the key itself is told to a terminal only"
-    assert f'curl -H "x-api-key: $(cat {live_server.data_dir / KEY_FILE})"' in printed
+    assert f'curl -H "x-api-key: $(cat {live_server.data_dir / ADMIN_KEY_FILE})"' in printed
 
 
 def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveServer) -> None:

@@ -302,22 +302,6 @@ def test_errors_do_not_repeat_what_was_sent(api: httpx.Client, people: str) -> N
 # ---------------------------------------------------------------- people and galleries
 
 
-def test_an_unknown_gallery(api: httpx.Client, people: str) -> None:
-    for answer in (
-        api.post("/v1/galleries/nowhere/identify", files={"image": COLLINS}),
-        api.post("/v1/galleries/nowhere/subjects/eileen/faces", files={"images": COLLINS}),
-        api.post("/v1/galleries/nowhere/subjects/eileen/verify", files={"image": COLLINS}),
-        api.post("/v1/galleries/nowhere/subjects", json={"id": "x"}),
-    ):
-        error_of(answer, 404, "gallery_not_found")
-    assert people
-
-
-def test_duplicate_ids(api: httpx.Client, people: str) -> None:
-    error_of(api.post("/v1/galleries", json={"id": people.rsplit("/", 1)[1]}), 409, "gallery_exists")
-    error_of(api.post(f"{people}/subjects", json={"id": "eileen", "name": "Another"}), 409, "subject_exists")
-
-
 def test_ids_with_slashes_and_emoji_do_not_reach_others(api: httpx.Client, people: str) -> None:
     """(That they work is in test_api_galleries.)"""
     error_of(api.get(f"{people}/subjects/eileen%2Ffaces"), 404, "subject_not_found")
@@ -351,13 +335,3 @@ def test_a_body_that_is_larger_than_any_metadata(api: httpx.Client, people: str)
     content = json.dumps({"id": "x", "metadata": {"a": "b" * 1_000_000}})
     answer = api.post(f"{people}/subjects", content=content, headers={"content-type": "application/json"})
     error_of(answer, 413, "payload_too_large")
-
-
-def test_a_missing_or_wrong_key(api: httpx.Client, people: str) -> None:
-    for headers, code in (({"x-api-key": ""}, "missing_key"), ({"x-api-key": "lk_wrong"}, "wrong_key")):
-        for method, path in (
-            ("DELETE", people),
-            ("DELETE", f"{people}/subjects/eileen"),
-            ("POST", f"{people}/identify"),
-        ):
-            error_of(api.request(method, path, headers=headers), 401, code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ from app.api.dependencies import GalleryId, ServiceDep, SubjectId
 from app.api.operation import Operation
 from app.api.router import Router
 from app.api.schemas import Params, Wire
-from tests.support.access import OWN, SCOPES, WAYS, Ground, access_ground, check_access
+from tests.support.access import OWN, Ground, access_ground, check_access, keys
 from tests.support.service import error_of
 
 
@@ -63,7 +62,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
         yield found
 
 
-@pytest.mark.parametrize(("scope", "way"), [*itertools.product(SCOPES, WAYS)])
+@pytest.mark.parametrize(("scope", "way"), keys())
 def test_it_is_authorized(ground: Ground, scope: str, way: str) -> None:
     check_access(ground, scope, way, [NAME])
 

@@ -53,7 +53,8 @@ def test_thresholds_equal_counting_over_all_pairs() -> None:
     vectors, subjects = enrolled(120, 2)
     found = measure_population(vectors, subjects, thresholds(), measured_on="toys")
     assert found.calibration is not None
-    assert (found.subjects, found.faces, found.suspicions, found.left_out) == (120, 240, (), 0)
+    assert (found.figures.compared_subjects, found.figures.compared_faces) == (120, 240)
+    assert (found.suspicions, found.figures.left_out) == ((), 0)
     scores = np.array([a @ b for (a, i), (b, j) in combinations(zip(vectors, subjects, strict=True), 2) if i != j])
     assert found.calibration.comparisons == len(scores)
     assert found.calibration.mated == 120
@@ -61,7 +62,7 @@ def test_thresholds_equal_counting_over_all_pairs() -> None:
         assert np.mean(scores >= point.threshold) <= point.fmr
         assert np.mean(scores >= point.threshold - 0.005) > point.fmr or point.fmr * len(scores) < 30
         assert point.threshold_low <= point.threshold <= point.threshold_high
-    for one in found.differences:
+    for one in found.figures.differences:
         assert one.found is not None
         assert one.found.value == pytest.approx(np.mean(scores >= one.threshold), abs=2 / len(scores))
         assert one.found.low <= one.found.value <= one.found.high
@@ -77,12 +78,12 @@ def test_a_person_under_two_names_is_listed_and_left_out() -> None:
     [pair] = found.suspicions
     assert {names[pair.first], names[pair.second]} == {5, subjects[0]}
     assert pair.score == pytest.approx(max(float(a @ b) for a in vectors[:2] for b in vectors[2:4]), abs=1e-6)
-    assert found.left_out == 4
+    assert found.figures.left_out == 4
     assert found.calibration is not None
     assert apart.calibration is not None
-    assert found.missed == 4 / found.calibration.comparisons
+    assert found.figures.missed == 4 / found.calibration.comparisons
     assert found.calibration.comparisons == apart.calibration.comparisons - 4
-    assert found.expected == pytest.approx(1e-6 * 201 * 200 / 2)
+    assert found.figures.expected == pytest.approx(1e-6 * 201 * 200 / 2)
     assert found.calibration.points[-1].threshold < apart.calibration.points[-1].threshold
 
 
@@ -94,7 +95,7 @@ def test_a_rate_below_what_was_left_out_is_not_supported() -> None:
     found = measure_population(vectors, names, thresholds(), measured_on="toys")
     assert len(found.suspicions) > 30
     assert found.calibration is not None
-    assert found.missed > 3e-4
+    assert found.figures.missed > 3e-4
     assert found.calibration.points[-1].fmr == 1e-3
 
 
@@ -103,8 +104,10 @@ def test_few_subjects_support_nothing() -> None:
     assert measure_population(vectors, subjects, thresholds(), measured_on="toys").calibration is None
     vectors, subjects = enrolled(LEAST_SUBJECTS, 1)
     small = measure_population(vectors, subjects, thresholds(), measured_on="toys")
-    assert (small.subjects, small.calibration) == (LEAST_SUBJECTS, None), "435 pairs show no rate of ten errors twice"
-    assert measure_population(vectors[:0], subjects[:0], thresholds(), measured_on="toys").subjects == 0
+    assert (small.figures.compared_subjects, small.calibration) == (LEAST_SUBJECTS, None), (
+        "435 pairs show no rate of ten errors twice"
+    )
+    assert measure_population(vectors[:0], subjects[:0], thresholds(), measured_on="toys").figures.subjects == 0
 
 
 def test_a_sample_takes_whole_subjects_and_few_faces_of_each() -> None:
@@ -115,7 +118,7 @@ def test_a_sample_takes_whole_subjects_and_few_faces_of_each() -> None:
     subjects = np.concatenate([np.repeat(keys, 2), np.repeat(keys[:1], 5_000)])
     taken = Counter[int]()
     rows = [
-        start + row
+        start + int(row)
         for start in range(0, len(subjects), 1_000)
         for row in sample_rows(subjects[start : start + 1_000], sample_share(len(keys), len(subjects)), taken)
     ]

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -220,7 +221,7 @@ def test_a_damaged_database_is_found(data: Path) -> None:
 def test_a_database_of_another_version_is_found(data: Path) -> None:
     with closing(sqlite3.connect(data / "likeness.db")) as database, database:
         database.execute("update alembic_version set version_num = '9999'")
-    assert "newer version" in failed(examined(data, "database"))["database"].found
+    assert "newer or unreleased version" in failed(examined(data, "database"))["database"].found
     with closing(sqlite3.connect(data / "likeness.db")) as database, database:
         database.execute("delete from alembic_version")
     (finding,) = examined(data, "database")["database"]
@@ -325,3 +326,12 @@ def test_liveness_that_decides_nothing_is_a_warning(data: Path, tmp_path: Path) 
     assert (found.verdict, "made-up" in found.found) == ("ok", True)
     (found,) = examined(data, "liveness", models_dir=models, liveness=("none",))["liveness"]
     assert (found.verdict, "none" in found.found) == ("warning", True)
+
+
+def test_a_package_that_cannot_be_imported_is_a_finding(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "app.cli.doctor.models", raising=False)
+    monkeypatch.delitem(sys.modules, "app.inference.session", raising=False)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    found = failed(examined(data, "packages", "device", "disk"))
+    assert set(found) == {"packages", "device"}
+    assert "onnxruntime" in found["device"].found

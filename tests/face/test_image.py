@@ -26,8 +26,8 @@ from PIL import Image, ImageCms, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, InvalidInput, UnsupportedImage
-from app.face.formats import Limits, _heif_reader
-from app.face.image import Decoded, Header, decode, open_image
+from app.face.formats import Limits, _heif_reader, open_file
+from app.face.image import Decoded, decode, open_image
 from tests.support.images import EVERY_KIND, ORIENTATION, encoded, grey16, heic, photo, pixels, turned
 
 LIMITS = Limits()
@@ -56,14 +56,14 @@ class TestFormats:
     )
     def test_each_format_is_read(self, kind: str, tolerance: float) -> None:
         decoded = decode(encoded(photo(), kind), LIMITS)
-        assert decoded.header == Header(kind, 96, 64, 1)
+        assert (decoded.width, decoded.height) == (96, 64)
         assert difference(decoded, photo()) <= tolerance
 
     @pytest.mark.parametrize("options", [{}, {"tile_size": 64}, {"chroma": 444}], ids=str)
     def test_heic_is_read(self, options: dict[str, Any]) -> None:
         image = photo(200, 150)
         decoded = decode(heic(image, **options), LIMITS)
-        assert decoded.header == Header("HEIF", 200, 150, 1)
+        assert (decoded.width, decoded.height) == (200, 150)
         assert difference(decoded, image) <= 8
 
     def test_heic_of_ten_bits_keeps_its_upper_bits(self) -> None:
@@ -80,8 +80,8 @@ class TestFormats:
 
     def test_heif_brands_are_told_apart(self) -> None:
         for brand, kind in ((b"mif1", "HEIF"), (b"heix", "HEIF")):
-            assert decode(patched(heic(photo()), 8, brand), LIMITS).header.format == kind
-        assert decode(patched(encoded(photo(), "AVIF"), 8, b"mif1"), LIMITS).header.format == "AVIF"
+            assert open_file(patched(heic(photo()), 8, brand), LIMITS).format == kind
+        assert open_file(patched(encoded(photo(), "AVIF"), 8, b"mif1"), LIMITS).format == "AVIF"
 
     def test_pixels_are_contiguous_rgb_bytes_that_nobody_may_change(self) -> None:
         decoded = decode(turned(photo(), "PNG", 6), LIMITS)
@@ -178,7 +178,6 @@ class TestOrientation:
         decoded = decode(data, LIMITS)
         assert difference(decoded, wanted) == 0
         assert (decoded.width, decoded.height) == wanted.size
-        assert decoded.header == Header(kind, *wanted.size, orientation)
 
     @pytest.mark.parametrize("orientation", range(1, 9))
     def test_each_turn_of_a_heic_is_undone_once(self, orientation: int) -> None:
@@ -187,18 +186,19 @@ class TestOrientation:
         data = heic(photo(), orientation)
         decoded = decode(data, LIMITS)
         assert difference(decoded, wanted) <= 8
-        assert decoded.header == Header("HEIF", *wanted.size, 1)
+        assert (decoded.width, decoded.height) == wanted.size
 
     def test_orientation_behind_a_pngs_pixels_counts(self) -> None:
         data = turned(photo(), "PNG", 6)
         at = data.index(b"eXIf") - 4
         end = at + 12 + struct.unpack_from(">I", data, at)[0]
         moved = data[:at] + data[end:-12] + data[at:end] + data[-12:]
-        assert decode(moved, LIMITS).header == decode(data, LIMITS).header == Header("PNG", 64, 96, 6)
+        assert [(one.width, one.height) for one in (decode(moved, LIMITS), decode(data, LIMITS))] == [(64, 96)] * 2
 
     @pytest.mark.parametrize("orientation", [0, 9, 60000])
     def test_an_orientation_out_of_range_is_upright(self, orientation: int) -> None:
-        assert decode(turned(photo(), "JPEG", orientation), LIMITS).header.orientation == 1
+        decoded = decode(turned(photo(), "JPEG", orientation), LIMITS)
+        assert (decoded.width, decoded.height) == photo().size
 
     def test_damaged_exif_does_not_spoil_the_picture(self) -> None:
         data = turned(photo(), "JPEG", 6)
@@ -443,7 +443,7 @@ class TestWarnings:
         for action in actions:
             with warnings.catch_warnings(record=True) as seen:
                 warnings.simplefilter(action)
-                assert decode(damaged, LIMITS).header.orientation == 1
+                assert decode(damaged, LIMITS).width == photo().width
             assert seen == []
 
     def test_other_warnings_are_left_alone(self) -> None:

@@ -125,7 +125,7 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(alone: Galleries,
     assert [(one["reason"], one["erased"]["faces"]) for one in receipts] == [("expired", 1)] * 2
     for receipt in receipts:
         check_receipt(receipt)
-    entries = log.entries(AuditFilter(operation="expire_subject"), newest_first=False).items
+    entries = log.store.entries(AuditFilter(operation="expire_subject"), newest_first=False).items
     assert sorted((one.key or "", one.gallery, one.subject, one.status) for one in entries) == [
         ("", "staff", "s1", 204),
         ("", "staff", "s3", 204),

@@ -6,11 +6,7 @@ import json
 import math
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from app.errors import OperatingPointUnavailable, Unusable
+from app.files import sha256_of
 from app.inference.manifest import (
     BiasCard,
     Calibration,
@@ -40,10 +37,8 @@ from app.inference.package import (
     find_packages,
     load_package,
     locate,
-    pull,
     scan_packages,
     select,
-    sha256_of,
     write_manifest,
 )
 from app.inference.thresholds import Thresholds
@@ -270,103 +265,6 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="SHA-256") as caught:
         locate(made, tmp_path)
     assert caught.value.code == "package_hash_mismatch"
-
-
-# --- Downloads -------------------------------------------------------------------------------------------------------
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        if self.path == "/gone":
-            self.send_error(404)
-            return
-        if self.path == "/moved":
-            self.send_response(302)
-            self.send_header("location", "/good")
-            self.end_headers()
-            return
-        self.send_response(200)
-        self.send_header("content-length", str(len(CONTENT) * (2 if self.path == "/short" else 1)))
-        self.end_headers()
-        self.wfile.write(CONTENT)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The address of a server on this machine that sends `CONTENT`, well or badly."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as http:
-        thread = threading.Thread(target=http.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_port}"
-        http.shutdown()
-        thread.join()
-
-
-def _at(url: str, tmp_path: Path, content: bytes = CONTENT, *, max_bytes: int = 10**6, nc: bool = False) -> Package:
-    source = UrlSource(url=url, max_bytes=max_bytes)
-    return Package(tmp_path, manifest(content, source=source, non_commercial=nc))
-
-
-@pytest.mark.parametrize("path", ["/good", "/moved"])
-def test_a_pulled_file_is_located_afterwards(server: str, tmp_path: Path, path: str) -> None:
-    made = _at(server + path, tmp_path)
-    with pytest.raises(Unusable, match="likeness models pull tiny@1"):
-        locate(made, tmp_path)
-    steps: list[tuple[int, int | None]] = []
-    pulled = pull(made, tmp_path, progress=lambda received, total: steps.append((received, total)))
-    assert pulled.read_bytes() == CONTENT
-    assert locate(made, tmp_path) == pulled
-    assert steps[-1] == (len(CONTENT), len(CONTENT))
-
-
-def test_what_is_there_already_is_not_fetched_again(server: str, tmp_path: Path) -> None:
-    pulled = pull(_at(server + "/good", tmp_path), tmp_path)
-    assert pull(_at(server + "/gone", tmp_path), tmp_path) == pulled
-
-
-def test_a_damaged_file_is_fetched_again(server: str, tmp_path: Path) -> None:
-    made = _at(server + "/good", tmp_path)
-    pull(made, tmp_path).write_bytes(b"damaged")
-    assert pull(made, tmp_path).read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize(
-    ("path", "wrong", "code"),
-    [
-        ("/good", {"content": b"another file"}, "package_hash_mismatch"),
-        ("/short", {}, "package_download_failed"),
-        ("/gone", {}, "package_download_failed"),
-        ("/good", {"max_bytes": len(CONTENT) - 1}, "package_too_large"),
-    ],
-)
-def test_a_bad_download_leaves_nothing(
-    server: str, tmp_path: Path, path: str, wrong: dict[str, Any], code: str
-) -> None:
-    with pytest.raises(Unusable) as caught:
-        pull(_at(server + path, tmp_path, **wrong), tmp_path)
-    assert caught.value.code == code
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_no_server_is_a_failed_download(tmp_path: Path) -> None:
-    with pytest.raises(Unusable) as caught:
-        pull(_at("http://127.0.0.1:9/model", tmp_path), tmp_path)
-    assert caught.value.code == "package_download_failed"
-
-
-def test_a_non_commercial_licence_must_be_accepted(server: str, tmp_path: Path) -> None:
-    made = _at(server + "/good", tmp_path, nc=True)
-    with pytest.raises(Unusable, match="CC-BY-NC") as caught:
-        pull(made, tmp_path)
-    assert caught.value.code == "licence_not_accepted"
-    assert pull(made, tmp_path, accept_non_commercial=True).read_bytes() == CONTENT
-
-
-def test_a_package_with_its_own_file_needs_no_pulling(tmp_path: Path) -> None:
-    assert pull(package(tmp_path), tmp_path) == tmp_path / "model.onnx"
 
 
 # --- Thresholds ------------------------------------------------------------------------------------------------------

@@ -84,10 +84,10 @@ class Server:
 
     def measured(self) -> State:
         """Measure, and wait for the job."""
-        job = self.calibrator.begin("staff").job
+        job = self.calibrator.begin("staff").standing.job
         assert job is not None
-        self.wait(lambda: self.jobs.job(job.id).finished)
-        done = self.jobs.job(job.id)
+        self.wait(lambda: self.jobs.job(job).finished)
+        done = self.jobs.job(job)
         assert done.state is JobState.DONE, done.error_message
         return self.calibrator.find("staff")
 
@@ -119,19 +119,21 @@ def server(database_url: str, embedders: Embedders) -> Iterator[Server]:
 def test_it_is_measured_listed_and_decides_once_switched_on(server: Server) -> None:
     server.fill(150, twice=True)
     before = server.calibrator.find("staff")
-    assert (before.measured, before.job, before.pairs) == (None, None, [])
+    assert (before.standing.measured, before.standing.job, before.pairs) == (None, None, [])
     found = server.measured()
-    assert found.measured is not None
-    assert found.measured.calibration is not None
-    figures = found.measured.figures
+    measured = found.standing.measured
+    assert measured is not None
+    assert measured.calibration is not None
+    figures = measured.figures
     assert (figures.subjects, figures.faces, figures.suspicious, figures.left_out) == (151, 300, 1, 1)
     [pair] = found.pairs
     assert {pair.first.subject, pair.second.subject} == {"s0", "alias"}
-    assert found.job is not None
-    assert found.job.counts["suspicious"] == 1
+    job = server.jobs.find(found.standing.job)
+    assert job is not None
+    assert job.counts["suspicious"] == 1
     assert server.threshold(1e-3) == (0.38, "package", None), "measuring alone changes no decision"
     server.use(allow_laxer=True)
-    point = next(point for point in found.measured.calibration.points if point.fmr == 1e-3)
+    point = next(point for point in measured.calibration.points if point.fmr == 1e-3)
     assert server.threshold(1e-3) == (max(point.threshold, 0.290001), "gallery", None)
     assert server.threshold(1e-6)[1:] == ("package", "rate_not_supported")
 
@@ -140,9 +142,9 @@ def test_before_and_without_a_measurement_the_package_decides(server: Server) ->
     server.use()
     assert server.threshold(1e-3) == (0.38, "package", "not_measured")
     server.fill(10)
-    state = server.measured()
-    assert state.measured is not None
-    assert state.measured.calibration is None
+    measured = server.measured().standing.measured
+    assert measured is not None
+    assert measured.calibration is None
     assert server.threshold(1e-3) == (0.38, "package", "too_few_subjects")
 
 
@@ -162,18 +164,18 @@ def test_the_server_measures_by_itself_and_again_when_the_gallery_has_changed(se
     server.use()
     server.fill(100)
     server.calibrator.look()
-    server.wait(lambda: server.calibrator.find("staff").measured is not None)
+    server.wait(lambda: server.calibrator.find("staff").standing.measured is not None)
     assert server.audited == ["staff"]
     server.fill(15, first=100)
     server.calibrator.look()
     assert server.audited == ["staff"], "30 faces of 200 are no fifth"
-    assert not server.calibrator.find("staff").stale
+    assert not server.calibrator.find("staff").standing.is_due
     server.fill(15, first=200)
-    assert server.calibrator.find("staff").stale
+    assert server.calibrator.find("staff").standing.is_due
     server.calibrator.look()
-    server.wait(lambda: not server.calibrator.find("staff").stale)
+    server.wait(lambda: not server.calibrator.find("staff").standing.is_due)
     assert server.audited == ["staff", "staff"]
-    measured = server.calibrator.find("staff").measured
+    measured = server.calibrator.find("staff").standing.measured
     assert measured is not None
     assert measured.figures.subjects == 130
 
@@ -182,15 +184,14 @@ def test_one_measurement_runs_at_a_time_and_a_stopped_servers_goes_on(database_u
     first = Server(database_url, embedders, runs=False)
     first.galleries.create_gallery("staff", "tiny@1", DIMENSION, store="none")
     first.fill(100)
-    begun = first.calibrator.begin("staff").job
-    again = first.calibrator.begin("staff").job
+    begun = first.calibrator.begin("staff").standing.job
+    again = first.calibrator.begin("staff").standing.job
     assert begun is not None
-    assert again is not None
-    assert begun.id == again.id
+    assert begun == again
     first.close()
     second = Server(database_url, embedders)
-    second.wait(lambda: second.jobs.job(begun.id).finished)
-    assert second.calibrator.find("staff").measured is not None
+    second.wait(lambda: second.jobs.job(begun).finished)
+    assert second.calibrator.find("staff").standing.measured is not None
     second.close()
 
 

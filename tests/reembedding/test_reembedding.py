@@ -38,8 +38,8 @@ from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.recognition.corrections import Corrections
 from app.recognition.operations import retried
-from app.reembedding.job import BATCH, KIND, Progress, Reembedder
-from app.reembedding.steps import Reembeddings
+from app.reembedding.job import BATCH, KIND, Reembedder
+from app.reembedding.steps import Reembedding, Reembeddings
 from app.search.follower import LocalBackend
 from app.search.milvus.indexes import MilvusBackend
 from app.search.snapshots import Snapshots
@@ -143,10 +143,10 @@ class Server:
 
     def ended(self, state: JobState = JobState.DONE) -> Job:
         """The re-embedding's job once it has ended."""
-        progress = self.reembedder.find("staff")
-        assert progress.job is not None
+        job_id = self.reembedder.find("staff").job
+        assert job_id is not None
         end = time.monotonic() + WAIT_S
-        while not (job := self.jobs.job(progress.job.id)).finished and time.monotonic() < end:
+        while not (job := self.jobs.job(job_id)).finished and time.monotonic() < end:
             time.sleep(0.01)
         assert job.state is state, job
         return job
@@ -209,7 +209,7 @@ def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_s
     one.enroll(*numbers)
     assert other.finds(0)
     one.move()
-    assert one.reembedder.find("staff").reembedding.state == "switched"
+    assert one.reembedder.find("staff").state == "switched"
     for server in two_servers:
         assert server.galleries.store.gallery("staff").embedder == NEW
         assert server.finds(*numbers[::7])
@@ -247,7 +247,7 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
             assert gone[0] != "s1"
             assert server.galleries.check("staff").ok
         if package == NEW:
-            state = one.reembedder.rollback("staff").reembedding
+            state = one.reembedder.rollback("staff")
             assert (state.state, state.keep_until) == ("ready", None)
 
 
@@ -335,7 +335,7 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
         server.reembedder.find("staff")
     server.reembedder.begin("staff", "new", without_crop="drop")
     assert server.ended().counts == {"embedded": 2, "without_crop": 1}
-    state = server.reembedder.find("staff").reembedding
+    state = server.reembedder.find("staff")
     assert (state.state, state.missing) == ("switched", 1)
     lost = server.found(3)
     assert lost is not None
@@ -411,16 +411,16 @@ def test_a_damaged_crop_counts_as_none(server: Server) -> None:
     job = server.ended(JobState.FAILED)
     assert (job.error_code, job.counts) == ("crops_missing", {"embedded": 1, "unreadable": 2, "refused": 2})
     assert server.finds(1, 2, 3)
-    assert server.reembedder.find("staff").reembedding.state == "embedding"
+    assert server.reembedder.find("staff").state == "embedding"
     server.reembedder.begin("staff", "new", without_crop="drop")
     assert server.ended().counts["unreadable"] == 2
-    assert server.reembedder.find("staff").reembedding.missing == 2
+    assert server.reembedder.find("staff").missing == 2
     assert server.finds(3)
 
 
 def test_only_one_move_at_a_time_and_only_the_steps_that_fit(server: Server, models: Path) -> None:
     server.enroll(1)
-    steps: list[Callable[[str], Progress]] = [
+    steps: list[Callable[[str], Reembedding]] = [
         server.reembedder.find,
         server.reembedder.rollback,
         server.reembedder.finish,
@@ -457,7 +457,7 @@ def test_the_way_back_closes_by_itself(server: Server) -> None:
     server.reembedder.begin("staff", "new", keep_days=1)
     server.ended()
     server.reembedder.look()
-    assert server.reembedder.find("staff").reembedding.state == "switched", "a day is not over"
+    assert server.reembedder.find("staff").state == "switched", "a day is not over"
     server.reembedder.rollback("staff")
     server.reembedder.begin("staff", "new", keep_days=0)
     server.ended()
@@ -509,7 +509,7 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
     thread.join()
     assert trouble == []
     assert server.galleries.check("staff").ok
-    assert server.reembedder.find("staff").reembedding.missing == 0
+    assert server.reembedder.find("staff").missing == 0
     server.reembedder.finish("staff")
     server.over()
     counts = server.galleries.store.counts(server.galleries.store.gallery("staff"))

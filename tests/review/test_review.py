@@ -143,12 +143,12 @@ def test_pages_and_kinds(planted: Reviewing) -> None:
 def test_what_is_right_is_not_asked_again_unless_other_faces_are_its_evidence(planted: Reviewing) -> None:
     planted.review()
     for one in planted.findings():
-        planted.reviewer.dismiss("staff", one.id)
+        planted.reviews.dismiss(planted.gallery, one.id)
     assert planted.findings() == []
     planted.review()
     assert planted.findings() == []
     assert len(planted.findings(dismissed=True)) == len(PLANTED)
-    assert planted.reviewer.find("staff").review.dismissed == len(PLANTED)
+    assert planted.reviews.find(planted.gallery).dismissed == len(PLANTED)
     planted.enroll("twice", [vector(1, 0)])  # the same photo as a face of p1's: now the best of all pairs
     planted.review()
     assert planted.found() == {("same_person", "p1", "twice")}
@@ -157,9 +157,9 @@ def test_what_is_right_is_not_asked_again_unless_other_faces_are_its_evidence(pl
 def test_a_dismissal_can_be_taken_back(planted: Reviewing) -> None:
     planted.review()
     one = planted.findings(Kind.OUTLIER)[0]
-    planted.reviewer.dismiss("staff", one.id)
-    planted.reviewer.dismiss("staff", one.id)
-    planted.reviewer.dismiss("staff", one.id, dismissed=False)
+    planted.reviews.dismiss(planted.gallery, one.id)
+    planted.reviews.dismiss(planted.gallery, one.id)
+    planted.reviews.dismiss(planted.gallery, one.id, dismissed=False)
     assert planted.found() == PLANTED
     planted.review()
     assert planted.found() == PLANTED
@@ -168,7 +168,7 @@ def test_a_dismissal_can_be_taken_back(planted: Reviewing) -> None:
 def test_work_takes_its_findings_along(planted: Reviewing) -> None:
     planted.review()
     by_kind = {one.kind: one for one in planted.findings()}
-    planted.reviewer.dismiss("staff", by_kind[Kind.NO_GOOD_FACE].id)
+    planted.reviews.dismiss(planted.gallery, by_kind[Kind.NO_GOOD_FACE].id)
     moved = by_kind[Kind.MISPLACED]
     planted.galleries.move_faces("staff", [Move(moved.face.face_id, "p2", "p3")])
     planted.galleries.delete_face("staff", "p4", by_kind[Kind.OUTLIER].face.face_id)
@@ -177,7 +177,7 @@ def test_work_takes_its_findings_along(planted: Reviewing) -> None:
     assert planted.found() == {("poor_face", "p5", "p6")}
     assert rows(planted, DISMISSALS) == 0
     with pytest.raises(NotFound) as caught:
-        planted.reviewer.dismiss("staff", moved.id)
+        planted.reviews.dismiss(planted.gallery, moved.id)
     assert caught.value.code == "finding_not_found"
     planted.review()
     assert planted.found() == {("poor_face", "p5", "p6")}
@@ -185,7 +185,7 @@ def test_work_takes_its_findings_along(planted: Reviewing) -> None:
 
 def test_nothing_is_left_of_a_deleted_gallery(planted: Reviewing) -> None:
     planted.review()
-    planted.reviewer.dismiss("staff", planted.findings()[0].id)
+    planted.reviews.dismiss(planted.gallery, planted.findings()[0].id)
     planted.galleries.delete_gallery("staff")
     assert [rows(planted, table) for table in (REVIEWS, FINDINGS, DISMISSALS)] == [0, 0, 0]
 
@@ -235,12 +235,11 @@ def test_one_review_runs_at_a_time(database_url: str) -> None:
     try:
         reviewing.people(range(2))
         with pytest.raises(NotFound):
-            reviewing.reviewer.find("staff")
+            reviewing.reviews.find(reviewing.gallery)
         first = reviewing.reviewer.begin("staff")
         assert reviewing.reviewer.begin("staff").id == first.id
-        found = reviewing.reviewer.find("staff")
-        assert found.job is not None
-        assert (found.job.id, found.review.summary) == (first.id, None)
+        found = reviewing.reviews.find(reviewing.gallery)
+        assert (found.job, found.summary) == (first.id, None)
         reviewing.jobs.cancel(first.id)
         assert reviewing.reviewer.begin("staff").id != first.id
     finally:
@@ -277,7 +276,7 @@ def test_a_stopped_review_goes_on_from_its_checkpoint(database_url: str, monkeyp
         assert reviewing.found() == PLANTED
         assert len(seen) > 5
         assert seen == sorted(set(seen)), "no part is done twice"
-        parts = reviewing.reviewer.find("staff").review.summary
+        parts = reviewing.reviews.find(reviewing.gallery).summary
     finally:
         reviewing.close()
     assert parts is not None
@@ -294,7 +293,7 @@ def test_findings_of_the_last_review_are_shown_until_the_next_has_ended(database
         reviewing.runner.close()
         reviewing.reviewer.begin("staff")
         assert reviewing.findings() == shown
-        assert reviewing.reviewer.find("staff").review.summary is not None
+        assert reviewing.reviews.find(reviewing.gallery).summary is not None
     finally:
         reviewing.close()
 
@@ -310,7 +309,7 @@ def test_an_empty_gallery_has_no_findings(reviewing: Reviewing) -> None:
     reviewing.store.create_subject(reviewing.gallery, "nobody")
     job = reviewing.review()
     assert (job.state, job.done) == (JobState.DONE, 0)
-    summary = reviewing.reviewer.find("staff").review.summary
+    summary = reviewing.reviews.find(reviewing.gallery).summary
     assert summary is not None
     assert (summary.subjects, summary.fnmr, summary.fpir) == (0, None, None)
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from app.client import Client
+from app.inference.package import load_package
+from app.measuring.stages import open_stages
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 from training.evaluation.pairs import read_pairs
 from training.evaluation.photos import open_photos
-from training.evaluation.service import open_service
 
 pytestmark = pytest.mark.long
 
@@ -34,7 +35,8 @@ def test_scores_over_http_are_those_of_the_evaluation(
 
     names = sorted({name for pair in pairs for name in pair})
     models = PROJECT / "models"
-    with open_service(models / "sface", models, tmp_path, "cpu", 2) as service, ThreadPoolExecutor(2) as pool:
+    package, detector = (load_package(models / name) for name in ("sface", "yunet"))
+    with open_stages(package, detector, tmp_path, workers=2) as service, ThreadPoolExecutor(2) as pool:
         vectors = dict(zip(names, pool.map(lambda name: service.embed_photo(photos.read(name))[0], names), strict=True))
     expected = np.array([vectors[a] @ vectors[b] for a, b in pairs])
 

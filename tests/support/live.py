@@ -14,7 +14,7 @@ import httpx
 
 from app.server import spawn
 from app.server.spawn import becomes_ready, reserved_port, spawned
-from tests.support.ready import give_models
+from tests.support.ready import give_database, give_models
 
 START_S = 180.0
 STOP_S = 30.0
@@ -62,6 +62,8 @@ def serving(
     """
     if models:
         give_models(data_dir)
+        if "DATABASE_URL" not in (settings or {}):
+            give_database(data_dir)
     log = data_dir.with_name(data_dir.name + ".log")
     with reserved_port() as port:
         environ = environment(data_dir, PORT=port, **(settings or {}))

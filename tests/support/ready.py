@@ -1,7 +1,7 @@
-"""The project's models, prepared once for all the processes of a test run: each new data folder would prepare its own.
+"""What a first start makes, made once for all the processes of a test run: prepared models and an empty database.
 
-What a first start itself does is the subject of tests/inference/test_prepare.py and tests/server/test_start.py,
-which give nothing away.
+What a first start itself does is the subject of tests/inference/test_prepare.py, tests/db/test_migrations.py and
+tests/server/test_start.py, which give nothing away.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import functools
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from app.db.engine import Database
 from app.inference.package import load_package
 from app.inference.prepare import prepared
 
@@ -36,10 +39,25 @@ def end() -> None:
 @functools.cache
 def ready(name: str) -> Path:
     """The file to run for one of the project's packages on the CPU, to be read only."""
+    with _locked(name) as folder:
+        return prepared(load_package(MODELS / name), folder, "cpu")
+
+
+@functools.cache
+def first_database() -> Path:
+    """An SQLite database as its first opening leaves it, to be copied only."""
+    with _locked("database") as folder:
+        path = folder / "likeness.db"
+        Database(f"sqlite:///{path}").close()
+        return path
+
+
+@contextmanager
+def _locked(name: str) -> Iterator[Path]:
     folder = Path(os.environ[VARIABLE])
     with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return prepared(load_package(MODELS / name), folder, "cpu")
+        yield folder
 
 
 def give_models(data_dir: Path) -> None:
@@ -48,6 +66,12 @@ def give_models(data_dir: Path) -> None:
         return
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     fill_cache(data_dir / "models")
+
+
+def give_database(data_dir: Path) -> None:
+    """Puts an empty database into a data folder that has none; under pytest."""
+    if VARIABLE in os.environ and not (path := data_dir / "likeness.db").exists():
+        shutil.copy(first_database(), path)
 
 
 def fill_cache(folder: Path) -> None:

@@ -74,7 +74,6 @@ class Reviewing:
             self.corrections,
             self.jobs,
             lambda _: self.thresholds,
-            wake=self.runner.wake,
             fmr=FMR,
             fpir=FPIR,
         )
@@ -121,7 +120,7 @@ class Reviewing:
 
     def review_summary(self) -> Summary:
         self.review()
-        summary = self.reviewer.find("staff").review.summary
+        summary = self.reviews.find(self.gallery).summary
         assert summary is not None
         return summary
 

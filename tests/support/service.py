@@ -18,7 +18,7 @@ from app.config import Settings
 from app.main import admin_key, create_app
 from app.server.in_process import InProcess
 from tests.conftest import PROJECT
-from tests.support.ready import give_models
+from tests.support.ready import give_database, give_models
 
 SAMPLES = PROJECT / "docs" / "samples"
 COLLINS, AGAIN, HOPPER, BOTH = (
@@ -30,6 +30,8 @@ COLLINS, AGAIN, HOPPER, BOTH = (
 def running(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> Iterator[httpx.Client]:
     """A client, holding the key, of a service that runs as long as the block does. It has these further operations."""
     give_models(data_dir)
+    if "database_url" not in settings:
+        give_database(data_dir)
     app = create_app(Settings(data_dir=data_dir, **settings))
     add_routers(app, routers)
     with httpx.Client(transport=InProcess(app), base_url="http://service", timeout=60) as client:

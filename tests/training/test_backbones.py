@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from app.errors import Unusable
+from tests.support.backbone_cost import Cost, measure
 from training.backbones import build, names
-from training.backbones.cost import Cost, measure
 
 SMALL: dict[str, dict[str, Any]] = {
     "mobilefacenet": {"width": 0.25, "size": 48},

@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 from app.errors import LikenessError, Unusable
 from app.face.detect import Detector
 from app.face.formats import Limits
+from app.inference.embedder import unit
 from app.inference.manifest import Calibration, Point
 from app.inference.package import Package, load_package, write_manifest
 from app.pipeline import Pipeline
@@ -35,7 +36,7 @@ from training.data.drawn.dataset import ProceduralFaces
 from training.data.preparation.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
 from training.data.preparation.checking import NEAR, alike_people, doubts, group_equal, near_duplicates, thumbnail
 from training.data.preparation.overlap import best_means, find_overlap
-from training.data.preparation.templates import Templates, choose_threshold, unit
+from training.data.preparation.templates import Templates, choose_threshold
 
 SAMPLES = PROJECT / "docs" / "samples"
 MODELS = PROJECT / "models"

@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from app.calibration.intervals import allowed_errors, people_weights, wilson
 from app.calibration.pairs import HISTOGRAM_BINS, all_pairs
-from training.evaluation import metrics
+from training.evaluation import bootstrap, metrics
 
 # Few distinct values, so that ties are the rule.
 SCORES = st.lists(st.integers(-6, 6).map(lambda n: n / 6), min_size=1, max_size=30)
@@ -151,8 +151,8 @@ def test_match_rate_interval_holds_its_value_and_is_reproducible() -> None:
     people = rng.integers(0, 30, size=(400, 2))
     labels = people[:, 0] == people[:, 1]
     scores = rng.normal(labels * 2.0, 1)
-    first = metrics.match_rate_interval(scores, labels, people, 0.05, rounds=200, seed=1)
-    assert first == metrics.match_rate_interval(scores, labels, people, 0.05, rounds=200, seed=1)
+    first = bootstrap.match_rate_interval(scores, labels, people, 0.05, rounds=200, seed=1)
+    assert first == bootstrap.match_rate_interval(scores, labels, people, 0.05, rounds=200, seed=1)
     assert first.low <= first.value <= first.high
     assert first.low < first.high
 

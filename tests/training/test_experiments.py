@@ -13,9 +13,8 @@ import pytest
 from app.calibration.intervals import Floats, people_weights, percentile_interval
 from app.errors import InvalidInput
 from training.commands.experiments import experiments
-from training.commands.options import MODELS
 from training.data import read_drop_list
-from training.evaluation import metrics
+from training.evaluation import bootstrap
 from training.experiments import grid
 from training.experiments.comparison import (
     Claim,
@@ -29,6 +28,7 @@ from training.experiments.comparison import (
     tables,
 )
 from training.experiments.grid import Runs, load_plan, match_rate, merged, recall_at_1
+from training.packages import MODELS
 from training.recipe import Recipe, parse_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -276,7 +276,7 @@ def test_the_quick_bootstrap_equals_the_plain_one() -> None:
     rows, columns = np.triu_indices(len(labels), 1)
     scores = (templates @ templates.T)[rows, columns]
     sides = np.stack((labels[rows], labels[columns]), axis=1)
-    plain = metrics.match_rate_interval(scores, sides[:, 0] == sides[:, 1], sides, 0.01, rounds=50)
+    plain = bootstrap.match_rate_interval(scores, sides[:, 0] == sides[:, 1], sides, 0.01, rounds=50)
     quick = match_rate(templates, labels, 0.01, people_weights(30, 50))
     assert quick.value == pytest.approx(plain.value, abs=1e-12)
     found = percentile_interval(quick.value, quick.samples)

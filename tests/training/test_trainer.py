@@ -28,8 +28,9 @@ from training.evaluation import metrics
 from training.losses.centers import count_centers
 from training.losses.tuples import Triplets
 from training.model import Averaged, FaceModel, area_matrix, build_model, embed, tower
+from training.packages import CACHE
 from training.run.collapse import PATIENCE, CollapseAlarm
-from training.run.distillation import embedding_loss, open_teacher, relation_loss, run_teacher, teacher_cache_dir
+from training.run.distillation import embedding_loss, open_teacher, relation_loss, run_teacher
 from training.run.objective import between_towers, build_objective
 from training.run.optimiser import parameter_groups
 from training.run.trainer import verification_figures
@@ -268,7 +269,7 @@ def test_a_teacher_answers_for_what_the_student_sees(tmp_path: Path) -> None:
     package = load_package(PROJECT / "models" / "sface")
     batch = BatchSource(crops, seed=2, augment=None)[BatchKey(0, 0, (0, 1, 2, 3))]
     assert 0 < batch.mirrored.sum() < 4
-    session = open_embedder(package, teacher_cache_dir(), device="auto", threads=1)
+    session = open_embedder(package, CACHE, device="auto", threads=1)
     seen, other = (run_teacher(session, images) for images in (batch.images.numpy(), batch.images.numpy()[:, :, ::-1]))
     kept: dict[str, Any] = {"cache": tmp_path, "progress": lambda _n: None}
     for settings in (kept, kept | {"cache": None}):

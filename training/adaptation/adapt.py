@@ -8,31 +8,29 @@ the crops stays clean, so that templates remain comparable with those of the ori
 from __future__ import annotations
 
 import copy
-import dataclasses
-import json
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from app.errors import InvalidInput
-from app.face.align import CANONICAL_LANDMARKS
-from app.inference.manifest import CONTRACT_INPUT, FileSource, Licence, Manifest, Provenance, Rewrite, contract_output
-from app.inference.package import Package, sha256_of, write_manifest
+from app.inference.manifest import Licence, Provenance, Rewrite
+from app.inference.package import Package
 from training.adaptation.distil import OnlineConfig, OnlineDistillation, Plain
-from training.adaptation.run import choose_device, precisions, read_photos, run_to_end
+from training.adaptation.run import precision_on, read_photos, run_to_end
 from training.adaptation.views import ConditionConfig, ViewConfig
 from training.backbones.imported import ImportedModel, import_package
-from training.export import export_fp32
+from training.export import export_fp32, write_embedder
 from training.model import EmbedderExport
-from training.run.distillation import find_teacher
+from training.packages import CACHE, MODELS, find_package
+from training.run.distributed import choose_device
 from training.terminal import told
 
 VIEW = ViewConfig(blend=0.4, low_resolution=0.0, blur=0.0, noise=0.0, cover=0.0)
 """What both see before the conditions: other faces, slightly turned and moved, in other light."""
-CACHE = Path("build") / "packages"
 console = Console(stderr=True)
 
 
@@ -54,7 +52,7 @@ def adapt(
     ),
     commercial: Annotated[bool, typer.Option("--commercial", help="The licence allows commercial use.")] = False,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME where it is not given.")] = None,
-    models: Annotated[Path, typer.Option(help="Model packages.")] = Path("models"),
+    models: Annotated[Path, typer.Option(help="Model packages.")] = MODELS,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     compiled: Annotated[
         bool, typer.Option("--compile", help="By torch.compile: slower to start, then faster.")
@@ -64,12 +62,11 @@ def adapt(
 ) -> None:
     """Adapt a package to poor photos, without labels."""
     with told():
-        old = find_teacher(package, models)
+        old = find_package(package, models)
         target = choose_device(device)
         given = read_conditions(conditions)
         teacher = import_package(old, CACHE, channels_last=True)
         student = copy.deepcopy(teacher)
-        own, theirs = precisions(target)
         config = OnlineConfig(
             steps=steps,
             batch_size=batch,
@@ -79,8 +76,7 @@ def adapt(
             relation=2.0,
             freeze_statistics=True,
             average=0.98,
-            precision=own,
-            teacher_precision=theirs,
+            precision=precision_on(target),
         )
         crops = read_photos(photos, drop, console).to(target)
         console.print(f"{len(crops)} crops, {steps} steps of {batch} on {target.type}")
@@ -92,7 +88,7 @@ def adapt(
         assert isinstance(learned, Plain)  # noqa: S101  a copy of the student
         assert isinstance(learned.model, ImportedModel)  # noqa: S101  the same
         facts = {"steps": steps, "batch": batch, "lr": lr, "crops": len(crops), "losses": figures}
-        facts |= {"conditions": json.loads(json.dumps(dataclasses.asdict(given))), "photos": photos}
+        facts |= {"conditions": given.model_dump(mode="json"), "photos": photos}
         terms = Licence(name=licence, non_commercial=not commercial)
         folder = write_adapted(learned.model, old, models / name, licence=terms, facts=facts)
         console.print(
@@ -101,29 +97,17 @@ def adapt(
 
 
 def read_conditions(path: Path | None) -> ConditionConfig:
-    """The defaults, or a TOML file's values over them. Raises InvalidInput (`invalid_conditions`)."""
+    """Return the defaults, or a TOML file's values over them. Raises InvalidInput (`invalid_conditions`)."""
     if path is None:
         return ConditionConfig()
-    known = {field.name: field for field in dataclasses.fields(ConditionConfig)}
     try:
-        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return ConditionConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        known = ", ".join(ConditionConfig.model_fields)
+        raise InvalidInput(f"{path}: {problems}. Known are {known}.", code="invalid_conditions") from error
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}", code="invalid_conditions") from error
-    ranges = {name for name, field in known.items() if isinstance(field.default, tuple)}
-    for name, value in values.items():
-        if name not in known:
-            raise InvalidInput(f"{path}: unknown key {name!r}; known: {', '.join(known)}.", code="invalid_conditions")
-        numbers = value if name in ranges else [value]
-        pair = name not in ranges or (isinstance(value, list) and len(value) == len(("low", "high")))
-        if not pair or not all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers):
-            what = "two numbers" if name in ranges else "a number"
-            raise InvalidInput(f"{path}: {name} must be {what}, not {value!r}.", code="invalid_conditions")
-        if name not in ranges and not 0 <= value <= 1:
-            raise InvalidInput(f"{path}: {name} is a probability, 0 to 1, not {value!r}.", code="invalid_conditions")
-        if name in ranges and not 0 < numbers[0] <= numbers[1]:
-            raise InvalidInput(f"{path}: {name} must rise from above 0, not {value!r}.", code="invalid_conditions")
-    given: dict[str, Any] = {name: tuple(value) if name in ranges else value for name, value in values.items()}
-    return ConditionConfig(**given)
 
 
 def write_adapted(model: ImportedModel, old: Package, folder: Path, *, licence: Licence, facts: dict[str, Any]) -> Path:
@@ -131,27 +115,17 @@ def write_adapted(model: ImportedModel, old: Package, folder: Path, *, licence: 
     dimension = old.manifest.dimension
     assert dimension is not None  # noqa: S101  an embedder has one
     exported = export_fp32(EmbedderExport(model), dimension)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "model.onnx"
-    path.write_bytes(exported.model.SerializeToString())
-    manifest = Manifest(
-        name=folder.name,
+    return write_embedder(
+        folder,
+        exported.model,
+        dimension,
         version="1",
-        task="embed",
         title=f"{old.manifest.title}, adapted",
         description=f"{old.id}, adapted to poor photos by distillation from itself.",
-        source=FileSource(),
-        sha256=sha256_of(path),
         prepare=Rewrite(),
-        input=CONTRACT_INPUT,
-        output=contract_output(dimension),
-        dimension=dimension,
-        canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
         licence=licence,
         provenance=Provenance(
             text=f"Adapted from {old.id} ({old.manifest.licence.name}) by `python -m training adapt`.",
             figures=exported.figures | {"adapt": facts},
         ),
     )
-    write_manifest(folder, manifest)
-    return folder

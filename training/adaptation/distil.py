@@ -8,9 +8,7 @@ one that never stopped.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +20,11 @@ from torch import Tensor, nn
 from training.adaptation.views import ConditionConfig, ViewConfig, Views
 from training.backbones.mobilenet import MobileNet
 from training.model import PIXEL_CENTRE, Averaged
+from training.recipe import Schedule
 from training.run.distillation import embedding_loss, relation_loss
+from training.run.optimiser import rate_factor
+from training.run.precision import Precision, autocast
 
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAM_BETAS = (0.9, 0.999)
 HALF_SCALE = 256.0
 """The loss is multiplied by this in fp16, so that small gradients are not lost; clipping and AdamW do not mind."""
@@ -50,8 +50,7 @@ class OnlineConfig:
     average_every: int = 10
     """Steps between updates of the averaged weights, whose decay is `average` at each update."""
     clip_norm: float = 5.0
-    precision: str = "bf16"
-    teacher_precision: str = "fp16"
+    precision: Precision = "fp32"
     seed: int = 1
 
 
@@ -116,13 +115,14 @@ class OnlineDistillation:
     def train_step(self) -> dict[str, Tensor]:
         """One optimiser step; the losses by name, on the device, so that nothing waits for them."""
         config = self.config
+        factor = config.lr * rate_factor(Schedule(name="cosine", warmup=config.warmup), self.step, config.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = config.lr * rate(self.step, config.steps, config.warmup)
+            group["lr"] = factor
         self.student.train(not config.freeze_statistics)
         images, clean = self.batch()
-        with torch.no_grad(), self._autocast(config.teacher_precision):
+        with torch.no_grad(), autocast(config.precision, self.device):
             target, wanted = self._teacher(clean)
-        with self._autocast(config.precision):
+        with autocast(config.precision, self.device):
             embedding, maps = self._student(images)
         parts = self._losses(embedding, F.normalize(target.float()), maps, wanted)
         self.optimizer.zero_grad(set_to_none=True)
@@ -159,10 +159,6 @@ class OnlineDistillation:
             total = total + share * parts["features"]
         return parts | {"loss": total}
 
-    def _autocast(self, precision: str) -> AbstractContextManager[object]:
-        dtype = PRECISIONS[precision]
-        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype=dtype)
-
     # ---------------------------------------------------------------------------------------------- checkpoints
 
     def state(self) -> dict[str, Any]:
@@ -187,13 +183,6 @@ def map_loss(own: Tensor, wanted: Tensor) -> Tensor:
     wanted, own = wanted.float(), own.float()
     missed = (own - wanted).square().mean((0, 2, 3))
     return (missed / wanted.var((0, 2, 3)).clamp(min=1e-6)).clamp(max=4).mean()
-
-
-def rate(step: int, steps: int, warmup: int) -> float:
-    """Share of the peak rate: a linear warm-up, then half a cosine to 0."""
-    if step < warmup:
-        return (step + 1) / (warmup + 1)
-    return (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup)))) / 2
 
 
 def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:

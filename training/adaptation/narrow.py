@@ -19,13 +19,14 @@ from app.inference.package import Package
 from training import checkpoint
 from training.adaptation.channels import prune
 from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation
-from training.adaptation.run import choose_device, precisions, read_photos, run_to_end
+from training.adaptation.run import precision_on, read_photos, run_to_end
 from training.adaptation.views import ViewConfig
 from training.backbones.imported import ImportedModel, import_package
 from training.backbones.mobilenet import WIDTHS, MobileNet, as_mobilenet
 from training.model import PIXEL_CENTRE
+from training.packages import CACHE, MODELS, find_package
 from training.recipe import CROP, Recipe
-from training.run.distillation import find_teacher
+from training.run.distributed import choose_device
 from training.terminal import told
 
 HALF = "16,32,64,64,112,112,272,272,272,272,272,272,448,320"
@@ -34,7 +35,6 @@ SHARED = (3, 5, 8, 11, 12)
 """Blocks after which student and teacher share their maps: the ends of the stages."""
 FITTED_ON = 192
 """Crops that channels are chosen and weights fitted on."""
-CACHE = Path("build") / "packages"
 console = Console(stderr=True)
 
 
@@ -48,7 +48,7 @@ def prune_package(
     steps: Annotated[int, typer.Option(min=1)] = 12000,
     batch: Annotated[int, typer.Option(min=2, help="Crops a step.")] = 512,
     lr: Annotated[float, typer.Option(help="Peak learning rate of AdamW.")] = 1.5e-3,
-    models: Annotated[Path, typer.Option(help="Model packages.")] = Path("models"),
+    models: Annotated[Path, typer.Option(help="Model packages.")] = MODELS,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     compiled: Annotated[
         bool, typer.Option("--compile", help="By torch.compile: slower to start, then faster.")
@@ -59,10 +59,9 @@ def prune_package(
     """Make a narrower copy of a MobileNet package by pruning and distillation; export it with `export`."""
     with told():
         target = choose_device(device)
-        teacher = load_mobilenet(find_teacher(package, models)).to(target)
+        teacher = load_mobilenet(find_package(package, models)).to(target)
         counts = read_widths(widths)
         crops = read_photos(photos, drop, console).to(target)
-        own, theirs = precisions(target)
         config = OnlineConfig(
             steps=steps,
             batch_size=batch,
@@ -71,8 +70,7 @@ def prune_package(
             features=1.0,
             features_until=0.5,
             average=0.98,
-            precision=own,
-            teacher_precision=theirs,
+            precision=precision_on(target),
         )
         pixels = (crops[:FITTED_ON].permute(0, 3, 1, 2).float() - PIXEL_CENTRE) / PIXEL_CENTRE
         narrow = prune(teacher, counts, pixels)

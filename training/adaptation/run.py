@@ -18,6 +18,7 @@ from training.adaptation.distil import OnlineDistillation
 from training.data import read_drop_list
 from training.data.crops import Crops
 from training.run.inputs import read_source
+from training.run.precision import Precision
 
 LOG_EVERY = 50
 
@@ -40,18 +41,10 @@ def _kept(crops: Crops, dropped: set[str]) -> np.ndarray[tuple[int, ...], np.dty
     return crops.images(np.flatnonzero(wanted))
 
 
-def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one. Raises InvalidInput (`device_unavailable`)."""
-    there = torch.cuda.is_available()
-    if name == "cuda" and not there:
-        raise InvalidInput("There is no CUDA device.", code="device_unavailable")
-    return torch.device("cuda" if there and name != "cpu" else "cpu")
-
-
-def precisions(device: torch.device) -> tuple[str, str]:
-    """Of student and teacher: fp16 on a GPU, fp32 on a CPU. bf16 is not offered: the gradient of a depthwise
-    convolution in bf16 took longer than the rest of the step together on an H100 (cuDNN 9.19)."""
-    return ("fp16", "fp16") if device.type == "cuda" else ("fp32", "fp32")
+def precision_on(device: torch.device) -> Precision:
+    """Return fp16 on a GPU, fp32 on a CPU. bf16 is not offered: the gradient of a depthwise convolution in bf16 took
+    longer than the rest of the step together on an H100 (cuDNN 9.19)."""
+    return "fp16" if device.type == "cuda" else "fp32"
 
 
 def run_to_end(
@@ -62,11 +55,7 @@ def run_to_end(
     `metrics.jsonl` in the folder has a line for each log. Raises InvalidInput (`run_exists`) where the folder holds a
     run and `resume` is false, or Unusable (`checkpoint_damaged`).
     """
-    last = checkpoint.latest(folder)
-    if last is not None and not resume:
-        message = f"{folder} holds a run already: add --resume to go on with it, or choose another --out."
-        raise InvalidInput(message, code="run_exists")
-    if last is not None:
+    if (last := checkpoint.last_of(folder, resume=resume)) is not None:
         run.restore(checkpoint.load(last).state)
         say(f"going on from step {run.step}")
     folder.mkdir(parents=True, exist_ok=True)

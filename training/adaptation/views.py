@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from training.data.preparation.blending import CONTRAST, EVEN, PATCHES, SHARES, WARP_PIXELS
+from training.model import area_matrix
 
 LUMA = (0.299, 0.587, 0.114)
 """ITU-R BT.601."""
@@ -64,23 +67,35 @@ class ViewConfig:
     cover: float = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionConfig:
+def _rising(ends: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < ends[0] <= ends[1]:
+        raise ValueError("must rise from above 0")
+    return ends
+
+
+Number = Annotated[float, Field(strict=True)]
+Probability = Annotated[float, Field(strict=True, ge=0, le=1)]
+Range = Annotated[tuple[Number, Number], AfterValidator(_rising)]
+
+
+class ConditionConfig(BaseModel):
     """How a crop is degraded for `adapt`: each condition with its probability (0-1) and range."""
 
-    small: float = 0.7
-    side: tuple[int, int] = (12, 48)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    small: Probability = 0.7
+    side: Range = (12, 48)
     """Pixels that a small face's side has, drawn evenly in the logarithm."""
-    jpeg: float = 0.7
-    quality: tuple[int, int] = (30, 95)
-    blur: float = 0.15
-    sigma: tuple[float, float] = (0.5, 2.5)
-    dark: float = 0.15
-    light: tuple[float, float] = (0.1, 0.7)
-    noise: float = 0.15
-    grain: tuple[float, float] = (2.0, 16.0)
-    cover: float = 0.1
-    clean: float = 0.25
+    jpeg: Probability = 0.7
+    quality: Range = (30, 95)
+    blur: Probability = 0.15
+    sigma: Range = (0.5, 2.5)
+    dark: Probability = 0.15
+    light: Range = (0.1, 0.7)
+    noise: Probability = 0.15
+    grain: Range = (2.0, 16.0)
+    cover: Probability = 0.1
+    clean: Probability = 0.25
     """Share of crops that stay as they are."""
 
 
@@ -274,10 +289,7 @@ def resize_tables(side: int) -> Tensor:
     tables = torch.zeros(3, side + 1, side, side)
     unit = torch.eye(side)
     for n in range(1, side + 1):
-        edges = torch.arange(n + 1, dtype=torch.float64) * (side / n)
-        pixels = torch.arange(side, dtype=torch.float64)
-        covered = torch.minimum(edges[1:, None], pixels + 1) - torch.maximum(edges[:-1, None], pixels)
-        down = (covered.clamp(min=0) * (n / side)).float()
+        down = area_matrix(n, side)
         tables[0, n, :n] = down
         tables[0, n, n:] = down[-1]
         rows = unit[:n, :n][None]  # (1, n, n): each column a unit vector along the rows' axis

@@ -7,23 +7,20 @@ block-quantised weights unpacked, any batch size); then every ONNX node becomes 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 import torch
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto
 from torch import Tensor, fx, nn
 
 from app.errors import NotFound, Unusable
 from app.inference import graph as rewriting
 from app.inference.manifest import Rewrite, RunAsIs, SourceInput
-from app.inference.package import Package, load_package, locate
-from training.backbones.operators.node import Array, unsupported
+from app.inference.package import Package, locate
+from training.backbones.operators.node import Construction, unsupported
 from training.backbones.operators.table import BUILDERS
+from training.packages import CACHE, MODELS, find_package
 
 WEIGHTED = ("Conv", "Gemm", "MatMul")
 """Operators with learned weights: constants that come after the first of them are learned too, those before it (the
@@ -83,8 +80,8 @@ def import_package(package: Package, cache_dir: Path, *, channels_last: bool = F
 def import_file(start: str, *, channels_last: bool = False) -> ImportedModel:
     """Import the network of an ONNX file, of a package's folder, or of a package of this name in `models/`.
 
-    A file must take the package contract's crops, or NCHW floats -1…1 as ArcFace's models do. Raises NotFound
-    (`package_not_found`), and what `import_package` raises.
+    A file must take the package contract's crops, or NCHW floats -1…1 as ArcFace's models do. Raises what
+    `find_package` and `import_package` do, and NotFound (`package_not_found`) for a file that isn't there.
     """
     path = Path(start)
     if path.suffix == ".onnx":
@@ -92,10 +89,7 @@ def import_file(start: str, *, channels_last: bool = False) -> ImportedModel:
             raise NotFound(f"There is no {path} to start from.", code="package_not_found")
         model = onnx.load(path)
         return ImportedModel(import_graph(model), _form_of(model), channels_last=channels_last)
-    for folder in (path, Path("models") / start):
-        if (folder / "manifest.json").is_file():
-            return import_package(load_package(folder), Path("build") / "packages", channels_last=channels_last)
-    raise NotFound(f"There is no model package {start!r} to start from.", code="package_not_found")
+    return import_package(find_package(start, MODELS), CACHE, channels_last=channels_last)
 
 
 def _form_of(model: ModelProto) -> SourceInput:
@@ -120,7 +114,7 @@ def import_graph(model: ModelProto) -> fx.GraphModule:
     _refuse_unknown(source)
     source = rewriting.raised_opset(source)
     rewriting.free_batch(source)
-    return _Construction(rewriting.optimised(source, fuse=False)).network()
+    return _network(rewriting.optimised(source, fuse=False))
 
 
 def _refuse_unknown(model: ModelProto) -> None:
@@ -133,81 +127,20 @@ def _refuse_unknown(model: ModelProto) -> None:
             raise unsupported(node, "this operator cannot be imported.")
 
 
-class _Construction:
-    """A torch.fx graph under construction; see `operators.Under` for what its methods promise."""
-
-    def __init__(self, model: ModelProto) -> None:
-        self._model = model
-        self._constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-        self._shapes = _shapes(model)
-        self._root = nn.Module()
-        self._graph = fx.Graph()
-        self._values: dict[str, Any] = {}
-        self._learned = False
-
-    def network(self) -> fx.GraphModule:
-        proto = self._model.graph
-        self._values[proto.input[0].name] = self._graph.placeholder("x")
-        for node in proto.node:
-            result = BUILDERS[node.op_type](self, node)
-            if node.op_type == "Split":
-                for place, name in enumerate(node.output):
-                    self._values[name] = self._graph.call_method("__getitem__", (result, place))
-            else:
-                self._values[node.output[0]] = result
-            self._learned |= node.op_type in WEIGHTED
-        self._graph.output(self.value(proto.output[0].name))
-        network = fx.GraphModule(self._root, self._graph)
-        network.graph.eliminate_dead_code()
-        network.delete_all_unused_submodules()
-        network.recompile()
-        return network
-
-    def constant(self, name: str) -> Array | None:
-        return self._constants.get(name)
-
-    def value(self, name: str) -> Any:
-        if name not in self._values:
-            self._values[name] = self._attribute(name)
-        return self._values[name]
-
-    def _attribute(self, name: str) -> Any:
-        array = self._constants[name]
-        tensor = torch.from_numpy(np.array(array))
-        own = self._own(name)
-        if self._learned and tensor.is_floating_point() and tensor.numel() > 1:
-            self._root.register_parameter(own, nn.Parameter(tensor))
+def _network(model: ModelProto) -> fx.GraphModule:
+    under, proto = Construction(model), model.graph
+    under.define(proto.input[0].name, under.graph.placeholder("x"))
+    for node in proto.node:
+        result = BUILDERS[node.op_type](under, node)
+        if node.op_type == "Split":
+            for place, name in enumerate(node.output):
+                under.define(name, under.graph.call_method("__getitem__", (result, place)))
         else:
-            self._root.register_buffer(own, tensor)
-        return self._graph.get_attr(own)
-
-    def module(self, node: NodeProto, layer: nn.Module, source: Any) -> Any:
-        own = self._own(node.name or node.output[0])
-        self._root.add_module(own, layer)
-        return self._graph.call_module(own, (source,))
-
-    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        return self._graph.call_function(function, arguments, options)
-
-    def shape(self, name: str) -> list[int | None] | None:
-        return self._shapes.get(name)
-
-    def _own(self, name: str) -> str:
-        """An attribute's name like the ONNX name that nothing has yet."""
-        base = re.sub(r"\W+", "_", name).strip("_") or "constant"
-        base = f"_{base}" if base[0].isdigit() else base
-        count, own = 0, base
-        while hasattr(self._root, own):
-            count += 1
-            own = f"{base}_{count}"
-        return own
-
-
-def _shapes(model: ModelProto) -> dict[str, list[int | None]]:
-    """Name -> shape with None for a free axis, computed shapes followed where ONNX can."""
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    return {
-        each.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in each.type.tensor_type.shape.dim]
-        for each in (*inferred.value_info, *inferred.input, *inferred.output)
-        if each.type.tensor_type.HasField("shape")
-    }
+            under.define(node.output[0], result)
+        under.learned |= node.op_type in WEIGHTED
+    under.graph.output(under.value(proto.output[0].name))
+    network = fx.GraphModule(under.root, under.graph)
+    network.graph.eliminate_dead_code()
+    network.delete_all_unused_submodules()
+    network.recompile()
+    return network

@@ -36,6 +36,13 @@ def scaled(channels: int, width: float, multiple: int = 8) -> int:
     return max(multiple, round(channels * width / multiple) * multiple)
 
 
+def last_side(size: int) -> int:
+    """Return the side of the last map for crops of this side. Raises ValueError unless they are multiples of 16."""
+    if size % STRIDE:
+        raise ValueError(f"size must be a multiple of {STRIDE}, not {size}")
+    return size // STRIDE
+
+
 def initialise(module: nn.Module) -> None:
     """Initialise convolutions by He's normal and linear layers by Xavier's method, in place."""
     if isinstance(module, nn.Conv2d):
@@ -105,8 +112,6 @@ class IResNet(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if size % STRIDE:
-            raise ValueError(f"size must be a multiple of {STRIDE}, not {size}")
         channels = [scaled(c, width) for c in STAGE_CHANNELS]
         inside = channels[0]
         self.stem = nn.Sequential(
@@ -118,7 +123,7 @@ class IResNet(nn.Module):
                 stages.append(Block(inside, outside, stride=2 if index == 0 else 1))
                 inside = outside
         self.stages = Blocks(*stages)
-        self.head = Embedding(inside, (size // STRIDE) ** 2, dim, dropout)
+        self.head = Embedding(inside, last_side(size) ** 2, dim, dropout)
         self.apply(initialise)
 
     def forward(self, x: Tensor) -> Tensor:

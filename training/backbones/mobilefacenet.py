@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.backbones.iresnet import PRELU_SLOPE, STRIDE, initialise, scaled
+from training.backbones.iresnet import PRELU_SLOPE, initialise, last_side, scaled
 
 TRUNK = (64, 64, 128, 128)
 """Channels of the stem and of the three stages (table 1)."""
@@ -87,8 +87,6 @@ class MobileFaceNet(nn.Module):
         blocks: tuple[int, int, int, int] = PAPER_BLOCKS,
     ) -> None:
         super().__init__()
-        if size % STRIDE:
-            raise ValueError(f"size must be a multiple of {STRIDE}, not {size}")
         channels = [scaled(c, width * trunk) for c in TRUNK]
         layers: list[nn.Module] = [convolution(3, channels[0], 3, 2)]
         layers.append(convolution(channels[0], channels[0], 3, groups=channels[0]))
@@ -100,7 +98,7 @@ class MobileFaceNet(nn.Module):
         separated = scaled(SEPARATED, width)
         layers.append(convolution(channels[-1], separated))
         self.layers = nn.Sequential(*layers)
-        self.head = GlobalDepthwise(separated, size // STRIDE, dim)
+        self.head = GlobalDepthwise(separated, last_side(size), dim)
         self.apply(initialise)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from training.backbones.iresnet import PRELU_SLOPE, STRIDE, Embedding, initialise
+from training.backbones.iresnet import STRIDE, Embedding, initialise, last_side
+from training.backbones.mobilefacenet import convolution
 
 WIDTHS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 """Channels after the first convolution and after each of the 13 pairs of depthwise and pointwise convolution (table 1
@@ -21,15 +22,6 @@ STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 photos of ImageNet 224."""
 
 
-def layer(inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """Convolution, BN, PReLU."""
-    return nn.Sequential(
-        nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(outside),
-        nn.PReLU(outside, PRELU_SLOPE),
-    )
-
-
 class MobileNet(nn.Module):
     """(B, 3, size, size) float in [-1, 1] -> (B, dim); `size` a multiple of 16, `widths` 14 channel counts."""
 
@@ -37,17 +29,15 @@ class MobileNet(nn.Module):
         self, dim: int = 512, *, size: int = 112, widths: Sequence[int] = WIDTHS, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        if size % STRIDE:
-            raise ValueError(f"size must be a multiple of {STRIDE}, not {size}")
         if len(widths) != len(WIDTHS):
             raise ValueError(f"widths must be {len(WIDTHS)} numbers, not {len(widths)}")
-        self.stem = layer(3, widths[0], 3)
+        self.stem = convolution(3, widths[0], 3)
         blocks = [
-            nn.Sequential(layer(inside, inside, 3, stride, inside), layer(inside, outside, 1))
+            nn.Sequential(convolution(inside, inside, 3, stride, inside), convolution(inside, outside))
             for inside, outside, stride in zip(widths[:-1], widths[1:], STRIDES, strict=True)
         ]
         self.blocks = nn.Sequential(*blocks)
-        self.head = Embedding(widths[-1], (size // STRIDE) ** 2, dim, dropout)
+        self.head = Embedding(widths[-1], last_side(size) ** 2, dim, dropout)
         self.apply(initialise)
 
     def forward(self, x: Tensor) -> Tensor:

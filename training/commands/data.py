@@ -12,13 +12,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.inference.session import Device
+from app.inference.embedder import Embedder
+from app.inference.session import open_embedder
+from training.commands import options
 from training.data import open_dataset, read_drop_list, without_people
 from training.data.preparation.aligning import FAILED, Stages, align_folder, detector_file, read_failed
 from training.data.preparation.blending import write_blends
 from training.data.preparation.checking import Report, check_set
 from training.data.preparation.overlap import Overlap, best_means, find_overlap, write_overlap
-from training.data.preparation.templates import choose_threshold, embed_set, embedder_of, find_package
+from training.data.preparation.templates import choose_threshold, embed_set
+from training.packages import CACHE, MODELS, find_package
 from training.terminal import bar, counted, told
 
 SHOWN = 10
@@ -35,17 +38,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Models = Annotated[Path, typer.Option(help="Folder of the model packages.")]
-Cache = Annotated[Path, typer.Option(help="Folder of prepared models.")]
-PackageName = Annotated[str, typer.Option(help="Embedding package: a name in --models, or a folder.")]
 Threshold = Annotated[
     float | None, typer.Option(help="Cosine from which on two are one person; without it, from the package and --fpir.")
 ]
 Fpir = Annotated[float, typer.Option(help="Share of people found in the others by mistake that is accepted.")]
-DeviceName = Annotated[Device, typer.Option(help="Where the package runs: cpu, cuda or auto.")]
-
-MODELS = Path("models")
-CACHE = Path("build") / "packages"
 
 
 @app.command()
@@ -56,8 +52,8 @@ def align(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
     min_quality: Annotated[float, typer.Option(min=0, max=100, help="Crops below this quality count as failed.")] = 0,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
+    models: options.Models = MODELS,
+    cache: options.Cache = CACHE,
 ) -> None:
     """Detect and align the most prominent face of each photo, as the service does: 112 x 112 JPEG crops.
 
@@ -85,19 +81,22 @@ def check(
     dataset: Annotated[str, typer.Argument(help="A set of crops: folder, list, .rec, tar, procedural:...")],
     *,
     report: Annotated[Path | None, typer.Option(help="Write the whole report here, as JSON.")] = None,
-    package: PackageName = "sface",
+    package: options.PackageName = "sface",
     threshold: Threshold = None,
     fpir: Fpir = FPIR,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: DeviceName = "cpu",
+    models: options.Models = MODELS,
+    cache: options.Cache = CACHE,
+    device: options.OnDevice = "cpu",
 ) -> None:
     """Find broken files, duplicates, people with one image, and images that show somebody else."""
     with told():
         faces = open_dataset(dataset)
         chosen = find_package(package, models)
         limit, origin = choose_threshold(chosen, len(faces.people), fpir, threshold)
-        with embedder_of(chosen, cache, device) as embedder, counted("reading and embedding", len(faces)) as step:
+        with (
+            Embedder(open_embedder(chosen, cache, device)) as embedder,
+            counted("reading and embedding", len(faces)) as step,
+        ):
             found = check_set(faces, embedder, limit, origin, step)
     if report is not None:
         _write_json(report, asdict(found))
@@ -127,16 +126,16 @@ def overlap(
     b: Annotated[str, typer.Argument(help="The set that must stay unseen, usually the one measured on.")],
     *,
     out: Annotated[Path | None, typer.Option(help="Write the list of A's people to drop here, .json or .csv.")] = None,
-    package: PackageName = "sface",
+    package: options.PackageName = "sface",
     threshold: Threshold = None,
     pair_threshold: Annotated[
         float | None,
         typer.Option(help="The same for two images; without it, stricter by their number, or as given."),
     ] = None,
     fpir: Fpir = FPIR,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: DeviceName = "cpu",
+    models: options.Models = MODELS,
+    cache: options.Cache = CACHE,
+    device: options.OnDevice = "cpu",
 ) -> None:
     """Find the people of A who are in B too. Both are sets of aligned crops."""
     with told():
@@ -146,7 +145,7 @@ def overlap(
         if pair_threshold is None:
             comparisons = len(second) * len(first) // len(first.people)  # of one person's images
             pair_threshold, _ = choose_threshold(chosen, comparisons, fpir, threshold)
-        with embedder_of(chosen, cache, device) as embedder:
+        with Embedder(open_embedder(chosen, cache, device)) as embedder:
             with counted(f"embedding {a}", len(first)) as step:
                 ours = embed_set(first, embedder, progress=step)
             with counted(f"embedding {b}", len(second)) as step:

@@ -20,9 +20,9 @@ from rich.console import Console
 
 from app.calibration import operating_points as points
 from app.inference import golden
-from app.inference.manifest import Manifest
-from app.inference.package import Package, load_package, write_manifest
-from app.inference.session import Device, open_embedder
+from app.inference.package import load_package, write_manifest
+from app.inference.session import open_embedder
+from app.measuring.stages import pixels_of
 from training.commands import options
 from training.commands.groups import groups
 from training.commands.ijb import ijb
@@ -45,10 +45,10 @@ from training.evaluation.results import (
     write_found,
     write_scores,
 )
-from training.evaluation.service import open_service
 from training.evaluation.speed import Precision, Runs, compare_speed
 from training.evaluation.stages import quality as quality_study
 from training.evaluation.stages.degraded_copies import Degradation, degradations
+from training.packages import MODELS, find_package
 from training.terminal import counted, told
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
@@ -125,8 +125,7 @@ def identification(
 ) -> None:
     """1:N: people enrolled with one photo each, found by another; rank-1, CMC, FNIR at FPIR with strangers."""
     with told(ValueError, OSError):
-        names = options.photo_names(images, photos_of or [])
-        made = options.read_or_make_templates(images, names, way)
+        made = options.templates_of(images, photos_of or [], way)
         draws = [searching.draw_people(made.names, people, seed, strangers or None) for seed in range(seeds)]
         own = options.service_threshold(way.folder, people)
         found = searching.measure(made, draws, service_threshold=own, rounds=rounds)
@@ -134,7 +133,7 @@ def identification(
             "images": str(images),
             "people": people,
             "seeds": seeds,
-            "photos": len(names),
+            "photos": len(made.names),
             "rounds": rounds,
             "flip": way.flip,
         }
@@ -166,11 +165,10 @@ def retrieval(
 ) -> None:
     """Recall@k, MAP@R, R-precision (and NMI) of a set of photos, as metric-learning papers report them."""
     with told(ValueError, OSError):
-        names = options.photo_names(images, photos_of or [])
-        made = options.read_or_make_templates(images, names, way)
+        made = options.templates_of(images, photos_of or [], way)
         people = points.numbered([person_of(name) for name in made.names])
         figures = protocols.retrieval_figures(made.vectors, people, rounds=rounds, seed=seed, nmi=nmi)
-        settings = {"images": str(images), "photos": len(names), "rounds": rounds, "flip": way.flip}
+        settings = {"images": str(images), "photos": len(made.names), "rounds": rounds, "flip": way.flip}
         write_found(out, "retrieval", made, settings, {"retrieval": figures})
         if draw:
             plots.bars(figures, out / "retrieval.svg")
@@ -202,17 +200,15 @@ def operating_points(
 ) -> None:
     """Thresholds at FMRs from all non-mated pairs of a set, the FNMR beside each, into the package's manifest."""
     with told(ValueError, OSError):
-        names = options.photo_names(images, photos_of or [])
-        made = options.read_or_make_templates(images, names, way)
-        vectors = made.vectors[made.found]
-        shown = [photo for photo, found in zip(made.names, made.found, strict=True) if found]
-        people = points.numbered([person_of(photo) for photo in shown])
-        with counted("comparing", len(shown)) as advance:
+        made = options.templates_of(images, photos_of or [], way)
+        shown = made.with_face()
+        vectors, people = shown.vectors, points.numbered([person_of(photo) for photo in shown.names])
+        with counted("comparing", len(vectors)) as advance:
             compared = points.compare_all(vectors, people, progress=advance)
         same = None if same_above is None else points.same_people(vectors, people, compared, above=same_above)
         plain = points.measure(compared, people, rounds=rounds, seed=seed)
         used = plain if same is None else points.measure(compared, people, same=same, rounds=rounds, seed=seed)
-        about = f"all pairs of {len(shown)} photos of {int(people.max()) + 1} people"
+        about = f"all pairs of {len(vectors)} photos of {int(people.max()) + 1} people"
         if same is not None:
             about += (
                 f", without {len(same.keys)} that show one person: {same.people} pairs of names, "
@@ -235,15 +231,12 @@ def operating_points(
         show_points(made.package, about, used, plain)
         if write:
             new = points.calibration(used, name=name, measured_on=measured_on, pairs=about, default=default)
-            manifest = _with_golden(load_package(way.folder), way.cache, way.device)
+            package = load_package(way.folder)
+            manifest = golden.with_golden(
+                package.manifest, lambda crops: open_embedder(package, way.cache, way.device).run(crops)
+            )
             write_manifest(way.folder, points.with_calibration(manifest, new))
             Console().print(f"Written to {way.folder}/manifest.json")
-
-
-def _with_golden(package: Package, cache: Path, device: Device) -> Manifest:
-    if package.manifest.golden is not None:
-        return package.manifest
-    return golden.with_golden(package.manifest, open_embedder(package, cache, device).run)
 
 
 @app.command()
@@ -261,9 +254,8 @@ def quality(
 ) -> None:
     """Error versus discard by quality, on the photos as they are and on degraded copies of them."""
     with told(ValueError, OSError):
-        names = options.photo_names(images, photos_of or [])
-        made = options.read_or_make_templates(images, names, way)
-        shown = made.only([name for name, found in zip(made.names, made.found, strict=True) if found])
+        made = options.templates_of(images, photos_of or [], way)
+        shown = made.with_face()
         people = points.numbered([person_of(name) for name in shown.names])
         compared = points.compare_all(shown.vectors, people, highest_fmr=fmr)
         threshold = compared.threshold(fmr)
@@ -273,7 +265,7 @@ def quality(
         )
         settings = {
             "images": str(images),
-            "photos": len(names),
+            "photos": len(made.names),
             "fmr": fmr,
             "copies": copies,
             "seed": seed,
@@ -305,17 +297,17 @@ def _copies(
     images: Path, shown: Templates, way: options.TemplateOptions, *, count: int, threshold: float, seed: int
 ) -> tuple[list[quality_study.Copies], quality_study.Discarding]:
     """Return each degradation's figures, and error versus discard over all copies together."""
-    photos, threads = open_photos(images), way.threads or os.cpu_count() or 1
+    photos = open_photos(images)
     sample = quality_study.sample_with_mates(shown, count, seed)
     ways = degradations()
-    with open_service(way.folder, way.models, way.cache, way.device, threads, flip=way.flip) as own:
+    with way.open_stages() as own:
 
         def one(degradation: Degradation) -> tuple[quality_study.Copies, quality_study.CopyPairs]:
             done = quality_study.degraded_copies(
                 shown,
                 sample,
                 degradation,
-                lambda name: own.pixels(photos.read(name)),
+                lambda name: pixels_of(photos.read(name)),
                 own.embed_photo,
                 threshold=threshold,
                 seed=seed,
@@ -323,7 +315,7 @@ def _copies(
             advance(1)
             return done
 
-        with counted("degrading", len(ways)) as advance, ThreadPoolExecutor(threads) as pool:
+        with counted("degrading", len(ways)) as advance, ThreadPoolExecutor(way.workers) as pool:
             results = list(pool.map(one, ways))
     scores = np.concatenate([each.scores for _, each in results])
     lower = np.concatenate([each.quality for _, each in results])
@@ -340,7 +332,7 @@ def speed(
     batches: Annotated[list[int] | None, typer.Option("--batch", help="Crops a call; may be given again.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds in which each package has its turn.")] = 25,
     threads: Annotated[int, typer.Option(help="Threads on each call.")] = 1,
-    models: options.Models = options.MODELS,
+    models: options.Models = MODELS,
     cache: options.Cache = options.CACHE,
     device: options.OnDevice = "cpu",
     run: Annotated[
@@ -351,7 +343,7 @@ def speed(
 ) -> None:
     """Milliseconds a face of several packages, in turn on the same crops."""
     with told(ValueError, OSError):
-        chosen = [load_package(options.package_folder(name, models)) for name in packages]
+        chosen = [find_package(name, models) for name in packages]
         opened = [open_embedder(package, cache, device, threads) for package in chosen]
         sessions: dict[str, Runs] = {session.package_id: session for session in opened}
         if run is not None:
@@ -361,7 +353,7 @@ def speed(
                 run, opened[0].device, precision or [Precision.FP32], compiled=compiled, threads=threads
             )
         sizes = batches or [1, 4]
-        with counted("timing", len(sizes) * (rounds + 1)) as advance:
+        with counted("timing", len(sizes) * (rounds + 1) * len(sessions)) as advance:
             timed = [compare_speed(sessions, size, rounds=rounds, progress=advance) for size in sizes]
         rows = [row for each in timed for row in each]
         show_speed(rows)

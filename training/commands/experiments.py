@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from training.commands.options import MODELS
 from training.experiments.comparison import LEAST_SEEDS, tables
 from training.experiments.grid import Runs, carry_out, load_plan, report_of, write_report
+from training.packages import MODELS
 from training.terminal import told
 
 

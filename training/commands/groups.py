@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from app.calibration.intervals import Bools, Ints
-from app.face.formats import Limits
-from app.face.image import decode
 from app.inference.package import load_package, write_manifest
 from app.inference.thresholds import Thresholds
+from app.measuring.stages import pixels_of
 from training.commands import options
 from training.evaluation import groups as measuring
 from training.evaluation import plots
@@ -69,12 +68,11 @@ def groups(
     with told(ValueError, OSError):
         folder = way.folder
         calibration, thresholds = _stated(folder)
-        names = options.photo_names(images, [])
-        labels = read_labels(groups_by, names)
-        made = options.read_or_make_templates(images, names, way)
+        made = options.templates_of(images, [], way)
+        labels = read_labels(groups_by, made.names)
         copies = made.found & _near_copies(open_photos(images), made, copies_above)
         rows = _rows(labels, made, made.found & ~copies, least)
-        people = [labels.people.get(name, name) for name in names]
+        people = [labels.people.get(name, name) for name in made.names]
         with counted("measuring groups", 2 * len(rows)) as advance:
             figures, strict = (
                 measuring.measure_groups(
@@ -130,11 +128,11 @@ def _near_copies(photos: Photos, made: Templates, above: float) -> Bools:
     """Return (N,) True for each photo that is a near copy of an earlier one."""
     if above > 1:
         return np.zeros(len(made.names), bool)
-    limits, small = Limits(), np.zeros((len(made.names), measuring.COPY_SIDE**2), np.float32)
+    small = np.zeros((len(made.names), measuring.COPY_SIDE**2), np.float32)
     with counted("looking for copies", len(made.names)) as advance:
         for row, name in enumerate(made.names):
             if made.found[row]:
-                small[row] = measuring.thumbnail(decode(photos.read(name), limits).pixels)
+                small[row] = measuring.thumbnail(pixels_of(photos.read(name)))
             advance(1)
     return measuring.near_copies(small, above)
 

@@ -32,10 +32,9 @@ def halves(
     FMR stated against found, for the package's calibration and for the gallery's.
     """
     with told(ValueError, OSError):
-        names = options.photo_names(images, [])
-        made = options.read_or_make_templates(images, names, way)
-        vectors = made.vectors[made.found]
-        people = points.numbered([person_of(name) for name, found in zip(made.names, made.found, strict=True) if found])
+        made = options.templates_of(images, [], way)
+        shown = made.with_face()
+        vectors, people = shown.vectors, points.numbered([person_of(name) for name in shown.names])
         thresholds = Thresholds(load_package(way.folder).manifest)
         found = []
         for seed in range(splits):

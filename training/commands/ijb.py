@@ -9,13 +9,13 @@ import numpy as np
 import typer
 
 from app.face.align import align
+from app.measuring.stages import Stages, pixels_of
 from training.commands import options
 from training.evaluation import ijb as measuring
 from training.evaluation import metrics, plots, protocols
 from training.evaluation.metrics import Curve
 from training.evaluation.photos import Embed
 from training.evaluation.results import show_ijb, write_found
-from training.evaluation.service import Service
 from training.terminal import told
 
 
@@ -38,10 +38,10 @@ def ijb(
         faces = protocol.faces
         landmarks = dict(zip(faces.names, faces.landmarks, strict=True))
 
-        def embed(service: Service) -> Embed:
+        def embed(stages: Stages) -> Embed:
             def one(name: str) -> tuple[np.ndarray, float]:
-                photo = service.pixels((folder / "loose_crop" / name).read_bytes())
-                return service.embed_pixels(align(photo, landmarks[name])), 100.0
+                photo = pixels_of((folder / "loose_crop" / name).read_bytes())
+                return stages.embed_pixels(align(photo, landmarks[name])), 100.0
 
             return one
 

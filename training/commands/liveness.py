@@ -11,16 +11,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.calibration.intervals import Interval
-from app.face.formats import Limits
-from app.face.image import decode
 from app.inference.package import Package, load_package, write_manifest
+from app.measuring.stages import pixels_of
 from training.commands import options
 from training.evaluation.bootstrap import ROUNDS
 from training.evaluation.photos import open_photos
-from training.evaluation.results import write
+from training.evaluation.results import interval, percent, write
 from training.evaluation.stages import liveness
 from training.evaluation.stages import liveness_robustness as robustness
+from training.packages import MODELS, find_package
 from training.terminal import counted, told
 
 LivenessPackages = Annotated[
@@ -41,14 +40,14 @@ def evaluate_liveness(
     write_points: Annotated[bool, typer.Option("--write", help="Put the points into the first package.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people or videos.")] = ROUNDS,
     seed: int = 0,
-    models: options.Models = options.MODELS,
+    models: options.Models = MODELS,
     cache: options.Cache = options.CACHE,
     device: options.OnDevice = "cpu",
     threads: options.Threads = 0,
 ) -> None:
     """APCER and BPCER (ISO/IEC 30107-3) on recordings of your camera, and thresholds for the package's manifest."""
     with told(ValueError, OSError):
-        packages = [load_package(options.package_folder(each, models)) for each in package]
+        packages = [find_package(each, models) for each in package]
         recordings = liveness.find_recordings(live, spoof)
         with (
             liveness.open_judge(packages, models, cache, device) as judge,
@@ -91,13 +90,13 @@ def _show(packages: list[Package], found: liveness.Measurement) -> None:
     kinds = [f"APCER {kind}" for kind in found.attacks] if len(found.attacks) > 1 else []
     table = Table("threshold", "APCER", "95 %", "BPCER", "95 %", *kinds, title=title)
     for point in found.points:
-        own = [_percent(point.kinds[kind].value) for kind in found.attacks] if kinds else []
-        rates = [_percent(point.apcer.value), _range(point.apcer), _percent(point.bpcer.value), _range(point.bpcer)]
+        own = [percent(point.kinds[kind].value) for kind in found.attacks] if kinds else []
+        rates = [percent(point.apcer.value), interval(point.apcer), percent(point.bpcer.value), interval(point.bpcer)]
         table.add_row(f"{point.threshold:.4f}", *rates, *own)
     Console().print(table)
     for kind, sample in {"live": found.live, **found.attacks}.items():
         if sample.unanswered.value > 0:
-            Console().print(f"No face in {_percent(sample.unanswered.value)} of {kind}")
+            Console().print(f"No face in {percent(sample.unanswered.value)} of {kind}")
 
 
 def liveness_robustness(
@@ -108,7 +107,7 @@ def liveness_robustness(
     limit: Annotated[int, typer.Option(min=40, help="People at most, one photo each.")] = 4000,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over faces.")] = ROUNDS,
     seed: int = 0,
-    models: options.Models = options.MODELS,
+    models: options.Models = MODELS,
     cache: options.Cache = options.CACHE,
     device: options.OnDevice = "cpu",
     threads: options.Threads = 0,
@@ -118,7 +117,7 @@ def liveness_robustness(
     No replacement for `liveness`: nothing here was in front of your camera.
     """
     with told(ValueError, OSError):
-        packages = [load_package(options.package_folder(each, models)) for each in package]
+        packages = [find_package(each, models) for each in package]
         photos = open_photos(images)
         chosen, reported = robustness.halves(photos.names)
         chosen, reported = chosen[: limit // 2], reported[: limit // 2]
@@ -130,7 +129,7 @@ def liveness_robustness(
         ):
 
             def one(photo: str) -> robustness.FaceScores | None:
-                pixels = decode(photos.read(photo), Limits()).pixels
+                pixels = pixels_of(photos.read(photo))
                 try:
                     return robustness.study_face(photo, pixels, judge.pipeline, judge.scorer, seed)
                 finally:
@@ -168,13 +167,5 @@ def _show_study(packages: list[Package], study: robustness.Study) -> None:
         ("faces with both answers", study.flipped, count),
         ("APCER, simulated prints", study.apcer_printed, study.prints),
     ):
-        table.add_row(label, _percent(figure.value), _range(figure), str(faces))
+        table.add_row(label, percent(figure.value), interval(figure), str(faces))
     Console().print(table)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
-
-
-def _range(interval: Interval) -> str:
-    return f"{100 * interval.low:.2f}-{100 * interval.high:.2f}"

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -16,16 +17,16 @@ import typer
 
 from app.calibration.intervals import Ints
 from app.errors import OperatingPointUnavailable
-from app.inference.package import MANIFEST_NAME, find_packages, load_package, select
+from app.inference.package import load_package
 from app.inference.session import Device
 from app.inference.thresholds import Thresholds
+from app.measuring.stages import Stages, open_stages
 from training.evaluation.pairs import PackPhotos, PairList, read_pairs
 from training.evaluation.photos import Embed, Templates, make_templates, open_photos
-from training.evaluation.service import Service, open_service
+from training.packages import DETECTOR, MODELS, find_package
 from training.terminal import counted
 
 Arguments = ParamSpec("Arguments")
-MODELS = Path("models")
 CACHE = Path("data/cache")
 
 
@@ -70,7 +71,16 @@ class TemplateOptions:
 
     @property
     def folder(self) -> Path:
-        return package_folder(self.package, self.models)
+        return find_package(self.package, self.models).folder
+
+    @property
+    def workers(self) -> int:
+        return self.threads or os.cpu_count() or 1
+
+    def open_stages(self) -> AbstractContextManager[Stages]:
+        """Open the package and the detector beside it."""
+        package, detector = (find_package(name, self.models) for name in (self.package, DETECTOR))
+        return open_stages(package, detector, self.cache, self.device, workers=self.workers, flip=self.flip)
 
 
 def with_template_options(
@@ -99,21 +109,27 @@ def with_template_options(
     return decorate
 
 
+def templates_of(images: Path, lists: Sequence[Path], way: TemplateOptions) -> Templates:
+    """Return the templates of all photos, or of those that the pair lists name, sorted."""
+    named = {photo for path in lists for photo in read_pairs(path).photos} if lists else open_photos(images).names
+    return read_or_make_templates(images, sorted(named), way)
+
+
 def read_or_make_templates(images: Path, names: Sequence[str], way: TemplateOptions) -> Templates:
     """Read the templates from the file ``way.templates`` if it exists; otherwise make them and write them there."""
 
-    def embed(service: Service) -> Embed:
+    def embed(stages: Stages) -> Embed:
         photos = open_photos(images)
         missing = sorted(set(names) - set(photos.names))
         if missing:
             raise ValueError(f"{len(missing)} photos are not in {images}, {missing[0]} among them")
-        one = service.embed_crop if way.aligned else service.embed_photo
+        one = stages.embed_crop if way.aligned else stages.embed_photo
         return lambda name: one(photos.read(name))
 
     return read_or_embed(names, way, embed)
 
 
-def read_or_embed(names: Sequence[str], way: TemplateOptions, embed: Callable[[Service], Embed]) -> Templates:
+def read_or_embed(names: Sequence[str], way: TemplateOptions, embed: Callable[[Stages], Embed]) -> Templates:
     """Do what `read_or_make_templates` does, each template made by its name with what ``embed`` returns."""
     kept, folder = way.templates, way.folder
     if kept is not None and kept.is_file():
@@ -122,30 +138,14 @@ def read_or_embed(names: Sequence[str], way: TemplateOptions, embed: Callable[[S
         if made.package != wanted:
             raise ValueError(f"{kept} holds templates of {made.package}, not of {wanted}")
         return made.only(names)
-    threads = way.threads or os.cpu_count() or 1
-    with (
-        open_service(folder, way.models, way.cache, way.device, threads, flip=way.flip) as service,
-        counted("embedding", len(names)) as advance,
-    ):
-        one = embed(service)
-        made = make_templates(service.package, service.dimension, names, one, threads=threads, progress=advance)
+    with way.open_stages() as stages, counted("embedding", len(names)) as advance:
+        own = stages.embedder
+        made = make_templates(
+            own.package_id, own.dimension, names, embed(stages), threads=way.workers, progress=advance
+        )
     if kept is not None:
         made.save(kept)
     return made
-
-
-def package_folder(package: str, models: Path) -> Path:
-    """Return a package's folder by its path, id or name."""
-    if (Path(package) / MANIFEST_NAME).is_file():
-        return Path(package)
-    return select(find_packages(models), package).folder
-
-
-def photo_names(images: Path, lists: Sequence[Path]) -> tuple[str, ...]:
-    """Return the names of all photos, or of those that the pair lists name, sorted."""
-    if not lists:
-        return tuple(sorted(open_photos(images).names))
-    return tuple(sorted({photo for path in lists for photo in read_pairs(path).photos}))
 
 
 def photos_and_pairs(images: Path | None, lists: Sequence[Path], pack: Path | None) -> tuple[Path, PairList]:

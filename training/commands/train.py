@@ -12,8 +12,8 @@ from rich.console import Console
 
 from app.errors import InvalidInput
 from training import checkpoint
-from training.commands.options import MODELS
 from training.export import VARIANTS, About, Evaluation, Variant, export
+from training.packages import MODELS
 from training.recipe import Distill, Recipe, load_recipe
 from training.run.distributed import joined
 from training.run.inputs import prepare_material, read_source
@@ -41,11 +41,7 @@ def train(
     with told():
         settings = load_recipe(recipe, overrides or ())
         folder = out or Path("runs") / settings.name
-        last = checkpoint.latest(folder)
-        if last is not None and not resume:
-            message = f"{folder} holds a run already: add --resume to go on with it, or choose another --out."
-            raise InvalidInput(message, code="run_exists")
-        _train(settings, folder, models, device, last)
+        _train(settings, folder, models, device, checkpoint.last_of(folder, resume=resume))
 
 
 def prepare(

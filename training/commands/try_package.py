@@ -22,8 +22,8 @@ from rich.console import Console
 
 from app.errors import Unusable
 from app.server.spawn import becomes_ready, environment, reserved_port, spawned
-from training.commands.options import MODELS
 from training.data.drawn.dataset import ProceduralFaces
+from training.packages import MODELS
 from training.terminal import told
 
 FIRST = 2_000_000

@@ -48,6 +48,19 @@ def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
     return metrics.crossing(fmr, below_mated[places] / below_mated[-1])
 
 
+def match_rate_interval(
+    scores: ArrayLike, mated: ArrayLike, people: ArrayLike, fmr: float, *, rounds: int = ROUNDS, seed: int = 0
+) -> Interval:
+    """Return the interval of 1 − FNMR at ``fmr``: the threshold is found again in every round."""
+    scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
+    value = 1 - metrics.fnmr_at(metrics.threshold_at_fmr(scores[~labels], fmr), scores[labels])
+    order = np.argsort(-scores, kind="stable")
+    descending, is_mated = scores[order], labels[order]
+    counted = _pair_counts(is_mated, sides[order], rounds, seed)
+    samples = [metrics.weighted_match_rate(descending, is_mated, counts, fmr) for counts in counted]
+    return percentile_interval(value, samples)
+
+
 def fold_accuracy_interval(
     scores: ArrayLike, mated: ArrayLike, folds: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:

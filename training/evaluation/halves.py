@@ -60,7 +60,7 @@ def try_split(
     own, other = (np.flatnonzero(halves[people] == half) for half in (0, 1))
     population = _calibrated(vectors[own], people[own], package, progress)
     if population.calibration is None:
-        raise ValueError(f"{population.subjects} people support no operating points")
+        raise ValueError(f"{population.figures.compared_subjects} people support no operating points")
     who = np.unique(people[other], return_inverse=True)[1].astype(np.int64)
     measured = points.measure(points.compare_all(vectors[other], who, progress=progress), who, rates=(), rounds=1)
     mine = population.calibration
@@ -72,8 +72,12 @@ def try_split(
     supported = [rate for rate in RATES if rate >= mine.points[-1].fmr * (1 - 1e-9)]
     return Split(
         seed,
-        {"people": population.subjects, "faces": population.faces, "comparisons": mine.comparisons}
-        | {"suspicious": len(population.suspicions), "left_out": population.left_out},
+        {
+            "people": population.figures.compared_subjects,
+            "faces": population.figures.compared_faces,
+            "comparisons": mine.comparisons,
+        }
+        | {"suspicious": len(population.suspicions), "left_out": population.figures.left_out},
         {"people": int(who.max()) + 1, "faces": len(who), "comparisons": measured.comparisons},
         {
             name: _found(measured, who, way, RATES if name == WAYS[0] else supported, rounds)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from app.calibration.intervals import Bools, Floats, Interval, Ints, allowed_errors, people_weights, percentile_interval
+from app.calibration.intervals import Bools, Floats, Ints, allowed_errors
 
 # --- Verification ----------------------------------------------------------------------------------------------------
 
@@ -135,33 +135,6 @@ def fold_accuracy(scores: ArrayLike, mated: ArrayLike, folds: ArrayLike) -> Fold
         folds=tuple(accuracies),
         thresholds=tuple(thresholds),
     )
-
-
-def match_rate_interval(
-    scores: ArrayLike,
-    mated: ArrayLike,
-    people: ArrayLike,
-    fmr: float,
-    *,
-    rounds: int = 1000,
-    seed: int = 0,
-) -> Interval:
-    """Return 1 − FNMR at ``fmr``, bootstrapped over people: the threshold is found again in every round.
-
-    ``people`` is (N, 2) integers from 0: who is on either side of each pair. A non-mated pair counts
-    weight_i × weight_j times, a mated one weight_i times.
-    """
-    scores = np.asarray(scores, np.float64)
-    labels = np.asarray(mated, bool)
-    sides = np.asarray(people, np.int64)
-    value = 1 - fnmr_at(threshold_at_fmr(scores[~labels], fmr), scores[labels])
-    order = np.argsort(-scores, kind="stable")
-    descending, is_mated, sides = scores[order], labels[order], sides[order]
-    samples = np.empty(rounds)
-    for i, weight in enumerate(people_weights(int(sides.max()) + 1, rounds, seed)):
-        counts = np.where(is_mated, weight[sides[:, 0]], weight[sides[:, 0]] * weight[sides[:, 1]])
-        samples[i] = weighted_match_rate(descending, is_mated, counts, fmr)
-    return percentile_interval(value, samples)
 
 
 def weighted_match_rate(descending: Floats, is_mated: Bools, counts: Ints, fmr: float) -> float:

@@ -154,6 +154,10 @@ class Templates:
             failures=failures,
         )
 
+    def with_face(self) -> Templates:
+        """Return the templates of the photos in which a face was found."""
+        return self.only([name for name, found in zip(self.names, self.found, strict=True) if found])
+
     def save(self, path: Path) -> None:
         """Write the templates as .npz, for `load`."""
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -107,7 +107,7 @@ def match_rates(
         Rate(
             fmr,
             metrics.threshold_at_fmr(scores[~mated], fmr),
-            metrics.match_rate_interval(scores, mated, people, fmr, rounds=rounds, seed=seed),
+            bootstrap.match_rate_interval(scores, mated, people, fmr, rounds=rounds, seed=seed),
         )
         for fmr in fmrs
         if allowed_errors(fmr, int((~mated).sum())) > 0

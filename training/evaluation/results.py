@@ -62,11 +62,11 @@ def write_scores(path: Path, listed: PairList, scores: Floats) -> None:
             writer.writerow([pair.first, pair.second, int(pair.mated), pair.fold, f"{score:.7f}"])
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     return f"{100 * share:.2f} %" if math.isfinite(share) else "-"
 
 
-def _interval(figure: Interval | None) -> str:
+def interval(figure: Interval | None) -> str:
     return "" if figure is None else f"[{100 * figure.low:.2f}, {100 * figure.high:.2f}]"
 
 
@@ -78,13 +78,13 @@ def show_verification(made: Templates, figures: protocols.Verification) -> None:
         mean, deviation = figures.accuracy.mean, figures.accuracy.deviation
         table.add_row(
             f"accuracy over {len(figures.accuracy.folds)} folds",
-            f"{_percent(mean)} ± {_percent(deviation)}",
-            _interval(figures.accuracy_interval),
+            f"{percent(mean)} ± {percent(deviation)}",
+            interval(figures.accuracy_interval),
         )
-    table.add_row("accuracy at these pairs' own best threshold", _percent(figures.best_accuracy), "")
-    table.add_row("equal error rate", _percent(figures.equal_error_rate), _interval(figures.equal_error_rate_interval))
+    table.add_row("accuracy at these pairs' own best threshold", percent(figures.best_accuracy), "")
+    table.add_row("equal error rate", percent(figures.equal_error_rate), interval(figures.equal_error_rate_interval))
     for rate in figures.match_rates:
-        table.add_row(f"1 − FNMR at FMR {rate.at:g}", _percent(rate.match.value), _interval(rate.match))
+        table.add_row(f"1 − FNMR at FMR {rate.at:g}", percent(rate.match.value), interval(rate.match))
     table.add_row("photos without a face", f"{len(figures.photos_without_face)} of {figures.photos}", "")
     table.add_row("pairs refused for that", str(figures.pairs_without_face), "")
     Console().print(table)
@@ -99,7 +99,7 @@ def show_identification(made: Templates, found: searching.Identifications) -> No
     table = Table("figure", "mean", "95 % interval", "deviation", "least", "most", title=title)
     for name, row in found.summary.items():
         spread = (row.deviation, row.least, row.most)
-        table.add_row(name, _percent(row.mean), _interval(row.interval), *map(_percent, spread))
+        table.add_row(name, percent(row.mean), interval(row.interval), *map(percent, spread))
     Console().print(table)
 
 
@@ -107,7 +107,7 @@ def show_ijb(made: Templates, figures: ijb.Figures) -> None:
     title = f"{made.package}: {figures.mated:,} + {figures.nonmated:,} pairs of {figures.templates:,} templates"
     table = Table("figure", "value", "95 % interval", title=title)
     for rate in figures.match_rates:
-        table.add_row(f"FNMR at FMR {rate.at:g}", _percent(1 - rate.match.value), _interval(_complement(rate.match)))
+        table.add_row(f"FNMR at FMR {rate.at:g}", percent(1 - rate.match.value), interval(_complement(rate.match)))
     table.add_row("templates without a face", str(figures.templates_without_face), "")
     Console().print(table)
     show_identification(made, figures.identification)
@@ -126,8 +126,8 @@ def show_points(package: str, about: str, used: points.Measurement, plain: point
             f"{point.threshold.value:.4f}",
             f"[{point.threshold.low:.4f}, {point.threshold.high:.4f}]",
             f"{point.false_matches:,}",
-            _percent(point.fnmr.value),
-            _interval(point.fnmr),
+            percent(point.fnmr.value),
+            interval(point.fnmr),
             f"{apart[point.fmr].threshold.value:.4f}" if point.fmr in apart else "",
         )
     Console().print(f"{package}: {about}; {used.comparisons:,} non-mated, {len(used.pairs.mated):,} mated pairs")
@@ -139,14 +139,14 @@ def show_quality(studies: Mapping[str, quality_study.Discarding], rows: Sequence
         title = f"{name}: mated pairs dropped by quality, threshold {study.threshold:.4f}"
         table = Table("dropped", "quality up to", "FNMR", "errors", "pairs left", "FNMR at best", title=title)
         for row, best, reached in zip(study.by_quality, study.at_best, study.qualities, strict=True):
-            cells = (f"{reached:.1f}", _percent(row.fnmr), str(row.errors), str(row.pairs), _percent(best.fnmr))
+            cells = (f"{reached:.1f}", percent(row.fnmr), str(row.errors), str(row.pairs), percent(best.fnmr))
             table.add_row(f"{100 * row.share:g} %", *cells)
         Console().print(table)
     if rows:
         table = Table("copies", "photos", "no face", "median quality", "FNMR", title="degraded copies")
         for each in rows:
-            without = _percent(each.without_face / each.photos)
-            table.add_row(each.name, str(each.photos), without, f"{each.quality:.1f}", _percent(each.fnmr))
+            without = percent(each.without_face / each.photos)
+            table.add_row(each.name, str(each.photos), without, f"{each.quality:.1f}", percent(each.fnmr))
         Console().print(table)
 
 
@@ -154,7 +154,7 @@ def show_retrieval(made: Templates, figures: Mapping[str, Interval]) -> None:
     title = f"{made.package}: retrieval among {len(made.names):,} photos"
     table = Table("figure", "value", "95 % interval", title=title)
     for name, figure in figures.items():
-        table.add_row(name, _percent(figure.value), _interval(figure))
+        table.add_row(name, percent(figure.value), interval(figure))
     Console().print(table)
 
 
@@ -174,9 +174,9 @@ def show_compared(figures: Mapping[str, Any]) -> None:
         rate = next((rate for rate in found["match_rates"] if math.isclose(rate["at"], 1e-3)), None)
         table.add_row(
             label,
-            f"{_percent(accuracy['mean'])} ± {_percent(accuracy['deviation'])}" if accuracy else "-",
-            _percent(found["equal_error_rate"]),
-            f"{_percent(rate['match']['value'])} {_interval(Interval(**rate['match']))}" if rate else "-",
+            f"{percent(accuracy['mean'])} ± {percent(accuracy['deviation'])}" if accuracy else "-",
+            percent(found["equal_error_rate"]),
+            f"{percent(rate['match']['value'])} {interval(Interval(**rate['match']))}" if rate else "-",
             str(len(found["photos_without_face"])),
         )
     Console().print(table)

@@ -142,7 +142,7 @@ class Measured:
 def match_rate(templates: NDArray[np.float32], labels: Ints, fmr: float, weights: Ints) -> Measured:
     """Return 1 − FNMR at `fmr` over all pairs of (N, D) unit templates, and with every row of `weights` (R, people).
 
-    The same as `metrics.match_rate_interval`, but the rounds look at the highest non-mated scores alone.
+    The same as `bootstrap.match_rate_interval`, but the rounds look at the highest non-mated scores alone.
     """
     scores = templates @ templates.T
     above = np.triu(np.ones(scores.shape, bool), 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,15 +20,6 @@ from training.losses.tuples import all_triplets, distances, pair_masks
 
 Variant = Literal["facenet", "wu", "roth", "all"]
 Fallback = Literal["uniform", "skip"]
-
-
-class Miner(Protocol):
-    def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """Choose triplets as positions within the batch, from (B, D) floats and (B,) integers. No gradient."""
-
-    def state_dict(self) -> dict[str, Tensor]: ...
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
 
 
 def gumbel_argmax(log_weights: Tensor, generator: torch.Generator) -> Tensor:
@@ -62,6 +53,7 @@ class PairMiner:
 
     @torch.no_grad()
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
+        """Choose triplets as positions within the batch, from (B, D) floats and (B,) integers. No gradient."""
         check_batch(embeddings, labels, None, None)
         with full_precision(embeddings):
             distance = distances(unit(upcast(embeddings)))
@@ -213,7 +205,7 @@ def names() -> list[str]:
     return list(MINERS)
 
 
-def build(name: str, **hyper: object) -> Miner:
+def build(name: str, **hyper: object) -> PairMiner:
     """Build the miner of that name. Raises `LossError` for an unknown name or argument, naming the nearest right
     one.
     """

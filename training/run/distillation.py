@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from app.errors import NotFound
 from app.files import PUBLIC, replacing
-from app.inference.package import Package, load_package
+from app.inference.package import Package
 from app.types import Pixels, Vectors
 from training.data.crops import Crops, PixelSource, fingerprint
 from training.data.loader import Batch
+from training.packages import CACHE
 
 if TYPE_CHECKING:
     from app.inference.session import EmbedderSession
@@ -90,7 +90,7 @@ def open_teacher(
     """Open the teacher for a set; with a `cache` folder, its templates of every crop are made once and kept there."""
     from app.inference.session import open_embedder  # noqa: PLC0415  onnxruntime only where there is a teacher
 
-    session = open_embedder(package, teacher_cache_dir(), device="auto", threads=1)
+    session = open_embedder(package, CACHE, device="auto", threads=1)
     table = None if cache is None else teacher_table(session, crops.pixels, cache, progress)
     return Teacher(session, table, crops.rows, mirror_mean=mirror_mean)
 
@@ -127,19 +127,3 @@ def run_teacher(session: EmbedderSession, images: Pixels) -> Vectors:
     """Embed (B, 112, 112, 3) uint8 crops as (B, D), in the teacher's preferred batch sizes."""
     starts = range(0, len(images), TEACHER_BATCH)
     return np.concatenate([session.run(np.ascontiguousarray(images[i : i + TEACHER_BATCH])) for i in starts])
-
-
-def teacher_cache_dir() -> Path:
-    """Return the folder of teachers' prepared graphs."""
-    return Path("build") / "packages"
-
-
-def find_teacher(name: str, models: Path) -> Package:
-    """Return the package with this name or in this folder. Raises NotFound (`package_not_found`)."""
-    for folder in (Path(name), models / name):
-        if (folder / "manifest.json").is_file():
-            return load_package(folder)
-    known = sorted(path.parent.name for path in models.glob("*/manifest.json"))
-    raise NotFound(
-        f"There is no model package {name!r}; there are: {', '.join(known) or 'none'}.", code="package_not_found"
-    )

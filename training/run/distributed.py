@@ -43,7 +43,7 @@ def joined(device: str = "auto") -> Iterator[World]:
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
-    chosen = _device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if size == 1:
         yield World(0, 1, chosen)
         return
@@ -64,7 +64,8 @@ def _outlive(group: object) -> None:
     """
 
 
-def _device(name: str, local_rank: int) -> torch.device:
+def choose_device(name: str, local_rank: int = 0) -> torch.device:
+    """Return the device for `auto`, `cpu` or `cuda`. Raises Unusable (`device_unavailable`)."""
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceUnavailable("CUDA was asked for, but torch sees no CUDA device.")
     if name == "cpu" or not torch.cuda.is_available():

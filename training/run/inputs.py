@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from app.errors import InvalidInput
 from training.data import open_dataset, read_drop_list, sampler
 from training.data.augment import Augment, AugmentConfig
 from training.data.crops import Crops, PixelSource, open_crops, open_pixels, split_people, whole_people
 from training.data.dataset import FaceSet
+from training.packages import find_package
 from training.recipe import Recipe
-from training.run.distillation import Teacher, find_teacher, open_teacher
+from training.run.distillation import Teacher, open_teacher
 from training.run.trainer import Material
+from training.terminal import counted
 
 NOT_CHOOSING = {"indexes", "cache", "workers", "prepare_timeout"}
 """Keys of `data` that don't change which crops a run takes."""
@@ -67,13 +66,13 @@ def read_source(source: str, console: Console) -> Crops:
 
 def open_source(source: str, indexes: Path | None, console: Console) -> FaceSet:
     """Open a data source, with a progress bar while it is indexed."""
-    with _bar(console, f"indexing {source}", None) as progress:
+    with counted(f"indexing {source}", None, console) as progress:
         return open_dataset(source, indexes=indexes, progress=progress)
 
 
 def _open(recipe: Recipe, source: str, part: str, console: Console) -> tuple[FaceSet, PixelSource]:
     faces = open_source(source, Path(recipe.data.indexes), console)
-    with _bar(console, f"decoding {source}", len(faces)) as progress:
+    with counted(f"decoding {source}", len(faces), console) as progress:
         return faces, open_pixels(faces, _folder(recipe.data.cache, part), progress)
 
 
@@ -130,9 +129,9 @@ def _teacher(recipe: Recipe, crops: Crops, models: Path, console: Console) -> Te
     cache = None
     if recipe.distill.cache:
         cache = _folder(recipe.data.cache or "build/crops", "train")
-    with _bar(console, f"{recipe.distill.teacher}'s templates", len(crops.pixels)) as progress:
+    with counted(f"{recipe.distill.teacher}'s templates", len(crops.pixels), console) as progress:
         return open_teacher(
-            find_teacher(recipe.distill.teacher, models),
+            find_package(recipe.distill.teacher, models),
             crops,
             cache=cache,
             mirror_mean=recipe.distill.mirror_mean,
@@ -142,14 +141,3 @@ def _teacher(recipe: Recipe, crops: Crops, models: Path, console: Console) -> Te
 
 def _folder(cache: str | None, part: str) -> Path | None:
     return None if cache is None else Path(cache) / part
-
-
-@contextmanager
-def _bar(console: Console, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal only; the callback takes how many more are done."""
-    if not console.is_terminal:
-        yield lambda _more: None
-        return
-    with Bar(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda more: bar.advance(task, more)

@@ -28,9 +28,9 @@ LARGEST_ACCURACY_TABLE = 200_000
 class Term(nn.Module):
     """One loss of the recipe, with its miner."""
 
-    def __init__(self, config: Loss, loss: nn.Module, *, across_towers: bool) -> None:
+    def __init__(self, name: str, config: Loss, loss: nn.Module, *, across_towers: bool) -> None:
         super().__init__()
-        self.loss = loss
+        self.name, self.loss = name, loss
         self.weight = config.weight
         self.class_level = losses.is_class_level(config.name)
         self.across_towers = across_towers
@@ -40,9 +40,7 @@ class Term(nn.Module):
             if self.class_level:
                 message = f"losses: {config.name} has class weights and takes no miner."
                 raise InvalidInput(message, code="invalid_recipe")
-            built = miners.build(config.miner, **config.miner_options)
-            assert isinstance(built, PairMiner)  # noqa: S101  every miner of the registry is one
-            self.miner = built
+            self.miner = miners.build(config.miner, **config.miner_options)
 
     @property
     def sharded(self) -> bool:
@@ -80,7 +78,6 @@ class Objective(nn.Module):
     def __init__(
         self,
         terms: Sequence[Term],
-        names: Sequence[str],
         distill: Distill,
         projection: nn.Module | None,
         *,
@@ -89,7 +86,6 @@ class Objective(nn.Module):
         """``some_unlabelled``: there are crops of label UNLABELLED, which the losses leave out."""
         super().__init__()
         self.terms = nn.ModuleList(terms)
-        self.names = list(names)
         self.distill = distill
         self.projection = projection
         self.some_unlabelled = some_unlabelled
@@ -105,12 +101,12 @@ class Objective(nn.Module):
             labelled = (everyone[known], all_labels[known], all_images[known])
         total = mine.new_zeros(())
         parts: dict[str, Tensor] = {}
-        for name, term in zip(self.names, self._terms(), strict=True):
+        for term in self._terms():
             if term.sharded:
-                parts[name] = term(mine, labels, images)
+                parts[term.name] = term(mine, labels, images)
             else:
-                parts[name] = term(*labelled) if len(labelled[1]) else total.new_zeros(())
-            total = total + term.weight * parts[name]
+                parts[term.name] = term(*labelled) if len(labelled[1]) else total.new_zeros(())
+            total = total + term.weight * parts[term.name]
         if teacher is not None and self.projection is not None:
             target = gather(teacher)
             if self.distill.embedding:
@@ -225,7 +221,7 @@ def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: 
     """
     terms = []
     sharded = _is_sharded(recipe, people)
-    for config in recipe.losses:
+    for number, config in enumerate(recipe.losses):
         class_level = losses.is_class_level(config.name)
         _check_keys(config)
         shared: dict[str, Any] = {"num_classes": people, "dim": recipe.model.dim, **config.hyper}
@@ -236,10 +232,10 @@ def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: 
             loss: nn.Module = PartialFC(config.name, sample_rate=rate, averaged=True, seed=recipe.seed, **shared)
         else:
             loss = losses.build(config.name, **shared)
-        terms.append(Term(config, loss, across_towers=recipe.model.towers != "single"))
-    names = [f"{i}_{config.name}" if len(recipe.losses) > 1 else config.name for i, config in enumerate(recipe.losses)]
+        name = f"{number}_{config.name}" if len(recipe.losses) > 1 else config.name
+        terms.append(Term(name, config, loss, across_towers=recipe.model.towers != "single"))
     projection = None if teacher_dimension is None else Projection(recipe.model.dim, teacher_dimension)
-    return Objective(terms, names, recipe.distill, projection, some_unlabelled=bool(recipe.data.unlabelled))
+    return Objective(terms, recipe.distill, projection, some_unlabelled=bool(recipe.data.unlabelled))
 
 
 def _is_sharded(recipe: Recipe, people: int) -> bool:

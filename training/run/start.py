@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -43,10 +41,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         return dict(saved["average"] or saved["model"])
     if not path.is_file():
         raise NotFound(f"There is no {path} to start from.", code="checkpoint_not_found")
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, ValueError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
-        raise Unusable(f"{path} cannot be read: {error}", code="checkpoint_damaged") from error
+    loaded = checkpoint.read_tensors(path)
     for key in ("state_dict", "model", "state_dict_backbone"):
         loaded = loaded.get(key, loaded) if isinstance(loaded, Mapping) else {}
     found = {name.removeprefix("module."): value for name, value in loaded.items() if isinstance(value, Tensor)}

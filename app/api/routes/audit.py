@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Query, Request
@@ -13,13 +12,13 @@ from app.api import endpoints, schemas
 from app.api.dependencies import ReceiptId, ServiceDep
 from app.api.operation import OperationTable
 from app.api.router import Router
-from app.timestamps import utc_text
+from app.timestamps import utc_text_or_none
 
 router = Router("access")
 
 
 @router.handles(endpoints.READ_AUDIT)
-async def read_audit(
+def read_audit(
     request: Request, service: ServiceDep, query: Annotated[schemas.AuditParams, Query()]
 ) -> schemas.AuditPage:
     """Read the audit log.
@@ -32,19 +31,15 @@ async def read_audit(
         operation=query.operation,
         gallery=query.gallery,
         subject=query.subject,
-        since=_text(query.since),
-        until=_text(query.until),
+        since=utc_text_or_none(query.since),
+        until=utc_text_or_none(query.until),
         without=_reading(request.app.state.operations) if query.changes else frozenset(),
     )
-
-    def read() -> schemas.AuditPage:
-        newest_first = query.order == "newest"
-        page = service.audit.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
-        return schemas.AuditPage(
-            entries=[schemas.AuditEntry.model_validate(entry) for entry in page.items], next_cursor=page.next_cursor
-        )
-
-    return await service.run(read)
+    newest_first = query.order == "newest"
+    page = service.audit.store.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
+    return schemas.AuditPage(
+        entries=[schemas.AuditEntry.model_validate(entry) for entry in page.items], next_cursor=page.next_cursor
+    )
 
 
 @router.handles(endpoints.EXPORT_AUDIT)
@@ -61,29 +56,25 @@ async def export_audit(request: Request, service: ServiceDep) -> Response:
 
 
 @router.handles(endpoints.LIST_RECEIPTS)
-async def list_receipts(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> JSONResponse:
+def list_receipts(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> JSONResponse:
     """List the receipts of erasures.
 
     All complete ones, in the order of the erasures, page by page. They are kept forever.
     """
-    page = await service.run(lambda: service.erasures.receipts(query.cursor, query.limit))
+    page = service.erasures.receipts(query.cursor, query.limit)
     return JSONResponse({"receipts": list(page.items), "next_cursor": page.next_cursor})
 
 
 @router.handles(endpoints.SHOW_RECEIPT)
-async def show_receipt(service: ServiceDep, receipt: ReceiptId) -> JSONResponse:
+def show_receipt(service: ServiceDep, receipt: ReceiptId) -> JSONResponse:
     """Show the receipt of an erasure.
 
     The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a server.
     """
-    return JSONResponse(await service.run(lambda: service.erasures.receipt(receipt)))
+    return JSONResponse(service.erasures.receipt(receipt))
 
 
 def _reading(table: OperationTable) -> frozenset[str]:
     """Return the names of the operations that only read; of another API's, too, since they share the names."""
     changing = {operation.name for operation in table.operations if operation.changes}
     return frozenset(operation.name for operation in table.operations) - changing
-
-
-def _text(time: datetime | None) -> str | None:
-    return None if time is None else utc_text(time)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.api import endpoints, schemas
-from app.api.dependencies import GalleryId, GrantDep, ServiceDep
+from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep
 from app.api.router import Router
 from app.api.routes import jobs
 from app.calibration.deciding import deciding
@@ -13,26 +13,26 @@ router = Router("galleries")
 
 
 @router.handles(endpoints.CALIBRATE_GALLERY)
-async def calibrate_gallery(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.GalleryCalibration:
+def calibrate_gallery(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.GalleryCalibration:
     """Measure a gallery's own operating points.
 
     Starts a job that compares faces of different subjects: the threshold at each false match rate that their pairs
     support, beside the package's. Subjects who may be one person are left out and listed. Decisions change only where
     the gallery's `calibration` is `gallery`.
     """
-    return _answer(await service.run(lambda: service.calibrator.begin(gallery, who=grant.key_id)))
+    return _answer(service, service.calibrator.begin(gallery, who=grant.key_id))
 
 
 @router.handles(endpoints.SHOW_CALIBRATION)
-async def get_calibration(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCalibration:
+def get_calibration(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCalibration:
     """Show a gallery's own operating points.
 
     With their intervals, beside the package's, how far the gallery differs, and subjects who may be one person.
     """
-    return _answer(await service.run(lambda: service.calibrator.find(gallery)))
+    return _answer(service, service.calibrator.find(gallery))
 
 
-def _answer(state: State) -> schemas.GalleryCalibration:
+def _answer(service: Service, state: State) -> schemas.GalleryCalibration:
     highest = state.thresholds.highest
     return schemas.GalleryCalibration.of(
         state.gallery,
@@ -41,12 +41,12 @@ def _answer(state: State) -> schemas.GalleryCalibration:
         measured=_measured(state),
         points=_points(state),
         pairs=state.pairs,
-        job=None if state.job is None else jobs.answer(state.job),
+        job=jobs.last(service, state.standing.job),
     )
 
 
 def _measured(state: State) -> schemas.GalleryMeasured | None:
-    found = state.measured
+    found = state.standing.measured
     if found is None:
         return None
     figures, calibration = found.figures, found.calibration
@@ -56,14 +56,14 @@ def _measured(state: State) -> schemas.GalleryMeasured | None:
         model=found.package,
         comparisons=calibration.comparisons if calibration else 0,
         mated=calibration.mated if calibration else 0,
-        changed=round(max(0.0, state.changed), 4),
+        changed=round(max(0.0, state.standing.changed), 4),
         suspicious_expected=figures.expected,
         scores=calibration.scores if calibration else None,
     )
 
 
 def _points(state: State) -> list[schemas.GalleryPoint]:
-    measured = state.measured
+    measured = state.standing.measured
     calibration = measured.calibration if measured else None
     own = {point.fmr: point for point in calibration.points} if calibration else {}
     package = {point.fmr: point.threshold for point in state.package.points}

@@ -10,23 +10,19 @@ from app.api import answers, endpoints, schemas
 from app.api.dependencies import CorrectionId, GalleryId, ServiceDep, SubjectId
 from app.api.operation import ONE_IMAGE
 from app.api.router import Router
-from app.timestamps import utc_text
+from app.timestamps import utc_text_or_none
 
 router = Router("subjects")
 
 
 @router.handles(endpoints.LIST_CORRECTIONS)
-async def list_corrections(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> schemas.CorrectionList:
+def list_corrections(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> schemas.CorrectionList:
     """List a subject's corrections.
 
     Those that have not expired, oldest first.
     """
-
-    def read() -> schemas.CorrectionList:
-        found = service.corrections.of_subject(service.galleries.store.gallery(gallery), subject)
-        return schemas.CorrectionList(corrections=[answers.correction(one) for one in found])
-
-    return await service.run(read)
+    found = service.corrections.of_subject(service.galleries.store.gallery(gallery), subject)
+    return schemas.CorrectionList(corrections=[answers.correction(one) for one in found])
 
 
 @router.handles(endpoints.ADD_CORRECTION)
@@ -45,7 +41,7 @@ async def add_correction(
     expires.
     """
     images, params = await service.read(request, ONE_IMAGE, query)
-    expires_at = None if params.expires_at is None else utc_text(params.expires_at)
+    expires_at = utc_text_or_none(params.expires_at)
     found = await service.run(
         lambda: service.operations.correct(gallery, subject, images["image"][0], params.face, expires_at)
     )
@@ -53,11 +49,9 @@ async def add_correction(
 
 
 @router.handles(endpoints.DELETE_CORRECTION)
-async def delete_correction(
-    service: ServiceDep, gallery: GalleryId, subject: SubjectId, correction: CorrectionId
-) -> None:
+def delete_correction(service: ServiceDep, gallery: GalleryId, subject: SubjectId, correction: CorrectionId) -> None:
     """Delete a correction.
 
     The correction no longer counts when people are identified.
     """
-    await service.run(lambda: service.corrections.delete(service.galleries.store.gallery(gallery), subject, correction))
+    service.corrections.delete(service.galleries.store.gallery(gallery), subject, correction)

@@ -18,7 +18,7 @@ router = Router("faces")
 
 
 @router.handles(endpoints.LIST_FACES)
-async def list_faces(
+def list_faces(
     service: ServiceDep,
     gallery: GalleryId,
     subject: SubjectId,
@@ -28,50 +28,42 @@ async def list_faces(
 
     In the order of their enrollment, page by page.
     """
-
-    def read() -> schemas.FacePage:
-        store = service.galleries.store
-        home = store.gallery(gallery)
-        page = store.faces(home, subject, cursor=query.cursor, limit=query.limit)
-        return schemas.FacePage(
-            faces=[answers.stored_face(face, home) for face in page.items], next_cursor=page.next_cursor
-        )
-
-    return await service.run(read)
+    store = service.galleries.store
+    home = store.gallery(gallery)
+    page = store.faces(home, subject, cursor=query.cursor, limit=query.limit)
+    return schemas.FacePage(
+        faces=[answers.stored_face(face, home) for face in page.items], next_cursor=page.next_cursor
+    )
 
 
 @router.handles(endpoints.SHOW_FACE)
-async def get_face(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
+def get_face(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
     """Show a face.
 
     Where the face was in its photo, its quality, and the model that computed its template.
     """
-
-    def read() -> schemas.StoredFace:
-        store = service.galleries.store
-        home = store.gallery(gallery)
-        return answers.stored_face(store.face(home, subject, face_id), home)
-
-    return await service.run(read)
+    store = service.galleries.store
+    home = store.gallery(gallery)
+    return answers.stored_face(store.face(home, subject, face_id), home)
 
 
 @router.handles(endpoints.DELETE_FACE)
-async def delete_face(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> None:
+def delete_face(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> None:
     """Delete a face.
 
     Deletes the face, its stored crop and its vector. The subject stays, even without any face.
     """
-    await service.run(lambda: service.galleries.delete_face(gallery, subject, face_id))
+    service.galleries.delete_face(gallery, subject, face_id)
 
 
 @router.handles(endpoints.SHOW_CROP)
-async def get_crop(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> Response:
+def get_crop(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> Response:
     """Show a face's crop.
 
     The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
     """
     store = service.galleries.store
-    face = await service.run(lambda: store.face(store.gallery(gallery), subject, face_id))
+    face = store.face(store.gallery(gallery), subject, face_id)
     if face.crop is None:
         raise NotFound("The gallery keeps no crops.", code="crop_not_stored")
     return Response(face.crop, media_type=endpoints.JPEG_TYPE)

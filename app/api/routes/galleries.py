@@ -13,28 +13,24 @@ from app.api import body, endpoints, schemas
 from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep, entry_of
 from app.api.router import Router
 from app.api.routes import jobs
-from app.bulk.service import Arrival, ImportTerms
+from app.bulk.service import ImportTerms
 from app.gallery.records import Gallery
 
 router = Router("galleries")
 
 
 @router.handles(endpoints.LIST_GALLERIES)
-async def list_galleries(
+def list_galleries(
     service: ServiceDep, grant: GrantDep, query: Annotated[schemas.PageParams, Query()]
 ) -> schemas.GalleryPage:
     """List galleries.
 
     The galleries that the key may see, with their counts, in the order of their creation, page by page.
     """
-
-    def read() -> schemas.GalleryPage:
-        page = service.galleries.store.galleries(query.cursor, query.limit, grant.galleries)
-        return schemas.GalleryPage(
-            galleries=[_answer(service, gallery) for gallery in page.items], next_cursor=page.next_cursor
-        )
-
-    return await service.run(read)
+    page = service.galleries.store.galleries(query.cursor, query.limit, grant.galleries)
+    return schemas.GalleryPage(
+        galleries=[_answer(service, gallery) for gallery in page.items], next_cursor=page.next_cursor
+    )
 
 
 @router.handles(endpoints.CREATE_GALLERY)
@@ -56,12 +52,12 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
 
 
 @router.handles(endpoints.SHOW_GALLERY)
-async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
+def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
     """Show a gallery.
 
     The gallery with the number of its subjects and faces.
     """
-    return await service.run(lambda: _answer(service, service.galleries.store.gallery(gallery)))
+    return _answer(service, service.galleries.store.gallery(gallery))
 
 
 @router.handles(endpoints.UPDATE_GALLERY)
@@ -84,21 +80,21 @@ async def update_gallery(request: Request, service: ServiceDep, grant: GrantDep,
 
 
 @router.handles(endpoints.DELETE_GALLERY)
-async def delete_gallery(service: ServiceDep, gallery: GalleryId) -> None:
+def delete_gallery(service: ServiceDep, gallery: GalleryId) -> None:
     """Delete a gallery with everyone in it.
 
     Deletes the gallery, its subjects, their faces, stored crops and vectors. This can't be undone.
     """
-    await service.run(lambda: service.galleries.delete_gallery(gallery))
+    service.galleries.delete_gallery(gallery)
 
 
 @router.handles(endpoints.CHECK_GALLERY)
-async def check_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCheck:
+def check_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCheck:
     """Check a gallery.
 
     Compares the database with the search index: do both hold the same faces with the same vectors?
     """
-    return await service.run(lambda: schemas.GalleryCheck.model_validate(service.galleries.check(gallery)))
+    return schemas.GalleryCheck.model_validate(service.galleries.check(gallery))
 
 
 @router.handles(endpoints.IMPORT_FACES)
@@ -115,22 +111,22 @@ async def import_faces(
     gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
     """
     terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust, query.on_conflict)
-    home, arrival = await service.run(lambda: service.bulk.receive(gallery, terms))
+    home, file = await service.run(lambda: service.bulk.receive(gallery, terms))
     try:
         upload = body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)
         with service.workers.receive():
             async with aclosing(upload) as pieces:
                 async for piece in pieces:
-                    await asyncio.to_thread(arrival.writer.write, piece)
-        job = await asyncio.to_thread(service.bulk.begin_import, home, terms, arrival, grant.key_id)
+                    await asyncio.to_thread(file.write, piece)
+        job = await asyncio.to_thread(service.bulk.begin_import, home, terms, file, grant.key_id)
     except BaseException:
-        await asyncio.shield(asyncio.to_thread(_abort, arrival))
+        await asyncio.shield(asyncio.to_thread(file.abort))
         raise
     return jobs.answer(job)
 
 
 @router.handles(endpoints.EXPORT_GALLERY)
-async def export_gallery(
+def export_gallery(
     service: ServiceDep, grant: GrantDep, gallery: GalleryId, query: Annotated[schemas.ExportParams, Query()]
 ) -> schemas.Job:
     """Export a gallery.
@@ -138,15 +134,7 @@ async def export_gallery(
     Answers with the job that writes the gallery, as it is when the job begins, to one signed archive. Fetch it from
     `/v1/jobs/{job}/result`.
     """
-
-    def begin() -> schemas.Job:
-        return jobs.answer(service.bulk.begin_export(gallery, grant.key_id, crops=query.crops))
-
-    return await service.run(begin)
-
-
-def _abort(arrival: Arrival) -> None:
-    arrival.writer.abort()
+    return jobs.answer(service.bulk.begin_export(gallery, grant.key_id, crops=query.crops))
 
 
 def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:

@@ -31,7 +31,7 @@ FORMULA_SIGNS = tuple("=+-@\t\r")
 
 
 @router.handles(endpoints.LIST_JOBS)
-async def list_jobs(
+def list_jobs(
     service: ServiceDep, grant: GrantDep, query: Annotated[schemas.JobPageParams, Query()]
 ) -> schemas.JobPage:
     """List the jobs.
@@ -39,41 +39,33 @@ async def list_jobs(
     The jobs of the galleries that the key may see, the newest first, page by page. Finished jobs are kept for
     `LIKENESS_JOB_DAYS`.
     """
-
-    def read() -> schemas.JobPage:
-        gallery = None if query.gallery is None else clean_id(query.gallery, "gallery")
-        page = service.jobs.jobs(query.cursor, query.limit, only=grant.galleries, gallery=gallery, state=query.state)
-        return schemas.JobPage(jobs=[answer(job) for job in page.items], next_cursor=page.next_cursor)
-
-    return await service.run(read)
+    gallery = None if query.gallery is None else clean_id(query.gallery, "gallery")
+    page = service.jobs.jobs(query.cursor, query.limit, only=grant.galleries, gallery=gallery, state=query.state)
+    return schemas.JobPage(jobs=[answer(job) for job in page.items], next_cursor=page.next_cursor)
 
 
 @router.handles(endpoints.SHOW_JOB)
-async def get_job(service: ServiceDep, grant: GrantDep, job: JobId) -> schemas.Job:
+def get_job(service: ServiceDep, grant: GrantDep, job: JobId) -> schemas.Job:
     """Show a job.
 
     How far it is, what it counted, and how it ended.
     """
-    return answer(await service.run(lambda: find_job(service, grant, job)))
+    return answer(find_job(service, grant, job))
 
 
 @router.handles(endpoints.CANCEL_JOB)
-async def cancel_job(request: Request, service: ServiceDep, grant: GrantDep, job: JobId) -> schemas.Job:
+def cancel_job(request: Request, service: ServiceDep, grant: GrantDep, job: JobId) -> schemas.Job:
     """Cancel a job.
 
     A queued job is cancelled at once, a running one within seconds; what it has done stays done. A finished job stays
     as it is.
     """
-
-    def cancel() -> records.Job:
-        entry_of(request).gallery = find_job(service, grant, job).gallery
-        return service.jobs.cancel(job)
-
-    return answer(await service.run(cancel))
+    entry_of(request).gallery = find_job(service, grant, job).gallery
+    return answer(service.jobs.cancel(job))
 
 
 @router.handles(endpoints.SHOW_REPORT)
-async def get_report(
+def get_report(
     service: ServiceDep, grant: GrantDep, job: JobId, query: Annotated[schemas.ReportParams, Query()]
 ) -> StreamingResponse:
     """Read a job's report.
@@ -81,20 +73,20 @@ async def get_report(
     Every item that was rejected so far, or enrolled with a warning: its number, its name, code, message, reasons and
     whether it was enrolled; as lines of JSON, or as CSV.
     """
-    found = await service.run(lambda: find_job(service, grant, job))
+    found = find_job(service, grant, job)
     as_csv = query.format == "csv"
     lines = _pages(service, found, _csv_lines if as_csv else _json_lines, _csv_head() if as_csv else b"")
     return StreamingResponse(lines, media_type=CSV_TYPE if as_csv else LINES_TYPE)
 
 
 @router.handles(endpoints.FETCH_RESULT)
-async def get_result(service: ServiceDep, grant: GrantDep, job: JobId) -> StreamingResponse:
+def get_result(service: ServiceDep, grant: GrantDep, job: JobId) -> StreamingResponse:
     """Fetch a job's result.
 
     The file that the job has made. It is kept as long as the job.
     """
-    found = await service.run(lambda: find_job(service, grant, job))
-    pieces = await service.run(lambda: service.bulk.result(found))
+    found = find_job(service, grant, job)
+    pieces = service.bulk.result(found)
     if found.result is None:
         raise NotFound("The job has left no file.", code="result_not_found", job=job)
     name = quote(found.result.name, safe="")
@@ -115,6 +107,12 @@ def find_job(service: Service, grant: Grant, job_id: str) -> records.Job:
     if grant.galleries is not None and (job.gallery is None or not grant.sees(job.gallery)):
         raise NotFound(f"There is no job {job_id!r}.", code="job_not_found", job=job_id)
     return job
+
+
+def last(service: Service, job_id: str | None) -> schemas.Job | None:
+    """Return the last job on something; None without one, or once it was pruned."""
+    job = service.jobs.find(job_id)
+    return None if job is None else answer(job)
 
 
 def answer(job: records.Job) -> schemas.Job:

@@ -15,7 +15,7 @@ from app.api import endpoints, schemas
 from app.api.auth import required_key
 from app.api.dependencies import GrantDep, KeyId, ServiceDep, entry_of
 from app.api.router import Router
-from app.timestamps import utc_text
+from app.timestamps import utc_text_or_none
 
 router = Router("access")
 
@@ -34,14 +34,14 @@ async def show_own_key(grant: GrantDep) -> schemas.OwnKey:
 
 
 @router.handles(endpoints.CREATE_SIGN_IN_CODE)
-async def create_sign_in_code(request: Request, service: ServiceDep) -> schemas.SignInCode:
+def create_sign_in_code(request: Request, service: ServiceDep) -> schemas.SignInCode:
     """Make a sign-in code.
 
     The page's address with `#code=` and the code behind it is a link that signs in with the request's own key: once,
     within a minute. What a browser keeps of it in its history is of no use afterwards.
     """
     key = required_key(request.headers, request.scope["path"])
-    made = await service.run(lambda: service.codes.make(key))
+    made = service.codes.make(key)
     return schemas.SignInCode.of(made, code=made.text)
 
 
@@ -55,17 +55,13 @@ async def sign_in(request: Request, grant: GrantDep) -> schemas.SignedIn:
 
 
 @router.handles(endpoints.LIST_KEYS)
-async def list_keys(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> schemas.KeyPage:
+def list_keys(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> schemas.KeyPage:
     """List the keys.
 
     All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
     """
-
-    def read() -> schemas.KeyPage:
-        page = service.keys.keys(query.cursor, query.limit)
-        return schemas.KeyPage(keys=[_answer(key) for key in page.items], next_cursor=page.next_cursor)
-
-    return await service.run(read)
+    page = service.keys.keys(query.cursor, query.limit)
+    return schemas.KeyPage(keys=[_answer(key) for key in page.items], next_cursor=page.next_cursor)
 
 
 @router.handles(endpoints.CREATE_KEY)
@@ -84,18 +80,18 @@ async def create_key(request: Request, service: ServiceDep) -> schemas.NewKey:
         name=asked.name,
         galleries=None if asked.galleries is None else frozenset(asked.galleries),
         rate=asked.rate,
-        expires_at=None if asked.expires_at is None else utc_text(asked.expires_at),
+        expires_at=utc_text_or_none(asked.expires_at),
     )
     return await service.run(lambda: _new_answer(service.keys.create(terms, signs=asked.aws)))
 
 
 @router.handles(endpoints.SHOW_KEY)
-async def get_key(service: ServiceDep, key: KeyId) -> schemas.Key:
+def get_key(service: ServiceDep, key: KeyId) -> schemas.Key:
     """Show a key.
 
     What the key allows, and whether it was revoked; never its secret.
     """
-    return await service.run(lambda: _answer(service.keys.key(key)))
+    return _answer(service.keys.key(key))
 
 
 @router.handles(endpoints.ROTATE_KEY)
@@ -110,12 +106,12 @@ async def rotate_key(request: Request, service: ServiceDep, key: KeyId) -> schem
 
 
 @router.handles(endpoints.REVOKE_KEY)
-async def revoke_key(service: ServiceDep, key: KeyId) -> None:
+def revoke_key(service: ServiceDep, key: KeyId) -> None:
     """Revoke a key.
 
     Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays taken.
     """
-    await service.run(lambda: service.keys.revoke(key))
+    service.keys.revoke(key)
 
 
 def _own(grant: Grant) -> schemas.OwnKey:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import Request
 
 from app.api import endpoints, schemas
-from app.api.dependencies import GalleryId, GrantDep, ServiceDep
+from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep
 from app.api.router import Router
 from app.api.routes import jobs
-from app.reembedding.job import Progress
+from app.reembedding.steps import Reembedding
 
 router = Router("galleries")
 
@@ -22,57 +22,53 @@ async def reembed(request: Request, service: ServiceDep, grant: GrantDep, galler
     switches again after a rollback.
     """
     asked = await service.read_json(request, schemas.ReembedStart)
-    return _answer(
-        await service.run(
-            lambda: service.reembedder.begin(
-                gallery,
-                asked.embedder,
-                without_crop=asked.without_crop,
-                keep_days=asked.keep_days,
-                who=grant.key_id,
-            )
+
+    def begin() -> schemas.Reembedding:
+        found = service.reembedder.begin(
+            gallery, asked.embedder, without_crop=asked.without_crop, keep_days=asked.keep_days, who=grant.key_id
         )
-    )
+        return _answer(service, found)
+
+    return await service.run(begin)
 
 
 @router.handles(endpoints.SHOW_REEMBEDDING)
-async def get_reembedding(service: ServiceDep, gallery: GalleryId) -> schemas.Reembedding:
+def get_reembedding(service: ServiceDep, gallery: GalleryId) -> schemas.Reembedding:
     """Show the gallery's move.
 
     From which package to which, how far it is, and until when a rollback is possible.
     """
-    return _answer(await service.run(lambda: service.reembedder.find(gallery)))
+    return _answer(service, service.reembedder.find(gallery))
 
 
 @router.handles(endpoints.CANCEL_REEMBEDDING)
-async def cancel_reembedding(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Reembedding:
+def cancel_reembedding(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Reembedding:
     """Cancel the gallery's move.
 
     Possible before the switch, or after a rollback: the gallery stays with the source package, and the target's
     templates are deleted.
     """
-    return _answer(await service.run(lambda: service.reembedder.cancel(gallery, who=grant.key_id)))
+    return _answer(service, service.reembedder.cancel(gallery, who=grant.key_id))
 
 
 @router.handles(endpoints.ROLL_BACK_REEMBEDDING)
-async def roll_back_reembedding(service: ServiceDep, gallery: GalleryId) -> schemas.Reembedding:
+def roll_back_reembedding(service: ServiceDep, gallery: GalleryId) -> schemas.Reembedding:
     """Go back to the previous model package.
 
     The source package answers again at once, also for faces enrolled since the switch.
     """
-    return _answer(await service.run(lambda: service.reembedder.rollback(gallery)))
+    return _answer(service, service.reembedder.rollback(gallery))
 
 
 @router.handles(endpoints.FINISH_REEMBEDDING)
-async def finish_reembedding(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Reembedding:
+def finish_reembedding(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Reembedding:
     """Finish the gallery's move.
 
     Deletes the source package's templates, and the faces that have no others: from then on there is no rollback. The
     server does this by itself after `keep_until`.
     """
-    return _answer(await service.run(lambda: service.reembedder.finish(gallery, who=grant.key_id)))
+    return _answer(service, service.reembedder.finish(gallery, who=grant.key_id))
 
 
-def _answer(found: Progress) -> schemas.Reembedding:
-    job = None if found.job is None else jobs.answer(found.job)
-    return schemas.Reembedding.of(found.reembedding, job=job)
+def _answer(service: Service, found: Reembedding) -> schemas.Reembedding:
+    return schemas.Reembedding.of(found, job=jobs.last(service, found.job))

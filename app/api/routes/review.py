@@ -19,18 +19,18 @@ router = Router("galleries")
 
 
 @router.handles(endpoints.REVIEW_GALLERY)
-async def review(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Job:
+def review(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Job:
     """Review a gallery.
 
     Starts a job that compares every face with the whole gallery and lists what is probably wrong: people who are there
     twice, faces of somebody else, poor faces; and measures how well the gallery tells its people apart. If a review is
     under way already, its job is the answer.
     """
-    return jobs.answer(await service.run(lambda: service.reviewer.begin(gallery, who=grant.key_id)))
+    return jobs.answer(service.reviewer.begin(gallery, who=grant.key_id))
 
 
 @router.handles(endpoints.SHOW_REVIEW)
-async def get_review(
+def get_review(
     service: ServiceDep, grant: GrantDep, gallery: GalleryId, query: Annotated[schemas.ReviewParams, Query()]
 ) -> schemas.Review:
     """List a review's findings.
@@ -38,40 +38,37 @@ async def get_review(
     Those of the last finished review that were not called right, the strongest first, page by page. A finding
     disappears when a face of it is moved or deleted.
     """
-
-    def read() -> schemas.Review:
-        found = service.reviewer.find(gallery)
-        kind = None if query.kind is None else Kind(query.kind)
-        page = service.reviewer.findings(gallery, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
-        coarse = None
-        if page.items and found.review.summary and not grant.has(Scope.ADMIN):
-            done = found.review.summary
-            package = service.operations.thresholds(done.package)
-            coarse = CoarseScores.of(package, done.verify.threshold, done.identify.threshold)
-        return schemas.Review(
-            gallery=found.gallery,
-            job=None if found.job is None else jobs.answer(found.job),
-            summary=_summary(found.review),
-            findings=[_finding(one, coarse) for one in page.items],
-            next_cursor=page.next_cursor,
-        )
-
-    return await service.run(read)
+    home, reviews = service.galleries.store.gallery(gallery), service.reviewer.reviews
+    found = reviews.find(home)
+    kind = None if query.kind is None else Kind(query.kind)
+    page = reviews.findings(home, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
+    coarse = None
+    if page.items and found.summary and not grant.has(Scope.ADMIN):
+        done = found.summary
+        package = service.operations.thresholds(done.package)
+        coarse = CoarseScores.of(package, done.verify.threshold, done.identify.threshold)
+    return schemas.Review(
+        gallery=home.id,
+        job=jobs.last(service, found.job),
+        summary=_summary(found),
+        findings=[_finding(one, coarse) for one in page.items],
+        next_cursor=page.next_cursor,
+    )
 
 
 @router.handles(endpoints.DISMISS_FINDING)
-async def dismiss_finding(service: ServiceDep, gallery: GalleryId, finding: FindingId) -> None:
+def dismiss_finding(service: ServiceDep, gallery: GalleryId, finding: FindingId) -> None:
     """Call a finding right.
 
     It leaves the list, and later reviews don't ask again unless other faces are its evidence.
     """
-    await service.run(lambda: service.reviewer.dismiss(gallery, finding))
+    service.reviewer.reviews.dismiss(service.galleries.store.gallery(gallery), finding)
 
 
 @router.handles(endpoints.REOPEN_FINDING)
-async def reopen_finding(service: ServiceDep, gallery: GalleryId, finding: FindingId) -> None:
+def reopen_finding(service: ServiceDep, gallery: GalleryId, finding: FindingId) -> None:
     """Take back that a finding is right."""
-    await service.run(lambda: service.reviewer.dismiss(gallery, finding, dismissed=False))
+    service.reviewer.reviews.dismiss(service.galleries.store.gallery(gallery), finding, dismissed=False)
 
 
 def _summary(found: Reviewed) -> schemas.ReviewSummary | None:

@@ -76,18 +76,14 @@ async def metrics(request: Request) -> Response:
 
 
 @router.handles(endpoints.LIST_MODELS)
-async def list_models(service: ServiceDep) -> schemas.ModelList:
+def list_models(service: ServiceDep) -> schemas.ModelList:
     """List the model packages.
 
     Every package in the models folder: its licence, SHA-256, measured operating points, and whether it is running.
     Folders whose manifest can't be used are in `skipped`.
     """
     rates = schemas.DefaultRates(fmr=service.operations.fmr, fpir=service.operations.fpir)
-    return schemas.ModelList(
-        defaults=rates,
-        models=list(await service.run(service.models)),
-        skipped=list(await service.run(service.skipped_models)),
-    )
+    return schemas.ModelList(defaults=rates, models=list(service.models()), skipped=list(service.skipped_models()))
 
 
 @router.handles(endpoints.SHOW_SERVER_KEY)

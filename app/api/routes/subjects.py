@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Query, Request
@@ -14,13 +13,13 @@ from app.api.dependencies import GalleryId, ServiceDep, SubjectId, entry_of
 from app.api.router import Router
 from app.gallery.records import UNSET, Consent, Terms
 from app.gallery.text import clean_id
-from app.timestamps import utc_now, utc_text
+from app.timestamps import utc_now, utc_text, utc_text_or_none
 
 router = Router("subjects")
 
 
 @router.handles(endpoints.LIST_SUBJECTS)
-async def list_subjects(
+def list_subjects(
     service: ServiceDep, gallery: GalleryId, query: Annotated[schemas.SubjectPageParams, Query()]
 ) -> schemas.SubjectPage:
     """List the subjects of a gallery.
@@ -29,19 +28,15 @@ async def list_subjects(
     """
 
     store = service.galleries.store
-
-    def read() -> schemas.SubjectPage:
-        page = store.subjects(
-            store.gallery(gallery),
-            cursor=query.cursor,
-            limit=query.limit,
-            search=query.search,
-            expires_before=_text(query.expires_before),
-        )
-        subjects = [schemas.Subject.model_validate(subject) for subject in page.items]
-        return schemas.SubjectPage(subjects=subjects, next_cursor=page.next_cursor)
-
-    return await service.run(read)
+    page = store.subjects(
+        store.gallery(gallery),
+        cursor=query.cursor,
+        limit=query.limit,
+        search=query.search,
+        expires_before=utc_text_or_none(query.expires_before),
+    )
+    subjects = [schemas.Subject.model_validate(subject) for subject in page.items]
+    return schemas.SubjectPage(subjects=subjects, next_cursor=page.next_cursor)
 
 
 @router.handles(endpoints.CREATE_SUBJECT)
@@ -63,13 +58,13 @@ async def create_subject(request: Request, service: ServiceDep, gallery: Gallery
 
 
 @router.handles(endpoints.SHOW_SUBJECT)
-async def get_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> schemas.Subject:
+def get_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> schemas.Subject:
     """Show a subject.
 
     The subject with its name, metadata and number of faces.
     """
     store = service.galleries.store
-    return schemas.Subject.model_validate(await service.run(lambda: store.subject(store.gallery(gallery), subject)))
+    return schemas.Subject.model_validate(store.subject(store.gallery(gallery), subject))
 
 
 @router.handles(endpoints.UPDATE_SUBJECT)
@@ -95,16 +90,16 @@ async def update_subject(
 
 
 @router.handles(endpoints.DELETE_SUBJECT)
-async def delete_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> None:
+def delete_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> None:
     """Delete a subject with its faces.
 
     Deletes the subject, its faces, their stored crops and vectors. This can't be undone.
     """
-    await service.run(lambda: service.galleries.delete_subject(gallery, subject))
+    service.galleries.delete_subject(gallery, subject)
 
 
 @router.handles(endpoints.ERASE_SUBJECT)
-async def erase_subject(
+def erase_subject(
     service: ServiceDep, gallery: GalleryId, subject: SubjectId, query: Annotated[schemas.EraseParams, Query()]
 ) -> JSONResponse:
     """Erase a subject for good.
@@ -112,7 +107,7 @@ async def erase_subject(
     Deletes the subject with everything about it, clears what the disk may still hold of it, and answers with a signed
     receipt of what was erased and of what the server can't reach.
     """
-    return JSONResponse(await service.run(lambda: service.erasures.erase(gallery, subject, rewrite=query.rewrite)))
+    return JSONResponse(service.erasures.erase(gallery, subject, rewrite=query.rewrite))
 
 
 @router.handles(endpoints.MERGE_SUBJECT)
@@ -141,14 +136,10 @@ def _terms_of(asked: schemas.SubjectCreate | schemas.SubjectPatch) -> Terms:
     """Return the body's expiry and consent; absent ones stay as they are."""
     given = asked.model_fields_set
     return Terms(
-        _text(asked.expires_at) if "expires_at" in given else UNSET,
+        utc_text_or_none(asked.expires_at) if "expires_at" in given else UNSET,
         _consent(asked.consent) if "consent" in given else UNSET,
     )
 
 
 def _consent(asked: schemas.Consent | None) -> Consent | None:
     return None if asked is None else Consent(asked.note, utc_text(asked.given_at) if asked.given_at else utc_now())
-
-
-def _text(time: datetime | None) -> str | None:
-    return None if time is None else utc_text(time)

@@ -17,6 +17,7 @@ from app.api.schemas.base import (
     Id,
     KeyIdText,
     Name,
+    NextCursor,
     PageParams,
     Params,
     RateText,
@@ -131,7 +132,7 @@ class SignedIn(OwnKey):
 class KeyPage(Wire):
     example: ClassVar[Example] = {"keys": [Key.example], "next_cursor": None}
     keys: list[Key]
-    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
+    next_cursor: NextCursor
 
 
 class AuditParams(PageParams):
@@ -185,7 +186,7 @@ class AuditEntry(Wire):
 class AuditPage(Wire):
     example: ClassVar[Example] = {"entries": [AuditEntry.example], "next_cursor": None}
     entries: list[AuditEntry]
-    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
+    next_cursor: NextCursor
 
 
 class ErasedSubject(Wire):
@@ -263,4 +264,4 @@ class Receipt(Wire):
 class ReceiptPage(Wire):
     example: ClassVar[Example] = {"receipts": [Receipt.example], "next_cursor": None}
     receipts: list[Receipt]
-    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
+    next_cursor: NextCursor

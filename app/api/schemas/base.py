@@ -129,6 +129,11 @@ POPULATIONS = (
 AskedSearchKind: TypeAlias = Annotated[SearchKind, BeforeValidator(_not_removed)]
 
 
+NextCursor: TypeAlias = Annotated[
+    str | None, Field(description="Send it as `cursor` for the next page; null on the last page.")
+]
+
+
 class Wire(BaseModel):
     """Base of all answers. Unknown fields and NaN are errors for server and client alike."""
 

@@ -22,6 +22,7 @@ from app.api.schemas.base import (
     Id,
     LivenessMode,
     Metadata,
+    NextCursor,
     OnConflict,
     Params,
     Populations,
@@ -105,7 +106,7 @@ class Gallery(Wire):
 class GalleryPage(Wire):
     example: ClassVar[Example] = {"galleries": [Gallery.example], "next_cursor": None}
     galleries: list[Gallery]
-    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
+    next_cursor: NextCursor
 
 
 class GalleryCheck(Wire):

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from app.api.schemas.base import MAX_ID_LENGTH, TIME, Example, PageParams, Params, Wire
+from app.api.schemas.base import MAX_ID_LENGTH, TIME, Example, NextCursor, PageParams, Params, Wire
 
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 
@@ -63,4 +63,4 @@ class Job(Wire):
 class JobPage(Wire):
     example: ClassVar[Example] = {"jobs": [Job.example], "next_cursor": None}
     jobs: list[Job]
-    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
+    next_cursor: NextCursor

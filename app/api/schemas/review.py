@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from app.api.schemas.base import FACE_ID, MODEL, TIME, Example, PageParams, Wire
+from app.api.schemas.base import FACE_ID, MODEL, TIME, Example, NextCursor, PageParams, Wire
 from app.api.schemas.jobs import Job
 
 FindingKind: TypeAlias = Literal[
@@ -174,4 +174,4 @@ class Review(Wire):
     job: Job | None = Field(description="The last review's job, which may still run; null once it was cleaned up.")
     summary: ReviewSummary | None = Field(description="Null until the first review has finished.")
     findings: list[Finding] = Field(description="The strongest first.")
-    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
+    next_cursor: NextCursor

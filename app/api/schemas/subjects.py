@@ -20,6 +20,7 @@ from app.api.schemas.base import (
     Id,
     Metadata,
     Name,
+    NextCursor,
     Note,
     OnConflict,
     PageParams,
@@ -119,7 +120,7 @@ class Subject(Wire):
 class SubjectPage(Wire):
     example: ClassVar[Example] = {"subjects": [Subject.example], "next_cursor": None}
     subjects: list[Subject]
-    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
+    next_cursor: NextCursor
 
 
 class SubjectMerge(Params):
@@ -170,7 +171,7 @@ class StoredFace(Wire):
 class FacePage(Wire):
     example: ClassVar[Example] = {"faces": [StoredFace.example], "next_cursor": None}
     faces: list[StoredFace]
-    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
+    next_cursor: NextCursor
 
 
 class EnrollParams(DetectParams, LivenessParams):

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, replace
+from importlib import import_module
 
 import typer
 
 from app.cli import options, output
-from app.cli.doctor import environment, models, storage
 from app.cli.doctor.findings import REMEDIES, Finding
 from app.config import Settings, load_settings
 from app.errors import LikenessError
 
 commands = typer.Typer()
 
-CHECKS: Mapping[str, Callable[[Settings], Iterator[Finding]]] = {
-    "python": environment.check_python,
-    "packages": environment.check_packages,
-    "models": models.check_models,
-    "device": models.check_device,
-    "liveness": models.check_liveness,
-    "data": storage.check_data_folder,
-    "key": storage.check_key,
-    "database": storage.check_database,
-    "galleries": models.check_galleries,
-    "index": storage.check_index,
-    "vault": storage.check_vault,
-    "disk": environment.check_disk,
-    "port": environment.check_port,
-    "tls": environment.check_tls,
-    "limits": environment.check_limits,
-    "clock": environment.check_clock,
+CHECKS = {
+    "python": "environment",
+    "packages": "environment",
+    "models": "models",
+    "device": "models",
+    "liveness": "models",
+    "data": "storage",
+    "key": "storage",
+    "database": "storage",
+    "galleries": "models",
+    "index": "storage",
+    "vault": "storage",
+    "disk": "environment",
+    "port": "environment",
+    "tls": "environment",
+    "limits": "environment",
+    "clock": "environment",
 }
+"""Check: the module of its function, `check_NAME`, imported when it is its turn: a broken package is a finding, too."""
 
 
 @commands.command(epilog="Examples: likeness doctor\n\nlikeness doctor --json | jq 'select(.verdict != \"ok\")'")
@@ -44,7 +45,7 @@ def doctor(as_json: options.AsJson = False) -> None:
     findings = list(examine(load_settings()))
     for finding in findings:
         if as_json:
-            output.say_json(asdict(finding))
+            output.say_json({"check": finding.check, **asdict(finding)})
         else:
             output.say(f"{finding.verdict:8} {finding.check:10} {finding.found}")
             if finding.remedy:
@@ -58,14 +59,19 @@ def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator
 
     A check that raises is a finding, too.
     """
-    for name, check in CHECKS.items():
+    for name, module in CHECKS.items():
         if only is not None and name not in only:
             continue
         try:
-            yield from check(settings)
-        except LikenessError as error:
-            yield Finding(name, "failed", error.message, REMEDIES[name])
-        except OSError as error:
-            yield Finding(
-                name, "failed", f"{error.filename or name}: {error.strerror or error}", "Correct its permissions."
+            check: Callable[[Settings], Iterator[Finding]] = getattr(
+                import_module(f"app.cli.doctor.{module}"), f"check_{name}"
             )
+            for finding in check(settings):
+                yield replace(finding, check=finding.check or name)
+        except ImportError as error:
+            yield Finding("failed", str(error), "Repair what the check of packages finds.", check=name)
+        except LikenessError as error:
+            yield Finding("failed", error.message, REMEDIES[name], check=name)
+        except OSError as error:
+            message = f"{error.filename or name}: {error.strerror or error}"
+            yield Finding("failed", message, "Correct its permissions.", check=name)

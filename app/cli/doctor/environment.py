@@ -18,6 +18,7 @@ from app.cli.doctor.findings import Finding, Verdict
 from app.cli.doctor.system import holder_of, is_synchronised
 from app.config import PROJECT, Settings
 from app.server import data_folder
+from app.server.http import tls_context
 
 DISTRIBUTION = "likeness"
 OLDEST_PYTHON = (3, 11)
@@ -35,9 +36,9 @@ ENGINES = {"faiss": "the search index", "onnxruntime": "running models", "cv2": 
 def check_python(_: Settings) -> Iterator[Finding]:
     found = sys.version.split()[0]
     if sys.version_info >= OLDEST_PYTHON:
-        yield Finding("python", "ok", found)
+        yield Finding("ok", found)
     else:
-        yield Finding("python", "failed", found, "Install Python 3.11 or newer, and create the environment again.")
+        yield Finding("failed", found, "Install Python 3.11 or newer, and create the environment again.")
 
 
 def check_packages(_: Settings) -> Iterator[Finding]:
@@ -55,13 +56,11 @@ def check_packages(_: Settings) -> Iterator[Finding]:
             others.append(f"{name} {version} (tested: {pinned[_plain(name)]})")
     missing += [f"{module} ({purpose})" for module, purpose in ENGINES.items() if not _importable(module)]
     if missing:
-        yield Finding("packages", "failed", f"missing: {', '.join(missing)}", f"Install them: {install}")
+        yield Finding("failed", f"missing: {', '.join(missing)}", f"Install them: {install}")
     if others:
-        yield Finding(
-            "packages", "warning", f"other versions: {', '.join(others)}", f"Install the tested ones: {install}"
-        )
+        yield Finding("warning", f"other versions: {', '.join(others)}", f"Install the tested ones: {install}")
     if not missing and not others:
-        yield Finding("packages", "ok", f"likeness {metadata.version(DISTRIBUTION)} and everything it needs")
+        yield Finding("ok", f"likeness {metadata.version(DISTRIBUTION)} and everything it needs")
 
 
 def _required() -> set[str]:
@@ -94,13 +93,13 @@ def check_disk(settings: Settings) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     verdict: Verdict = "failed" if free < LEAST_FREE else "warning" if free < SMALL_FREE else "ok"
     remedy = "" if verdict == "ok" else "Make room, or move LIKENESS_DATA_DIR to a larger disk."
-    yield Finding("disk", verdict, f"{free / 1024**3:.1f} GiB free at {folder}", remedy)
+    yield Finding(verdict, f"{free / 1024**3:.1f} GiB free at {folder}", remedy)
 
 
 def check_port(settings: Settings) -> Iterator[Finding]:
     where = f"{settings.host}:{settings.port}"
     if url := data_folder.running_at(settings.data_dir):
-        yield Finding("port", "ok", f"the server of this data folder runs at {url}")
+        yield Finding("ok", f"the server of this data folder runs at {url}")
         return
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
@@ -112,15 +111,14 @@ def check_port(settings: Settings) -> Iterator[Finding]:
             remedy = f"Stop {holder}, or set another LIKENESS_PORT."
         elif error.errno == errno.EACCES:
             remedy = "Set a LIKENESS_PORT from 1024 on, or give the process CAP_NET_BIND_SERVICE."
-        yield Finding("port", "failed", f"{where}: {error.strerror}", remedy)
+        yield Finding("failed", f"{where}: {error.strerror}", remedy)
     else:
-        yield Finding("port", "ok", f"{where} is free")
+        yield Finding("ok", f"{where} is free")
 
 
 def check_tls(settings: Settings) -> Iterator[Finding]:
     if not settings.tls_cert or not settings.tls_key:
         return
-    from app.server.http import tls_context  # noqa: PLC0415 - so that a broken package is a finding
 
     server = tls_context(settings.tls_cert, settings.tls_key)
     renew = "Renew the certificate, then restart the server."
@@ -128,12 +126,10 @@ def check_tls(settings: Settings) -> Iterator[Finding]:
         ends = _end_of(_own_certificate(server, settings.tls_cert))
     except ssl.SSLError as error:
         reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error.reason)
-        yield Finding("tls", "failed", f"{settings.tls_cert}: {reason}", renew)
+        yield Finding("failed", f"{settings.tls_cert}: {reason}", renew)
         return
     soon = (ends - datetime.now(UTC)).total_seconds() < SOON_S
-    yield Finding(
-        "tls", "warning" if soon else "ok", f"the certificate is valid until {ends:%Y-%m-%d}", renew if soon else ""
-    )
+    yield Finding("warning" if soon else "ok", f"the certificate is valid until {ends:%Y-%m-%d}", renew if soon else "")
 
 
 def _own_certificate(server: ssl.SSLContext, cert: Path) -> dict[str, Any]:
@@ -164,18 +160,16 @@ def check_limits(_: Settings) -> Iterator[Finding]:
 
     files, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY or files >= LEAST_FILES:
-        yield Finding("limits", "ok", f"open files: {files}")
+        yield Finding("ok", f"open files: {files}")
     else:
-        yield Finding("limits", "warning", f"open files: {files}", f"ulimit -n {LEAST_FILES} or more.")
+        yield Finding("warning", f"open files: {files}", f"ulimit -n {LEAST_FILES} or more.")
 
 
 def check_clock(_: Settings) -> Iterator[Finding]:
     now = datetime.now(UTC)
     if now < RELEASED:
-        yield Finding(
-            "clock", "failed", f"it is {now:%Y-%m-%d %H:%M} UTC", "Set the clock: expiry and logs depend on it."
-        )
+        yield Finding("failed", f"it is {now:%Y-%m-%d %H:%M} UTC", "Set the clock: expiry and logs depend on it.")
     elif is_synchronised() is False:
-        yield Finding("clock", "warning", f"{now:%Y-%m-%d %H:%M} UTC, not synchronised", "Run an NTP client.")
+        yield Finding("warning", f"{now:%Y-%m-%d %H:%M} UTC, not synchronised", "Run an NTP client.")
     else:
-        yield Finding("clock", "ok", f"{now:%Y-%m-%d %H:%M} UTC")
+        yield Finding("ok", f"{now:%Y-%m-%d %H:%M} UTC")

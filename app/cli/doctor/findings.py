@@ -22,9 +22,9 @@ REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked: its state, and what to do where it is not ok."""
+    """One thing that was checked: its state, and what to do where it is not ok; by default of the check that runs."""
 
-    check: str
     verdict: Verdict
     found: str
     remedy: str = ""
+    check: str = ""

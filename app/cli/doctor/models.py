@@ -5,55 +5,49 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.cli.doctor.findings import Finding, Verdict
 from app.config import Settings
+from app.db.inspection import inspect
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
-
-if TYPE_CHECKING:
-    from app.inference.package import Package
+from app.face.liveness import choose_packages, find_calibration
+from app.inference.manifest import RunAsIs
+from app.inference.package import Package, find_packages, locate, scan_packages, select
+from app.inference.prepare import find_prepared
+from app.inference.session import open_embedder, open_liveness, resolve_device
+from app.liveness.decision import liveness_point
 
 
 def check_models(settings: Settings) -> Iterator[Finding]:
     """Check the manifest and the file of every package; those that the settings name must exist."""
-    from app.inference.package import locate, scan_packages, select  # noqa: PLC0415 - so that a broken package is a finding
-
     found = scan_packages(settings.models_dir)
     packages = found.packages
     for skipped in found.skipped:
-        yield Finding("models", "warning", f"skipped: {skipped.problem}", f"Repair or remove {skipped.folder}.")
+        yield Finding("warning", f"skipped: {skipped.problem}", f"Repair or remove {skipped.folder}.")
     running = set()
     for wanted, task in ((settings.detector, "detect"), (settings.embedder, "embed")):
         package = select(packages, wanted)
         running.add(package.id)
         if package.manifest.task != task:
-            yield Finding("models", "failed", f"{package.id} is not a package for `{task}`", "Choose another one.")
+            yield Finding("failed", f"{package.id} is not a package for `{task}`", "Choose another one.")
     for package in packages.values():
         try:
             locate(package, settings.data_dir / "models")
         except LikenessError as error:
             verdict: Verdict = "failed" if package.id in running else "warning"
-            yield Finding("models", verdict, error.message, f"See `likeness models list`, and {package.folder}.")
+            yield Finding(verdict, error.message, f"See `likeness models list`, and {package.folder}.")
         else:
             file = f"{package.id}: SHA-256 {package.manifest.sha256[:12]}… as its manifest says"
-            yield Finding("models", "ok", file + _whether_checked(package))
+            yield Finding("ok", file + _whether_checked(package))
         for warning in package.warnings:
-            yield Finding(
-                "models", "warning", warning, f"Or remove `calibrations` from {package.folder}/manifest.json."
-            )
+            yield Finding("warning", warning, f"Or remove `calibrations` from {package.folder}/manifest.json.")
 
 
 def check_liveness(settings: Settings) -> Iterator[Finding]:
     """Open the liveness packages that the server would use, and look for their operating points."""
-    from app.face.liveness import choose_packages, find_calibration  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.package import find_packages  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.session import open_liveness  # noqa: PLC0415 - so that a broken package is a finding
-    from app.liveness.decision import liveness_point  # noqa: PLC0415 - so that a broken package is a finding
-
     installed = find_packages(settings.models_dir)
     if not settings.liveness and not any(one.manifest.task == "liveness" for one in installed.values()):
-        yield Finding("liveness", "ok", "no liveness package is installed; requests for liveness are answered with 503")
+        yield Finding("ok", "no liveness package is installed; requests for liveness are answered with 503")
         return
     try:
         chosen = choose_packages(installed, settings.liveness)
@@ -61,7 +55,7 @@ def check_liveness(settings: Settings) -> Iterator[Finding]:
             for package in chosen:
                 open_liveness(package, Path(folder), settings.device)
     except LikenessError as error:
-        yield Finding("liveness", "warning", error.message, "See docs/how-to/liveness.md.")
+        yield Finding("warning", error.message, "See docs/how-to/liveness.md.")
         return
     names = ", ".join(package.id for package in chosen)
     calibration = find_calibration(chosen)
@@ -69,9 +63,9 @@ def check_liveness(settings: Settings) -> Iterator[Finding]:
         message = (
             f"{names}: not measured at APCER {settings.apcer:g} and BPCER {settings.bpcer:g}, so it decides nothing"
         )
-        yield Finding("liveness", "warning", message, "Measure it: docs/how-to/liveness.md.")
+        yield Finding("warning", message, "Measure it: docs/how-to/liveness.md.")
         return
-    yield Finding("liveness", "ok", f"{names}: decides by {calibration.name}")
+    yield Finding("ok", f"{names}: decides by {calibration.name}")
 
 
 def _whether_checked(package: Package) -> str:
@@ -88,11 +82,6 @@ def _whether_checked(package: Package) -> str:
 
 def check_device(settings: Settings) -> Iterator[Finding]:
     """Run the embedder on its device. A package that isn't prepared yet is prepared in a temporary folder."""
-    from app.inference.manifest import RunAsIs  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.package import find_packages, select  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.prepare import find_prepared  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.session import open_embedder, resolve_device  # noqa: PLC0415 - so that a broken package is a finding
-
     package = select(find_packages(settings.models_dir), settings.embedder)
     cache = settings.data_dir / "models"
     try:
@@ -103,10 +92,10 @@ def check_device(settings: Settings) -> Iterator[Finding]:
             with tempfile.TemporaryDirectory() as folder:
                 session = open_embedder(package, Path(folder), settings.device)
     except LikenessError as error:
-        yield Finding("device", "failed", error.message, _device_remedy(error))
+        yield Finding("failed", error.message, _device_remedy(error))
         return
     state = "as prepared" if kept else "not prepared yet: the first start prepares it"
-    yield Finding("device", "ok", f"{package.id} runs on {session.device} (asked for: {settings.device}), {state}")
+    yield Finding("ok", f"{package.id} runs on {session.device} (asked for: {settings.device}), {state}")
 
 
 def _device_remedy(error: LikenessError) -> str:
@@ -121,12 +110,9 @@ def _device_remedy(error: LikenessError) -> str:
 
 def check_galleries(settings: Settings) -> Iterator[Finding]:
     """Check that the packages of all galleries are installed, with the galleries' dimension."""
-    from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.package import find_packages, locate  # noqa: PLC0415 - so that a broken package is a finding
-
     found = inspect(settings.data_dir, settings.database)
     if not found.exists or found.problem:
-        yield Finding("galleries", "ok", "no database yet")
+        yield Finding("ok", "no database yet")
         return
     installed = {name: one for name, one in find_packages(settings.models_dir).items() if one.manifest.task == "embed"}
     for need in found.needs:
@@ -135,27 +121,23 @@ def check_galleries(settings: Settings) -> Iterator[Finding]:
         way_out = f"or move the galleries to another: likeness reembed start {need.example} PACKAGE"
         if package is None:
             remedy = f"Put its folder back into {settings.models_dir}, {way_out}"
-            yield Finding("galleries", "failed", f"{need.package} is not installed, and {whose}", remedy)
+            yield Finding("failed", f"{need.package} is not installed, and {whose}", remedy)
             continue
         try:
             locate(package, settings.data_dir / "models")
         except LikenessError as error:
-            yield Finding(
-                "galleries", "failed", f"{error.message} It is {whose}", f"Download its file again, {way_out}"
-            )
+            yield Finding("failed", f"{error.message} It is {whose}", f"Download its file again, {way_out}")
             continue
         if package.manifest.dimension != need.dimension:
             message = (
                 f"{need.package} makes {package.manifest.dimension} numbers, not the {need.dimension} of the galleries"
             )
             remedy = f"Put the previous package of this name back, {way_out}"
-            yield Finding("galleries", "failed", f"{message}; {whose}", remedy)
+            yield Finding("failed", f"{message}; {whose}", remedy)
         else:
-            yield Finding("galleries", "ok", f"{need.package}: {whose}")
+            yield Finding("ok", f"{need.package}: {whose}")
     if not found.needs:
-        yield Finding("galleries", "ok", "none yet")
+        yield Finding("ok", "none yet")
     if len({need.package for need in found.needs}) > settings.max_embedders:
         message = f"galleries need {len(found.needs)} packages, and {settings.max_embedders} are kept open at once"
-        yield Finding(
-            "galleries", "warning", message, "Raise LIKENESS_MAX_EMBEDDERS, or requests wait while a package is opened."
-        )
+        yield Finding("warning", message, "Raise LIKENESS_MAX_EMBEDDERS, or requests wait while a package is opened.")

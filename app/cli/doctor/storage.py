@@ -8,21 +8,26 @@ from collections.abc import Iterator
 
 from app.cli.doctor.findings import REMEDIES, Finding
 from app.config import Settings
+from app.db.clock import CLOCK, is_ahead
+from app.db.inspection import inspect
+from app.db.key_file import ADMIN_KEY_FILE, VAULT_FILE, find_rings, read_admin_key
+from app.db.sealed_columns import MARK_PREFIX
+from app.db.secrets import purpose_of
+from app.search.milvus.client import Milvus, parse_address
 from app.timestamps import utc_now
 
 CLOCK_OFF_S = 5.0
 """Difference between the database's clock and this machine's that is a warning."""
 
 
-def check_data_folder(settings: Settings) -> Iterator[Finding]:
+def check_data(settings: Settings) -> Iterator[Finding]:
     folder = settings.data_dir
     if not folder.exists():
         parent = next(one for one in folder.absolute().parents if one.exists())
         if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
-            yield Finding("data", "ok", f"{folder} doesn't exist yet: the first start creates it")
+            yield Finding("ok", f"{folder} doesn't exist yet: the first start creates it")
         else:
             yield Finding(
-                "data",
                 "failed",
                 f"{folder} can't be created",
                 f"Make {parent} a folder that this user can write to, or create the data folder.",
@@ -30,76 +35,62 @@ def check_data_folder(settings: Settings) -> Iterator[Finding]:
         return
     state = folder.stat()
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        yield Finding("data", "failed", f"{folder} can't be written to", f"chown -R {os.getuid()} {folder}")
+        yield Finding("failed", f"{folder} can't be written to", f"chown -R {os.getuid()} {folder}")
     elif state.st_mode & 0o077:
         mode = stat.S_IMODE(state.st_mode)
-        yield Finding("data", "warning", f"{folder} is open to others ({mode:o})", f"chmod 700 {folder}")
+        yield Finding("warning", f"{folder} is open to others ({mode:o})", f"chmod 700 {folder}")
     elif open_files := [path.name for path in folder.iterdir() if path.stat().st_mode & 0o077 and path.is_file()]:
         names = ", ".join(sorted(open_files)[:5])
-        yield Finding("data", "warning", f"readable by others in {folder}: {names}", f"chmod 600 {folder}/*")
+        yield Finding("warning", f"readable by others in {folder}: {names}", f"chmod 600 {folder}/*")
     else:
-        yield Finding("data", "ok", f"{folder}: writable, and closed to others")
+        yield Finding("ok", f"{folder}: writable, and closed to others")
 
 
 def check_key(settings: Settings) -> Iterator[Finding]:
-    from app.db.key_file import ADMIN_KEY_FILE, read_admin_key  # noqa: PLC0415 - so that a broken package is a finding
 
     path = settings.data_dir / ADMIN_KEY_FILE
     if not path.exists():
-        yield Finding("key", "ok", f"{path} doesn't exist yet: the first start creates it")
+        yield Finding("ok", f"{path} doesn't exist yet: the first start creates it")
         return
     read_admin_key(path)
     if path.stat().st_mode & 0o077:
-        yield Finding(
-            "key", "failed", f"{path} can be read by others", f"chmod 600 {path}, then likeness keys admin --rotate"
-        )
+        yield Finding("failed", f"{path} can be read by others", f"chmod 600 {path}, then likeness keys admin --rotate")
     else:
-        yield Finding("key", "ok", f"{path}: closed to others")
+        yield Finding("ok", f"{path}: closed to others")
 
 
 def check_database(settings: Settings) -> Iterator[Finding]:
-    from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
 
     found = inspect(settings.data_dir, settings.database)
     if not found.exists:
-        yield Finding("database", "ok", f"{found.kind}: doesn't exist yet, the first start creates it")
+        yield Finding("ok", f"{found.kind}: doesn't exist yet, the first start creates it")
         return
     if found.problem:
         remedy = "Is the server up, and are host, user and password in LIKENESS_DATABASE_URL right?"
         if found.kind == "SQLite":
             remedy = "The file is damaged, locked or no database: stop what uses it, or restore a backup."
-        yield Finding("database", "failed", f"{found.kind}: can't be read ({found.problem})", remedy)
+        yield Finding("failed", f"{found.kind}: can't be read ({found.problem})", remedy)
         return
     if not found.known:
-        message = f"made by a newer version (schema {found.revision})"
-        yield Finding("database", "failed", f"{found.kind}: {message}", "Install that version, or restore a backup.")
+        message = f"made by a newer or unreleased version (schema {found.revision})"
+        yield Finding("failed", f"{found.kind}: {message}", "Install that version, or restore a backup.")
     elif found.damage:
         message = "; ".join(found.damage)
-        yield Finding(
-            "database", "failed", f"{found.kind}: damaged: {message}", "Stop the server and restore a backup."
-        )
+        yield Finding("failed", f"{found.kind}: damaged: {message}", "Stop the server and restore a backup.")
     elif not found.writable:
-        yield Finding("database", "failed", f"{found.kind}: can't be written to", "Give this user the right to write.")
+        yield Finding("failed", f"{found.kind}: can't be written to", "Give this user the right to write.")
     elif found.revision != found.newest:
         message = f"schema {found.revision or 'empty'}, the newest is {found.newest}"
-        yield Finding(
-            "database", "warning", f"{found.kind}: {message}", "The next start migrates it; back it up first."
-        )
+        yield Finding("warning", f"{found.kind}: {message}", "The next start migrates it; back it up first.")
     else:
-        yield Finding("database", "ok", f"{found.kind}: whole, writable, schema {found.revision}")
+        yield Finding("ok", f"{found.kind}: whole, writable, schema {found.revision}")
     if abs(found.clock_off_s) > CLOCK_OFF_S:
         message = f"the database's is {found.clock_off_s:+.0f} s from this machine's"
-        yield Finding("clock", "warning", message, "Synchronise both (NTP).")
+        yield Finding("warning", message, "Synchronise both (NTP).", check="clock")
 
 
 def check_vault(settings: Settings) -> Iterator[Finding]:
     """Check that the keys here decrypt what is encrypted in the database."""
-    from app.db.clock import CLOCK, is_ahead  # noqa: PLC0415 - so that a broken package is a finding
-    from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
-    from app.db.key_file import VAULT_FILE, find_rings  # noqa: PLC0415 - so that a broken package is a finding
-    from app.db.sealed_columns import MARK_PREFIX  # noqa: PLC0415 - so that a broken package is a finding
-    from app.db.secrets import purpose_of  # noqa: PLC0415 - so that a broken package is a finding
-
     path = settings.data_dir / VAULT_FILE
     sealed = inspect(settings.data_dir, settings.database).sealed
     seals = settings.encryption == "seal"
@@ -108,51 +99,46 @@ def check_vault(settings: Settings) -> Iterator[Finding]:
     secrets = {name: blob for name, blob in sealed.items() if name not in marks}
     if secrets and rings.secrets is None:
         message = f"{path} is missing, and the database has secrets encrypted with it"
-        yield Finding("vault", "failed", message, REMEDIES["vault"])
+        yield Finding("failed", message, REMEDIES["vault"])
         return
     if marks and rings.faces is None:
         keys = ", ".join(name.removeprefix(MARK_PREFIX) for name in marks)
-        yield Finding("vault", "failed", f"faces are encrypted with {keys}, and no key is set", REMEDIES["vault"])
+        yield Finding("failed", f"faces are encrypted with {keys}, and no key is set", REMEDIES["vault"])
         return
     for name, blob in secrets.items():
         if rings.secrets:
             opened = rings.secrets.open(blob, purpose_of(name))
             if name == CLOCK and is_ahead(utc_now(), opened.decode()):
                 message = f"too far ahead of {opened.decode()}: nothing is expired or deleted by its age"
-                yield Finding("clock", "warning", message, "Correct it, or: likeness clock --confirm")
+                yield Finding("warning", message, "Correct it, or: likeness clock --confirm", check="clock")
     for name, blob in marks.items():
         if rings.faces:
             rings.faces.open(blob, name.encode())
     files = [one for one in (path, settings.encryption_key_file) if one is not None and one.exists()]
     if open_files := [str(one) for one in files if one.stat().st_mode & 0o077]:
-        yield Finding(
-            "vault", "warning", f"readable by others: {', '.join(open_files)}", f"chmod 600 {' '.join(open_files)}"
-        )
+        yield Finding("warning", f"readable by others: {', '.join(open_files)}", f"chmod 600 {' '.join(open_files)}")
     elif rings.secrets is None:
-        yield Finding("vault", "ok", f"{path} doesn't exist yet: the first start creates it")
+        yield Finding("ok", f"{path} doesn't exist yet: the first start creates it")
     else:
         how = "encrypted" if rings.faces and rings.seals else "stored plain"
-        yield Finding(
-            "vault", "ok", f"the keys open the database's {len(sealed)} secrets; new templates and crops are {how}"
-        )
+        yield Finding("ok", f"the keys open the database's {len(sealed)} secrets; new templates and crops are {how}")
 
 
 def check_index(settings: Settings) -> Iterator[Finding]:
     """Check that Milvus answers, where it is used."""
-    from app.search.milvus.client import Milvus, parse_address  # noqa: PLC0415 - so that a broken package is a finding
 
     if settings.index == "faiss":
-        yield Finding("index", "ok", "in memory, with FAISS")
+        yield Finding("ok", "in memory, with FAISS")
         return
     try:
         address = parse_address(settings.index)
     except ValueError as error:
-        yield Finding("index", "failed", f"LIKENESS_INDEX: {error}", REMEDIES["index"])
+        yield Finding("failed", f"LIKENESS_INDEX: {error}", REMEDIES["index"])
         return
     if address.is_file:  # only one process at a time may open it
-        yield Finding("index", "warning", f"{address.name}: milvus-lite, which is meant for trials", REMEDIES["index"])
+        yield Finding("warning", f"{address.name}: milvus-lite, which is meant for trials", REMEDIES["index"])
         return
     token = settings.index_token.get_secret_value() if settings.index_token else None
     milvus = Milvus(address, token)
-    yield Finding("index", "ok", f"{address.name} answers: Milvus {milvus.version}")
+    yield Finding("ok", f"{address.name} answers: Milvus {milvus.version}")
     milvus.close()

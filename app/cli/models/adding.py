@@ -17,6 +17,7 @@ from app.errors import Unusable
 if TYPE_CHECKING:
     from app.adding.add import Added, Crops, Stated
     from app.adding.catalogue import KnownModel
+    from app.adding.new_package import NewPackage
     from app.config import Settings
     from app.inference.manifest import Licence
     from app.inference.package import Package
@@ -39,6 +40,7 @@ def pull(
 
     A known model is added as a package, as by `likeness models add`.
     """
+    from app.adding import download  # noqa: PLC0415 - slow to import
     from app.adding.catalogue import known_models  # noqa: PLC0415 - slow to import
     from app.inference import package  # noqa: PLC0415 - slow to import
 
@@ -50,7 +52,7 @@ def pull(
         _add_known(known, path, settings, as_json=as_json)
         return
     chosen = package.select(packages, name)
-    path = package.pull(chosen, settings.data_dir / "models", accept_non_commercial=accept_non_commercial)
+    path = download.pull(chosen, settings.data_dir / "models", accept_non_commercial=accept_non_commercial)
     if as_json:
         output.say_json({"model": chosen.id, "path": str(path), "licence": chosen.manifest.licence.name})
     else:
@@ -77,11 +79,17 @@ def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial
 def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bool) -> None:
     from app.adding.add import Stated  # noqa: PLC0415 - slow to import
 
-    if known.task == "liveness":
-        liveness.add_known(known, path, settings, as_json=as_json)
-        return
-    stated = Stated(known.colour, known.normalisation)
-    _add(path, known.name, known.licence, stated, settings, as_json=as_json)
+    new = _new(path, known.name, known.licence, settings)
+    if known.liveness is not None:
+        liveness.add(new, liveness.described(known, known.liveness), settings, as_json=as_json)
+    else:
+        _add(new, Stated(known.colour, known.normalisation), as_json=as_json)
+
+
+def _new(file: Path, name: str, licence: Licence, settings: Settings) -> NewPackage:
+    from app.adding.new_package import NewPackage  # noqa: PLC0415 - slow to import
+
+    return NewPackage(file, name, licence, settings.models_dir, settings.data_dir / "models")
 
 
 def add(
@@ -133,38 +141,25 @@ def add(
     options.check_name(name, "--name")
     settings = load_settings()
     terms = Licence(name=licence or _ask_for_licence(), non_commercial=non_commercial)
+    new = _new(file, name, terms, settings)
     if task == "detect":
-        _add_detector(file, name, terms, settings, as_json=as_json)
-        return
-    if task == "liveness":
+        _add_detector(new, settings, as_json=as_json)
+    elif task == "liveness":
         described = liveness.stated_of(cut, scale, classes, colour, normalisation)
-        liveness.add(file, name, terms, described, settings, photos=photos, as_json=as_json)
-        return
-    crops = None if photos is None else crops_of_people(photos, settings)
-    _add(file, name, terms, Stated(colour, normalisation), settings, crops=crops, as_json=as_json)
+        liveness.add(new, described, settings, photos=photos, as_json=as_json)
+    else:
+        crops = None if photos is None else crops_of_people(photos, settings)
+        _add(new, Stated(colour, normalisation), crops=crops, as_json=as_json)
 
 
-def _add(
-    file: Path,
-    name: str,
-    licence: Licence,
-    stated: Stated,
-    settings: Settings,
-    *,
-    crops: Crops | None = None,
-    as_json: bool,
-) -> None:
+def _add(new: NewPackage, stated: Stated, *, crops: Crops | None = None, as_json: bool) -> None:
     """Add an embedder's file, and say what it rests on."""
-    from app.adding.add import Description  # noqa: PLC0415 - slow to import
     from app.adding.add import add as add_file  # noqa: PLC0415 - slow to import
-    from app.face.align import CANONICAL_LANDMARKS  # noqa: PLC0415 - slow to import
 
-    about = Description(name, licence, CANONICAL_LANDMARKS.tolist())
-    added = add_file(file, about, settings.models_dir, settings.data_dir / "models", crops=crops, stated=stated)
-    _say_added(added, as_json=as_json)
+    _say_added(add_file(new, crops=crops, stated=stated), as_json=as_json)
 
 
-def _add_detector(file: Path, name: str, licence: Licence, settings: Settings, *, as_json: bool) -> None:
+def _add_detector(new: NewPackage, settings: Settings, *, as_json: bool) -> None:
     """Add a YuNet's file, and say in how many of the packaged photos it finds somebody."""
     from app.adding.detector import add_detector  # noqa: PLC0415 - slow to import
     from app.tuning.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
@@ -176,14 +171,13 @@ def _add_detector(file: Path, name: str, licence: Licence, settings: Settings, *
         seen[:] = [bool(pipeline.detect(photo).faces) for photo in load(SAMPLES, PHOTOS_OF_FACES)]
         return sum(seen), len(seen)
 
-    made = add_detector(file, name, licence, settings.models_dir, finds)
+    made = add_detector(new, finds)
     if as_json:
         output.say_json({"model": made.id, "folder": str(made.folder), "found": sum(seen), "photos": len(seen)})
         return
     output.say(f"{made.id}: {made.folder}, prepared; its numbers equal the file's own.")
-    output.say(
-        f"It finds faces in {sum(seen)} of {len(seen)} packaged photos. LIKENESS_DETECTOR={name} makes it the detector."
-    )
+    output.say(f"It finds faces in {sum(seen)} of {len(seen)} packaged photos.")
+    output.say(f"LIKENESS_DETECTOR={new.name} makes it the detector.")
 
 
 def _ask_for_licence() -> str:

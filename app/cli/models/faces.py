@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +13,10 @@ from app.errors import InvalidInput
 if TYPE_CHECKING:
     from app.adding.add import Crops
     from app.config import Settings
+    from app.face.liveness import Cut
     from app.inference.package import Package
     from app.pipeline import Pipeline
-    from app.types import Pixels
+    from app.types import Face, Pixels
 
 LEAST_PEOPLE, PEOPLE_COMPARED, PHOTOS_A_PERSON = 8, 64, 4
 """People whose photos tell forms of input apart, and how many of a folder's are looked at."""
@@ -30,25 +33,29 @@ def open_pipeline(settings: Settings, detector: Package | None = None) -> Pipeli
     return Pipeline(open_detector(detector, settings.data_dir / "models"), Limits())
 
 
+def main_face(pipeline: Pipeline, path: Path, cuts: Sequence[Cut] = ()) -> Face | None:
+    """Return the face that a photo is about; None, with a remark, where there is none."""
+    from app.pipeline import choose_face  # noqa: PLC0415 - slow to import
+
+    try:
+        photo = pipeline.detect(path.read_bytes(), cuts)
+        return photo.faces[choose_face(photo).index]
+    except InvalidInput as error:
+        output.warn(f"{path}: left out: {error.message}")
+        return None
+
+
 def crops_of_people(folder: Path, settings: Settings) -> Crops:
     """Return aligned crops of the people in a folder: the face that each photo is about."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.adding.add import Crops  # noqa: PLC0415 - slow to import
-    from app.pipeline import choose_face  # noqa: PLC0415 - slow to import
 
     pipeline = open_pipeline(settings)
     people: list[list[Pixels]] = []
     for person in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
-        crops = []
-        for path in sorted(path for path in person.iterdir() if path.is_file()):
-            try:
-                photo = pipeline.detect(path.read_bytes())
-                crops.append(photo.faces[choose_face(photo).index].crop)
-            except InvalidInput as error:
-                output.warn(f"{path}: left out: {error.message}")
-            if len(crops) == PHOTOS_A_PERSON:
-                break
+        found = (main_face(pipeline, path) for path in sorted(person.iterdir()) if path.is_file())
+        crops = [face.crop for face in islice((face for face in found if face), PHOTOS_A_PERSON)]
         people += [crops] if len(crops) > 1 else []
         if len(people) == PEOPLE_COMPARED:
             break

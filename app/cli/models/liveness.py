@@ -1,23 +1,24 @@
-"""`likeness models add --task liveness`, and known liveness models of the catalogue."""
+"""`likeness models add --task liveness`, and how the catalogue describes such models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from app.cli import options, output
-from app.cli.models.faces import open_pipeline
-from app.errors import InvalidInput
+from app.cli.models.faces import main_face, open_pipeline
 
 if TYPE_CHECKING:
     from app.adding.add import Colour, Normalisation
     from app.adding.catalogue import KnownModel
     from app.adding.liveness import AddedLiveness, StatedLiveness
+    from app.adding.new_package import NewPackage
     from app.config import Settings
-    from app.inference.manifest import Licence, LivenessCut
+    from app.inference.manifest import LivenessContract, LivenessCut
     from app.types import Pixels
 
 CUTS = {"square": ("square", "reflect", "area"), "box": ("box", "move", "linear")}
@@ -49,38 +50,21 @@ def stated_of(
     return StatedLiveness(shown, names, colour, normalisation)
 
 
-def add(
-    file: Path,
-    name: str,
-    licence: Licence,
-    stated: StatedLiveness,
-    settings: Settings,
-    *,
-    photos: Path | None = None,
-    as_json: bool = False,
-) -> None:
-    """Add a file as a liveness package, and say what it rests on."""
-    from app.adding.liveness import LivenessDescription, add_liveness  # noqa: PLC0415 - slow to import
-
-    added = add_liveness(
-        file,
-        LivenessDescription(name, licence),
-        stated,
-        settings.models_dir,
-        settings.data_dir / "models",
-        live_cuts=None if photos is None else _cuts_of(photos, stated.cut, settings),
-    )
-    _say(added, as_json=as_json)
-
-
-def add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bool) -> None:
-    """Add a liveness model of the catalogue as it is described there."""
+def described(known: KnownModel, contract: LivenessContract) -> StatedLiveness:
+    """Return what the catalogue says of a liveness model."""
     from app.adding.liveness import StatedLiveness  # noqa: PLC0415 - slow to import
 
-    if known.liveness is None:
-        raise ValueError(f"{known.name} is no liveness model")
-    described = StatedLiveness(known.liveness.cut, known.liveness.classes, known.colour, known.normalisation)
-    add(path, known.name, known.licence, described, settings, as_json=as_json)
+    return StatedLiveness(contract.cut, contract.classes, known.colour, known.normalisation)
+
+
+def add(
+    new: NewPackage, stated: StatedLiveness, settings: Settings, *, photos: Path | None = None, as_json: bool = False
+) -> None:
+    """Add a file as a liveness package, and say what it rests on."""
+    from app.adding.liveness import add_liveness  # noqa: PLC0415 - slow to import
+
+    cuts = None if photos is None else _cuts_of(photos, stated.cut, settings)
+    _say(add_liveness(new, stated, live_cuts=cuts), as_json=as_json)
 
 
 def _cuts_of(folder: Path, cut: LivenessCut, settings: Settings) -> Callable[[int], Pixels]:
@@ -88,19 +72,12 @@ def _cuts_of(folder: Path, cut: LivenessCut, settings: Settings) -> Callable[[in
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.face.liveness import Cut  # noqa: PLC0415 - slow to import
-    from app.pipeline import choose_face  # noqa: PLC0415 - slow to import
 
     def cuts(side: int) -> Pixels:
         pipeline = open_pipeline(settings)
-        found: list[Pixels] = []
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            try:
-                photo = pipeline.detect(path.read_bytes(), [Cut(side, cut)])
-                found.append(photo.faces[choose_face(photo).index].cuts[0])
-            except InvalidInput as error:
-                output.warn(f"{path}: left out: {error.message}")
-            if len(found) == MOST_FACES:
-                break
+        paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        faces = (face for path in paths if (face := main_face(pipeline, path, [Cut(side, cut)])))
+        found = [face.cuts[0] for face in islice(faces, MOST_FACES)]
         return np.stack(found) if found else np.empty((0, side, side, 3), np.uint8)
 
     return cuts
@@ -122,7 +99,7 @@ def _say(added: AddedLiveness, *, as_json: bool) -> None:
                 "scale": contract.cut.scale,
                 "live_faces": added.faces,
                 "mean_live_score": added.chosen.mean_live,
-                "separation": {one.name: round(one.separation or 0.0, 3) for one in added.readings},
+                "separation": {one.name: round(one.separation, 3) for one in added.readings},
             }
         )
         return

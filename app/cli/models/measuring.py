@@ -40,27 +40,30 @@ def measure(
 
     Each threshold has a 95 % interval over people. A running server decides by them at once.
     """
-    from app.calibration.operating_points import rising  # noqa: PLC0415 - slow to import
+    from app.calibration import operating_points as points  # noqa: PLC0415 - slow to import
     from app.cli.photos import each, people  # noqa: PLC0415 - slow to import
+    from app.inference import golden  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select, write_manifest  # noqa: PLC0415 - slow to import
     from app.machine import cores  # noqa: PLC0415 - slow to import
     from app.measuring import charts  # noqa: PLC0415 - slow to import
     from app.measuring import people as measuring  # noqa: PLC0415 - slow to import
+    from app.measuring.stages import open_stages  # noqa: PLC0415 - slow to import
 
     options.check_name(calibration, "--name")
     settings = load_settings()
     packages = find_packages(settings.models_dir)
     package = select(packages, name)
     files = [(person, path) for person, paths in people(photos).items() for path in paths]
-    with measuring.opened(package, select(packages, settings.detector), settings.data_dir / "models") as tools:
-        embed = tools.template_of_crop if aligned else tools.template_of
+    with open_stages(package, select(packages, settings.detector), settings.data_dir / "models") as stages:
+        embed = stages.embed_crop if aligned else stages.embed_photo
         rows = each(lambda file: _unless_refused(embed, file[1]), files, "embed", jobs=cores())
         found = measuring.Photographed.of([(*file, vector) for file, vector in rows if vector is not None])
-        manifest = tools.with_golden(package.manifest)
+        manifest = golden.with_golden(package.manifest, stages.session.run)
     done = measuring.measure_package(found, same_above=same_above)
     on = f"{len(found.paths)} photos of {found.count} people, {datetime.now(UTC):%Y-%m-%d}"
     about = f"all pairs of {len(found.paths)} photos, without {done.left_out} that show one person"
-    manifest = measuring.with_points(manifest, done, name=calibration, measured_on=on, about=about, default=default)
+    new = points.calibration(done.measurement, name=calibration, measured_on=on, pairs=about, default=default)
+    manifest = points.with_calibration(manifest, new)
     write_manifest(package.folder, manifest)
     written = next(each for each in manifest.calibrations if each.name == calibration)
     if draw is not None:
@@ -69,15 +72,15 @@ def measure(
         output.say_json({"model": package.id, "calibration": written.model_dump(mode="json", exclude={"scores"})})
         return
     output.say(f"{package.id}, {calibration}: {on}: {written.comparisons:,} non-mated, {written.mated:,} mated pairs")
-    output.say_table(measuring.HEADS, measuring.rows(rising(done.measurement.points)))
+    output.say_table(measuring.HEADS, measuring.rows(points.rising(done.measurement.points)))
     for line in measuring.remarks(done, found.count, settings.fpir):
         output.say(line)
     output.say(f"Written to {package.folder}/manifest.json; a running server decides by it at once." if default else "")
 
 
-def _unless_refused(embed: Callable[[bytes], Vector], path: Path) -> Vector | None:
+def _unless_refused(embed: Callable[[bytes], tuple[Vector, float]], path: Path) -> Vector | None:
     try:
-        return embed(path.read_bytes())
+        return embed(path.read_bytes())[0]
     except InvalidInput as error:
         output.warn(f"{path}: left out: {error.message}")
         return None
@@ -103,7 +106,7 @@ def quantize(
     from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
-    from app.measuring.people import aligned_crop  # noqa: PLC0415 - slow to import
+    from app.measuring.stages import aligned_crop  # noqa: PLC0415 - slow to import
     from app.tuning.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
 
     settings = load_settings()

@@ -14,7 +14,7 @@ from typing import IO, Annotated
 
 import typer
 
-from app.cli import options, output, photos
+from app.cli import options, output
 from app.cli.connect import Data
 from app.cli.output import Exit
 from app.cli.recognition import ensure_gallery
@@ -54,10 +54,10 @@ def import_compreface(
         wanted = (photo for photo in found.read() if (photo.image_id, photo.subject) not in done)
         with (
             report.open("a") if report else nullcontext() as file,
-            photos.progress(found.photos - len(done), "import") as advance,
+            output.progress("import", found.photos - len(done)) as update,
         ):
             for photo, outcome in _enrolled(client, gallery, wanted, quality, jobs):
-                advance()
+                update(advance=1)
                 counts[outcome] += 1
                 _report(photo, outcome, file)
     _say_counts(session, found, counts, len(done))

@@ -42,20 +42,6 @@ def face_answer(face: Face, photo: Photo, params: FaceParams, *, embedded: bool)
     return answer
 
 
-def with_versions(answer: Json, params: FaceParams, versions: Json) -> Json:
-    return answer | {"plugins_versions": versions} if params.status else answer
-
-
-def versions_of(detector: str, calculator: str | None, params: FaceParams) -> Json:
-    """Return the package of each plugin; ``calculator`` None: it did not run."""
-    versions: Json = {"detector": detector}
-    if calculator:
-        versions["calculator"] = calculator
-    if params.wants("pose"):
-        versions["pose"] = "five landmarks"
-    return versions
-
-
 def rounded(similarity: float) -> float:
     """Round down, so that rounding lifts no similarity to a client's threshold."""
     scale = 10.0**DIGITS

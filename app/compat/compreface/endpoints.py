@@ -1,11 +1,7 @@
-"""CompreFace's operations, declared once: with the scopes and audit words of this service's own.
-
-`python -m app.compat.compreface.endpoints` prints the table of docs/reference/drop-ins.md.
-"""
+"""CompreFace's operations, declared once: with the scopes and audit words of this service's own."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from app.access.grants import Scope
@@ -81,7 +77,3 @@ def endpoints_table() -> str:
     lines = ["| call | scope | in the audit log |", "|---|---|---|"]
     lines += [f"| `{one.method} {one.path}` | `{one.scope}` | `{one.name}` |" for one in ENDPOINTS]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(endpoints_table() + "\n")

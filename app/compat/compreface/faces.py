@@ -18,12 +18,13 @@ from app.compat.compreface.requests import (
     FILE,
     MAX_PAGE,
     EnrollParams,
+    FaceIdList,
+    GalleryDep,
     PageParams,
     face_id_of,
     gallery_of,
     image_id_of,
     is_stored,
-    read_ids,
     read_images,
 )
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
@@ -38,16 +39,13 @@ BYTES = "application/octet-stream"
 
 
 @router.handles(endpoints.LIST_FACES)
-async def list_faces(request: Request, service: ServiceDep, query: Annotated[PageParams, Query()]) -> Json:
+def list_faces(
+    request: Request, service: ServiceDep, gallery: GalleryDep, query: Annotated[PageParams, Query()]
+) -> Json:
     """List the images of all subjects, or of one."""
-    gallery = await gallery_of(request, service)
-    size = min(query.size, MAX_PAGE)
-    entry_of(request).subject = fit_id(query.subject or None)
-    rows, total = await service.run(
-        lambda: service.galleries.subject_list.face_ids(
-            gallery, query.subject or None, offset=query.page * size, limit=size
-        )
-    )
+    size, subject = min(query.size, MAX_PAGE), query.subject or None
+    entry_of(request).subject = fit_id(subject)
+    rows, total = service.galleries.subject_list.face_ids(gallery, subject, offset=query.page * size, limit=size)
     return {
         "faces": [{"image_id": image_id_of(face_id), "subject": subject} for face_id, subject in rows],
         "page_number": query.page,
@@ -111,13 +109,12 @@ async def delete_faces_of(request: Request, service: ServiceDep, subject: str | 
 
 
 @router.handles(endpoints.DELETE_FACES)
-async def delete_faces(request: Request, service: ServiceDep) -> list[Json]:
+async def delete_faces(request: Request, service: ServiceDep, gallery: GalleryDep) -> list[Json]:
     """Delete the listed images.
 
     Unknown ids are skipped.
     """
-    wanted = await read_ids(request, service)
-    gallery = await gallery_of(request, service)
+    wanted = [face_id_of(one) for one in (await service.read_json(request, FaceIdList)).root]
 
     def delete() -> list[Json]:
         deleted = []
@@ -130,32 +127,26 @@ async def delete_faces(request: Request, service: ServiceDep) -> list[Json]:
 
 
 @router.handles(endpoints.DELETE_FACE)
-async def delete_face(request: Request, service: ServiceDep, face_id: str) -> Json:
+def delete_face(request: Request, service: ServiceDep, gallery: GalleryDep, face_id: str) -> Json:
     """Delete an image."""
     wanted = face_id_of(face_id)
-    entry = entry_of(request)
-    entry.target = wanted
-    gallery = await gallery_of(request, service)
-    return await service.run(lambda: _delete(service, gallery, wanted))
+    entry_of(request).target = wanted
+    return _delete(service, gallery, wanted)
 
 
 @router.handles(endpoints.SHOW_IMAGE)
-async def show_image(request: Request, service: ServiceDep, face_id: str) -> Response:
+def show_image(request: Request, service: ServiceDep, gallery: GalleryDep, face_id: str) -> Response:
     """Download an image.
 
     The aligned crop, which is all that is stored; empty if there is none, as in CompreFace.
     """
     wanted = face_id_of(face_id)
     entry_of(request).target = wanted
-    gallery = await gallery_of(request, service)
-
-    def read() -> bytes:
-        try:
-            return service.galleries.store.find_face(gallery, wanted).crop or b""
-        except FaceNotFound:
-            return b""
-
-    return Response(await service.run(read), media_type=BYTES)
+    try:
+        crop = service.galleries.store.find_face(gallery, wanted).crop
+    except FaceNotFound:
+        crop = None
+    return Response(crop or b"", media_type=BYTES)
 
 
 def _delete(service: Service, gallery: Gallery, face_id: str) -> Json:

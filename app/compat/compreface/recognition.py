@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
-import numpy as np
 from fastapi import Query, Request
 
 from app.api.dependencies import Service, ServiceDep, entry_of, grant_of
 from app.api.openapi import COMPREFACE
 from app.api.router import Router
 from app.compat.compreface import endpoints
-from app.compat.compreface.answers import Json, face_answer, rounded, versions_of, wanted_faces, with_versions
+from app.compat.compreface.answers import Json, face_answer, rounded, wanted_faces
 from app.compat.compreface.errors import EMPTY_FIELD, VALIDATION, Refused
 from app.compat.compreface.requests import (
     FILE,
@@ -20,21 +19,22 @@ from app.compat.compreface.requests import (
     SOURCE_AND_TARGET,
     EmbeddingsRequest,
     FaceParams,
+    GalleryDep,
     PredictionParams,
     RecognizeParams,
     VerifyEmbeddingsRequest,
     face_id_of,
     gallery_of,
+    given_template,
     is_stored,
     read_images,
     read_json,
-    template_of,
 )
-from app.compat.similarity import Similarity
+from app.compat.similarity import AnsweredSimilarity, Similarity
 from app.errors import AmbiguousFace
-from app.gallery.records import FaceRow, Gallery
-from app.inference.thresholds import Thresholds
-from app.recognition.decisions import AnsweredCandidate, AnsweredScores, CoarseScores, answered_scores, cosine
+from app.gallery.records import Gallery, stored_template
+from app.recognition.decisions import cosine
+from app.recognition.results import template_of
 from app.types import Face, Photo, Template
 
 router = Router(COMPREFACE)
@@ -51,7 +51,7 @@ async def detect(request: Request, service: ServiceDep, query: Annotated[FacePar
         photo = service.operations.embed(file)[0] if embedded else service.operations.detect(file)
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         result = [face_answer(face, photo, params, embedded=embedded) for face in faces]
-        return with_versions({"result": result}, params, _versions(service, params, faces))
+        return _with_versions({"result": result}, service, params, faces)
 
     return await service.run(work)
 
@@ -70,11 +70,11 @@ async def verify(request: Request, service: ServiceDep, query: Annotated[FacePar
         target, _ = service.operations.embed(images["target_image"], model)
         matches = [
             face_answer(face, target, params, embedded=True)
-            | {"similarity": _similarity(similarity, _template(faces[0]), _template(face))}
+            | {"similarity": rounded(similarity.of_cosine(cosine(template_of(faces[0]), template_of(face))))}
             for face in wanted_faces(target, params.det_prob_threshold, params.limit)
         ]
         answer = {"source_image_face": face_answer(faces[0], source, params, embedded=True), "face_matches": matches}
-        return {"result": [with_versions(answer, params, _versions(service, params, faces))]}
+        return {"result": [_with_versions(answer, service, params, faces)]}
 
     return await service.run(work)
 
@@ -89,7 +89,7 @@ async def verify_embeddings(request: Request, service: ServiceDep) -> Json:
 
     def work() -> Json:
         package = service.embedders.default
-        first = template_of(source, package.id, package.manifest.dimension or 0)
+        first = given_template(source, package.id, package.manifest.dimension or 0)
         similarity = _scale(service, package.id)
         return _compared(first, targets, similarity.of_cosine)
 
@@ -97,9 +97,10 @@ async def verify_embeddings(request: Request, service: ServiceDep) -> Json:
 
 
 @router.handles(endpoints.RECOGNIZE)
-async def recognize(request: Request, service: ServiceDep, query: Annotated[RecognizeParams, Query()]) -> Json:
+async def recognize(
+    request: Request, service: ServiceDep, gallery: GalleryDep, query: Annotated[RecognizeParams, Query()]
+) -> Json:
     """Find the subjects that the faces of a photo may show."""
-    gallery = await gallery_of(request, service)
     images, params = await read_images(request, service, FILE, query)
     if not params.detect_faces:
         message = "detect_faces=false is not served: a face that was not aligned by its landmarks can't be compared"
@@ -108,15 +109,14 @@ async def recognize(request: Request, service: ServiceDep, query: Annotated[Reco
     def work() -> Json:
         photo = _embed(service, gallery, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
-        templates = [_template(face) for face in faces]
-        thresholds = service.operations.thresholds_in(gallery, templates[0].package)
-        similarity, scores = Similarity.of(thresholds), _scores(request, thresholds)
-        rankings = _rank(service, gallery, templates, params.prediction_count, scores)
+        templates = [template_of(face) for face in faces]
+        similarity = _answered(service, gallery, templates[0].package, exact=grant_of(request).sees_exact_scores)
+        rankings = _rank(service, gallery, templates, params.prediction_count, similarity)
         result = [
-            face_answer(face, photo, params, embedded=True) | {"subjects": _subjects(similarity, ranking)}
-            for face, ranking in zip(faces, rankings, strict=True)
+            face_answer(face, photo, params, embedded=True) | {"subjects": subjects}
+            for face, subjects in zip(faces, rankings, strict=True)
         ]
-        return with_versions({"result": result}, params, _versions(service, params, faces))
+        return _with_versions({"result": result}, service, params, faces)
 
     return await service.run(work)
 
@@ -133,14 +133,12 @@ async def recognize_embeddings(
     gallery, embeddings = await _read_embeddings(request, service)
 
     def work() -> Json:
-        thresholds = service.operations.thresholds_in(gallery, gallery.embedder)
-        similarity, scores = Similarity.of(thresholds), CoarseScores.of(thresholds)
-        templates = [template_of(one, gallery.embedder, gallery.dimension) for one in embeddings]
-        rankings = _rank(service, gallery, templates, query.prediction_count, scores)
+        similarity = _answered(service, gallery, gallery.embedder, exact=False)
+        templates = [given_template(one, gallery.embedder, gallery.dimension) for one in embeddings]
+        rankings = _rank(service, gallery, templates, query.prediction_count, similarity)
         return {
             "result": [
-                {"embedding": one, "similarities": _subjects(similarity, ranking)}
-                for one, ranking in zip(embeddings, rankings, strict=True)
+                {"embedding": one, "similarities": subjects} for one, subjects in zip(embeddings, rankings, strict=True)
             ]
         }
 
@@ -149,29 +147,28 @@ async def recognize_embeddings(
 
 @router.handles(endpoints.VERIFY_FACE)
 async def verify_face(
-    request: Request, service: ServiceDep, face_id: str, query: Annotated[FaceParams, Query()]
+    request: Request, service: ServiceDep, gallery: GalleryDep, face_id: str, query: Annotated[FaceParams, Query()]
 ) -> Json:
     """Compare each face of a photo with an image."""
     wanted = face_id_of(face_id)
     entry_of(request).target = wanted
-    gallery = await gallery_of(request, service)
     images, params = await read_images(request, service, FILE, query)
 
     def work() -> Json:
-        enrolled = service.galleries.store.find_face(gallery, wanted)
-        thresholds = service.operations.thresholds_in(gallery, enrolled.package)
-        similarity, scores = Similarity.of(thresholds), _scores(request, thresholds)
+        row = service.galleries.store.find_face(gallery, wanted)
+        enrolled = stored_template(row)
+        similarity = _answered(service, gallery, row.package, exact=grant_of(request).sees_exact_scores)
         photo = service.operations.embed_for(gallery.id, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         result = [
             face_answer(face, photo, params, embedded=True)
             | {
-                "subject": enrolled.subject,
-                "similarity": rounded(_answered(similarity, scores, cosine(_stored(enrolled), _template(face)))),
+                "subject": row.subject,
+                "similarity": rounded(similarity.answered(cosine(enrolled, template_of(face))) or 0.0),
             }
             for face in faces
         ]
-        return with_versions({"result": result}, params, _versions(service, params, faces))
+        return _with_versions({"result": result}, service, params, faces)
 
     return await service.run(work)
 
@@ -188,10 +185,9 @@ async def verify_face_embeddings(request: Request, service: ServiceDep, face_id:
     gallery, embeddings = await _read_embeddings(request, service)
 
     def work() -> Json:
-        enrolled = _stored(service.galleries.store.find_face(gallery, wanted))
-        thresholds = service.operations.thresholds_in(gallery, enrolled.package)
-        similarity, scores = Similarity.of(thresholds), CoarseScores.of(thresholds)
-        return _compared(enrolled, embeddings, lambda score: _answered(similarity, scores, score))
+        enrolled = stored_template(service.galleries.store.find_face(gallery, wanted))
+        similarity = _answered(service, gallery, enrolled.package, exact=False)
+        return _compared(enrolled, embeddings, lambda score: similarity.answered(score) or 0.0)
 
     return await service.run(work)
 
@@ -212,37 +208,32 @@ def _embed(service: Service, gallery: Gallery, image: bytes) -> Photo:
     return service.operations.embed(image, gallery.embedder)[0]
 
 
-def _scores(request: Request, thresholds: Thresholds) -> AnsweredScores:
-    return answered_scores(thresholds, exact=grant_of(request).sees_exact_scores)
+def _answered(service: Service, gallery: Gallery, package: str, *, exact: bool) -> AnsweredSimilarity:
+    return AnsweredSimilarity.of(service.operations.thresholds_in(gallery, package), exact=exact)
 
 
 def _rank(
-    service: Service, gallery: Gallery, templates: Sequence[Template], count: int, scores: AnsweredScores
-) -> list[list[AnsweredCandidate]]:
+    service: Service, gallery: Gallery, templates: Sequence[Template], count: int, similarity: AnsweredSimilarity
+) -> list[list[Json]]:
+    """Return the nearest subjects of each template, with their similarities."""
     if not is_stored(gallery):
         return [[] for _ in templates]
-    return service.operations.rank(gallery.id, templates, min(count, MAX_PREDICTIONS), scores)
-
-
-def _subjects(similarity: Similarity, ranking: Sequence[AnsweredCandidate]) -> list[Json]:
+    rankings = service.operations.rank(gallery.id, templates, min(count, MAX_PREDICTIONS), similarity.scores)
     return [
-        {"subject": one.subject, "similarity": rounded(similarity.of_cosine(one.score))}
-        for one in ranking
-        if one.score is not None
+        [
+            {"subject": one.subject, "similarity": rounded(similarity.scale.of_cosine(one.score))}
+            for one in ranking
+            if one.score is not None
+        ]
+        for ranking in rankings
     ]
-
-
-def _answered(similarity: Similarity, scores: AnsweredScores, score: float) -> float:
-    """Return the similarity that is answered for a score of an enrolled face; 0 below the floor."""
-    answered = scores.answered(score)
-    return 0.0 if answered is None else similarity.of_cosine(answered)
 
 
 def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Callable[[float], float]) -> Json:
     """Return the embeddings with their similarities to the template, the highest first."""
     dimension = len(first.vector)
     found = [
-        {"embedding": one, "similarity": rounded(scale(cosine(first, template_of(one, first.package, dimension))))}
+        {"embedding": one, "similarity": rounded(scale(cosine(first, given_template(one, first.package, dimension))))}
         for one in embeddings
     ]
     return {"result": sorted(found, key=lambda one: -one["similarity"])}
@@ -252,24 +243,13 @@ def _scale(service: Service, package: str) -> Similarity:
     return Similarity.of(service.operations.thresholds(package))
 
 
-def _similarity(similarity: Similarity, one: Template, other: Template) -> float:
-    return rounded(similarity.of_cosine(cosine(one, other)))
-
-
-def _template(face: Face) -> Template:
-    if face.template is None:
-        raise ValueError("the face was not embedded")
-    return face.template
-
-
-def _stored(row: FaceRow) -> Template:
-    return Template(np.frombuffer(row.template, "<f4").astype(np.float32), row.package)
-
-
-def _versions(service: Service, params: FaceParams, faces: Sequence[Face]) -> Json:
-    """Return the plugins' versions; the calculator's is the package of the faces' templates."""
+def _with_versions(answer: Json, service: Service, params: FaceParams, faces: Sequence[Face]) -> Json:
+    """Add the plugins' versions if they are asked for; the calculator's is the package of the faces' templates."""
     if not params.status:
-        return {}
-    detector = next(model.id for model in service.models() if model.loaded and model.task == "detect")
-    template = faces[0].template
-    return versions_of(detector, template.package if template else None, params)
+        return answer
+    versions = {"detector": next(one.id for one in service.models() if one.loaded and one.task == "detect")}
+    if template := faces[0].template:
+        versions["calculator"] = template.package
+    if params.wants("pose"):
+        versions["pose"] = "five landmarks"
+    return answer | {"plugins_versions": versions}

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
-from starlette.requests import Request
+from fastapi import Depends, Request
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.api import body
-from app.api.dependencies import Service, entry_of, grant_of
+from app.api.dependencies import Service, ServiceDep, entry_of, grant_of
 from app.api.operation import ImageFields
 from app.api.schemas import Base64
-from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, VALIDATION, Refused
-from app.errors import Conflict, GalleryNotFound, InvalidInput, MissingImage, NotFound
+from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, Refused
+from app.errors import Conflict, GalleryNotFound, MissingImage, NotFound
 from app.gallery.records import Gallery
 from app.gallery.templates import TemplatePlan, TemplateSet
 from app.timestamps import utc_now
@@ -103,8 +103,7 @@ async def read_images(
     request: Request, service: Service, wanted: ImageFields, query: Model
 ) -> tuple[dict[str, bytes], Model]:
     """Read each image, by its field's name, and the parameters: the form's, overridden by the query's."""
-    limits = service.limits
-    raw = await body.read_body(request, limits.body_bytes(limits.count(wanted)), limits.seconds, service.workers.take)
+    raw = await service.read_body(request, service.limits.body_bytes(service.limits.count(wanted)))
 
     def parse() -> tuple[dict[str, bytes], Model]:
         parts = _parts(raw, wanted, service, type(query))
@@ -129,33 +128,8 @@ def _parts(raw: body.Body, wanted: ImageFields, service: Service, params: type[B
 
 
 async def read_json(request: Request, service: Service, model: type[Model]) -> Model:
-    """Read a JSON object as ``model``; unknown fields are ignored."""
-    value = await _read_any_json(request, service, service.limits.request_bytes)
-
-    def parse() -> Model:
-        try:
-            return model.model_validate(value, strict=True)
-        except ValidationError as error:
-            raise body.invalid_request(
-                [{**one} for one in error.errors(include_input=False, include_url=False)]
-            ) from None
-
-    return await service.run(parse)
-
-
-async def read_ids(request: Request, service: Service) -> list[str]:
-    """Read a JSON list of CompreFace's image ids as face ids. Raises Refused."""
-    value = await _read_any_json(request, service, service.limits.json_bytes)
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Refused(VALIDATION, "A list of image ids is required")
-    return [face_id_of(one) for one in value]
-
-
-async def _read_any_json(request: Request, service: Service, limit: int) -> Any:
-    raw = await body.read_body(request, limit, service.limits.seconds, service.workers.take)
-    if raw.media_type != body.JSON_TYPE:
-        raise InvalidInput(f"Send {body.JSON_TYPE}.", code="unsupported_media_type")
-    return await service.run(lambda: body.load_json(raw.data))
+    """Read a JSON body, which may hold many embeddings."""
+    return await service.read_json(request, model, service.limits.request_bytes)
 
 
 def face_id_of(image_id: str) -> str:
@@ -171,7 +145,7 @@ def image_id_of(face_id: str) -> str:
     return str(uuid.UUID(face_id))
 
 
-def template_of(embedding: Sequence[float], package: str, dimension: int) -> Template:
+def given_template(embedding: Sequence[float], package: str, dimension: int) -> Template:
     """Return a client's embedding, of any norm but 0, as a template of ``package``. Raises Refused."""
     if len(embedding) != dimension:
         raise Refused(INCORRECT_ARGUMENT, f"An embedding of {package} has {dimension} numbers, not {len(embedding)}")
@@ -203,6 +177,13 @@ async def gallery_of(request: Request, service: Service, *, create: bool = False
             return _create_default(service, grant, entry) if create else _nobody(service)
 
     return await service.run(find)
+
+
+async def _existing(request: Request, service: ServiceDep) -> Gallery:
+    return await gallery_of(request, service)
+
+
+GalleryDep: TypeAlias = Annotated[Gallery, Depends(_existing)]
 
 
 def _gallery_name(grant: Grant) -> str:

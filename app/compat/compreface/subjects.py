@@ -13,7 +13,7 @@ from app.api.router import Router
 from app.compat.compreface import endpoints
 from app.compat.compreface.answers import Json
 from app.compat.compreface.errors import INCORRECT_ARGUMENT, VALIDATION, Refused
-from app.compat.compreface.requests import SubjectRequest, gallery_of, is_stored, read_json
+from app.compat.compreface.requests import GalleryDep, SubjectRequest, gallery_of, is_stored, read_json
 from app.gallery.subject_rows import subject_not_found
 
 router = Router(COMPREFACE)
@@ -36,10 +36,9 @@ def checked_name(name: str | None) -> str:
 
 @router.handles(endpoints.LIST_SUBJECTS)
 @router.handles(endpoints.LIST_SUBJECTS_SLASH, include_in_schema=False)
-async def list_subjects(request: Request, service: ServiceDep) -> Json:
+def list_subjects(service: ServiceDep, gallery: GalleryDep) -> Json:
     """List the subjects."""
-    gallery = await gallery_of(request, service)
-    return {"subjects": await service.run(lambda: service.galleries.subject_list.subject_ids(gallery))}
+    return {"subjects": service.galleries.subject_list.subject_ids(gallery)}
 
 
 @router.handles(endpoints.CREATE_SUBJECT)
@@ -70,20 +69,14 @@ async def rename_subject(request: Request, service: ServiceDep, subject: Subject
 
 
 @router.handles(endpoints.DELETE_SUBJECT)
-async def delete_subject(request: Request, service: ServiceDep, subject: SubjectId) -> Json:
+def delete_subject(service: ServiceDep, gallery: GalleryDep, subject: SubjectId) -> Json:
     """Delete a subject."""
-    gallery = await gallery_of(request, service)
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
-    gone = await service.run(lambda: service.galleries.delete_subject(gallery.id, subject))
-    return {"subject": gone.id}
+    return {"subject": service.galleries.delete_subject(gallery.id, subject).id}
 
 
 @router.handles(endpoints.DELETE_ALL_SUBJECTS)
-async def delete_all_subjects(request: Request, service: ServiceDep) -> Json:
+def delete_all_subjects(service: ServiceDep, gallery: GalleryDep) -> Json:
     """Delete all subjects."""
-    gallery = await gallery_of(request, service)
-    if not is_stored(gallery):
-        return {"deleted": 0}
-    gone = await service.run(lambda: service.galleries.delete_subjects(gallery.id))
-    return {"deleted": gone.subjects}
+    return {"deleted": service.galleries.delete_subjects(gallery.id).subjects if is_stored(gallery) else 0}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from app.db.pagination import Page
 from app.face.pose import pose_of
 from app.face.quality import RAMPS, measure
 from app.gallery.records import Gallery, Origin, PlacedFace
@@ -106,6 +107,11 @@ def stored_face(face: PlacedFace, gallery: Gallery) -> Shape:
     if not is_unnamed(face.subject):
         shape["UserId"] = face.subject
     return shape
+
+
+def paged(shape: Shape, page: Page[Any]) -> Shape:
+    """Add the token of the next page, if there is one."""
+    return shape if page.next_cursor is None else shape | {"NextToken": page.next_cursor}
 
 
 def reasons_of(face: Face) -> list[str]:

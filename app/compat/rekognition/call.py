@@ -5,20 +5,18 @@ from __future__ import annotations
 import binascii
 from dataclasses import dataclass
 
-import numpy as np
-
 from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.api.dependencies import Service
 from app.compat.rekognition import errors
+from app.compat.rekognition.answers import largest_first
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.requests import ImageSource
-from app.compat.similarity import Similarity
+from app.compat.similarity import AnsweredSimilarity, Similarity
 from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import FaceRow, Gallery, gallery_not_found
-from app.recognition.decisions import AnsweredScores, answered_scores
-from app.types import Face, Photo, Template
+from app.types import Face, Photo
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
 """Rekognition's limit; the server's own applies too."""
@@ -76,14 +74,10 @@ class Call:
         """Return the map from cosines of this package to similarities."""
         return Similarity.of(self.service.operations.thresholds(package))
 
-    def scale_in(self, gallery: Gallery) -> Similarity:
-        """Return the map from cosines to similarities in this gallery, by the calibration that decides there."""
-        return Similarity.of(self.service.operations.thresholds_in(gallery, gallery.embedder))
-
-    def scores(self, gallery: Gallery, threshold: float) -> AnsweredScores:
-        """Return how scores of the gallery's faces are answered; ``threshold``: the request's, a cosine."""
+    def answered(self, gallery: Gallery, threshold: float) -> AnsweredSimilarity:
+        """Return how scores of the gallery's faces are answered; ``threshold``: the request's, in percent."""
         thresholds = self.service.operations.thresholds_in(gallery, gallery.embedder)
-        return answered_scores(thresholds, threshold, exact=self.grant.sees_exact_scores)
+        return AnsweredSimilarity.of(thresholds, threshold / 100, exact=self.grant.sees_exact_scores)
 
     def stored(self, gallery: Gallery, face_id: str) -> FaceRow:
         """Return the face that a search begins with. Raises Refused (InvalidParameterException) if it is unknown."""
@@ -93,22 +87,10 @@ class Call:
             raise Refused(errors.INVALID_PARAMETER, "faceId was not found in the collection.") from None
 
 
-def template_of(face: Face) -> Template:
-    if face.template is None:
-        raise ValueError("the face was not embedded")
-    return face.template
-
-
-def stored_template(row: FaceRow) -> Template:
-    return Template(np.frombuffer(row.template, "<f4").astype(np.float32), row.package)
-
-
 def good_enough(photo: Photo, quality: str) -> list[Face]:
     """Return the photo's faces that pass a quality filter, the largest first."""
     minimum = LEVELS[quality].minimum
-    return [
-        face for face in sorted(photo.faces, key=lambda face: -face.detection.box.area) if face.quality.score >= minimum
-    ]
+    return [face for face in largest_first(photo.faces) if face.quality.score >= minimum]
 
 
 def no_faces() -> Refused:

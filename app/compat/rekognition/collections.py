@@ -15,6 +15,7 @@ from app.compat.rekognition.answers import (
     face_id_from,
     face_id_to,
     largest_first,
+    paged,
     reasons_of,
     seconds,
     stored_face,
@@ -55,11 +56,8 @@ def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
 def list_all(call: Call, wanted: requests.ListCollections) -> Shape:
     """List the collections that the key may see."""
     page = call.service.galleries.store.galleries(wanted.NextToken, wanted.MaxResults or PAGE, call.grant.galleries)
-    listed: Shape = {
-        "CollectionIds": [gallery.id for gallery in page.items],
-        "FaceModelVersions": [gallery.embedder for gallery in page.items],
-    }
-    return listed | ({} if page.next_cursor is None else {"NextToken": page.next_cursor})
+    ids, models = [gallery.id for gallery in page.items], [gallery.embedder for gallery in page.items]
+    return paged({"CollectionIds": ids, "FaceModelVersions": models}, page)
 
 
 def delete(call: Call, wanted: requests.CollectionRequest) -> Shape:
@@ -108,11 +106,8 @@ def list_faces(call: Call, wanted: requests.ListFaces) -> Shape:
     page = call.service.galleries.faces.faces(
         gallery, wanted.NextToken, wanted.MaxResults or PAGE, subject=wanted.UserId, only=only
     )
-    listed: Shape = {
-        "Faces": [stored_face(face, gallery) for face in page.items],
-        "FaceModelVersion": gallery.embedder,
-    }
-    return listed | ({} if page.next_cursor is None else {"NextToken": page.next_cursor})
+    faces = [stored_face(face, gallery) for face in page.items]
+    return paged({"Faces": faces, "FaceModelVersion": gallery.embedder}, page)
 
 
 def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:

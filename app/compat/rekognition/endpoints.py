@@ -1,11 +1,7 @@
-"""Rekognition's operations, declared once: request model, scope and audit word of each, and the function that does it.
-
-`python -m app.compat.rekognition.endpoints` prints the table of docs/reference/drop-ins.md.
-"""
+"""Rekognition's operations, declared once: request model, scope, audit word, and the function that does the work."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -125,7 +121,3 @@ def endpoints_table() -> str:
         declared = one.operation
         lines.append(f"| `{name}`{'*' if declared.unrestricted else ''} | `{declared.scope}` | `{declared.name}` |")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(endpoints_table() + "\n")

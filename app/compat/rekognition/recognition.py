@@ -14,12 +14,14 @@ from app.compat.rekognition.answers import (
     searched_face,
     stored_face,
 )
-from app.compat.rekognition.call import Call, good_enough, no_faces, stored_template, template_of
+from app.compat.rekognition.call import Call, good_enough, no_faces
+from app.compat.similarity import AnsweredSimilarity
 from app.errors import NotFound
-from app.gallery.records import Gallery
+from app.gallery.records import Gallery, stored_template
 from app.gallery.text import is_unnamed
-from app.recognition.decisions import AnsweredCandidate, AnsweredScores, cosine
-from app.types import Face, Template
+from app.recognition.decisions import AnsweredCandidate, cosine
+from app.recognition.results import template_of
+from app.types import Template
 
 MOST_FACES = 100
 
@@ -45,16 +47,13 @@ def compare(call: Call, wanted: requests.CompareFaces) -> Shape:
     ]
     matches = sorted((pair for pair in scored if pair[0] >= floor), key=lambda pair: -pair[0])
     box, confidence = searched_face(sources[0], source)
-
-    def shown(face: Face) -> Shape:
-        return face_detail(face, target)
-
     return {
         "SourceImageFace": {"BoundingBox": box, "Confidence": confidence},
         "FaceMatches": [
-            {"Similarity": percent(scale.of_cosine(score)), "Face": shown(face)} for score, face in matches
+            {"Similarity": percent(scale.of_cosine(score)), "Face": face_detail(face, target)}
+            for score, face in matches
         ],
-        "UnmatchedFaces": [shown(face) for score, face in scored if score < floor],
+        "UnmatchedFaces": [face_detail(face, target) for score, face in scored if score < floor],
     }
 
 
@@ -97,17 +96,16 @@ def match_faces(
     A search ranks subjects by their best face. The best `limit` faces belong to at most `limit` subjects, each of which
     is among the best; so all faces of those subjects are compared.
     """
-    scale = call.scale_in(gallery)
-    floor = scale.cosine_of(threshold / 100)
-    scores = call.scores(gallery, floor)
-    near = [one for one in _rank(call, gallery, probe, limit + 1, scores) if one.exact >= floor]
+    similarity = call.answered(gallery, threshold)
+    near = [one for one in _rank(call, gallery, probe, limit + 1, similarity) if one.exact >= similarity.threshold]
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
-    best = sorted((-score, face) for score, face in scored if score >= floor and face != leave_out)[:limit]
+    passing = [(-score, face) for score, face in scored if score >= similarity.threshold and face != leave_out]
+    best = sorted(passing)[:limit]
     found = call.service.galleries.faces.find(gallery, [face for _, face in best])
     return [
-        {"Similarity": percent(scale.of_cosine(answered)), "Face": stored_face(found[face], gallery)}
+        {"Similarity": percent(answered), "Face": stored_face(found[face], gallery)}
         for score, face in best
-        if face in found and (answered := scores.answered(-score)) is not None
+        if face in found and (answered := similarity.answered(-score)) is not None
     ]
 
 
@@ -121,37 +119,37 @@ def match_users(
     leave_out: str | None = None,
 ) -> list[Shape]:
     """Return the `limit` users whose best face is most like any of the probes, without the user `leave_out`."""
-    scale = call.scale_in(gallery)
-    floor = scale.cosine_of(threshold / 100)
-    scores = call.scores(gallery, floor)
+    similarity = call.answered(gallery, threshold)
     best: dict[str, float] = {}
     for probe in probes:
-        for candidate in _users(call, gallery, probe, floor, limit + 1, scores=scores):
+        for candidate in _users(call, gallery, probe, limit + 1, similarity):
             best[candidate.subject] = max(best.get(candidate.subject, -1.0), candidate.exact)
     best.pop(leave_out or "", None)
     ordered = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
     return [
-        {"Similarity": percent(scale.of_cosine(answered)), "User": {"UserId": user, "UserStatus": "ACTIVE"}}
+        {"Similarity": percent(answered), "User": {"UserId": user, "UserStatus": "ACTIVE"}}
         for user, score in ordered
-        if (answered := scores.answered(score)) is not None
+        if (answered := similarity.answered(score)) is not None
     ]
 
 
 def _users(
-    call: Call, gallery: Gallery, probe: Template, floor: float, limit: int, *, scores: AnsweredScores
+    call: Call, gallery: Gallery, probe: Template, limit: int, similarity: AnsweredSimilarity
 ) -> list[AnsweredCandidate]:
     wanted = max(FIRST_LOOK, limit)
     while True:
-        ranking = _rank(call, gallery, probe, wanted, scores)
-        near = [one for one in ranking if one.exact >= floor]
+        ranking = _rank(call, gallery, probe, wanted, similarity)
+        near = [one for one in ranking if one.exact >= similarity.threshold]
         users = [one for one in near if not is_unnamed(one.subject)]
         if len(users) >= limit or len(near) < len(ranking) or len(ranking) < wanted:
             return users[:limit]
         wanted *= WIDEN
 
 
-def _rank(call: Call, gallery: Gallery, probe: Template, limit: int, scores: AnsweredScores) -> list[AnsweredCandidate]:
-    return call.service.operations.rank(gallery.id, [probe], limit, scores)[0]
+def _rank(
+    call: Call, gallery: Gallery, probe: Template, limit: int, similarity: AnsweredSimilarity
+) -> list[AnsweredCandidate]:
+    return call.service.operations.rank(gallery.id, [probe], limit, similarity.scores)[0]
 
 
 def _faces_of(

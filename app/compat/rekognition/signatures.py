@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 from app.access.grants import Grant
 from app.access.keys import Keys
@@ -18,17 +19,37 @@ from app.compat.rekognition import errors
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.sigv4 import SKEW_S, Claim, SignedRequest, is_signed_with, signing_key
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
 MAX_CACHED = 10_000
+
+
+class _Cache(Generic[Key, Value]):
+    """Keeps the last MAX_CACHED values that were put in. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> Value | None:
+        with self._lock:
+            return self._values.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            if len(self._values) > MAX_CACHED:
+                self._values.popitem(last=False)
 
 
 class SignatureChecker:
     """Checks signatures. Safe to share between threads."""
 
-    def __init__(self, size: int = MAX_CACHED) -> None:
-        self._size = size
-        self._derived: OrderedDict[tuple[str, str, str], tuple[tuple[str, bytes], ...]] = OrderedDict()
-        self._proven: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self) -> None:
+        self._derived: _Cache[tuple[str, str, str], tuple[tuple[str, bytes], ...]] = _Cache()
+        self._proven: _Cache[tuple[str, str], str] = _Cache()
 
     def is_proven(self, claim: Claim, address: str) -> str | None:
         """Return the id of the claim's key if a signature of it from this address was valid before."""
@@ -36,16 +57,11 @@ class SignatureChecker:
 
     def prove(self, claim: Claim, address: str, key_id: str) -> None:
         """Note that the key has signed a request from this address."""
-        with self._lock:
-            self._proven[claim.access_key, address] = key_id
-            self._proven.move_to_end((claim.access_key, address))
-            while len(self._proven) > self._size:
-                self._proven.popitem(last=False)
+        self._proven.put((claim.access_key, address), key_id)
 
     def is_known(self, claim: Claim) -> bool:
         """Whether the claim's key has signed before."""
-        with self._lock:
-            return _name(claim) in self._derived
+        return self._derived.get(_name(claim)) is not None
 
     def require_key(self, keys: Keys, claim: Claim) -> None:
         """Look the claim's key up in the database. Raises Refused (UnrecognizedClientException) if none signs."""
@@ -54,9 +70,7 @@ class SignatureChecker:
 
     def recall(self, claim: Claim, request: SignedRequest, body_hash: str) -> str | None:
         """Return the token of the key that signed the request, if its signing key is cached. Reads no database."""
-        with self._lock:
-            known = self._derived.get(_name(claim), ())
-        return _signer(known, claim, request, body_hash)
+        return _signer(self._derived.get(_name(claim)) or (), claim, request, body_hash)
 
     def check(self, keys: Keys, claim: Claim, request: SignedRequest, body_hash: str) -> Grant:
         """Look up the key that signed the request in the database, and return what it allows.
@@ -79,11 +93,7 @@ class SignatureChecker:
                 "Check your AWS Secret Access Key and signing method."
             )
             raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
-        with self._lock:
-            self._derived[_name(claim)] = derived
-            self._derived.move_to_end(_name(claim))
-            while len(self._derived) > self._size:
-                self._derived.popitem(last=False)
+        self._derived.put(_name(claim), derived)
         return keys.check(token)
 
 

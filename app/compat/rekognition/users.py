@@ -15,17 +15,19 @@ from app.compat.rekognition.answers import (
     face_id_from,
     face_id_to,
     largest_first,
+    paged,
     percent,
     reasons_of,
     status_of,
 )
-from app.compat.rekognition.call import Call, good_enough, stored_template, template_of
+from app.compat.rekognition.call import Call, good_enough
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.recognition import match_users
 from app.errors import FaceNotFound
 from app.gallery.faces import AlreadyAnswered, KeptAnswer
-from app.gallery.records import Gallery, Move, PlacedFace
+from app.gallery.records import Gallery, Move, PlacedFace, stored_template
 from app.gallery.text import is_unnamed, unnamed_id
+from app.recognition.results import template_of
 
 MOST_FACES = 100
 """Faces of one user."""
@@ -62,10 +64,8 @@ def delete(call: Call, wanted: requests.UserRequest) -> Shape:
 def list_all(call: Call, wanted: requests.ListUsers) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     page = call.service.galleries.faces.people(gallery, wanted.NextToken, wanted.MaxResults or PAGE)
-    listed: Shape = {
-        "Users": [{"UserId": person.id, "UserStatus": status_of(person.has_faces)} for person in page.items]
-    }
-    return listed | ({} if page.next_cursor is None else {"NextToken": page.next_cursor})
+    users = [{"UserId": person.id, "UserStatus": status_of(person.has_faces)} for person in page.items]
+    return paged({"Users": users}, page)
 
 
 def associate(call: Call, wanted: requests.AssociateFaces) -> Shape:
@@ -172,14 +172,12 @@ def _refusal(face: str, found: dict[str, PlacedFace], user: str) -> Shape | None
 
 
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
-    scale = call.scale_in(gallery)
+    similarity = call.answered(gallery, wanted.UserMatchThreshold)
     probe = stored_template(call.stored(gallery, face))
     score = call.service.galleries.verify(gallery.id, wanted.UserId, probe).score
-    threshold = scale.cosine_of(wanted.UserMatchThreshold / 100)
-    if score >= threshold:
+    if score >= similarity.threshold:
         return None
-    answered = call.scores(gallery, threshold).answered(score)
-    confidence = 0.0 if answered is None else percent(scale.of_cosine(answered))
+    confidence = percent(similarity.answered(score) or 0.0)
     return {"UserId": wanted.UserId, "Confidence": confidence, "Reasons": ["LOW_MATCH_CONFIDENCE"]}
 
 

@@ -2,6 +2,7 @@
 
 import { get, path } from "../api.js";
 import { field, h, put } from "../dom.js";
+import { head } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import { count, when } from "../words.js";
@@ -23,19 +24,15 @@ export function audit(_, asked) {
     return load(state);
   };
   const button = h("button.primary", { type: "submit" }, "Show");
-  const submit = (event) => {
-    event.preventDefault();
-    void busy(button, read);
-  };
   const heads = ["When", "Key", "Operation", "Gallery", "Person", "What", "Outcome"];
   const element = h(
     "div",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Audit log"), h("p.lead", {}, "Who did what, when and to whom. No photo, no vector and no name is in it."))),
-    h("form.filter", { onsubmit: submit, "aria-label": "Filter" }, inputs.map(([, words, input]) => field(words, input)), h("label.choice", {}, all, h("span", {}, "What only reads, too")), button),
+    head("Audit log", "Who did what, when and to whom. No photo, no vector and no name is in it."),
+    h("form.filter", { onsubmit: () => busy(button, read), "aria-label": "Filter" }, inputs.map(([, words, input]) => field(words, input)), h("label.choice", {}, all, h("span", {}, "What only reads, too")), button),
     place.element,
     state.shown,
-    h("div.scrolling", { tabindex: "0", role: "region", "aria-label": "Entries" }, h("table.audit", {}, h("caption.hidden", {}, "Entries of the audit log, the newest first"), h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), state.rows)),
+    h("div.scrolling", { tabindex: "0", role: "region", "aria-label": "Entries" }, h("table.audit", {}, h("caption.hidden", {}, "Entries of the audit log, the newest first"), h("thead", {}, h("tr", {}, heads.map((words) => h("th", { scope: "col" }, words)))), state.rows)),
     state.more,
   );
   return { element, ready: read() };

@@ -2,14 +2,13 @@
 
 import { get, patch, path, post } from "../api.js";
 import { field, h, put, select, tell } from "../dom.js";
-import { icon } from "../icons.js";
+import { backTo, head, isOpen, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import { count, decidedBy, power, score, when } from "../words.js";
 import { histogram } from "./models.js";
 
 const EVERY_MS = 1000;
-const OPEN = new Set(["queued", "running"]);
 const SOURCES = [
   ["package", "the model package's"],
   ["gallery", "the gallery's own, where its people support the rate"],
@@ -22,8 +21,8 @@ export function calibration(gallery) {
   const element = h(
     "div",
     {},
-    h("a.back", { href: link("galleries", gallery) }, icon("back"), gallery),
-    h("header.head", {}, h("div", {}, h("h1", {}, "Calibration"), h("p.lead", {}, "How alike the different people of this gallery are, and which thresholds follow from it."))),
+    backTo(gallery),
+    head("Calibration", "How alike the different people of this gallery are, and which thresholds follow from it."),
     place.element,
     body,
   );
@@ -33,7 +32,7 @@ export function calibration(gallery) {
     if (!found) return;
     put(body, settings(found, place, read), measuring(found, place, where, show), found.measured && figures(found), found.pairs.length > 0 && suspicious(found));
     clearTimeout(timer);
-    if (OPEN.has(found.job?.state)) timer = setTimeout(read, EVERY_MS);
+    if (isOpen(found.job)) timer = setTimeout(read, EVERY_MS);
   };
   const read = async () => show(await showing(place, () => get(where)));
   return { element, ready: read(), leave: () => clearTimeout(timer) };
@@ -57,14 +56,13 @@ function settings(found, place, again) {
 
 function measuring(found, place, where, show) {
   const button = h("button.primary", { type: "button", onclick: () => busy(button, async () => show(await showing(place, () => post(where)))) }, found.measured ? "Measure again" : "Measure");
-  const open = OPEN.has(found.job?.state);
+  const open = isOpen(found.job);
   button.disabled = open;
-  const known = open && found.job.total;
   return h(
     "section.card.stack",
     { "aria-label": "Measurement" },
     h("p", {}, found.measured ? summary(found.measured) : "Not measured yet. People who are enrolled twice are found, too."),
-    open && h("progress", { "aria-label": "Measuring", ...(known && { max: String(found.job.total), value: found.job.done }) }),
+    open && progress("Measuring", found.job),
     found.job?.error && h("p.problem", {}, found.job.error.message),
     h("div.row", {}, button),
   );
@@ -96,7 +94,7 @@ function figures({ gallery, measured, points }) {
     h(
       "div.scrolling",
       { tabindex: "0", role: "region", "aria-label": "Operating points of this gallery" },
-      h("table", {}, h("caption.hidden", {}, `Operating points of ${gallery}`), h("thead", {}, h("tr", {}, heads.map((head, index) => h(index ? "th.number" : "th", { scope: "col" }, head)))), h("tbody", {}, points.map(row))),
+      h("table", {}, h("caption.hidden", {}, `Operating points of ${gallery}`), h("thead", {}, h("tr", {}, heads.map((words, index) => h(index ? "th.number" : "th", { scope: "col" }, words)))), h("tbody", {}, points.map(row))),
     ),
     measured.scores && histogram({ name: gallery, scores: measured.scores }),
   );

@@ -3,6 +3,7 @@
 import { get, path } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { h, put } from "../dom.js";
+import { head } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { count } from "../words.js";
 
@@ -14,7 +15,7 @@ export function check() {
   const element = h(
     "div",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Gallery check"), h("p.lead", {}, "The search index is built from the database. A check compares the two: the same faces, with the same vectors?")), all),
+    head("Gallery check", "The search index is built from the database. A check compares the two: the same faces, with the same vectors?", all),
     place.element,
     body,
   );

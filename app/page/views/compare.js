@@ -5,7 +5,7 @@ import { crop } from "../align.js";
 import { field, h, put, select } from "../dom.js";
 import { livenessChoice, verdict } from "../liveness.js";
 import { decidingPoints, defaults, runningEmbedder } from "../models.js";
-import { bestPair } from "../pairs.js";
+import { head } from "../parts.js";
 import { PhotoPlace } from "../photo.js";
 import { problem, problemPlace, showing } from "../problem.js";
 import { inReadingOrder } from "../reading.js";
@@ -28,7 +28,7 @@ export function compare() {
   const element = h(
     "div.compare",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Compare"), h("p.lead", {}, "Do two photos show the same person? Neither is stored.")), strictness),
+    head("Compare", "Do two photos show the same person? Neither is stored.", strictness),
     h("div.pair", {}, places.map((place) => place.element)),
     outcome,
   );
@@ -62,7 +62,7 @@ async function found(place, places, state) {
   put(place.note);
   try {
     const answer = await ask(path("embed"), place.photo, {}, asking.signal);
-    answer.faces = inReadingOrder(answer.faces.map((face, index) => ({ ...face, index })));
+    answer.faces = inReadingOrder(answer.faces);
     state.faces.set(place, answer);
     draw(place, places, state, null);
     put(place.note, h("p", {}, noted(answer.faces.length)));
@@ -142,3 +142,13 @@ function sentence(answer) {
   const missed = `The score ${score(answer.score)} stays below the threshold ${score(answer.threshold)}, which ${strangers}.`;
   return answer.match ? reached : missed;
 }
+
+/** Which faces of two photos are most alike. `first`, `second`: faces with an `embedding`, a vector of length 1; `one`,
+ * `other`: the index that is fixed, or null. Gives {at: [index, index], of: number of pairs}. */
+function bestPair(first, second, one = null, other = null) {
+  const among = (faces, fixed) => (fixed === null ? faces.map((_, index) => index) : [fixed]);
+  const pairs = among(first, one).flatMap((a) => among(second, other).map((b) => ({ at: [a, b], score: dot(first[a].embedding, second[b].embedding) })));
+  return { at: pairs.reduce((best, pair) => (pair.score > best.score ? pair : best)).at, of: pairs.length };
+}
+
+const dot = (a, b) => a.reduce((sum, value, index) => sum + value * b[index], 0);

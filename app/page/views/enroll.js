@@ -1,12 +1,10 @@
 /** Enrolling many photos: dropped or chosen, told apart by folder or file name, and looked over before it begins. */
 
-import { path } from "../api.js";
 import { galleryControl } from "../choosing.js";
 import { field, h, newId, put, select } from "../dom.js";
 import { dropped, isPhoto, picker, takeHanded } from "../files.js";
-import { icon } from "../icons.js";
+import { backTo, head } from "../parts.js";
 import { problemPlace, showing } from "../problem.js";
-import { link } from "../router.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
 import { count } from "../words.js";
@@ -29,8 +27,8 @@ export function enrolling(gallery) {
   const element = h(
     "div",
     {},
-    h("a.back", { href: link("galleries", gallery) }, icon("back"), gallery),
-    h("header.head", {}, h("div", {}, h("h1", {}, "Enroll photos"), h("p.lead", {}, `Into ${gallery}. Every photo is checked; one that would be hard to recognise by is refused, and says why.`))),
+    backTo(gallery),
+    head("Enroll photos", `Into ${gallery}. Every photo is checked; one that would be hard to recognise by is refused, and says why.`),
   );
   const panel = enrollPanel({ gallery });
   element.append(panel.element);
@@ -49,7 +47,7 @@ export function enrollAnywhere() {
     put(home, panel?.element);
   };
   const chooser = h("div.strictness", {});
-  const element = h("div", {}, h("header.head", {}, h("div", {}, h("h1", {}, "Enroll photos")), chooser), place.element, home);
+  const element = h("div", {}, head("Enroll photos", null, chooser), place.element, home);
   const ready = showing(place, async () => put(chooser, field("Gallery", await galleryControl(open))));
   return { element, ready, leave: () => panel?.leave() };
 }
@@ -131,11 +129,7 @@ function showPlan(state) {
   };
   whose.hidden = state.mode !== "one";
   const gate = field("Least quality", select(GATES, state.gate, (value) => (state.gate = value)));
-  const submit = (event) => {
-    event.preventDefault();
-    start(state);
-  };
-  put(state.plan, h("form.card", { onsubmit: submit }, summary, state.subject ? null : [modes(state, choose), whose], people, h("div.row.apart", {}, gate, go)));
+  put(state.plan, h("form.card", { onsubmit: () => start(state) }, summary, state.subject ? null : [modes(state, choose), whose], people, h("div.row.apart", {}, gate, go)));
   tally();
 }
 

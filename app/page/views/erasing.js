@@ -2,7 +2,8 @@
 
 import { call } from "../api.js";
 import { ask, confirm, h } from "../dom.js";
-import { problemPlace, showing } from "../problem.js";
+import { facts } from "../parts.js";
+import { showing } from "../problem.js";
 import { save } from "../saving.js";
 import { count, list, when } from "../words.js";
 
@@ -26,7 +27,7 @@ function showReceipt(document) {
   const receipt = JSON.parse(document);
   const { faces, templates, crops } = receipt.erased;
   const cleared = Object.entries(receipt.cleared).map(([what, how]) => `${what.replaceAll("_", " ")} ${how}`);
-  const facts = [
+  const known = [
     ["Receipt", h("code", {}, receipt.id)],
     ["Erased", `${count(faces, "face")}, ${count(templates, "template")}, ${count(crops, "crop")}`],
     ["When", when(receipt.erased_at)],
@@ -34,20 +35,18 @@ function showReceipt(document) {
     ["Not reached", list(receipt.not_reached) || "nothing"],
     ["Signed by", h("code", {}, receipt.signature.key_id)],
   ];
-  return ask("Erased", (close) => {
-    const place = problemPlace();
-    return h(
+  return ask("Erased", (close) =>
+    h(
       "div",
       {},
       h("p", {}, "Keep the receipt: with the person's id it proves what was erased and when; without the id it names nobody."),
-      h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))),
-      place.element,
+      facts(known),
       h(
         "div.row.end",
         {},
         h("button", { type: "button", onclick: () => save(new Blob([document], { type: "application/json" }), `receipt-${receipt.id}.json`) }, "Save the receipt"),
         h("button.primary", { type: "button", onclick: () => close() }, "Done"),
       ),
-    );
-  });
+    ),
+  );
 }

@@ -3,7 +3,8 @@
 import { get, patch, post, remove } from "../api.js";
 import { crop, facePicture, forget } from "../crops.js";
 import { ask, confirm, h, put, tell } from "../dom.js";
-import { busy, problemPlace, showing } from "../problem.js";
+import { facts, request } from "../parts.js";
+import { busy, showing } from "../problem.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
 import { count, list, reason, sentence, when } from "../words.js";
@@ -80,7 +81,7 @@ function enlarge(own, face) {
       () => put(home, h("p.hint", {}, "The picture can't be loaded.")),
     );
   const { x, y, width, height } = Object.fromEntries(Object.entries(face.box).map(([side, value]) => [side, Math.round(value)]));
-  const facts = [
+  const known = [
     ["Quality", `${Math.round(face.quality.score)}. ${looks(face)}`],
     ["Enrolled", when(face.created_at)],
     ["In its photo", `${width} × ${height} pixels at ${x}, ${y}`],
@@ -88,7 +89,7 @@ function enlarge(own, face) {
     ["Face id", h("code", {}, face.face_id)],
   ];
   return ask("Enrolled face", (close) =>
-    h("div", {}, home, h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))), h("div.row.end", {}, own.bar && h("button", { type: "button", onclick: () => showing(own.place, () => cover(own, face)).then(() => close()) }, "Use as cover"), h("button", { type: "button", onclick: () => close() }, "Close"))),
+    h("div", {}, home, facts(known), h("div.row.end", {}, own.bar && h("button", { type: "button", onclick: () => showing(own.place, () => cover(own, face)).then(() => close()) }, "Use as cover"), h("button", { type: "button", onclick: () => close() }, "Close"))),
   );
 }
 
@@ -120,22 +121,11 @@ async function drop(own) {
 /** To somebody of the gallery, or to a new person. */
 async function move(own) {
   const number = own.chosen.size;
-  const moved = await ask(`Move ${count(number, "face")}`, (close) => {
-    const place = problemPlace();
-    const who = new PersonField(() => own.galleryId, { required: true });
-    const button = h("button.primary", { type: "submit" }, "Move");
-    const submit = async (event) => {
-      event.preventDefault();
-      const done = await showing(place, () => busy(button, () => moveTo(own, who.id)));
-      if (done) close(who.id);
-    };
-    const label = h("div.field", {}, h("label", { for: who.input.id }, "To whom?"), who.element, h("p.hint", {}, "A name or id of this gallery; any other id makes a new person."));
-    return h("form", { onsubmit: submit }, label, place.element, h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), button));
-  });
+  const who = new PersonField(() => own.galleryId, { required: true });
+  const label = h("div.field", {}, h("label", { for: who.input.id }, "To whom?"), who.element, h("p.hint", {}, "A name or id of this gallery; any other id makes a new person."));
+  const moved = await request(`Move ${count(number, "face")}`, label, "Move", () => post(`${own.where}/faces/move`, { faces: [...own.chosen.keys()], subject: who.id, create: true }));
   if (moved === null) return;
   forget();
-  tell(`Moved to ${moved}.`);
+  tell(`Moved to ${who.id}.`);
   await own.changed();
 }
-
-const moveTo = (own, subject) => post(`${own.where}/faces/move`, { faces: [...own.chosen.keys()], subject, create: true });

@@ -5,6 +5,7 @@ import { get, path, remove, send } from "../api.js";
 import { crop as storedCrop } from "../crops.js";
 import { ask, confirm, h, tell } from "../dom.js";
 import { verdict } from "../liveness.js";
+import { orLeave } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
@@ -12,7 +13,6 @@ import { PersonField } from "../suggest.js";
 import { list, reason, score } from "../words.js";
 
 const MARGIN = 0.6;
-const DECIDED = { known: "known", uncertain: "uncertain", unknown: "unknown" };
 
 /** A card a face; `shot`: {picture, photo, answer}. `state` is the view's: its `gallery`, `hold(shot)` for one that is
  * acted on, and `again()` once it has been. */
@@ -34,7 +34,7 @@ function card(state, shot, face, index) {
         "div",
         {},
         h("h3", {}, shot.answer.faces.length > 1 && h("span.place", { "aria-label": `Face ${index + 1}:` }, String(index + 1)), named && session.may("read") ? h("a", { href: link("galleries", state.gallery, "people", best.subject) }, title) : title),
-        h("p", {}, h(`span.pill.${face.decision}`, {}, DECIDED[face.decision]), named && best.name && h("span.small", {}, ` ${best.subject}`)),
+        h("p", {}, h(`span.pill.${face.decision}`, {}, face.decision), named && best.name && h("span.small", {}, ` ${best.subject}`)),
         h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}`),
         verdict(face),
       ),
@@ -78,10 +78,7 @@ function confirming(state, shot, face, best, place) {
 function naming(state, shot, face, place, done = () => {}) {
   const who = new PersonField(() => state.gallery, { required: true, placeholder: "Who is it?", "aria-label": "Who is it?" });
   const button = h("button", { type: "submit" }, "Enroll");
-  const submit = (event) => {
-    event.preventDefault();
-    return enrolling(state, shot, place, button, () => (who.chosen ? add(state, shot, face, who.id) : enroll(state, shot, face, who.id)), done);
-  };
+  const submit = () => enrolling(state, shot, place, button, () => (who.chosen ? add(state, shot, face, who.id) : enroll(state, shot, face, who.id)), done);
   return h("form.row.naming", { onsubmit: submit }, who.element, button);
 }
 
@@ -143,7 +140,7 @@ async function deny(state, shot, face, best) {
       h("h3", {}, "This face is somebody else, who is not enrolled yet"),
       naming(state, shot, face, place, () => close()),
       place.element,
-      h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel")),
+      orLeave(close, "Cancel"),
     );
   });
   if (!changed) return;

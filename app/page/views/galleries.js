@@ -2,9 +2,10 @@
 
 import { path, post } from "../api.js";
 import { everyGallery } from "../choosing.js";
-import { ask, field, h } from "../dom.js";
+import { field, h } from "../dom.js";
 import { icon } from "../icons.js";
-import { busy, filling, problemPlace, showing } from "../problem.js";
+import { head, request } from "../parts.js";
+import { filling, problemPlace } from "../problem.js";
 import { go, link } from "../router.js";
 import * as session from "../session.js";
 import { count, when } from "../words.js";
@@ -33,7 +34,7 @@ function all() {
   const element = h(
     "div",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Galleries"), h("p.lead", {}, "A gallery is a set of enrolled people who can be identified.")), create),
+    head("Galleries", "A gallery is a set of enrolled people who can be identified.", create),
     place.element,
     body,
   );
@@ -66,23 +67,10 @@ function listed(found) {
 export async function newGallery() {
   const id = h("input", { type: "text", required: true, maxlength: 255, autocomplete: "off", spellcheck: "false" });
   const crops = h("input", { type: "checkbox", checked: true });
-  const place = problemPlace();
-  const made = await ask("New gallery", (close) => {
-    const button = h("button.primary", { type: "submit" }, "Create");
-    const send = () => showing(place, () => post(path("galleries"), { id: id.value.trim(), store: crops.checked ? "crop" : "none" }));
-    const submit = async (event) => {
-      event.preventDefault();
-      const answer = await busy(button, send);
-      if (answer) close(answer);
-    };
-    return h(
-      "form",
-      { onsubmit: submit },
-      field("Id", id, "What programs call it, such as staff. It can't be changed later."),
-      h("label.choice", {}, crops, h("span", {}, "Keep each face's crop, to show it here and to move to another model")),
-      place.element,
-      h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), button),
-    );
-  });
+  const fields = [
+    field("Id", id, "What programs call it, such as staff. It can't be changed later."),
+    h("label.choice", {}, crops, h("span", {}, "Keep each face's crop, to show it here and to move to another model")),
+  ];
+  const made = await request("New gallery", fields, "Create", () => post(path("galleries"), { id: id.value.trim(), store: crops.checked ? "crop" : "none" }));
   if (made) go("galleries", made.id);
 }

@@ -4,6 +4,7 @@ import { call, get, path } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { h } from "../dom.js";
 import { icon } from "../icons.js";
+import { facts, head } from "../parts.js";
 import { filling, problemPlace } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
@@ -29,7 +30,7 @@ const WORDS = [
 export function home() {
   const place = problemPlace();
   const body = h("div.stack.home", {});
-  const element = h("div", {}, h("header.head", {}, h("div", {}, h("h1", {}, "Overview"), h("p.lead", {}, "Recognise people in photos, on this server: no photo leaves it."))), place.element, body);
+  const element = h("div", {}, head("Overview", "Recognise people in photos, on this server: no photo leaves it."), place.element, body);
   return { element, ready: filling(place, body, contents) };
 }
 
@@ -73,13 +74,13 @@ async function health() {
   const [word, kind] = STATES[state.status] ?? [state.status ?? "not ready", "uncertain"];
   const running = models.models.filter((model) => model.loaded && model.task === "embed").map((model) => model.title);
   const own = session.who();
-  const facts = [
+  const known = [
     ["State", h(`span.pill.${kind}`, {}, word)],
     ["Version", version.version],
     ["Model", running.join(", ") || "none is loaded"],
     ["Your key", `${own.id}: ${own.scopes.join(", ")}`],
   ];
-  return h("section.card", { "aria-label": "Server" }, h("h2", {}, "Server"), h("dl.facts", {}, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))));
+  return h("section.card", { "aria-label": "Server" }, h("h2", {}, "Server"), facts(known));
 }
 
 function help() {
@@ -87,7 +88,7 @@ function help() {
     "section.card",
     { "aria-label": "Help" },
     h("h2", {}, "Help"),
-    h("dl.facts", {}, WORDS.map(([word, meaning]) => h("div", {}, h("dt", {}, word), h("dd", {}, meaning)))),
+    facts(WORDS),
     h("p", {}, h("a", { href: "/docs" }, "The REST interface"), ", to try out each call. It asks for your key as the password."),
     h("p", {}, "In a terminal: ", h("code", {}, "likeness --help"), "; ", h("code", {}, "likeness doctor"), " finds what is wrong."),
   );

@@ -2,13 +2,14 @@
 
 import { ask as askServer, path } from "../api.js";
 import { toJpeg } from "../align.js";
-import { boxes, light } from "../boxes.js";
+import { boxes, light, sheet } from "../boxes.js";
 import * as camera from "../camera.js";
 import { LIMITS, challenge } from "../challenge.js";
 import { galleryControl, prefer } from "../choosing.js";
 import { field, h, put, select } from "../dom.js";
 import { icon } from "../icons.js";
 import { defaults } from "../models.js";
+import { head } from "../parts.js";
 import { PhotoPlace } from "../photo.js";
 import { problem, problemPlace, showing } from "../problem.js";
 import { inReadingOrder } from "../reading.js";
@@ -40,7 +41,7 @@ export function identify(_, asked) {
   const element = h(
     "div",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Identify"), h("p.lead", {}, "Who of a gallery is in this photo, or in front of the camera? The photo is not stored.")), chooser),
+    head("Identify", "Who of a gallery is in this photo, or in front of the camera? The photo is not stored.", chooser),
     state.place.element,
     h("div.columns.looking", {}, h("div.seen", {}, state.photo.element, state.status), state.cards),
   );
@@ -91,7 +92,7 @@ async function inquire(state, photo, signal) {
   return ordered(await askServer(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal));
 }
 
-const ordered = (answer) => ({ ...answer, faces: inReadingOrder(answer.faces.map((face, index) => ({ ...face, index }))) });
+const ordered = (answer) => ({ ...answer, faces: inReadingOrder(answer.faces) });
 
 /** Identifies whoever follows the steps of a challenge, by its first frame and the server's own strictness. */
 async function withChallenge(state) {
@@ -148,9 +149,7 @@ async function startLive(state) {
   state.live.setAttribute("aria-pressed", "true");
   put(state.live, icon("camera"), "Stop");
   const overlay = h("div", {});
-  const sheet = h("div.sheet", {}, state.video, overlay);
-  sheet.style.setProperty("--ratio", `${state.video.videoWidth / state.video.videoHeight}`);
-  put(state.photo.stage, sheet);
+  put(state.photo.stage, sheet({ width: state.video.videoWidth, height: state.video.videoHeight }, state.video, overlay));
   void watch(state, state.video, overlay);
   state.turn.hidden = !(await camera.canTurn());
 }
@@ -204,9 +203,7 @@ function hold(state, shot) {
 /** Shows a picture of the camera as if it had been chosen. */
 function keep(state, shot) {
   state.shot = shot;
-  const sheet = h("div.sheet", {}, shot.picture, boxes(shot.answer.image, marked(shot.answer), words(shot.answer), pointing(state)));
-  sheet.style.setProperty("--ratio", `${shot.picture.width / shot.picture.height}`);
-  put(state.photo.stage, sheet);
+  put(state.photo.stage, sheet(shot.picture, shot.picture, boxes(shot.answer.image, marked(shot.answer), words(shot.answer), pointing(state))));
   state.photo.picture = shot.picture;
   state.photo.photo = shot.photo;
 }

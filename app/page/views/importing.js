@@ -28,8 +28,7 @@ export function importPanel(gallery) {
     const query = { content: state.content, trust: state.content === "archive" ? trust.value.trim() : null };
     return call("POST", `${path("galleries", gallery)}/import`, { query, body: tar, type: GZIP.test(tar.name) ? "application/gzip" : "application/x-tar" });
   };
-  const submit = async (event) => {
-    event.preventDefault();
+  const submit = async () => {
     const job = await showing(place, () => busy(button, send));
     status.textContent = "";
     if (!job) return;

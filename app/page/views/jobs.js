@@ -2,6 +2,7 @@
 
 import { call, get, path, post } from "../api.js";
 import { ask, confirm, h, put, tell } from "../dom.js";
+import { head, isOpen, orLeave, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { save } from "../saving.js";
 import * as session from "../session.js";
@@ -11,7 +12,6 @@ const EVERY_MS = 2000;
 const PAGE = 50;
 const REFUSALS = 200;
 const STATES = { queued: "uncertain", running: "uncertain", done: "known", failed: "bad", cancelled: "" };
-const OPEN = new Set(["queued", "running"]);
 
 export function jobs() {
   const place = problemPlace();
@@ -19,7 +19,7 @@ export function jobs() {
   const element = h(
     "div",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Jobs"), h("p.lead", {}, "Work that takes longer than a request: imports, exports, re-embedding. It goes on when this page is closed, and when the server starts again."))),
+    head("Jobs", "Work that takes longer than a request: imports, exports, re-embedding. It goes on when this page is closed, and when the server starts again."),
     place.element,
     body,
   );
@@ -30,20 +30,19 @@ export function jobs() {
     if (!page) body.querySelector(".waiting")?.remove(); // the problem is said above
     if (page && !held) put(body, page.jobs.length ? page.jobs.map((job) => card(job, read, place)) : h("li.waiting", {}, "There is no job."));
     clearTimeout(timer);
-    timer = setTimeout(read, page?.jobs.some((job) => OPEN.has(job.state)) ? EVERY_MS : EVERY_MS * 5);
+    timer = setTimeout(read, page?.jobs.some(isOpen) ? EVERY_MS : EVERY_MS * 5);
   };
   return { element, ready: read(), leave: () => clearTimeout(timer) };
 }
 
 function card(job, again, place) {
-  const known = job.total !== null && job.total > 0;
-  const far = known ? `${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : `${job.done.toLocaleString("en")} done`;
+  const far = job.total ? `${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : `${job.done.toLocaleString("en")} done`;
   const counts = Object.entries(job.counts).map(([word, number]) => `${number.toLocaleString("en")} ${word.replaceAll("_", " ")}`);
   return h(
     "li.card",
     {},
     h("div.row.apart", {}, h("h2", {}, job.kind.replaceAll("_", " "), job.gallery && `: ${job.gallery}`), h(`span.pill.${STATES[job.state] || "none"}`, {}, job.state)),
-    OPEN.has(job.state) ? h("progress", { "aria-label": `${job.kind} progress`, ...(known && { max: String(job.total), value: job.done }) }) : null,
+    isOpen(job) && progress(`${job.kind} progress`, job),
     h("p", {}, [far, ...counts].join(", ")),
     job.error && h("p.problem", {}, job.error.message),
     h("p.small", {}, `Asked for by ${job.key ?? "nobody known"} ${when(job.created_at)}${job.finished_at ? `, ended ${when(job.finished_at)}` : ""}`),
@@ -52,7 +51,7 @@ function card(job, again, place) {
       {},
       job.counts.refused ? h("button.small", { type: "button", onclick: () => report(job) }, "What was refused") : null,
       job.has_result && session.may("admin") ? fetching(job, place) : null,
-      OPEN.has(job.state) && session.may("admin") ? h("button.danger.small", { type: "button", onclick: () => cancel(job, again) }, "Cancel") : null,
+      isOpen(job) && session.may("admin") ? h("button.danger.small", { type: "button", onclick: () => cancel(job, again) }, "Cancel") : null,
     ),
   );
 }
@@ -76,12 +75,12 @@ function report(job) {
     const place = problemPlace();
     const body = h("div.report", { tabindex: "0", role: "region", "aria-label": "Refused" }, h("p.waiting", {}, "Loading …"));
     void showing(place, async () => put(body, lines(await call("GET", `${path("jobs", job.id)}/report`, { as: "text" }))));
-    return h("div", {}, place.element, body, h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Close")));
+    return h("div", {}, place.element, body, orLeave(close, "Close"));
   });
 }
 
 function lines(text) {
   const found = text.split("\n").filter(Boolean).map((line) => JSON.parse(line));
-  const items = found.slice(0, REFUSALS).map((one) => h("li", {}, h("h3", {}, one.name ?? `Item ${one.index ?? one.number}`), h("p", {}, refused({ reasons: [], ...one }))));
+  const items = found.slice(0, REFUSALS).map((one) => h("li", {}, h("h3", {}, one.name || `Item ${one.item}`), h("p", {}, refused({ reasons: [], ...one }))));
   return [h("ul.stack", {}, items), found.length > REFUSALS ? h("p.small", {}, `${count(found.length - REFUSALS, "more")} are in the report itself: likeness jobs report.`) : null];
 }

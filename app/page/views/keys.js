@@ -4,7 +4,8 @@ import { every, path, post, remove } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { ask, confirm, field, h, put, tell } from "../dom.js";
 import { icon } from "../icons.js";
-import { busy, filling, problemPlace, showing } from "../problem.js";
+import { facts, head, request } from "../parts.js";
+import { filling, problemPlace, showing } from "../problem.js";
 import { when } from "../words.js";
 
 const SCOPES = [
@@ -22,7 +23,7 @@ export function keys() {
   const element = h(
     "div",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Keys"), h("p.lead", {}, "A key for each person and each program, with no more than it needs. The server stores only the hash of its secret.")), create),
+    head("Keys", "A key for each person and each program, with no more than it needs. The server stores only the hash of its secret.", create),
     place.element,
     body,
   );
@@ -39,20 +40,20 @@ function listed(state, found) {
 
 function card(state, key) {
   const [word, kind] = standing(key);
-  const facts = [
+  const known = [
     ["May", key.scopes.join(", ")],
     ["Galleries", key.galleries?.join(", ") ?? "all"],
     ["Rate", key.rate ?? "the server's default"],
     ["Made", when(key.created_at)],
     ["Expires", when(key.expires_at)],
-    key.rotated_at && ["Rotated", when(key.rotated_at)],
-    key.declared && ["Declared", "in the server's keys file"],
-  ].filter(Boolean);
+    ["Rotated", key.rotated_at && when(key.rotated_at)],
+    ["Declared", key.declared && "in the server's keys file"],
+  ];
   return h(
     "li.card.key",
     {},
     h("div.row.apart", {}, h("h2", {}, key.id, key.name && h("span.lead", {}, ` ${key.name}`)), h(`span.pill.${kind}`, {}, word)),
-    h("dl.facts", {}, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    facts(known),
     !key.revoked_at &&
       h(
         "div.row",
@@ -76,8 +77,6 @@ async function make(state) {
   const scopes = SCOPES.map(([scope, words]) => [scope, h("input", { type: "checkbox" }), words]);
   const galleries = (await showing(state.place, everyGallery))?.map((gallery) => [gallery.id, h("input", { type: "checkbox" })]);
   if (!galleries) return;
-  const place = problemPlace();
-  const button = h("button.primary", { type: "submit" }, "Create");
   const asked = () => {
     const chosen = galleries.filter(([, box]) => box.checked).map(([one]) => one);
     return {
@@ -89,24 +88,16 @@ async function make(state) {
       ...(expires.value && { expires_at: new Date(expires.value).toISOString() }),
     };
   };
-  const made = await ask("New key", (close) => {
-    const submit = async (event) => {
-      event.preventDefault();
-      if (!scopes.some(([, box]) => box.checked)) return place.show({ code: "no_scope", message: "Tick at least one thing that it may do." });
-      const key = await showing(place, () => busy(button, () => post(path("keys"), asked())));
-      if (key) close(key);
-    };
-    const ticks = scopes.map(([, box, words]) => h("label.choice", {}, box, h("span", {}, words)));
-    return h(
-      "form",
-      { onsubmit: submit },
-      h("fieldset", {}, h("legend", {}, "It may"), ticks),
-      galleries.length ? h("fieldset.few", {}, h("legend", {}, "Only in these galleries (all of them, if none is ticked)"), galleries.map(([one, box]) => h("label.choice", {}, box, h("span", {}, one)))) : null,
-      h("div.two", {}, field("Id", id, "a–z, 0–9, hyphens; made up if empty"), field("Whose is it?", name)),
-      h("div.two", {}, field("Expires", expires, "never, if empty"), field("Rate", rate, "as the server is set, if empty")),
-      place.element,
-      h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), button),
-    );
+  const ticks = scopes.map(([, box, words]) => h("label.choice", {}, box, h("span", {}, words)));
+  const fields = [
+    h("fieldset", {}, h("legend", {}, "It may"), ticks),
+    galleries.length ? h("fieldset.few", {}, h("legend", {}, "Only in these galleries (all of them, if none is ticked)"), galleries.map(([one, box]) => h("label.choice", {}, box, h("span", {}, one)))) : null,
+    h("div.two", {}, field("Id", id, "a–z, 0–9, hyphens; made up if empty"), field("Whose is it?", name)),
+    h("div.two", {}, field("Expires", expires, "never, if empty"), field("Rate", rate, "as the server is set, if empty")),
+  ];
+  const made = await request("New key", fields, "Create", async () => {
+    if (!scopes.some(([, box]) => box.checked)) throw Object.assign(new Error("Tick at least one thing that it may do."), { code: "no_scope" });
+    return post(path("keys"), asked());
   });
   if (!made) return;
   await load(state);

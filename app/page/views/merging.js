@@ -2,8 +2,8 @@
 
 import { path, post } from "../api.js";
 import { forget } from "../crops.js";
-import { ask, h, newId, select, tell } from "../dom.js";
-import { busy, problemPlace, showing } from "../problem.js";
+import { h, newId, select, tell } from "../dom.js";
+import { request } from "../parts.js";
 import { PersonField } from "../suggest.js";
 import { list } from "../words.js";
 
@@ -11,24 +11,12 @@ const nameOf = (subject) => subject.name ?? subject.id;
 
 /** Asks into whom `subjects` are merged, and does it; gives the id of who is left, or null. */
 export async function merge(gallery, subjects) {
-  const into = await ask(`Merge ${list(subjects.map(nameOf))}`, (close) => {
-    const place = problemPlace();
-    const who = subjects.length > 1 ? oneOf(subjects) : new PersonField(() => gallery, { required: true });
-    const button = h("button.primary", { type: "submit" }, "Merge");
-    const submit = async (event) => {
-      event.preventDefault();
-      const done = await showing(place, () => busy(button, () => mergeAll(gallery, subjects, who.id)));
-      if (done) close(who.id);
-    };
-    return h(
-      "form",
-      { onsubmit: submit },
-      h("p", {}, "All faces go to the person below, who keeps name and metadata, and takes those that are missing. The other is deleted."),
-      h("div.field", {}, h("label", { for: who.input.id }, subjects.length > 1 ? "Who stays?" : "Into whom?"), who.element),
-      place.element,
-      h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), button),
-    );
-  });
+  const who = subjects.length > 1 ? oneOf(subjects) : new PersonField(() => gallery, { required: true });
+  const fields = [
+    h("p", {}, "All faces go to the person below, who keeps name and metadata, and takes those that are missing. The other is deleted."),
+    h("div.field", {}, h("label", { for: who.input.id }, subjects.length > 1 ? "Who stays?" : "Into whom?"), who.element),
+  ];
+  const into = await request(`Merge ${list(subjects.map(nameOf))}`, fields, "Merge", () => mergeAll(gallery, subjects, who.id));
   if (into === null) return null;
   forget();
   tell(`Merged into ${into}.`);
@@ -43,5 +31,5 @@ function oneOf(subjects) {
 
 async function mergeAll(gallery, subjects, into) {
   for (const subject of subjects) if (subject.id !== into) await post(`${path("galleries", gallery, "subjects", subject.id)}/merge`, { into });
-  return true;
+  return into;
 }

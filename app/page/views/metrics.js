@@ -4,6 +4,7 @@ import { call } from "../api.js";
 import { chart, niceTicks } from "../charts.js";
 import { h, put } from "../dom.js";
 import { growth, mean, parse, quantile, total, values } from "../metrics.js";
+import { head } from "../parts.js";
 import { problemPlace, showing } from "../problem.js";
 import { bytes, count } from "../words.js";
 
@@ -25,7 +26,7 @@ export function metrics() {
   const element = h(
     "div",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Metrics"), h("p.lead", {}, "What the server is doing, read every five seconds while this is open. For longer, have Prometheus read /metrics."))),
+    head("Metrics", "What the server is doing, read every five seconds while this is open. For longer, have Prometheus read /metrics."),
     place.element,
     tiles,
     charts,
@@ -148,6 +149,6 @@ function stageTable(samples) {
     "section.card",
     { "aria-label": "Latency since the start" },
     h("h2", {}, "Since the server started"),
-    h("div.scrolling", { tabindex: "0", role: "region", "aria-label": "Latency by stage" }, h("table", {}, h("caption", {}, "Estimated from the histograms' buckets, waiting for a batch included"), h("thead", {}, h("tr", {}, heads.map((head, index) => h(index ? "th.number" : "th", { scope: "col" }, head)))), h("tbody", {}, stages.map(row)))),
+    h("div.scrolling", { tabindex: "0", role: "region", "aria-label": "Latency by stage" }, h("table", {}, h("caption", {}, "Estimated from the histograms' buckets, waiting for a batch included"), h("thead", {}, h("tr", {}, heads.map((words, index) => h(index ? "th.number" : "th", { scope: "col" }, words)))), h("tbody", {}, stages.map(row)))),
   );
 }

@@ -4,6 +4,7 @@ import { biasCard } from "../biascard.js";
 import { chart } from "../charts.js";
 import { h } from "../dom.js";
 import { loadModels } from "../models.js";
+import { facts, head } from "../parts.js";
 import { filling, problemPlace } from "../problem.js";
 import { oneIn, percent, power, score } from "../words.js";
 
@@ -14,7 +15,7 @@ const LEAST_DENSITY = 1e-7;
 export function models() {
   const place = problemPlace();
   const body = h("div.stack", {});
-  const element = h("div", {}, h("header.head", {}, h("div", {}, h("h1", {}, "Models"), h("p.lead", {}, "The model packages of this server: where they come from, and what was measured with them."))), place.element, body);
+  const element = h("div", {}, head("Models", "The model packages of this server: where they come from, and what was measured with them."), place.element, body);
   const ready = filling(place, body, async () => {
     const { models: found, skipped } = await loadModels();
     return [skipped.map(warning), [...found].sort((a, b) => b.loaded - a.loaded).map(card)];
@@ -29,7 +30,7 @@ function warning({ folder, problem }) {
 
 function card(model) {
   const { text, url, figures, ...rest } = model.provenance;
-  const facts = [
+  const known = [
     ["Package", h("code", {}, model.id)],
     ["Task", TASKS[model.task] ?? model.task],
     ["Templates", model.dimension && `${model.dimension} numbers each`],
@@ -38,7 +39,7 @@ function card(model) {
     ["SHA-256", h("code", {}, model.sha256)],
     ["From", text],
     ["Source", url && h("span.mono", {}, url)],
-  ].filter(([, value]) => value);
+  ];
   return h(
     "section.card.model",
     { "aria-label": model.title },
@@ -53,7 +54,7 @@ function card(model) {
           "div.stack",
           {},
           h("p", {}, model.description),
-          h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))),
+          facts(known),
           figuresOf({ ...figures, ...rest }),
         ),
         model.task === "embed" ? measured(model) : null,
@@ -65,7 +66,8 @@ function card(model) {
 function figuresOf(figures) {
   const flat = Object.entries(figures ?? {}).filter(([, value]) => ["string", "number"].includes(typeof value));
   if (!flat.length) return null;
-  return h("details", {}, h("summary", {}, "Figures of its making"), h("dl.facts", {}, flat.map(([word, value]) => h("div", {}, h("dt", {}, word.replaceAll("_", " ")), h("dd", {}, typeof value === "number" ? Number(value.toPrecision(5)).toLocaleString("en", { maximumFractionDigits: 6 }) : value)))));
+  const said = (value) => (typeof value === "number" ? Number(value.toPrecision(5)).toLocaleString("en", { maximumFractionDigits: 6 }) : value);
+  return h("details", {}, h("summary", {}, "Figures of its making"), facts(flat.map(([word, value]) => [word.replaceAll("_", " "), said(value)])));
 }
 
 function measured(model) {

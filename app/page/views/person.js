@@ -3,9 +3,9 @@
 import { get, patch, path, remove } from "../api.js";
 import { portrait } from "../crops.js";
 import { confirm, field, h, put, tell } from "../dom.js";
-import { icon } from "../icons.js";
+import { backTo, facts } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
-import { go, link } from "../router.js";
+import { go } from "../router.js";
 import * as session from "../session.js";
 import { count, when } from "../words.js";
 import { enrollPanel } from "./enroll.js";
@@ -24,7 +24,7 @@ export function person(galleryId, subjectId) {
   const element = h(
     "div",
     {},
-    h("a.back", { href: link("galleries", galleryId) }, icon("back"), galleryId),
+    backTo(galleryId),
     state.head,
     place.element,
     h("div.columns", {}, h("div.stack", {}, h("h2", {}, "Faces"), state.faces.element, more?.element, state.wrong), state.about),
@@ -63,12 +63,12 @@ function showWrong(state, corrections) {
 
 function showAbout(state) {
   const { subject } = state;
-  const facts = h("dl.facts", {}, [["Id", subject.id], ["Since", when(subject.created_at)], ["Changed", when(subject.updated_at)], ["Expires", subject.expires_at && when(subject.expires_at)], ["Consent", subject.consent && `${subject.consent.note} (${when(subject.consent.given_at)})`]].filter(([, value]) => value).map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value))));
+  const known = facts([["Id", subject.id], ["Since", when(subject.created_at)], ["Changed", when(subject.updated_at)], ["Expires", subject.expires_at && when(subject.expires_at)], ["Consent", subject.consent && `${subject.consent.note} (${when(subject.consent.given_at)})`]]);
   if (!session.may("enroll")) {
-    put(state.about, h("h2", {}, "About"), facts, h("h3", {}, "Metadata"), h("pre", {}, JSON.stringify(subject.metadata, null, 2)));
+    put(state.about, h("h2", {}, "About"), known, h("h3", {}, "Metadata"), h("pre", {}, JSON.stringify(subject.metadata, null, 2)));
     return;
   }
-  put(state.about, h("h2", {}, "About"), facts, editor(state), endings(state));
+  put(state.about, h("h2", {}, "About"), known, editor(state), endings(state));
 }
 
 /** Deleting is for whoever may enroll; erasing, with its receipt, for `admin`. */
@@ -96,16 +96,14 @@ function editor(state) {
   const metadata = h("textarea.mono", { spellcheck: "false", rows: 5, value: JSON.stringify(subject.metadata, null, 2) });
   const place = problemPlace();
   const button = h("button.primary", { type: "submit" }, "Save");
-  const save = async (event) => {
-    event.preventDefault();
-    await showing(place, () =>
+  const save = () =>
+    showing(place, () =>
       busy(button, async () => {
         state.subject = await patch(state.where, { name: name.value.trim() || null, metadata: parsed(metadata.value) });
         await load(state);
         tell("Saved.");
       }),
     );
-  };
   return h("form.stack", { onsubmit: save }, field("Name", name), field("Metadata", metadata, "A JSON object, such as {\"team\": \"night\"}."), place.element, h("div.row", {}, button));
 }
 

@@ -1,8 +1,9 @@
 /** What can be done about a refused photo: take it anyway, or say which face is meant. */
 
 import { ask as askServer, path } from "../api.js";
-import { boxes } from "../boxes.js";
+import { boxes, sheet } from "../boxes.js";
 import { ask, h } from "../dom.js";
+import { orLeave } from "../parts.js";
 import { busy, problem } from "../problem.js";
 import { inReadingOrder } from "../reading.js";
 import * as session from "../session.js";
@@ -29,7 +30,7 @@ async function choose(photo, query, again) {
   const face = await ask("Which face is it?", (close) => {
     const place = h("div.picking", {}, h("p.waiting", {}, "Looking …"));
     void shown(photo.file, close).then((element) => place.replaceChildren(element), (error) => place.replaceChildren(problem(error)));
-    return h("div", {}, h("p", {}, "Choose the face of the person to enroll."), place, h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel")));
+    return h("div", {}, h("p", {}, "Choose the face of the person to enroll."), place, orLeave(close, "Cancel"));
   }, { wide: true });
   if (face !== null) await again({ ...query, face });
 }
@@ -37,14 +38,12 @@ async function choose(photo, query, again) {
 /** The photo with a button over each face; `close` hears the face's index. */
 async function shown(file, close) {
   const answer = await askServer(path("detect"), file);
-  const faces = inReadingOrder(answer.faces.map((face, index) => ({ box: face.box, kind: "other", index })));
+  const faces = inReadingOrder(answer.faces).map((face) => ({ ...face, kind: "other" }));
   const url = URL.createObjectURL(file);
   const image = h("img", { src: url, alt: "The photo" });
   const able = await image.decode().then(() => true, () => false); // TIFF, for one, is not
   URL.revokeObjectURL(url);
-  const ratio = `${answer.image.width / answer.image.height}`;
+  const { width, height } = answer.image;
   const onpick = (index) => close(faces[index].index);
-  const sheet = h("div.sheet", {}, able ? image : h("div.blank", { style: { "aspect-ratio": ratio } }), boxes(answer.image, faces, "Faces of the photo", { onpick }));
-  sheet.style.setProperty("--ratio", ratio);
-  return sheet;
+  return sheet(answer.image, able ? image : h("div.blank", { style: { "aspect-ratio": `${width / height}` } }), boxes(answer.image, faces, "Faces of the photo", { onpick }));
 }

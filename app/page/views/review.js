@@ -3,7 +3,7 @@
 import { get, path, post, remove } from "../api.js";
 import { facePicture } from "../crops.js";
 import { confirm, h, put, select, tell } from "../dom.js";
-import { icon } from "../icons.js";
+import { backTo, facts, head, isOpen, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
@@ -11,7 +11,6 @@ import { count, percent, score, when } from "../words.js";
 
 const PAGE = 100;
 const EVERY_MS = 1000;
-const OPEN = new Set(["queued", "running"]);
 const KINDS = {
   same_person: "May be one person",
   misplaced_face: "Looks like somebody else",
@@ -33,8 +32,8 @@ export function review(gallery) {
   const element = h(
     "div.review",
     {},
-    h("a.back", { href: link("galleries", gallery) }, icon("back"), gallery),
-    h("header.head", {}, h("div", {}, h("h1", {}, "Review"), h("p.lead", {}, "What is probably wrong in this gallery: people who are there twice, faces of somebody else, poor faces.")), session.may("admin") && state.start),
+    backTo(gallery),
+    head("Review", "What is probably wrong in this gallery: people who are there twice, faces of somebody else, poor faces.", session.may("admin") && state.start),
     state.place.element,
     state.about,
     state.body,
@@ -70,7 +69,7 @@ async function load(state) {
   state.at = Math.min(state.at, Math.max(0, state.findings.length - 1));
   showAbout(state, answer.job);
   show(state);
-  if (answer.job && OPEN.has(answer.job.state)) state.timer = setTimeout(() => follow(state, answer.job.id), EVERY_MS);
+  if (isOpen(answer.job)) state.timer = setTimeout(() => follow(state, answer.job.id), EVERY_MS);
 }
 
 /** Shows how far the job is, and its findings when it has ended. */
@@ -78,20 +77,19 @@ async function follow(state, id) {
   const job = await showing(state.place, () => get(path("jobs", id)));
   if (!job) return;
   showAbout(state, job);
-  if (OPEN.has(job.state)) state.timer = setTimeout(() => follow(state, id), EVERY_MS);
+  if (isOpen(job)) state.timer = setTimeout(() => follow(state, id), EVERY_MS);
   else await load(state);
 }
 
 function showAbout(state, job) {
   const { summary } = state;
-  const running = job && OPEN.has(job.state);
-  state.start.disabled = Boolean(running);
-  const far = running && h("div", { role: "status" }, h("p.small", {}, job.total ? `Reviewing: ${job.done.toLocaleString("en")} of ${count(job.total, "face")}` : "Reviewing …"), h("progress", { "aria-label": "Progress of the review", ...(job.total && { max: String(job.total), value: job.done }) }));
+  state.start.disabled = isOpen(job);
+  const far = isOpen(job) && h("div", { role: "status" }, h("p.small", {}, job.total ? `Reviewing: ${job.done.toLocaleString("en")} of ${count(job.total, "face")}` : "Reviewing …"), progress("Progress of the review", job));
   const failed = job?.state === "failed" && h("p.problem", {}, job.error.message);
-  put(state.about, far, failed, summary && facts(state));
+  put(state.about, far, failed, summary && last(state));
 }
 
-function facts(state) {
+function last(state) {
   const { summary } = state;
   const all = Object.values(summary.counts).reduce((sum, one) => sum + one, 0);
   const kinds = [["", `Everything (${all})`], ...Object.entries(KINDS).map(([kind, words]) => [kind, `${words} (${summary.counts[kind]})`])];
@@ -102,11 +100,11 @@ function facts(state) {
   return h(
     "section.card",
     { "aria-label": "The last review" },
-    h("dl.facts", {}, [
+    facts([
       ["Reviewed", `${count(summary.subjects, "person", "people")}, ${count(summary.faces, "face")}, ${when(summary.finished_at)}`],
       ["Own faces missed", `${rate(summary.fnmr)} at 1 in ${Math.round(1 / summary.fmr).toLocaleString("en")} false matches`],
       ["Strangers taken for somebody", `${rate(summary.fpir)}; ${percent(summary.fpir_expected)} expected`],
-    ].map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))),
+    ]),
     h("label.choice", {}, h("span", {}, "Show"), select(kinds, state.kind, chosen, {})),
   );
 }

@@ -2,8 +2,8 @@
 
 import { call, get, path, patch, post } from "../api.js";
 import { confirm, field, h, put, select, tell } from "../dom.js";
-import { icon } from "../icons.js";
 import { models } from "../models.js";
+import { backTo, head } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import { count } from "../words.js";
@@ -23,8 +23,8 @@ export function settings(id) {
   const element = h(
     "div",
     {},
-    h("a.back", { href: link("galleries", id) }, icon("back"), id),
-    h("header.head", {}, h("div", {}, h("h1", {}, "Settings"), h("p.lead", {}, `Of the gallery ${id}.`))),
+    backTo(id),
+    head("Settings", `Of the gallery ${id}.`),
     place.element,
     body,
   );

@@ -19,7 +19,6 @@ from contextlib import suppress
 from datetime import timedelta
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.db.engine import Database
 from app.errors import DatabaseBusy, LikenessError, Unusable
@@ -347,7 +346,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         for block in blocks:
             keys: list[int] = block.faces.tolist()
             there = self._milvus.which(name, keys) if only_missing else set()
-            missing = _some(block, np.array([key not in there for key in keys]))
+            missing = block.only(np.array([key not in there for key in keys]))
             self._milvus.add(name, missing)
             added += missing.faces.tolist()
         self._remove(name, changes)
@@ -371,7 +370,3 @@ class MilvusIndex(GalleryIndex[Searcher]):
             removed |= self._remove(name, changes)
             since = changes.position
         return removed
-
-
-def _some(block: FaceBlock, which: NDArray[np.bool_]) -> FaceBlock:
-    return FaceBlock(block.faces[which], block.subjects[which], block.qualities[which], block.vectors[which])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from training.backbones.operators.node import (
     Array,
-    Under,
+    Construction,
     Value,
     attribute,
     constant_input,
@@ -20,7 +20,7 @@ from training.backbones.operators.node import (
 )
 
 
-def convolution(graph: Under, node: NodeProto) -> Value:
+def convolution(graph: Construction, node: NodeProto) -> Value:
     """Conv of one or two dimensions with constant weights."""
     weight, bias = constant_input(graph, node, 1), optional_constant(graph, node, 2)
     dimensions = weight.ndim - 2
@@ -57,7 +57,7 @@ def _tensor(array: Array) -> Tensor:
     return torch.from_numpy(np.array(array, np.float32))
 
 
-def batch_normalisation(graph: Under, node: NodeProto) -> Value:
+def batch_normalisation(graph: Construction, node: NodeProto) -> Value:
     """BatchNormalization over axis 1 of (B, C), (B, C, L) or (B, C, H, W)."""
     scale, shift, mean, variance = (constant_input(graph, node, place) for place in range(1, 5))
     epsilon, keep = float(attribute(node, "epsilon", 1e-5)), float(attribute(node, "momentum", 0.9))
@@ -68,7 +68,7 @@ def batch_normalisation(graph: Under, node: NodeProto) -> Value:
     return graph.module(node, layer, graph.value(node.input[0]))
 
 
-def prelu(graph: Under, node: NodeProto) -> Value:
+def prelu(graph: Construction, node: NodeProto) -> Value:
     """PRelu with one slope for all or one for each channel (axis 1); other shapes are computed by their parts."""
     slope = graph.constant(node.input[1])
     if slope is None:
@@ -86,7 +86,7 @@ def _prelu(x: Tensor, slope: Tensor) -> Tensor:
     return x.clamp(min=0) + slope * x.clamp(max=0)
 
 
-def gemm(graph: Under, node: NodeProto) -> Value:
+def gemm(graph: Construction, node: NodeProto) -> Value:
     """alpha·A·B + beta·C: a linear layer where B is constant."""
     if attribute(node, "transA", 0):
         raise unsupported(node, "transA is not supported.")
@@ -100,7 +100,7 @@ def gemm(graph: Under, node: NodeProto) -> Value:
     return graph.module(node, layer, graph.value(node.input[0]))
 
 
-def matrix_product(graph: Under, node: NodeProto) -> Value:
+def matrix_product(graph: Construction, node: NodeProto) -> Value:
     """MatMul: a linear layer where the right side is a constant matrix."""
     weight = graph.constant(node.input[1])
     if weight is None or weight.ndim != 2:
@@ -110,7 +110,7 @@ def matrix_product(graph: Under, node: NodeProto) -> Value:
     return graph.module(node, layer, graph.value(node.input[0]))
 
 
-def layer_normalisation(graph: Under, node: NodeProto) -> Value:
+def layer_normalisation(graph: Construction, node: NodeProto) -> Value:
     """LayerNormalization over the axes from `axis` on."""
     scale, shift = constant_input(graph, node, 1), optional_constant(graph, node, 2)
     layer = nn.LayerNorm(scale.shape, eps=float(attribute(node, "epsilon", 1e-5)), bias=shift is not None)

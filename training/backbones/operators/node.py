@@ -1,15 +1,18 @@
-"""Read one ONNX node: its attributes, its constant inputs, its padding."""
+"""The torch.fx graph that ONNX nodes become, and how a node is read: attributes, constant inputs, padding."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import onnx
+import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from onnx import NodeProto, helper
-from torch import nn
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+from torch import fx, nn
 
 from app.errors import Unusable
 
@@ -18,26 +21,78 @@ Value: TypeAlias = Any
 """A node of the torch.fx graph under construction; fx's own type is recursive and of little help."""
 
 
-class Under(Protocol):
-    """A graph under construction, as the builders use it."""
+class Construction:
+    """A torch.fx graph under construction, and the network of its layers."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self._constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+        self._shapes = _shapes(model)
+        self._values: dict[str, Value] = {}
+        self.root = nn.Module()
+        self.graph = fx.Graph()
+        self.learned = False
+        """Whether a layer with weights has come: floats after it are learned too."""
+
+    def define(self, name: str, value: Value) -> None:
+        """Say what the ONNX value of this name is."""
+        self._values[name] = value
 
     def constant(self, name: str) -> Array | None:
         """The constant of this name; None for a value that is computed."""
+        return self._constants.get(name)
 
     def value(self, name: str) -> Value:
         """A value to compute with, constants included."""
+        if name not in self._values:
+            self._values[name] = self._attribute(name)
+        return self._values[name]
 
-    def module(self, node: NodeProto, layer: nn.Module, source: Value) -> Value:
+    def _attribute(self, name: str) -> Value:
+        array = self._constants[name]
+        tensor = torch.from_numpy(np.array(array))
+        own = self._own(name)
+        if self.learned and tensor.is_floating_point() and tensor.numel() > 1:
+            self.root.register_parameter(own, nn.Parameter(tensor))
+        else:
+            self.root.register_buffer(own, tensor)
+        return self.graph.get_attr(own)
+
+    def module(self, node: NodeProto, layer: nn.Module, source: Any) -> Value:
         """The output of a layer that is added to the network."""
+        own = self._own(node.name or node.output[0])
+        self.root.add_module(own, layer)
+        return self.graph.call_module(own, (source,))
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Value:
         """The result of a function."""
+        return self.graph.call_function(function, arguments, options)
 
     def shape(self, name: str) -> list[int | None] | None:
         """The shape that ONNX infers, None for a free axis; None where the rank is unknown."""
+        return self._shapes.get(name)
+
+    def _own(self, name: str) -> str:
+        """An attribute's name like the ONNX name that nothing has yet."""
+        base = re.sub(r"\W+", "_", name).strip("_") or "constant"
+        base = f"_{base}" if base[0].isdigit() else base
+        count, own = 0, base
+        while hasattr(self.root, own):
+            count += 1
+            own = f"{base}_{count}"
+        return own
 
 
-Builder: TypeAlias = Callable[[Under, NodeProto], Value]
+def _shapes(model: ModelProto) -> dict[str, list[int | None]]:
+    """Name -> shape with None for a free axis, computed shapes followed where ONNX can."""
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    return {
+        each.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in each.type.tensor_type.shape.dim]
+        for each in (*inferred.value_info, *inferred.input, *inferred.output)
+        if each.type.tensor_type.HasField("shape")
+    }
+
+
+Builder: TypeAlias = Callable[[Construction, NodeProto], Value]
 """Returns the value of a node's first output; raises Unusable ``operator_unsupported``."""
 
 
@@ -56,7 +111,7 @@ def unsupported(node: NodeProto, why: str) -> Unusable:
     return Unusable(f"Node {node.name!r} ({name}): {why}", code="operator_unsupported", operator=name)
 
 
-def constant_input(graph: Under, node: NodeProto, place: int) -> Array:
+def constant_input(graph: Construction, node: NodeProto, place: int) -> Array:
     """The constant that an input has to be."""
     value = graph.constant(node.input[place])
     if value is None:
@@ -64,7 +119,7 @@ def constant_input(graph: Under, node: NodeProto, place: int) -> Array:
     return value
 
 
-def optional_constant(graph: Under, node: NodeProto, place: int) -> Array | None:
+def optional_constant(graph: Construction, node: NodeProto, place: int) -> Array | None:
     """The same for an input that may be left out."""
     return constant_input(graph, node, place) if has_input(node, place) else None
 
@@ -78,7 +133,7 @@ def integers(array: Array) -> list[int]:
 
 
 def padded(
-    graph: Under, node: NodeProto, source: Value, kernel: Sequence[int], fill: float
+    graph: Construction, node: NodeProto, source: Value, kernel: Sequence[int], fill: float
 ) -> tuple[Value, tuple[int, ...]]:
     """The source and the padding that the layer adds itself; uneven padding is added to the source here."""
     dimensions = len(kernel)
@@ -95,7 +150,7 @@ def padded(
     return graph.call(F.pad, source, pairs, value=fill), (0,) * dimensions
 
 
-def _same_padding(graph: Under, node: NodeProto, kernel: Sequence[int], *, upper: bool) -> list[int]:
+def _same_padding(graph: Construction, node: NodeProto, kernel: Sequence[int], *, upper: bool) -> list[int]:
     """Padding for auto_pad=SAME_*: outputs = ceil(inputs / stride)."""
     shape = graph.shape(node.input[0])
     if shape is None or None in shape[2:]:

@@ -11,7 +11,7 @@ from onnx import NodeProto, TensorProto
 from torch import Tensor
 
 from training.backbones.operators.node import (
-    Under,
+    Construction,
     Value,
     attribute,
     constant_input,
@@ -45,7 +45,7 @@ def flatten(x: Tensor, *, axis: int) -> Tensor:
     return x.reshape(rows, -1)
 
 
-def reshape(graph: Under, node: NodeProto) -> Value:
+def reshape(graph: Construction, node: NodeProto) -> Value:
     """Reshape; a computed target is replaced by the shape that ONNX infers, where at most one axis is free."""
     source, target = graph.value(node.input[0]), graph.constant(node.input[1])
     if target is not None:
@@ -71,7 +71,7 @@ def shape_of(x: Tensor, *, start: int, end: int | None) -> Tensor:
     return torch.tensor(x.shape[start:end], dtype=torch.int64)
 
 
-def transpose(graph: Under, node: NodeProto) -> Value:
+def transpose(graph: Construction, node: NodeProto) -> Value:
     """Transpose; without `perm` all axes in reverse."""
     order = attribute(node, "perm")
     return graph.call(transposed, graph.value(node.input[0]), None if order is None else list(order))
@@ -82,14 +82,14 @@ def transposed(x: Tensor, order: Sequence[int] | None) -> Tensor:
     return x.permute(*(reversed(range(x.ndim)) if order is None else order))
 
 
-def squeeze(graph: Under, node: NodeProto) -> Value:
+def squeeze(graph: Construction, node: NodeProto) -> Value:
     """Squeeze of the axes given, else of all of size 1."""
     axes = optional_constant(graph, node, 1)
     source = graph.value(node.input[0])
     return graph.call(torch.squeeze, source) if axes is None else graph.call(torch.squeeze, source, integers(axes))
 
 
-def unsqueeze(graph: Under, node: NodeProto) -> Value:
+def unsqueeze(graph: Construction, node: NodeProto) -> Value:
     """Unsqueeze at axes of the result."""
     return graph.call(unsqueezed, graph.value(node.input[0]), integers(constant_input(graph, node, 1)))
 
@@ -102,12 +102,12 @@ def unsqueezed(x: Tensor, axes: Sequence[int]) -> Tensor:
     return x
 
 
-def concatenation(graph: Under, node: NodeProto) -> Value:
+def concatenation(graph: Construction, node: NodeProto) -> Value:
     """Concat along an axis."""
     return graph.call(torch.cat, [graph.value(name) for name in node.input], dim=int(attribute(node, "axis")))
 
 
-def split(graph: Under, node: NodeProto) -> Value:
+def split(graph: Construction, node: NodeProto) -> Value:
     """Split into constant sizes, or evenly into as many parts as there are outputs; the value is a sequence."""
     axis, sizes = int(attribute(node, "axis", 0)), optional_constant(graph, node, 1)
     source = graph.value(node.input[0])
@@ -116,7 +116,7 @@ def split(graph: Under, node: NodeProto) -> Value:
     return graph.call(torch.chunk, source, len(node.output), dim=axis)
 
 
-def slicing(graph: Under, node: NodeProto) -> Value:
+def slicing(graph: Construction, node: NodeProto) -> Value:
     """Slice with constant bounds."""
     starts, ends = (integers(constant_input(graph, node, place)) for place in (1, 2))
     axes, steps = (optional_constant(graph, node, place) for place in (3, 4))
@@ -136,7 +136,7 @@ def sliced(x: Tensor, cuts: Sequence[tuple[int, int, int, int]]) -> Tensor:
     return x
 
 
-def gather(graph: Under, node: NodeProto) -> Value:
+def gather(graph: Construction, node: NodeProto) -> Value:
     """Gather along an axis."""
     axis, places = int(attribute(node, "axis", 0)), graph.constant(node.input[1])
     source = graph.value(node.input[0])
@@ -160,7 +160,7 @@ def taken(x: Tensor, places: Tensor, *, axis: int) -> Tensor:
     return found.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
 
 
-def cast(graph: Under, node: NodeProto) -> Value:
+def cast(graph: Construction, node: NodeProto) -> Value:
     """Cast to one of the plain types."""
     kind = int(attribute(node, "to"))
     if kind not in DTYPES:
@@ -168,7 +168,7 @@ def cast(graph: Under, node: NodeProto) -> Value:
     return graph.call(Tensor.to, graph.value(node.input[0]), DTYPES[kind])
 
 
-def expand(graph: Under, node: NodeProto) -> Value:
+def expand(graph: Construction, node: NodeProto) -> Value:
     """Expand to a constant shape, where 1 keeps the input's axis."""
     return graph.call(expanded, graph.value(node.input[0]), integers(constant_input(graph, node, 1)))
 
@@ -180,7 +180,7 @@ def expanded(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x.broadcast_to([size if other == 1 else other for size, other in zip(own, wanted, strict=True)])
 
 
-def padding(graph: Under, node: NodeProto) -> Value:
+def padding(graph: Construction, node: NodeProto) -> Value:
     """Pad with a constant, or by reflecting or repeating the edge, on the axes of a constant list."""
     mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate"}.get(attribute(node, "mode", "constant"))
     pads, fill, axes = (
@@ -198,6 +198,6 @@ def padding(graph: Under, node: NodeProto) -> Value:
     return graph.call(F.pad, graph.value(node.input[0]), pairs, mode=mode, **options)
 
 
-def identity(graph: Under, node: NodeProto) -> Value:
+def identity(graph: Construction, node: NodeProto) -> Value:
     """Identity, and Dropout in inference."""
     return graph.value(node.input[0])

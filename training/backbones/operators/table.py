@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from training.backbones.operators import layers, shapes, values
 from training.backbones.operators.node import Builder
-from training.backbones.operators.values import folded, of_inputs, reduction, with_attributes
+from training.backbones.operators.values import folded, of_inputs, with_attributes
 
 BUILDERS: Mapping[str, Builder] = MappingProxyType(
     {
@@ -23,14 +23,14 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "LayerNormalization": layers.layer_normalisation,
         "Relu": of_inputs(torch.relu),
         "LeakyRelu": with_attributes(values.leaky_relu, alpha=0.01),
-        "Elu": with_attributes(values.elu, alpha=1.0),
+        "Elu": with_attributes(F.elu, alpha=1.0),
         "Sigmoid": of_inputs(torch.sigmoid),
         "HardSigmoid": with_attributes(values.hard_sigmoid, alpha=0.2, beta=0.5),
         "HardSwish": of_inputs(F.hardswish),
         "Tanh": of_inputs(torch.tanh),
         "Softplus": of_inputs(F.softplus),
         "Mish": of_inputs(F.mish),
-        "Gelu": with_attributes(values.gelu, approximate="none"),
+        "Gelu": with_attributes(F.gelu, approximate="none"),
         "Erf": of_inputs(torch.erf),
         "Softmax": with_attributes(values.softmax, axis=-1),
         "Clip": values.clip,
@@ -38,12 +38,7 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "AveragePool": values.pool,
         "GlobalAveragePool": of_inputs(values.global_average),
         "GlobalMaxPool": of_inputs(values.global_maximum),
-        "ReduceMean": reduction(values.mean),
-        "ReduceSum": reduction(values.total),
-        "ReduceMax": reduction(values.highest_of),
-        "ReduceMin": reduction(values.lowest_of),
-        "ReduceL2": reduction(values.length),
-        "ReduceSumSquare": reduction(values.sum_of_squares),
+        **dict.fromkeys(values.REDUCTIONS, values.reduction),
         "LpNormalization": with_attributes(values.lp_normalisation, axis=-1, p=2),
         "Add": of_inputs(operator.add),
         "Sub": of_inputs(operator.sub),

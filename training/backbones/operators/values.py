@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from training.backbones.operators.node import (
     Builder,
-    Under,
+    Construction,
     Value,
     attribute,
     integers,
@@ -30,7 +31,7 @@ def of_inputs(function: Callable[..., Any]) -> Builder:
 def with_attributes(function: Callable[..., Any], **defaults: Any) -> Builder:
     """A function of the first input, with the node's attributes of these names."""
 
-    def build(graph: Under, node: NodeProto) -> Value:
+    def build(graph: Construction, node: NodeProto) -> Value:
         options = {name: attribute(node, name, default) for name, default in defaults.items()}
         return graph.call(function, graph.value(node.input[0]), **options)
 
@@ -42,19 +43,9 @@ def leaky_relu(x: Tensor, *, alpha: float) -> Tensor:
     return F.leaky_relu(x, alpha)
 
 
-def elu(x: Tensor, *, alpha: float) -> Tensor:
-    """x where positive, alpha·(exp(x) − 1) elsewhere."""
-    return F.elu(x, alpha)
-
-
 def hard_sigmoid(x: Tensor, *, alpha: float, beta: float) -> Tensor:
     """alpha·x + beta, cut to 0…1."""
     return (alpha * x + beta).clamp(0, 1)
-
-
-def gelu(x: Tensor, *, approximate: str) -> Tensor:
-    """x·Φ(x), exact or by tanh."""
-    return F.gelu(x, approximate=approximate)
 
 
 def softmax(x: Tensor, *, axis: int) -> Tensor:
@@ -62,14 +53,14 @@ def softmax(x: Tensor, *, axis: int) -> Tensor:
     return torch.softmax(x, axis)
 
 
-def clip(graph: Under, node: NodeProto) -> Value:
+def clip(graph: Construction, node: NodeProto) -> Value:
     """Clip between constants, each of which may be missing."""
     low, high = (optional_constant(graph, node, place) for place in (1, 2))
     bounds = {"min": None if low is None else low.item(), "max": None if high is None else high.item()}
     return graph.call(torch.clamp, graph.value(node.input[0]), **bounds)
 
 
-def pool(graph: Under, node: NodeProto) -> Value:
+def pool(graph: Construction, node: NodeProto) -> Value:
     """MaxPool and AveragePool over two dimensions."""
     kernel = list(attribute(node, "kernel_shape"))
     if len(kernel) != 2 or any(each != 1 for each in attribute(node, "dilations", [1, 1])):
@@ -99,52 +90,31 @@ def global_maximum(x: Tensor) -> Tensor:
     return x.amax(dim=tuple(range(2, x.ndim)), keepdim=True)
 
 
-def reduction(function: Callable[..., Tensor]) -> Builder:
+REDUCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+    {
+        "ReduceMean": torch.mean,
+        "ReduceSum": torch.sum,
+        "ReduceMax": torch.amax,
+        "ReduceMin": torch.amin,
+        "ReduceL2": lambda x, axes, keepdim: x.square().sum(axes, keepdim=keepdim).sqrt(),
+        "ReduceSumSquare": lambda x, axes, keepdim: x.square().sum(axes, keepdim=keepdim),
+    }
+)
+
+
+def reduction(graph: Construction, node: NodeProto) -> Value:
     """A reduction with its axes as the second input; without axes over all of them."""
-
-    def build(graph: Under, node: NodeProto) -> Value:
-        axes = optional_constant(graph, node, 1)
-        source = graph.value(node.input[0])
-        if axes is None and attribute(node, "noop_with_empty_axes", 0):
-            return source
-        given = None if axes is None else integers(axes)
-        return graph.call(function, source, axes=given, keep=bool(attribute(node, "keepdims", 1)))
-
-    return build
+    axes = optional_constant(graph, node, 1)
+    source = graph.value(node.input[0])
+    if axes is None and attribute(node, "noop_with_empty_axes", 0):
+        return source
+    given = None if axes is None else integers(axes)
+    return graph.call(reduced, source, node.op_type, axes=given, keep=bool(attribute(node, "keepdims", 1)))
 
 
-def _axes(x: Tensor, axes: Sequence[int] | None) -> list[int]:
-    return list(range(x.ndim)) if axes is None else list(axes)
-
-
-def mean(x: Tensor, *, axes: Sequence[int] | None, keep: bool) -> Tensor:
-    """ReduceMean."""
-    return x.mean(_axes(x, axes), keepdim=keep)
-
-
-def total(x: Tensor, *, axes: Sequence[int] | None, keep: bool) -> Tensor:
-    """ReduceSum."""
-    return x.sum(_axes(x, axes), keepdim=keep)
-
-
-def highest_of(x: Tensor, *, axes: Sequence[int] | None, keep: bool) -> Tensor:
-    """ReduceMax."""
-    return x.amax(_axes(x, axes), keepdim=keep)
-
-
-def lowest_of(x: Tensor, *, axes: Sequence[int] | None, keep: bool) -> Tensor:
-    """ReduceMin."""
-    return x.amin(_axes(x, axes), keepdim=keep)
-
-
-def length(x: Tensor, *, axes: Sequence[int] | None, keep: bool) -> Tensor:
-    """ReduceL2."""
-    return x.square().sum(_axes(x, axes), keepdim=keep).sqrt()
-
-
-def sum_of_squares(x: Tensor, *, axes: Sequence[int] | None, keep: bool) -> Tensor:
-    """ReduceSumSquare."""
-    return x.square().sum(_axes(x, axes), keepdim=keep)
+def reduced(x: Tensor, kind: str, *, axes: Sequence[int] | None, keep: bool) -> Tensor:
+    """Reduce along these axes, or along all."""
+    return REDUCTIONS[kind](x, list(range(x.ndim)) if axes is None else list(axes), keepdim=keep)
 
 
 def lp_normalisation(x: Tensor, *, axis: int, p: int) -> Tensor:
@@ -155,7 +125,7 @@ def lp_normalisation(x: Tensor, *, axis: int, p: int) -> Tensor:
 def folded(function: Callable[[Tensor, Tensor], Tensor]) -> Builder:
     """Min, Max and Sum of any number of inputs."""
 
-    def build(graph: Under, node: NodeProto) -> Value:
+    def build(graph: Construction, node: NodeProto) -> Value:
         result = graph.value(node.input[0])
         for name in node.input[1:]:
             result = graph.call(function, result, graph.value(name))

@@ -22,15 +22,14 @@ from PIL import Image
 
 from app.errors import InvalidInput, LikenessError, LowQuality, NoFace, Unusable
 from app.face.detect import Detector
-from app.face.formats import Limits
 from app.files import PUBLIC, replacing
-from app.inference.package import find_packages, select
 from app.inference.prepare import prepared
+from app.measuring.stages import LIMITS
 from app.pipeline import Pipeline, choose_face
 from app.types import Pixels
 from training.data.formats.folder import IMAGE_ENDINGS
+from training.packages import DETECTOR, find_package
 
-DETECTOR = "yunet"
 FAILED = "failed.jsonl"
 """The list of what failed, in the folder of the crops: one JSON object a line."""
 JPEG_QUALITY = 95
@@ -38,7 +37,6 @@ CHUNK = 8
 """Photos handed to a process at a time."""
 AHEAD = 4
 """Chunks under way for each process: enough that none waits, few enough that stopping is quick."""
-MAX_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class Summary:
 
 def detector_file(models: Path, cache: Path) -> Path:
     """Return the detector's prepared ONNX file. Raises Unusable if its package is missing."""
-    return prepared(select(find_packages(models), DETECTOR), cache, "cpu")
+    return prepared(find_package(DETECTOR, models), cache, "cpu")
 
 
 def list_jobs(source: Path) -> list[Job]:
@@ -176,7 +174,7 @@ class Aligner:
 
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
-        self.pipeline = Pipeline(Detector(stages.detector), Limits(max_bytes=MAX_BYTES))
+        self.pipeline = Pipeline(Detector(stages.detector), LIMITS)
 
     def __call__(self, job: Job) -> Outcome:
         try:

@@ -16,10 +16,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.embedder import Embedder
+from app.inference.embedder import Embedder, unit
 from app.types import Pixels
 from training.data.dataset import FaceSet
-from training.data.preparation.templates import ROWS, Templates, embed_set, sums, unit
+from training.data.preparation.templates import ROWS, Templates, embed_set, sums
 
 THUMBNAIL = 24
 """Side in pixels of the grey pictures that near duplicates are found by."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.preparation.templates import ROWS, Templates, sums, unit
+from app.inference.embedder import unit
+from training.data.preparation.templates import ROWS, Templates, sums
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import LikenessError, OperatingPointUnavailable, Unusable
 from app.inference.embedder import Embedder
-from app.inference.package import Package, find_packages, load_package, select
-from app.inference.session import Device, open_embedder
+from app.inference.package import Package
 from app.inference.thresholds import Thresholds
 from app.types import Pixels, Vectors
 from training.data.dataset import FaceSet
@@ -40,22 +37,6 @@ class Templates:
     def readable(self) -> NDArray[np.int64]:
         """Return the indices of the images that have a template."""
         return np.setdiff1d(np.arange(len(self.labels)), np.array(sorted(self.broken), np.int64))
-
-
-def find_package(name: str, models: Path) -> Package:
-    """Return the package in the folder ``name``, or with that name in ``models``. Raises Unusable."""
-    folder = Path(name)
-    return load_package(folder) if (folder / "manifest.json").is_file() else select(find_packages(models), name)
-
-
-@contextmanager
-def embedder_of(package: Package, cache: Path, device: Device = "auto") -> Iterator[Embedder]:
-    """Yield a package's embedder; closed at the end."""
-    embedder = Embedder(open_embedder(package, cache, device))
-    try:
-        yield embedder
-    finally:
-        embedder.close()
 
 
 def embed_set(
@@ -87,12 +68,6 @@ def _read(faces: FaceSet, index: int) -> Pixels | LikenessError:
         return faces[index][0]
     except LikenessError as error:
         return error
-
-
-def unit(vectors: Vectors) -> Vectors:
-    """Scale rows to length 1; zero rows stay zero."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
 
 
 def sums(templates: Templates) -> Vectors:

@@ -4,20 +4,16 @@ so that other load on the machine slows all of them alike.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.calibration.intervals import Interval
+from app.tuning.contest import contest
 from app.types import Pixels, Vectors
-
-CALLS = 20
-"""Least number of crops a package embeds in one round: long compared with the clock's resolution, and still short."""
 
 
 class Precision(StrEnum):
@@ -48,35 +44,20 @@ class Speed:
 
 
 def compare_speed(
-    sessions: Mapping[str, Runs],
-    batch: int,
-    *,
-    rounds: int,
-    seed: int = 0,
-    progress: Callable[[int], None] = lambda _rounds: None,
+    sessions: Mapping[str, Runs], batch: int, *, rounds: int, progress: Callable[[int], None] = lambda _turns: None
 ) -> list[Speed]:
-    """Every one on the same random crops, `batch` a call, after one warm round."""
-    crops = np.random.default_rng(seed).integers(0, 256, (batch, 112, 112, 3), np.uint8)
-    calls = max(1, -(-CALLS // batch))
-    times = np.empty((rounds + 1, len(sessions)))
-    for number in range(rounds + 1):
-        for place, session in enumerate(sessions.values()):
-            times[number, place] = _seconds(session, crops, calls) / (calls * batch)
-        progress(1)
-    warm = times[1:]
+    """Time every one on the same random crops, `batch` a call; ``progress`` counts the turns, a warm round included."""
+    crops = np.random.default_rng(0).integers(0, 256, (batch, 112, 112, 3), np.uint8)
+
+    def contender(session: Runs) -> Callable[[], int]:
+        return lambda: len(session.run(crops))
+
+    speeds = contest(
+        {name: contender(session) for name, session in sessions.items()}, rounds, say=lambda _turn: progress(1)
+    )
+    first = next(iter(sessions))
+    ratios = {name: speeds.ratio(name, first) for name in sessions}
     return [
-        Speed(name, batch, 1000 * float(np.median(warm[:, place])), _middle(warm[:, 0] / warm[:, place]))
-        for place, name in enumerate(sessions)
+        Speed(name, batch, 1000 / speeds.of(name).median, Interval(ratio.median, ratio.low, ratio.high))
+        for name, ratio in ratios.items()
     ]
-
-
-def _seconds(session: Runs, crops: Pixels, calls: int) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        session.run(crops)
-    return time.perf_counter() - start
-
-
-def _middle(ratios: NDArray[np.float64]) -> Interval:
-    low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
-    return Interval(float(middle), float(low), float(high))

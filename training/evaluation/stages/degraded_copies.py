@@ -145,6 +145,11 @@ WAYS: Mapping[str, Way] = MappingProxyType(
 )
 
 
+def png(pixels: Pixels) -> bytes:
+    """Encode (H, W, 3) uint8 RGB without further loss."""
+    return cv2.imencode(".png", pixels[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes()
+
+
 def degradations() -> list[Degradation]:
     """Return every way at every strength."""
     return [Degradation(name, strength) for name, way in WAYS.items() for strength in way.strengths]

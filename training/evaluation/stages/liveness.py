@@ -20,15 +20,15 @@ import numpy as np
 from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
 from app.errors import LikenessError, NoFace
 from app.face.detect import open_detector
-from app.face.formats import Limits
 from app.face.liveness import Scorer
 from app.inference.manifest import ErrorRate, LivenessCalibration, LivenessPoint, Manifest, liveness_digest
-from app.inference.package import Package, find_packages, select
+from app.inference.package import Package
 from app.inference.session import Device, open_liveness
+from app.measuring.stages import LIMITS
 from app.pipeline import Pipeline, choose_face
-from training.evaluation import bootstrap
+from training.evaluation import bootstrap, metrics
 from training.evaluation.photos import ENDINGS
-from training.evaluation.service import DETECTOR, MIB
+from training.packages import DETECTOR, find_package
 
 RATES = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 """Error rates that points are measured at, those for which there are recordings enough."""
@@ -106,10 +106,10 @@ class Judge:
 @contextmanager
 def open_judge(packages: Sequence[Package], models: Path, cache: Path, device: Device) -> Iterator[Judge]:
     """Load liveness packages and the detector of ``models``; all are closed at the end."""
-    detector = open_detector(select(find_packages(models), DETECTOR), cache)
+    detector = open_detector(find_package(DETECTOR, models), cache)
     scorer = Scorer([(package, open_liveness(package, cache, device)) for package in packages])
     try:
-        yield Judge(Pipeline(detector, Limits(max_bytes=64 * MIB)), scorer)
+        yield Judge(Pipeline(detector, LIMITS), scorer)
     finally:
         scorer.close()
         detector.close()
@@ -212,15 +212,9 @@ def _by_apcer(attacks: Mapping[str, Sample]) -> Iterator[float]:
     """Yield the lowest threshold for each rate at which no kind of attack passes more often."""
     for rate in RATES:
         if all(rate * len(sample.scores) >= 1 for sample in attacks.values()):
-            passed = max(_refusing(sample.scores, rate) for sample in attacks.values())
+            passed = max(metrics.threshold_at_fmr(sample.scores, rate) for sample in attacks.values())
             if passed <= 1:  # else live faces cannot reach it either
                 yield passed
-
-
-def _refusing(scores: Floats, rate: float) -> float:
-    """Return the lowest threshold that at most ``rate`` of the scores reach."""
-    allowed = math.floor(rate * len(scores) + 1e-9)
-    return float(np.nextafter(np.sort(scores)[::-1][allowed], np.inf))
 
 
 def _by_bpcer(live: Sample) -> Iterator[float]:

@@ -16,6 +16,7 @@ from app.calibration.intervals import Bools, Floats, Interval, people_weights, p
 from app.face.liveness import Scorer, cut_face
 from app.pipeline import Pipeline, choose_face
 from app.types import Box, Pixels
+from training.evaluation.stages.degraded_copies import png
 
 JITTER = 0.1
 """By how much a box is made larger or smaller and moved along each axis, at most, in its own sides."""
@@ -67,12 +68,8 @@ def study_face(name: str, pixels: Pixels, pipeline: Pipeline, scorer: Scorer, se
 
 
 def _face_box(pixels: Pixels, pipeline: Pipeline) -> Box | None:
-    photo = pipeline.detect(_png(pixels))
+    photo = pipeline.detect(png(pixels))
     return photo.faces[choose_face(photo).index].detection.box if photo.faces else None
-
-
-def _png(pixels: Pixels) -> bytes:
-    return cv2.imencode(".png", pixels[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes()
 
 
 def jittered(box: Box, rng: np.random.Generator) -> Box:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
 
 from app.calibration.intervals import Floats
 from app.calibration.pairs import AllPairs
@@ -17,7 +15,7 @@ from training.evaluation import metrics
 from training.evaluation.metrics import Discard
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates
-from training.evaluation.stages.degraded_copies import Degradation
+from training.evaluation.stages.degraded_copies import Degradation, png
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 """Shares of mated pairs dropped, worst quality first."""
@@ -91,7 +89,7 @@ def degraded_copies(
     for i, name in enumerate(sample):
         worse = degradation.apply(read(name), np.random.default_rng((seed, i)))
         try:
-            vector, quality = embed(_png(worse))
+            vector, quality = embed(png(worse))
         except LikenessError:
             continue
         qualities.append(quality)
@@ -124,10 +122,3 @@ def _rows_by_person(originals: Templates) -> dict[str, list[int]]:
         if originals.found[row]:
             rows.setdefault(person_of(name), []).append(row)
     return rows
-
-
-def _png(pixels: Pixels) -> bytes:
-    """Encode without further loss, whatever the degradation was."""
-    data = io.BytesIO()
-    Image.fromarray(pixels).save(data, "PNG", compress_level=1)
-    return data.getvalue()

@@ -1,0 +1,99 @@
+"""Download a model's file: resumed where a connection is cut, bounded, and checked by its SHA-256."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from app.errors import Unusable
+from app.files import sha256_of
+from app.inference.manifest import Licence, UrlSource
+from app.inference.package import Package, locate, source_path
+
+ATTEMPTS = 5
+"""Connections until a download that makes no end is given up; what arrived is kept for the next call."""
+TIMEOUT_S = 30.0
+
+
+def check_licence(name: str, licence: Licence, *, accept_non_commercial: bool) -> None:
+    """Raise Unusable ``licence_not_accepted`` for a non-commercial licence that was not accepted."""
+    if licence.non_commercial and not accept_non_commercial:
+        message = (
+            f"{name} is licensed for non-commercial use only ({licence.name} {licence.url}). "
+            "If that is your use, say so: --accept-non-commercial"
+        )
+        raise Unusable(message, code="licence_not_accepted", package=name, licence=licence.name)
+
+
+def pull(package: Package, cache_dir: Path, *, accept_non_commercial: bool = False) -> Path:
+    """Download the model file of a package that names a URL, unless it is there already; others are only located.
+
+    Raises Unusable with the codes of `check_licence`, `download` and `locate`.
+    """
+    source, sha256 = package.manifest.source, package.manifest.sha256
+    if not isinstance(source, UrlSource):
+        return locate(package, cache_dir)
+    check_licence(package.id, package.manifest.licence, accept_non_commercial=accept_non_commercial)
+    path = source_path(package, cache_dir)
+    if path.is_file() and sha256_of(path) != sha256:
+        path.unlink()
+    download(package.id, source.url, path, source.max_bytes, sha256)
+    return path
+
+
+def download(name: str, url: str, path: Path, max_bytes: int, sha256: str | None) -> None:
+    """Download the file of ``name`` to ``path`` unless it is there, and check its hash if one is given.
+
+    Raises Unusable: package_download_failed (what arrived is kept), package_too_large and package_hash_mismatch
+    (nothing is).
+    """
+    import httpx  # noqa: PLC0415 - only downloads need it
+
+    part = path.with_suffix(".part")
+    problem: Exception | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # two downloads would write to one part
+            for _ in range(0 if path.is_file() else ATTEMPTS):
+                try:
+                    _receive(name, url, part, max_bytes)
+                    part.replace(path)
+                    break
+                except httpx.TransportError as error:
+                    problem = error
+        finally:
+            os.close(folder)
+    except (httpx.HTTPError, OSError) as error:
+        problem = error
+    if not path.is_file():
+        message = f"Could not fetch {name} from {url}: {problem}. What arrived is kept; try again."
+        raise Unusable(message, code="package_download_failed", package=name, url=url) from problem
+    if sha256 is not None and (found := sha256_of(path)) != sha256:
+        path.unlink()
+        message = f"{url} did not send the file of {name}: SHA-256 {found}, not {sha256}."
+        raise Unusable(message, code="package_hash_mismatch", package=name, expected=sha256, found=found)
+
+
+def _receive(name: str, url: str, part: Path, max_bytes: int) -> None:
+    """Append what is missing; start anew where the server sends the whole file."""
+    import httpx  # noqa: PLC0415 - only downloads need it
+
+    have = part.stat().st_size if part.is_file() else 0
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    with httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S) as response:
+        if have and response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return  # the part is the whole file; its hash decides
+        response.raise_for_status()
+        resumed = response.status_code == httpx.codes.PARTIAL_CONTENT
+        received = have if resumed else 0
+        with part.open("ab" if resumed else "wb") as file:
+            for chunk in response.iter_bytes():
+                received += len(chunk)
+                if received > max_bytes:
+                    part.unlink()
+                    message = f"{url} sends more than the {max_bytes} bytes that {name} may have."
+                    raise Unusable(message, code="package_too_large", package=name, max_bytes=max_bytes)
+                file.write(chunk)

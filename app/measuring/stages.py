@@ -1,0 +1,82 @@
+"""The service's own stages for measuring: the same code that answers requests, without HTTP or SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import InvalidImage, NoFace
+from app.face.detect import open_detector
+from app.face.formats import Limits
+from app.face.image import decode
+from app.inference.embedder import Embedder
+from app.inference.manifest import CROP_SIDE
+from app.inference.package import Package
+from app.inference.session import Device, EmbedderSession, open_embedder
+from app.pipeline import Pipeline, choose_face
+from app.types import Pixels, Vector
+
+LIMITS = Limits(max_bytes=64 * 1024 * 1024)
+"""Of photos that lie here and come from nobody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A pipeline and an embedder, as the service has them. Safe to share between threads."""
+
+    pipeline: Pipeline
+    embedder: Embedder
+    session: EmbedderSession
+
+    def embed_photo(self, data: bytes) -> tuple[Vector, float]:
+        """Return unit vector and quality of the face that a photo is about. Raises NoFace, and what decoding raises."""
+        found = self.pipeline.detect(data)
+        if not found.faces:
+            raise NoFace("The photo shows no face.")
+        face = found.faces[choose_face(found).index]
+        return self.embed_pixels(face.crop), face.quality.score
+
+    def embed_crop(self, data: bytes) -> tuple[Vector, float]:
+        """Return the unit vector of an image that is already an aligned crop; its unknown quality counts as 100."""
+        return self.embed_pixels(aligned_crop(data)), 100.0
+
+    def embed_pixels(self, crop: Pixels) -> Vector:
+        """Return the unit vector of one (112, 112, 3) uint8 RGB aligned crop."""
+        [template], _ = self.embedder.embed([crop])
+        return template.vector
+
+
+def pixels_of(data: bytes) -> Pixels:
+    """Return the whole photo, (H, W, 3) uint8 RGB, upright."""
+    return decode(data, LIMITS).pixels
+
+
+def aligned_crop(data: bytes) -> Pixels:
+    """Return the pixels of an aligned crop, (112, 112, 3). Raises InvalidImage for any other size."""
+    pixels = pixels_of(data)
+    if pixels.shape != (CROP_SIDE, CROP_SIDE, 3):
+        found = f"{pixels.shape[1]}×{pixels.shape[0]}"
+        raise InvalidImage(f"An aligned crop has {CROP_SIDE}×{CROP_SIDE} pixels; this one has {found}.")
+    return pixels
+
+
+@contextmanager
+def open_stages(
+    package: Package,
+    detector: Package,
+    cache: Path,
+    device: Device = "cpu",
+    *,
+    workers: int | None = None,
+    flip: bool = False,
+) -> Iterator[Stages]:
+    """Open a package and a detector, which are closed at the end. Raises Unusable as `open_embedder` does."""
+    session = open_embedder(package, cache, device)
+    found = open_detector(detector, cache)
+    try:
+        with Embedder(session, workers=workers, flip=flip) as embedder:
+            yield Stages(Pipeline(found, LIMITS), embedder, session)
+    finally:
+        found.close()
