@@ -102,19 +102,20 @@ ARCHIVE_FIELDS: Mapping[str, Mapping[str, str]] = {
 def main() -> None:
     """Write every page into docs/reference, or into the folder named on the command line."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    for name, text in pages().items():
+    with _server() as client:
+        written = pages(client)
+    for name, text in written.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(MADE + text.rstrip("\n") + "\n", encoding="utf-8")
         sys.stdout.write(f"{path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path}\n")
 
 
-def pages() -> dict[str, str]:
-    """Return the text of every generated page by its path below docs/reference."""
-    with _server() as client:
-        document = client.get("/openapi.json").raise_for_status().json()
-        archive = _export(client)
-        metrics = client.get("/metrics").raise_for_status().text
+def pages(client: httpx.Client) -> dict[str, str]:
+    """Return the text of every generated page by its path below docs/reference. The client makes a gallery `crew`."""
+    document = client.get("/openapi.json").raise_for_status().json()
+    archive = _export(client)
+    metrics = client.get("/metrics").raise_for_status().text
     return {
         **rest_pages(document),
         "settings.md": settings_page(),

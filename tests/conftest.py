@@ -119,6 +119,13 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer
         yield server
 
 
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server process that the tests share: each makes galleries of its own, and none changes what all of them see."""
+    with serving(tmp_path_factory.mktemp("shared") / "data", {"FAILED_KEYS": "100000/s"}) as server:
+        yield server
+
+
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A real browser whose camera shows docs/samples/both.jpg and, where this machine has them, two strangers."""

@@ -187,17 +187,17 @@ def test_wrong_codes_count_as_wrong_keys_of_the_address(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- from the command line
 
 
-def test_the_command_prints_a_new_link_each_time(live_server: LiveServer) -> None:
-    links = [likeness(live_server.data_dir, "keys", "link").stdout.strip() for _ in range(2)]
+def test_the_command_prints_a_new_link_each_time(shared_server: LiveServer) -> None:
+    links = [likeness(shared_server.data_dir, "keys", "link").stdout.strip() for _ in range(2)]
     assert links[0] != links[1]
     for link in links:
         url, code = link.split("/#code=")
-        assert url == live_server.url
-        with live_server.client(headers={"x-api-key": code}) as client:
-            assert client.post("/v1/sign-in").raise_for_status().json()["secret"] == live_server.key
-    (row,) = likeness(live_server.data_dir, "keys", "link", "--json").rows
+        assert url == shared_server.url
+        with shared_server.client(headers={"x-api-key": code}) as client:
+            assert client.post("/v1/sign-in").raise_for_status().json()["secret"] == shared_server.key
+    (row,) = likeness(shared_server.data_dir, "keys", "link", "--json").rows
     assert set(row) == {"link", "expires_at"}
-    assert not any(link.partition("=")[2] in live_server.log.read_text() for link in links)
+    assert not any(link.partition("=")[2] in shared_server.log.read_text() for link in links)
 
 
 def test_without_a_server_there_is_no_link(tmp_path: Path) -> None:

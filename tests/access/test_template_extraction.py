@@ -203,18 +203,18 @@ def test_below_the_floor_there_is_no_score(server: httpx.Client) -> None:
     assert (nearest["subject"], coarse(nearest["score"])) == ("Eileen", True)
 
 
-def test_rekognition_answers_coarse_scores(live_server: LiveServer) -> None:
+def test_rekognition_answers_coarse_scores(shared_server: LiveServer) -> None:
     pytest.importorskip("boto3", reason="the dev extra brings boto3")
     from tests.support import aws  # noqa: PLC0415 (which needs boto3)
 
     within: dict[str, Any] = {"CollectionId": "people"}
     image, found = {"Bytes": AGAIN}, dict[bool, list[float]]()
-    with Client(live_server.url, live_server.key) as own:
+    with Client(shared_server.url, shared_server.key) as own:
         own.create_gallery("people")
         for exact in (True, False):
             made = own.create_key(["recognize", "read", "enroll", *(["templates"] if exact else [])], aws=True)
             names = {"aws_access_key_id", "aws_secret_access_key"}
-            rekognition = aws.client(live_server.url, made.model_dump(include=names))
+            rekognition = aws.client(shared_server.url, made.model_dump(include=names))
             if exact:
                 one, other = (
                     rekognition.index_faces(**within, Image={"Bytes": photo})["FaceRecords"][0]["Face"]["FaceId"]

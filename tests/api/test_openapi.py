@@ -321,7 +321,7 @@ def inhabited(api: httpx.Client, document: dict[str, Any]) -> Inhabited:
 @pytest.fixture(scope="module")
 def each(full: bool) -> int:
     """Requests that are generated for each operation, in each way; the same every time."""
-    return 20 if full else 7
+    return 20 if full else 4
 
 
 def hold(api: httpx.Client, cases: SearchStrategy[Case], examples_each: int) -> None:

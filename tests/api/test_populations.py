@@ -14,6 +14,7 @@ from app.client import Client
 from tests.support.cards import models_with_a_card
 from tests.support.commands import run
 from tests.support.live import LiveServer
+from tests.support.ready import give_database, give_models
 from tests.support.service import AGAIN, COLLINS, SAMPLES, error_of, running
 
 PAIR = {"image1": COLLINS, "image2": AGAIN}
@@ -120,6 +121,8 @@ def test_commands_say_it(folder: Path, tmp_path: Path) -> None:
     assert models.is_dir()
     photos = [SAMPLES / name for name in ("collins.jpg", "collins_again.jpg")]
     data = tmp_path / "data"
+    give_models(data)
+    give_database(data)
     said = run(data, "verify", *photos, "--population", "children", models_dir=models)
     assert (said.returncode, "does not hold for children" in said.stderr) == (0, True), said.stderr
     made = run(data, "galleries", "create", "school", "--population", "children", "--json", models_dir=models)
@@ -136,8 +139,8 @@ def test_commands_say_it(folder: Path, tmp_path: Path) -> None:
     assert run(data, "models", "show", "nobody", models_dir=models).returncode == 4
 
 
-def test_the_client_declares_it(live_server: LiveServer) -> None:
-    with Client(live_server.url, live_server.key) as client:
+def test_the_client_declares_it(shared_server: LiveServer) -> None:
+    with Client(shared_server.url, shared_server.key) as client:
         assert client.create_gallery("declared", population=["children"]).population == ["children"]
         assert client.update_gallery("declared", {"population": []}).population == []
         client.delete_gallery("declared")

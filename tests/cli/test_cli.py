@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,15 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_commands_find_the_server_that_runs_on_the_data_folder(live_server: LiveServer, people: Path) -> None:
-    folder = live_server.data_dir
-    enrolled = likeness(folder, "enroll", "crew", "--people", people, "--create", "--json")
+def test_commands_find_the_server_that_runs_on_the_data_folder(shared_server: LiveServer, people: Path) -> None:
+    folder, crew = shared_server.data_dir, f"crew-{uuid.uuid4().hex}"
+    enrolled = likeness(folder, "enroll", crew, "--people", people, "--create", "--json")
     assert enrolled.returncode == 3, "one photo is broken, so a script must learn that not all went well"
     assert {row["subject"]: len(row["enrolled"]) for row in enrolled.rows} == {"eileen": 2, "grâce ⚓": 1}
     assert "broken.jpg" in enrolled.stderr
     assert "invalid_image" in enrolled.stderr
 
-    identified = likeness(folder, "identify", "crew", BOTH, "--json")
+    identified = likeness(folder, "identify", crew, BOTH, "--json")
     assert identified.returncode == 0
     (answer,) = identified.rows
     assert {(face["decision"], face["candidates"][0]["subject"]) for face in answer["faces"]} == {
@@ -61,18 +62,18 @@ def test_commands_find_the_server_that_runs_on_the_data_folder(live_server: Live
     }
 
     assert likeness(folder, "galleries", "check").returncode == 0
-    assert likeness(folder, "galleries", "list", "--json").stdout.startswith('{"id": "crew"')
-    assert likeness(folder, "galleries", "create", "crew").returncode == 4, "it is there already"
-    assert likeness(folder, "galleries", "delete", "crew", "--yes").returncode == 0
+    assert likeness(folder, "galleries", "list", "--json").stdout.count(f'{{"id": "{crew}"') == 1
+    assert likeness(folder, "galleries", "create", crew).returncode == 4, "it is there already"
+    assert likeness(folder, "galleries", "delete", crew, "--yes").returncode == 0
 
 
-def test_a_server_elsewhere_needs_its_key(live_server: LiveServer, tmp_path: Path) -> None:
-    asked = ("verify", COLLINS, AGAIN, "--server", live_server.url)
+def test_a_server_elsewhere_needs_its_key(shared_server: LiveServer, tmp_path: Path) -> None:
+    asked = ("verify", COLLINS, AGAIN, "--server", shared_server.url)
     refused = likeness(tmp_path, *asked)
     assert refused.returncode == 4
     assert "missing_key" in refused.stderr
-    assert likeness(tmp_path, *asked, "--key", live_server.key).returncode == 0
-    assert likeness(tmp_path, *asked, KEY=live_server.key).returncode == 0
+    assert likeness(tmp_path, *asked, "--key", shared_server.key).returncode == 0
+    assert likeness(tmp_path, *asked, KEY=shared_server.key).returncode == 0
     unreachable = likeness(tmp_path, "verify", COLLINS, AGAIN, "--server", "http://127.0.0.1:9")
     assert unreachable.returncode == 4
     assert "unreachable" in unreachable.stderr

@@ -50,10 +50,10 @@ HEAVY = {"cv2", "faiss", "fastapi", "numpy", "onnx", "onnxruntime", "sqlalchemy"
 
 
 @pytest.fixture
-def gallery(live_server: LiveServer) -> str:
+def gallery(shared_server: LiveServer) -> str:
     """A gallery with one person, `ada`, and one face."""
     name = f"staff-{uuid.uuid4().hex}"
-    done = likeness(live_server.data_dir, "enroll", name, "ada", COLLINS, "--create")
+    done = likeness(shared_server.data_dir, "enroll", name, "ada", COLLINS, "--create")
     assert done.returncode == 0, done.stderr
     return name
 
@@ -88,13 +88,14 @@ class TestWithoutADataFolder:
 
 
 class TestStatus:
-    def test_of_a_server(self, live_server: LiveServer, gallery: str) -> None:
-        done = likeness(live_server.data_dir, "status")
+    def test_of_a_server(self, shared_server: LiveServer, gallery: str) -> None:
+        done = likeness(shared_server.data_dir, "status")
         assert done.returncode == 0
-        for wanted in (live_server.url, str(live_server.data_dir), "sface@", f"{gallery} (1 people, 1 faces)", "ok"):
+        ours = (shared_server.url, str(shared_server.data_dir), f"{gallery} (1 people, 1 faces)")
+        for wanted in (*ours, "sface@", "ok"):
             assert wanted in done.stdout
-        (told,) = likeness(live_server.data_dir, "status", "--json").rows
-        assert (told["health"], told["server"]) == ("ok", live_server.url)
+        (told,) = likeness(shared_server.data_dir, "status", "--json").rows
+        assert (told["health"], told["server"]) == ("ok", shared_server.url)
 
     def test_of_a_data_folder_without_a_server(self, tmp_path: Path) -> None:
         folder = tmp_path / "data"
@@ -114,8 +115,8 @@ class TestStatus:
 
 
 class TestPeopleAndFaces:
-    def test_people_are_listed_shown_renamed_and_deleted(self, live_server: LiveServer, gallery: str) -> None:
-        folder = live_server.data_dir
+    def test_people_are_listed_shown_renamed_and_deleted(self, shared_server: LiveServer, gallery: str) -> None:
+        folder = shared_server.data_dir
         assert [row["id"] for row in likeness(folder, "people", "list", gallery, "--json").rows] == ["ada"]
         assert "Ada Lovelace" in likeness(folder, "people", "rename", gallery, "ada", "Ada Lovelace").stdout
         assert "Ada Lovelace" in likeness(folder, "people", "list", gallery, "--search", "lovelace").stdout
@@ -126,8 +127,8 @@ class TestPeopleAndFaces:
         assert likeness(folder, "people", "delete", gallery, "ada", "--yes").stdout == "ada: deleted\n"
         assert likeness(folder, "people", "show", gallery, "ada").returncode == 5
 
-    def test_two_people_are_merged(self, live_server: LiveServer, gallery: str) -> None:
-        folder = live_server.data_dir
+    def test_two_people_are_merged(self, shared_server: LiveServer, gallery: str) -> None:
+        folder = shared_server.data_dir
         assert likeness(folder, "enroll", gallery, "grace", HOPPER).returncode == 0
         assert likeness(folder, "people", "merge", gallery, "grace", "nobody", "--yes").returncode == 5
         assert likeness(folder, "people", "merge", gallery, "grace", "grace", "--yes").returncode == 2
@@ -136,8 +137,8 @@ class TestPeopleAndFaces:
         assert len(likeness(folder, "faces", "list", gallery, "ada", "--json").rows) == 2
         assert likeness(folder, "people", "show", gallery, "grace").returncode == 5
 
-    def test_corrections_are_added_listed_and_deleted(self, gallery: str, live_server: LiveServer) -> None:
-        folder = live_server.data_dir
+    def test_corrections_are_added_listed_and_deleted(self, gallery: str, shared_server: LiveServer) -> None:
+        folder = shared_server.data_dir
         made = likeness(folder, "corrections", "add", gallery, "ada", HOPPER, "--json")
         assert made.returncode == 0, made.stderr
         one = json.loads(made.stdout)["id"]
@@ -148,8 +149,8 @@ class TestPeopleAndFaces:
         assert likeness(folder, "corrections", "delete", gallery, "ada", one).returncode == 5
         assert likeness(folder, "corrections", "list", gallery, "ada", "--json").stdout == ""
 
-    def test_faces_are_listed_moved_and_deleted(self, live_server: LiveServer, gallery: str) -> None:
-        folder = live_server.data_dir
+    def test_faces_are_listed_moved_and_deleted(self, shared_server: LiveServer, gallery: str) -> None:
+        folder = shared_server.data_dir
         assert likeness(folder, "enroll", gallery, "grace", HOPPER).returncode == 0
         (face,) = likeness(folder, "faces", "list", gallery, "ada", "--json").rows
         assert likeness(folder, "faces", "move", gallery, "ada", face["face_id"], "grace").returncode == 0
@@ -164,10 +165,10 @@ class TestErrors:
         "words", [("people", "list"), ("galleries", "check"), ("identify",), ("export",), ("reembed", "show")]
     )
     def test_a_missing_gallery_has_an_exit_code_of_its_own(
-        self, live_server: LiveServer, words: tuple[str, ...], tmp_path: Path
+        self, shared_server: LiveServer, words: tuple[str, ...], tmp_path: Path
     ) -> None:
         rest = {"identify": [COLLINS], "export": [tmp_path / "archive"]}.get(words[0], [])
-        done = likeness(live_server.data_dir, *words, "nope", *rest)
+        done = likeness(shared_server.data_dir, *words, "nope", *rest)
         assert (done.returncode, "gallery_not_found" in done.stderr) == (5, True), done.stderr
 
     @pytest.mark.parametrize(
@@ -186,11 +187,11 @@ class TestErrors:
         ],
     )
     def test_a_wrong_value_names_its_option(
-        self, live_server: LiveServer, words: tuple[object, ...], option: str
+        self, shared_server: LiveServer, words: tuple[object, ...], option: str
     ) -> None:
-        plain = likeness(live_server.data_dir, *words)
+        plain = likeness(shared_server.data_dir, *words)
         assert (plain.returncode, option in plain.stderr) == (2, True), plain.stderr
-        done = likeness(live_server.data_dir, *words, "--json")
+        done = likeness(shared_server.data_dir, *words, "--json")
         error = json.loads(done.stderr)["error"]
         assert (done.returncode, done.stdout, option in error["message"]) == (2, "", True)
         assert "body." not in done.stderr
@@ -201,19 +202,19 @@ class TestErrors:
             assert (done.returncode, done.stdout) == (2, "")
             assert json.loads(done.stderr)["error"]["message"]
 
-    def test_a_missing_path_does_not_stop_the_others(self, live_server: LiveServer, gallery: str) -> None:
+    def test_a_missing_path_does_not_stop_the_others(self, shared_server: LiveServer, gallery: str) -> None:
         for words in (("detect",), ("identify", gallery), ("enroll", gallery, "eileen")):
-            done = likeness(live_server.data_dir, *words, "nowhere.jpg", COLLINS)
+            done = likeness(shared_server.data_dir, *words, "nowhere.jpg", COLLINS)
             assert done.returncode == 3
             assert "nowhere.jpg: no such file or folder" in done.stderr
             assert done.stdout
-        assert likeness(live_server.data_dir, "detect", "nowhere.jpg", "neither.jpg").returncode == 2
+        assert likeness(shared_server.data_dir, "detect", "nowhere.jpg", "neither.jpg").returncode == 2
 
-    def test_an_import_prints_what_was_refused(self, live_server: LiveServer, gallery: str, tmp_path: Path) -> None:
+    def test_an_import_prints_what_was_refused(self, shared_server: LiveServer, gallery: str, tmp_path: Path) -> None:
         (tmp_path / "people" / "bob").mkdir(parents=True)
         for number in range(12):
             (tmp_path / "people" / "bob" / f"{number:02}.jpg").write_bytes(b"no photo")
-        done = likeness(live_server.data_dir, "import", gallery, tmp_path / "people")
+        done = likeness(shared_server.data_dir, "import", gallery, tmp_path / "people")
         assert done.returncode == 3
         assert done.stderr.count("unsupported_image") == 10
         assert "and 2 more: likeness jobs report" in done.stderr
@@ -275,9 +276,9 @@ class TestHelp:
         found = imported("import app.cli; sys.argv = ['likeness', '-h']; app.cli.main()", environment(tmp_path))
         assert found & (HEAVY | {"httpx", "pydantic"}) == set()
 
-    def test_a_command_for_a_server_imports_only_the_client(self, live_server: LiveServer) -> None:
+    def test_a_command_for_a_server_imports_only_the_client(self, shared_server: LiveServer) -> None:
         script = "import app.cli; sys.argv = ['likeness', 'galleries', 'list', '--json']; app.cli.main()"
-        assert imported(script, environment(live_server.data_dir)) & HEAVY == set()
+        assert imported(script, environment(shared_server.data_dir)) & HEAVY == set()
 
     def test_every_command_has_help_and_examples_that_parse(self) -> None:
         for name, command in cli.every_command():
@@ -296,9 +297,10 @@ class TestHelp:
         with pytest.raises(KeyError):
             cli.load("frobnicate")
 
-    def test_both_words_for_keys_work_and_one_is_shown(self, live_server: LiveServer) -> None:
-        assert likeness(live_server.data_dir, "key").stdout == likeness(live_server.data_dir, "keys", "admin").stdout
-        shown = likeness(live_server.data_dir, "--help").stdout
+    def test_both_words_for_keys_work_and_one_is_shown(self, shared_server: LiveServer) -> None:
+        folder = shared_server.data_dir
+        assert likeness(folder, "key").stdout == likeness(folder, "keys", "admin").stdout
+        shown = likeness(folder, "--help").stdout
         assert " keys " in shown
         assert " key " not in shown
 
@@ -315,9 +317,9 @@ def completed(data: Path, line: str) -> list[str]:
 
 
 class TestCompletion:
-    def test_of_galleries_models_and_scopes(self, live_server: LiveServer, gallery: str, tmp_path: Path) -> None:
-        assert gallery in completed(live_server.data_dir, f"likeness galleries check {gallery[:12]}")
-        assert completed(live_server.data_dir, "likeness keys create --scope re") == ["read", "recognize"]
-        assert "sface@2021dec_int8bq" in completed(live_server.data_dir, "likeness models pull sf")
+    def test_of_galleries_models_and_scopes(self, shared_server: LiveServer, gallery: str, tmp_path: Path) -> None:
+        assert gallery in completed(shared_server.data_dir, f"likeness galleries check {gallery[:12]}")
+        assert completed(shared_server.data_dir, "likeness keys create --scope re") == ["read", "recognize"]
+        assert "sface@2021dec_int8bq" in completed(shared_server.data_dir, "likeness models pull sf")
         assert completed(tmp_path / "data", "likeness galleries check ") == []
         assert list(tmp_path.iterdir()) == [], "completion creates nothing"

@@ -35,6 +35,7 @@ from tests.support.certificates import make_certificate
 from tests.support.commands import run
 from tests.support.live import LiveServer
 from tests.support.milvus import milvus_server, need_milvus
+from tests.support.ready import give_database
 
 
 def examined(data_dir: Path, *only: str, **settings: Any) -> dict[str, list[Finding]]:
@@ -55,7 +56,7 @@ def data(tmp_path: Path) -> Path:
     """A data folder as a start leaves it."""
     folder = tmp_path / "data"
     admin_key(folder)
-    Database(f"sqlite:///{folder / 'likeness.db'}").close()
+    give_database(folder)
     return folder
 
 
@@ -283,13 +284,13 @@ def test_an_address_that_is_none_of_ours_is_found(data: Path) -> None:
     assert "LIKENESS_HOST" in failed(examined(data, "port", host="192.0.2.1"))["port"].remedy
 
 
-def test_a_server_that_runs_here_is_no_fault(live_server: LiveServer) -> None:
-    done = run(live_server.data_dir, "doctor", "--json")
+def test_a_server_that_runs_here_is_no_fault(shared_server: LiveServer) -> None:
+    done = run(shared_server.data_dir, "doctor", "--json")
     found = {line["check"]: line for line in done.rows}
-    assert live_server.url in found["port"]["found"]
+    assert shared_server.url in found["port"]["found"]
     assert "as prepared" in found["device"]["found"]
     assert {line["verdict"] for line in found.values()} <= {"ok", "warning"}
-    assert live_server.key not in done.stdout + done.stderr
+    assert shared_server.key not in done.stdout + done.stderr
 
 
 def test_the_command_says_what_to_do_and_exits_with_1(tmp_path: Path, port: int) -> None:

@@ -49,12 +49,12 @@ def subjects(server: LiveServer, gallery: str) -> dict[str, int]:
     return {one["id"]: one["face_count"] for one in listed}
 
 
-def test_photos_are_enrolled_and_what_is_not_is_said(live_server: LiveServer, dump: Path, tmp_path: Path) -> None:
+def test_photos_are_enrolled_and_what_is_not_is_said(shared_server: LiveServer, dump: Path, tmp_path: Path) -> None:
     gallery, report = f"lab-{uuid.uuid4().hex}", tmp_path / "report.jsonl"
     # A tab is a control character, which no id here may hold.
     text = dump.read_bytes().replace(b"Eileen\\tCollins", b"Eileen Collins")
     dump.write_bytes(text)
-    code, said, errors = imported(live_server, dump, gallery, "--service", LAB, "--report", report)
+    code, said, errors = imported(shared_server, dump, gallery, "--service", LAB, "--report", report)
     assert said == {
         "service": LAB,
         "enrolled": 2,
@@ -64,25 +64,25 @@ def test_photos_are_enrolled_and_what_is_not_is_said(live_server: LiveServer, du
     }
     assert code == 3, "a photo was refused, which a script must learn"
     assert "10000000-0000-0000-0000-000000000003" in errors
-    assert subjects(live_server, gallery) == {"Eileen Collins": 1, GRACE: 1}
+    assert subjects(shared_server, gallery) == {"Eileen Collins": 1, GRACE: 1}
     lines = [json.loads(line) for line in report.read_text().splitlines()]
     assert [(line["subject"], line["outcome"]) for line in lines] == [
         ("Eileen Collins", "enrolled"),
         (GRACE, "enrolled"),
         (GRACE, "unsupported_image"),
     ]
-    _, again, _ = imported(live_server, dump, gallery, "--service", LAB, "--report", report)
+    _, again, _ = imported(shared_server, dump, gallery, "--service", LAB, "--report", report)
     assert (again["enrolled"], again["enrolled_before"]) == (0, 2), "what the report has is not enrolled twice"
-    assert subjects(live_server, gallery) == {"Eileen Collins": 1, GRACE: 1}
+    assert subjects(shared_server, gallery) == {"Eileen Collins": 1, GRACE: 1}
 
 
-def test_a_gzipped_dump_and_a_service_of_several(live_server: LiveServer, dump: Path) -> None:
+def test_a_gzipped_dump_and_a_service_of_several(shared_server: LiveServer, dump: Path) -> None:
     packed = dump.with_suffix(".sql.gz")
     packed.write_bytes(gzip.compress(dump.read_bytes()))
     gallery = f"other-{uuid.uuid4().hex}"
-    code, said, _ = imported(live_server, packed, gallery, "--service", OTHER)
+    code, said, _ = imported(shared_server, packed, gallery, "--service", OTHER)
     assert (code, said["enrolled"], said["subjects_without_photo"]) == (0, 1, [])
-    assert subjects(live_server, gallery) == {"Of the other service": 1}
+    assert subjects(shared_server, gallery) == {"Of the other service": 1}
 
 
 def test_names_are_read_as_postgresql_escapes_them(dump: Path) -> None:
@@ -162,7 +162,7 @@ CREATE TABLE embedding (id uuid PRIMARY KEY, subject_id uuid REFERENCES subject 
 """The tables of CompreFace's migrations that hold its faces, and those they refer to."""
 
 
-def test_what_postgresql_itself_dumps(live_server: LiveServer, postgresql: Path, tmp_path: Path) -> None:
+def test_what_postgresql_itself_dumps(shared_server: LiveServer, postgresql: Path, tmp_path: Path) -> None:
     import psycopg  # noqa: PLC0415 - as in conftest
 
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_dump"))
@@ -188,9 +188,9 @@ def test_what_postgresql_itself_dumps(live_server: LiveServer, postgresql: Path,
     with path.open("wb") as file:
         subprocess.run([pg_dump, url], stdout=file, check=True, env=os.environ | {"PGUSER": "postgres"})
     gallery = f"real-{uuid.uuid4().hex}"
-    code, said, errors = imported(live_server, path, gallery)
+    code, said, errors = imported(shared_server, path, gallery)
     assert (code, said["enrolled"], said["service"]) == (0, 3, "faces"), errors
-    assert subjects(live_server, gallery) == {name: len(photos) for name, photos in names.items()}
+    assert subjects(shared_server, gallery) == {name: len(photos) for name, photos in names.items()}
     inserts = tmp_path / "inserts.sql"
     with inserts.open("wb") as file:
         subprocess.run([pg_dump, "--inserts", url], stdout=file, check=True)

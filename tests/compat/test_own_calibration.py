@@ -37,8 +37,8 @@ class Own:
 
 
 @pytest.fixture(scope="module")
-def api(live_server: LiveServer) -> Iterator[httpx.Client]:
-    with live_server.client() as client:
+def api(shared_server: LiveServer) -> Iterator[httpx.Client]:
+    with shared_server.client() as client:
         yield client
 
 
@@ -72,11 +72,11 @@ def test_compreface_recognizes_whom_the_gallerys_threshold_recognizes(api: httpx
     assert one["result"][0]["similarity"] == scores["near"]
 
 
-def test_rekognition_finds_whom_the_gallerys_threshold_finds(live_server: LiveServer, own: Own) -> None:
-    with live_server.client() as api:
+def test_rekognition_finds_whom_the_gallerys_threshold_finds(shared_server: LiveServer, own: Own) -> None:
+    with shared_server.client() as api:
         made = api.post("/v1/keys", json={"scopes": ["recognize", "read"], "aws": True}).raise_for_status().json()
     names = ("aws_access_key_id", "aws_secret_access_key")
-    client = aws.client(live_server.url, {name: made[name] for name in names})
+    client = aws.client(shared_server.url, {name: made[name] for name in names})
     for threshold in (50, 100 * SIMILARITY):  # the answer is as exact if the client asks for much less
         found = client.search_faces(
             CollectionId=own.gallery, FaceId=str(uuid.UUID(own.near)), FaceMatchThreshold=threshold, MaxFaces=10

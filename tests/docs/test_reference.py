@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from app.access.grants import Scope
 from app.api.problems import KINDS
 from app.config import PREFIX, Settings
 from tests.conftest import PROJECT
-from tests.support.live import LiveServer
+from tests.support.service import running
 from training.recipe import recipe_keys
 
 
@@ -32,15 +33,20 @@ def load(name: str) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def pages() -> dict[str, str]:
-    found: dict[str, str] = load("reference").pages()
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with running(tmp_path_factory.mktemp("reference") / "data") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def pages(api: httpx.Client) -> dict[str, str]:
+    found: dict[str, str] = load("reference").pages(api)
     return found
 
 
 @pytest.fixture(scope="module")
-def document(live_server: LiveServer) -> dict[str, Any]:
-    with live_server.client() as client:
-        found: dict[str, Any] = client.get("/openapi.json").raise_for_status().json()
+def document(api: httpx.Client) -> dict[str, Any]:
+    found: dict[str, Any] = api.get("/openapi.json").raise_for_status().json()
     return found
 
 
@@ -81,8 +87,8 @@ def test_every_command_is_shown(pages: dict[str, str]) -> None:
     assert not [name for name in found if f"## `likeness {name}`\n" not in pages["command-line.md"]]
 
 
-def test_every_metric_is_listed(pages: dict[str, str], live_server: LiveServer) -> None:
-    answer = httpx.get(f"{live_server.url}/metrics", headers={"x-api-key": live_server.key}).raise_for_status().text
+def test_every_metric_is_listed(pages: dict[str, str], api: httpx.Client) -> None:
+    answer = api.get("/metrics").raise_for_status().text
     names = {
         name for name in re.findall(r"^# TYPE (likeness_\w+)", answer, re.MULTILINE) if not name.endswith("_created")
     }

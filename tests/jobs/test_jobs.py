@@ -429,10 +429,10 @@ def test_killed_processes_do_nothing_twice_and_leave_nothing_out(
 # ---------------------------------------------------------------- over HTTP
 
 
-def test_jobs_over_http(live_server: LiveServer) -> None:
-    with live_server.client() as api:
+def test_jobs_over_http(shared_server: LiveServer) -> None:
+    with shared_server.client() as api:
         api.post("/v1/galleries", json={"id": "jobs"}).raise_for_status()
-        made = waiting_job(live_server.data_dir, "jobs")
+        made = waiting_job(shared_server.data_dir, "jobs")
         shown = api.get(f"/v1/jobs/{made.id}").raise_for_status().json()
         assert (shown["kind"], shown["gallery"], shown["state"]) == (NOBODYS, "jobs", "queued")
         assert [job["id"] for job in api.get("/v1/jobs?gallery=jobs&state=queued").json()["jobs"]] == [made.id]
@@ -442,11 +442,11 @@ def test_jobs_over_http(live_server: LiveServer) -> None:
             error_of(api.get(path), 404, "job_not_found")
 
 
-def test_a_report_as_lines_and_as_csv(live_server: LiveServer) -> None:
-    with live_server.client() as api:
+def test_a_report_as_lines_and_as_csv(shared_server: LiveServer) -> None:
+    with shared_server.client() as api:
         api.post("/v1/galleries", json={"id": "reports"}).raise_for_status()
-        made = waiting_job(live_server.data_dir, "reports")
-        store = Store(f"sqlite:///{live_server.data_dir / 'likeness.db'}")
+        made = waiting_job(shared_server.data_dir, "reports")
+        store = Store(f"sqlite:///{shared_server.data_dir / 'likeness.db'}")
         jobs = JobStore(store.database)
         claimed = jobs.claim("me", {NOBODYS}, LEASE)
         assert claimed is not None
@@ -477,11 +477,11 @@ def test_a_report_as_lines_and_as_csv(live_server: LiveServer) -> None:
         )
 
 
-def test_a_restricted_key_sees_the_jobs_of_its_galleries_alone(live_server: LiveServer) -> None:
-    with live_server.client() as api:
+def test_a_restricted_key_sees_the_jobs_of_its_galleries_alone(shared_server: LiveServer) -> None:
+    with shared_server.client() as api:
         for name in ("mine", "yours"):
             api.post("/v1/galleries", json={"id": name}).raise_for_status()
-        mine, yours, everybodys = (waiting_job(live_server.data_dir, name) for name in ("mine", "yours", None))
+        mine, yours, everybodys = (waiting_job(shared_server.data_dir, name) for name in ("mine", "yours", None))
         key = api.post("/v1/keys", json={"scopes": ["admin"], "galleries": ["mine"]}).json()["secret"]
         headers = {"x-api-key": key}
         assert [job["id"] for job in api.get("/v1/jobs", headers=headers).json()["jobs"]] == [mine.id]
@@ -496,11 +496,11 @@ def test_a_restricted_key_sees_the_jobs_of_its_galleries_alone(live_server: Live
         assert [entry["target"] for entry in entries] == [mine.id]
 
 
-def test_jobs_on_the_command_line(live_server: LiveServer, tmp_path: Path) -> None:
+def test_jobs_on_the_command_line(shared_server: LiveServer, tmp_path: Path) -> None:
     def likeness(*words: str) -> Done:
-        return run(tmp_path, "jobs", *words, "--server", live_server.url, "--key", live_server.key)
+        return run(tmp_path, "jobs", *words, "--server", shared_server.url, "--key", shared_server.key)
 
-    made = waiting_job(live_server.data_dir)
+    made = waiting_job(shared_server.data_dir)
     assert made.id in likeness("list", "--state", "queued").stdout
     assert likeness("show", made.id, "--json").rows[0]["state"] == "queued"
     assert "cancelled" in likeness("cancel", made.id).stdout

@@ -186,9 +186,9 @@ def test_the_kind_by_api(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_kind_by_client_and_command(live_server: LiveServer, tmp_path: Path) -> None:
-    at = ("--server", live_server.url, "--key", live_server.key)
-    with Client(live_server.url, live_server.key) as client:
+def test_the_kind_by_client_and_command(shared_server: LiveServer, tmp_path: Path) -> None:
+    at = ("--server", shared_server.url, "--key", shared_server.key)
+    with Client(shared_server.url, shared_server.key) as client:
         assert client.create_gallery("kinds", search="int8").search == "int8"
         assert client.update_gallery("kinds", {"search": "fp32"}).search == "fp32"
         with pytest.raises(ApiError) as caught:
@@ -203,7 +203,7 @@ def test_the_kind_by_client_and_command(live_server: LiveServer, tmp_path: Path)
         assert client.gallery("kinds 2").search == "int8"
 
     async def change() -> str:
-        async with AsyncClient(live_server.url, live_server.key) as later:
+        async with AsyncClient(shared_server.url, shared_server.key) as later:
             return (await later.update_gallery("kinds", {"search": "fp32"})).search
 
     assert asyncio.run(change()) == "fp32"

@@ -275,12 +275,12 @@ def test_the_keys_file_declares_the_key_that_prometheus_uses(tmp_path: Path) -> 
         assert client.post("/v1/detect", files={"image": COLLINS}).status_code == 403
 
 
-def test_health_is_what_readyz_says(live_server: LiveServer, tmp_path: Path, port: int) -> None:
+def test_health_is_what_readyz_says(shared_server: LiveServer, tmp_path: Path, port: int) -> None:
     def verdict(at: str) -> int:
         command = [sys.executable, "-IS", str(FOLDER / "healthy.py")]
         return subprocess.run(command, env=environment(tmp_path, PORT=at), capture_output=True, check=False).returncode
 
-    assert verdict(live_server.url.rpartition(":")[2]) == 0
+    assert verdict(shared_server.url.rpartition(":")[2]) == 0
     assert verdict(str(port)) == 1
 
 

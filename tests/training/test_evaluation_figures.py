@@ -7,11 +7,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import binomtest
-from sklearn.metrics import roc_auc_score, roc_curve
 
 from app.calibration.intervals import allowed_errors, people_weights, wilson
 from app.calibration.pairs import HISTOGRAM_BINS, all_pairs
@@ -56,6 +55,8 @@ def test_a_higher_threshold_never_raises_fmr_nor_lowers_fnmr(mated: list[float],
 
 
 def test_roc_is_scikit_learns() -> None:
+    from sklearn.metrics import roc_auc_score, roc_curve  # noqa: PLC0415 - half a second that other tests don't need
+
     rng = np.random.default_rng(1)
     mated, nonmated = rng.normal(1, 1, 200).round(1), rng.normal(0, 1, 300).round(1)
     labels = np.r_[np.ones(200), np.zeros(300)]
@@ -123,7 +124,7 @@ def test_fold_accuracy_decides_each_fold_by_the_others() -> None:
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_is_scipys(counts: tuple[int, int]) -> None:
     ours = wilson(*counts)
-    theirs = binomtest(*counts).proportion_ci(method="wilson")
+    theirs = scipy.stats.binomtest(*counts).proportion_ci(method="wilson")
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
 
 

@@ -61,7 +61,7 @@ def test_the_gradient_is_the_derivative(name: str, hyper: dict[str, object]) -> 
         result: Tensor = torch.func.functional_call(loss, dict(zip(parameters, values, strict=True)), (at, LABELS))
         return result
 
-    assert torch.autograd.gradcheck(value, (x, *parameters.values()), eps=1e-7, atol=1e-4, rtol=1e-4)
+    assert torch.autograd.gradcheck(value, (x, *parameters.values()), eps=1e-7, atol=1e-4, rtol=1e-4, fast_mode=True)
 
 
 # --------------------------------------------------------------------------------------- degenerate batches
@@ -316,8 +316,8 @@ def test_a_loss_can_be_learned(name: str) -> None:
     loss = built(name)
     assert isinstance(loss, ClassLoss)
     x = (5 * torch.randn(6, D)).requires_grad_()
-    optimizer = torch.optim.Adam([x, *loss.parameters()], lr=0.05)
-    for _ in range(300):
+    optimizer = torch.optim.Adam([x, *loss.parameters()], lr=0.2)
+    for _ in range(60):
         optimizer.zero_grad()
         loss(x, LABELS).backward()
         optimizer.step()

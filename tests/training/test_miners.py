@@ -7,8 +7,8 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -169,7 +169,7 @@ def test_random_draws_every_negative_as_often() -> None:
     miner, x = miners.build("random"), torch.randn(6, 4)
     drawn = torch.cat([miner(x, labels).negative for _ in range(2000)])
     counts = torch.bincount(drawn, minlength=6)[2:]
-    assert stats.chisquare(counts.numpy()).pvalue > 1e-4
+    assert scipy.stats.chisquare(counts.numpy()).pvalue > 1e-4
 
 
 # ------------------------------------------------------------------------------------ distance weighting
@@ -198,7 +198,10 @@ def test_draws_follow_the_weights_of_the_formula(dim: int) -> None:
     assert (counts[expected == 0] == 0).all()
     often = expected * draws > 5
     assert often.sum() >= 5
-    assert stats.chisquare(counts[often], expected[often] / expected[often].sum() * counts[often].sum()).pvalue > 1e-4
+    assert (
+        scipy.stats.chisquare(counts[often], expected[often] / expected[often].sum() * counts[often].sum()).pvalue
+        > 1e-4
+    )
 
 
 def test_the_density_is_that_of_random_directions() -> None:
@@ -230,7 +233,7 @@ def test_on_a_uniform_sphere_sampled_distances_are_uniform(dim: int) -> None:
             drawn.append(pairwise(x)[anchor, negative])
         distance = torch.cat(drawn).numpy()
         distance = distance[(distance > 0.5) & (distance < 1.4)]
-        gaps[name] = stats.kstest(distance, stats.uniform(0.5, 0.9).cdf).statistic
+        gaps[name] = scipy.stats.kstest(distance, scipy.stats.uniform(0.5, 0.9).cdf).statistic
     assert gaps["distance_weighted"] < 0.05
     assert gaps["random"] > 0.15
 
@@ -256,7 +259,7 @@ def test_where_no_negative_is_near_the_fallback_decides() -> None:
     assert len(miners.build("distance_weighted", fallback="skip")(x, labels).anchor) == 0
     miner = miners.build("distance_weighted")
     drawn = torch.cat([miner(x, labels).negative[:2] for _ in range(500)])
-    assert stats.chisquare(torch.bincount(drawn, minlength=5)[2:].numpy()).pvalue > 1e-4
+    assert scipy.stats.chisquare(torch.bincount(drawn, minlength=5)[2:].numpy()).pvalue > 1e-4
 
 
 def test_a_row_with_one_choice_takes_it_whatever_its_weight() -> None:
