@@ -41,7 +41,7 @@ config.set_main_option("script_location", "app/db/migrations")
 config.set_main_option("path_separator", "os")
 with sa.create_engine(os.environ["LIKENESS_DATABASE_URL"]).begin() as connection:
     config.attributes["connection"] = connection
-    command.downgrade(config, "0001")
+    command.downgrade(config, "0012")
 """
 KILL = """
 import os, pathlib, signal
@@ -261,7 +261,7 @@ def upgrades_the_schema(trial: Trial) -> str:
     seconds = trial.until("it is ready", trial.ready)
     assert trial.known("collins_again.jpg") == {"eileen"}
     is_no_superuser(trial)
-    return f"a database of the first schema, the superuser's: ready {seconds:.1f} s after `up`, still knew everyone"
+    return f"a database of the first version, the superuser's: ready {seconds:.1f} s after `up`, still knew everyone"
 
 
 def scales_to_two(trial: Trial) -> str:

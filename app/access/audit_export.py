@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
+from sqlalchemy.engine import Connection
+
 from app.access.audit import DAY_S
 from app.access.audit_chain import LAST, Chain, Document, digest, read_checkpoint
-from app.access.audit_store import AuditEntry, AuditStore
+from app.access.audit_store import AuditEntry, AuditStore, read_after, read_rows
 from app.db.signing import Signer
 from app.errors import Conflict
 from app.timestamps import utc_text
@@ -41,12 +43,12 @@ class AuditExports:
         begun = Document() if checkpoint is None else read_checkpoint(checkpoint, self._signer)
         last: Document | None = begun.get("last")
         until = self._store.last_settled()
-        with self._store.moment() as read:
+        with self._store.database.read(one_moment=True) as connection:
             if last is not None:
-                self._check_same(last, read.entries([last["row"]]))
+                self._check_same(last, read_rows(connection, [last["row"]]))
             chain = Chain(begun["number"], digest(checkpoint.encode())) if checkpoint else Chain()
-            still_open = self._add_outcomes(chain, begun.get("open", []), read.entries)
-            entries = read.after(last["row"] if last else 0, until, ENTRIES_AT_ONCE)
+            still_open = self._add_outcomes(chain, begun.get("open", []), connection)
+            entries = read_after(connection, last["row"] if last else 0, until, ENTRIES_AT_ONCE)
         for entry in entries:
             chain.add("entry", asdict(entry))
         still_open += [entry.row for entry in entries if entry.status is None and entry.row is not None]
@@ -72,11 +74,9 @@ class AuditExports:
             )
             raise Conflict(message, code="audit_log_differs", row=last["row"])
 
-    def _add_outcomes(
-        self, chain: Chain, rows: list[int], entries: Callable[[list[int]], list[AuditEntry]]
-    ) -> list[int]:
+    def _add_outcomes(self, chain: Chain, rows: list[int], connection: Connection) -> list[int]:
         """Add what became of the open rows; return those that are still open."""
-        found = {entry.row: entry for entry in entries(rows)}
+        found = {entry.row: entry for entry in read_rows(connection, rows)}
         too_old = utc_text(self._clock() - OPEN_S)
         still_open: list[int] = []
         for row in rows:

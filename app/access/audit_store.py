@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -60,26 +59,21 @@ def fit_id(text: str | None) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class AuditMoment:
-    """The log as one moment saw it."""
+def read_rows(connection: Connection, rows: Sequence[int]) -> list[AuditEntry]:
+    """Return the entries of these rows that exist."""
+    found = connection.execute(sa.select(AUDIT).where(AUDIT.c.key.in_(rows)).order_by(AUDIT.c.key))
+    return [_entry(row) for row in found]
 
-    connection: Connection
 
-    def entries(self, rows: Sequence[int]) -> list[AuditEntry]:
-        """Return the entries of these rows that exist."""
-        found = self.connection.execute(sa.select(AUDIT).where(AUDIT.c.key.in_(rows)).order_by(AUDIT.c.key))
-        return [_entry(row) for row in found]
-
-    def after(self, row: int, until: int, limit: int) -> list[AuditEntry]:
-        """Return the first `limit` entries after `row`, up to and including the row `until`."""
-        query = sa.select(AUDIT).where((AUDIT.c.key > row) & (AUDIT.c.key <= until)).order_by(AUDIT.c.key).limit(limit)
-        return [_entry(found) for found in self.connection.execute(query)]
+def read_after(connection: Connection, row: int, until: int, limit: int) -> list[AuditEntry]:
+    """Return the first `limit` entries after `row`, up to and including the row `until`."""
+    query = sa.select(AUDIT).where((AUDIT.c.key > row) & (AUDIT.c.key <= until)).order_by(AUDIT.c.key).limit(limit)
+    return [_entry(found) for found in connection.execute(query)]
 
 
 class AuditStore:
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
 
     def write(self, entries: Sequence[AuditEntry]) -> None:
         """Insert the entries that have no row yet, and update the others.
@@ -90,7 +84,7 @@ class AuditStore:
         known = [entry for entry in entries if entry.row is not None]
         begun: list[AuditEntry] = []
         rows: list[int] = []
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             for is_ended, some in groupby(new, key=lambda entry: entry.status is not None):  # in the order they came
                 group = list(some)
                 values = [_values(entry) for entry in group]
@@ -109,7 +103,7 @@ class AuditStore:
     ) -> Page[AuditEntry]:
         """Return a page of entries. Raises InvalidInput ``invalid_cursor``."""
         return read_page(
-            self._database,
+            self.database,
             sa.select(AUDIT).where(*_conditions(wanted)),
             AUDIT.c.key,
             _entry,
@@ -119,22 +113,16 @@ class AuditStore:
             newest_first=newest_first,
         )
 
-    @contextmanager
-    def moment(self) -> Iterator[AuditMoment]:
-        """Open a transaction for reading in which nothing changes."""
-        with self._database.read(one_moment=True) as connection:
-            yield AuditMoment(connection)
-
     def last_settled(self) -> int:
         """Return the last row; no entry will be committed to an earlier one. 0: there is none.
 
         PostgreSQL numbers rows before they are committed; the lock waits for the transactions that have a number.
         """
         newest = sa.select(sa.func.max(AUDIT.c.key))
-        if self._database.is_sqlite:
-            with self._database.read() as connection:
+        if self.database.is_sqlite:
+            with self.database.read() as connection:
                 return connection.execute(newest).scalar() or 0
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             connection.execute(sa.text(f"LOCK TABLE {AUDIT.name} IN SHARE MODE"))
             return connection.execute(newest).scalar() or 0
 
@@ -143,13 +131,13 @@ class AuditStore:
         some = sa.select(AUDIT.c.key).where(AUDIT.c.at < before).limit(PRUNED_AT_ONCE)
         total = 0
         while True:
-            with self._database.write() as connection:
+            with self.database.write() as connection:
                 deleted = connection.execute(sa.delete(AUDIT).where(AUDIT.c.key.in_(some))).rowcount
             total += deleted
             if deleted < PRUNED_AT_ONCE:
                 break
         if total:
-            self._database.request_scrub()
+            self.database.request_scrub()
         return total
 
 

@@ -170,8 +170,8 @@ def _face_line(one: BulkFace) -> dict[str, Any]:
     return {
         "face_id": one.face_id,
         "subject": one.subject,
-        "quality": one.quality,
-        "reasons": list(one.reasons),
+        "quality": one.quality.score,
+        "reasons": list(one.quality.reasons),
         "box": [one.box.x, one.box.y, one.box.width, one.box.height],
         "created_at": one.created_at,
         "crop": None if one.crop is None else len(one.crop),
@@ -309,7 +309,7 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
                 refuse(job, at + place, name, error)
                 continue
             face = face_of(one, vectors[place].astype("<f4").tobytes(), kept)
-            batch.rows.append(Row(at + place, name, face, vectors[place]))
+            batch.rows.append(Row(at + place, name, face))
         at += len(faces)
         job.progress(int(job.saved["subjects"]) + at)
         batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "faces": at})

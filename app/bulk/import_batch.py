@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from sqlalchemy.engine import Connection
 
 from app.bulk import tar_stream
@@ -17,7 +16,7 @@ from app.db.encryption import Sealer
 from app.db.signing import Signer
 from app.errors import InvalidInput, Unusable
 from app.gallery.bulk import BulkFace, BulkSubject, Written
-from app.gallery.records import Gallery, OnConflict, Origin
+from app.gallery.records import Gallery, OnConflict, Origin, from_bytes
 from app.gallery.service import Galleries
 from app.jobs.files import JobFiles
 from app.jobs.runner import Running
@@ -26,7 +25,7 @@ from app.recognition.duplicate_check import Findings
 from app.recognition.operations import Operations
 from app.recognition.results import reasons_of
 from app.review.store import Reviews
-from app.types import Box, Template, Vector
+from app.types import Box, Quality, Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +70,11 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A face to write, with its vector, and its number within the job and its name there."""
+    """A face to write, with its number within the job and its name there."""
 
     item: int
     name: str
     face: BulkFace
-    vector: Vector
 
 
 @dataclass(slots=True)
@@ -93,8 +91,9 @@ class Batch:
         def report() -> None:
             for row, one in found:
                 if one.error is not None:
-                    enter = job.refuse if one.refused else job.warn
-                    enter(row.item, row.name, one.error.code, one.error.message, _whom(one))
+                    job.refuse(
+                        row.item, row.name, one.error.code, one.error.message, _whom(one), enrolled=not one.refused
+                    )
 
         if not self.rows and not self.subjects:
             report()
@@ -110,14 +109,13 @@ class Batch:
             report()
             job.checkpoint(saved, connection)
 
-        vectors = np.stack([row.vector for row in self.rows]) if self.rows else np.empty((0, gallery.dimension), "f4")
         faces = [row.face for row in self.rows]
-        tools.galleries.write_many(gallery.id, self.subjects, faces, vectors, package, also=also)
+        tools.galleries.write_many(gallery.id, self.subjects, faces, package, also=also)
 
     def _look(self, tools: BulkContext, job: Running, gallery: Gallery, package: str) -> list[tuple[Row, Findings]]:
         """Return what the faces resemble; leave out those that are refused, and subjects that have no others here."""
         policy: OnConflict = job.params.get("on_conflict", "allow")  # jobs of earlier versions have none
-        faces = [(row.face.subject, Template(row.vector, package)) for row in self.rows]
+        faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in self.rows]
         found = list(zip(self.rows, tools.operations.look(gallery, faces, policy), strict=True))
         refused = {row.face.subject for row, one in found if one.refused}
         self.rows = [row for row, one in found if not one.refused]
@@ -144,14 +142,13 @@ def refuse(job: Running, item: int, name: str, error: InvalidInput) -> None:
 
 def face_of(line: FaceLine, template: bytes, crop: bytes | None = None) -> BulkFace:
     """Return the face that a line of `faces.jsonl` describes."""
-    return BulkFace(
+    face = BulkFace(
         subject=line.subject,
         template=template,
-        quality=line.quality,
-        reasons=[str(reason) for reason in line.reasons],
+        quality=Quality(line.quality, tuple(line.reasons)),
         box=Box(*line.box),
         crop=crop,
-        face_id=line.face_id,
         created_at=line.created_at,
         origin=None if line.origin is None else Origin(**line.origin.model_dump()),
     )
+    return face if line.face_id is None else replace(face, face_id=line.face_id)

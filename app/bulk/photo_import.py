@@ -88,7 +88,7 @@ def _write(tools: BulkContext, job: Running, gallery: Gallery, good: Sequence[Fo
         package = face.template.package
         batch.subjects.append(one.subject)
         kept = bulk_face(one.subject.id, face, crop_to_keep(gallery, face))
-        batch.rows.append(Row(one.photo.item, one.photo.name, kept, face.template.vector))
+        batch.rows.append(Row(one.photo.item, one.photo.name, kept))
     batch.write(tools, job, gallery, package, {"next": last})
 
 

@@ -73,7 +73,7 @@ def _add(
         return InvalidInput("The template is not a vector of length 1.", code="invalid_template")
     if line.name is not None or line.metadata is not None:
         batch.subjects.append(subject)
-    batch.rows.append(Row(item, line.subject, face_of(line, vector.astype("<f4").tobytes()), vector))
+    batch.rows.append(Row(item, line.subject, face_of(line, vector.astype("<f4").tobytes())))
     return None
 
 

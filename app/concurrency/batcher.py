@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from app.errors import LikenessError, Overloaded
 
@@ -54,8 +54,6 @@ class Batcher(Generic[T, R]):
         pays: Callable[[int], bool] = lambda _waiting: True,
         name: str = "batcher",
     ) -> None:
-        if min(max_batch, queue_limit, workers) < 1 or max_wait_s < 0:
-            raise ValueError("max_batch, queue_limit and workers start at 1, max_wait_s at 0")
         self._fn, self._max_batch, self._max_wait_s, self._queue_limit = fn, max_batch, max_wait_s, queue_limit
         self._queue: deque[_Waiting[T, R]] = deque()
         self._changed = threading.Condition()
@@ -81,16 +79,12 @@ class Batcher(Generic[T, R]):
         with self._changed:
             return dict(self._sizes)
 
-    def submit(self, item: T) -> Future[tuple[R, int]]:
-        """Queue an item; return the future of its result and the size of its batch.
-
-        Raises Overloaded (details: retry_after seconds) when the queue is full, and after `close`. The future raises
-        what ``fn`` raises.
-        """
-        return self.submit_all([item])[0]
-
     def submit_all(self, items: Sequence[T]) -> list[Future[tuple[R, int]]]:
-        """Queue several items in order, all of them or none. Raises as `submit`."""
+        """Queue items in order, all or none; return the future of each one's result and the size of its batch.
+
+        Raises Overloaded (details: retry_after seconds) when the queue is full, and after `close`. A future raises what
+        ``fn`` raises.
+        """
         with self._changed:
             if self._closed:
                 raise Overloaded("The service is shutting down.", code="shutting_down", retry_after=LEAST_RETRY_S)
@@ -126,34 +120,13 @@ class Batcher(Generic[T, R]):
                     future.cancel()
         return results
 
-    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
-        """Accept no more items. Finish those that wait, or with ``drain=False`` fail them with Overloaded.
-
-        Returns when all workers have ended, or after ``timeout_s``; items that still wait then fail too.
-        """
+    def close(self) -> None:
+        """Accept no more items, and return when those that wait are done."""
         with self._changed:
             self._closed = True
-            if not drain:
-                self._fail_waiting()
             self._changed.notify_all()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for worker in self._workers:
-            if worker is not threading.current_thread():
-                worker.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        with self._changed:
-            self._fail_waiting()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _fail_waiting(self) -> None:
-        while self._queue:
-            future = self._queue.popleft().future
-            if future.set_running_or_notify_cancel():
-                future.set_exception(Overloaded("The service is shutting down.", code="shutting_down"))
+            worker.join()
 
     def _drop_cancelled(self) -> None:
         self._queue = deque(each for each in self._queue if not each.future.cancelled())

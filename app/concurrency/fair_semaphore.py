@@ -41,8 +41,6 @@ class FairSemaphore:
     """
 
     def __init__(self, count: int, max_pixels: float = math.inf) -> None:
-        if count < 1:
-            raise ValueError("count starts at 1")
         self._lock = threading.Lock()
         self._count = count
         self._free = count
@@ -83,15 +81,13 @@ class FairSemaphore:
                 return
             mine.lock.acquire()
             self._waiting.append(mine)
-        large = mine.pixels >= LARGE_PIXELS
-        seconds = min(task.seconds_left, LARGE_WAIT_S if large else math.inf)
-        # Work of no request has no deadline, and waits for ever.
-        if math.isinf(task.until) and not task.given_up:
-            mine.lock.acquire()
+        seconds = task.seconds_left
+        if math.isinf(seconds):  # work of no request has no deadline
+            mine.lock.acquire()  # released by the thread that leaves
             return
-        if mine.lock.acquire(
-            timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX)
-        ):  # released by the thread that leaves
+        if mine.pixels >= LARGE_PIXELS:
+            seconds = min(seconds, LARGE_WAIT_S)
+        if mine.lock.acquire(timeout=max(0.0, seconds)):
             return
         with self._lock:
             if mine.entered:

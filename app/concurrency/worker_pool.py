@@ -34,13 +34,24 @@ BYTES_SHARE = 0.8
 """Of the bytes of bodies, for one key."""
 
 
-class Shares:
-    """Counts the holders of a limited number of places. No caller gets so many that others find none."""
+class _Tally:
+    """Counts what is held of a limit, in total and by caller."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
         self._by_caller: Counter[str] = Counter()
+
+    def _add(self, callers: tuple[str, ...], amount: int) -> None:
+        self.held += amount
+        for caller in callers:
+            self._by_caller[caller] += amount
+            if not self._by_caller[caller]:
+                del self._by_caller[caller]
+
+
+class Shares(_Tally):
+    """Counts the holders of a limited number of places. No caller gets so many that others find none."""
 
     def check(self, callers: tuple[str, ...]) -> None:
         """Raise Overloaded if there is no place for a request of ``callers``: its key and its address."""
@@ -51,25 +62,14 @@ class Shares:
     def enter(self, callers: tuple[str, ...]) -> None:
         """Take a place. Raises Overloaded."""
         self.check(callers)
-        self.held += 1
-        for caller in callers:
-            self._by_caller[caller] += 1
+        self._add(callers, 1)
 
     def leave(self, callers: tuple[str, ...]) -> None:
-        self.held -= 1
-        for caller in callers:
-            self._by_caller[caller] -= 1
-            if not self._by_caller[caller]:
-                del self._by_caller[caller]
+        self._add(callers, -1)
 
 
-class _Bodies:
-    """Bounds the bytes of bodies, in total and by caller; a caller's only request may use all of them."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
-        self._by_caller: Counter[str] = Counter()
+class _Bodies(_Tally):
+    """Bounds the bytes of bodies, in total and by key; a key's only request may use all of them."""
 
     def take(self, room: _Room, size: int) -> None:
         others = self._by_caller[room.callers[0]] - room.held
@@ -77,14 +77,10 @@ class _Bodies:
         if self.held + size > self.limit or others + room.held + size > share:
             raise Overloaded("Too many bytes at once.", retry_after=RETRY_AFTER_S)
         room.held += size
-        self.held += size
-        self._by_caller[room.callers[0]] += size
+        self._add(room.callers[:1], size)
 
     def give_back(self, room: _Room) -> None:
-        self.held -= room.held
-        self._by_caller[room.callers[0]] -= room.held
-        if not self._by_caller[room.callers[0]]:
-            del self._by_caller[room.callers[0]]
+        self._add(room.callers[:1], -room.held)
 
 
 class WorkerPool:

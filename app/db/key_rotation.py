@@ -8,18 +8,16 @@ the same, so indexes aren't concerned.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.db.encryption import FORMAT, HEADER_BYTES
+from app.db.encryption import FORMAT
 from app.db.engine import Database
-from app.db.schema import CORRECTIONS, CROPS, FACES, JOBS, SECOND_TEMPLATES, SECRETS
-from app.db.sealed_columns import MARK_PREFIX, BlobKind, Blobs, column_of, marks, sealed_rows
+from app.db.schema import FACES, SECRETS
+from app.db.sealed_columns import COLUMNS, MARK_PREFIX, BlobKind, Blobs, marks
 
 BATCH = 500
-KINDS: tuple[BlobKind, ...] = get_args(BlobKind)
 PLAIN = "plain"
 
 
@@ -27,14 +25,13 @@ def census(database: Database) -> dict[str, dict[BlobKind, int]]:
     """Count the blobs by the id of their key, or PLAIN, and by kind. Reads every row."""
     found: dict[str, dict[BlobKind, int]] = {}
     with database.read() as connection:
-        for kind in KINDS:
-            column = column_of(kind)
-            head = sa.case((sealed_rows(kind), sa.func.substr(column, 1, HEADER_BYTES, type_=column.type)))
-            query = sa.select(head.label("head"), sa.func.count()).select_from(column.table)
-            query = query.where(column.is_not(None)).group_by("head")
+        for kind, column in COLUMNS.items():
+            head = sa.case((column.is_sealed, column.head))
+            query = sa.select(head.label("head"), sa.func.count()).select_from(column.blob.table)
+            query = query.where(column.blob.is_not(None)).group_by("head")
             for mark, count in connection.execute(query):
                 name = PLAIN if mark is None else bytes(mark)[1:].hex()
-                found.setdefault(name, dict.fromkeys(KINDS, 0))[kind] += count
+                found.setdefault(name, dict.fromkeys(COLUMNS, 0))[kind] += count
     return found
 
 
@@ -43,7 +40,7 @@ def reseal(database: Database, blobs: Blobs, *, batch: int = BATCH) -> Iterator[
 
     Yield the number of rewritten blobs after each batch. Raises Unusable ``sealed_unreadable``.
     """
-    for kind in KINDS:
+    for kind in COLUMNS:
         yield from _reseal_kind(database, blobs, kind, batch)
     with database.write() as connection:
         for name in marks(connection):
@@ -89,19 +86,18 @@ def _pass(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -> Itera
         yield changed
 
 
-def _due(blobs: Blobs, kind: BlobKind, after: int, batch: int) -> sa.Select[tuple[int, str, bytes]]:
-    key, column = _key_of(kind), column_of(kind)
-    owner = {"job": JOBS.c.id, "correction": CORRECTIONS.c.id}.get(kind, FACES.c.face_id)
-    query = sa.select(key.label("key"), owner.label("owner"), column.label("blob"))
-    query = query.where((key > after) & blobs.is_due(kind))
-    if kind in {"second", "crop"}:
-        query = query.join_from(column.table, FACES)
-    return query.order_by(key).limit(batch)
+def _due(blobs: Blobs, kind: BlobKind, after: int, batch: int) -> sa.Select[int, str, bytes]:
+    column = COLUMNS[kind]
+    query = sa.select(column.key.label("key"), column.owner.label("owner"), column.blob.label("blob"))
+    query = query.where((column.key > after) & blobs.is_due(kind))
+    if column.owner.table is not column.blob.table:
+        query = query.join_from(column.blob.table, FACES)
+    return query.order_by(column.key).limit(batch)
 
 
 def _replace(connection: Connection, kind: BlobKind, rows: list[tuple[int, bytes, bytes]]) -> int:
     """Replace the blobs that haven't changed; skip rows that others have locked, so that nobody waits in a circle."""
-    key, column = _key_of(kind), column_of(kind)
+    key, column = COLUMNS[kind].key, COLUMNS[kind].blob
     query = sa.select(key).where(key.in_([one for one, _, _ in rows])).order_by(key)
     free = set(connection.execute(query.with_for_update(skip_locked=True)).scalars())
     changed = 0
@@ -116,21 +112,9 @@ def _unmark(connection: Connection, name: str) -> None:
     """Remove a key's mark if nothing is sealed with it; writers lock the mark until they commit."""
     connection.execute(sa.select(SECRETS.c.name).where(SECRETS.c.name == name).with_for_update())
     header = bytes([FORMAT]) + bytes.fromhex(name.removeprefix(MARK_PREFIX))
-    for kind in KINDS:
-        column = column_of(kind)
-        head = sa.func.substr(column, 1, HEADER_BYTES, type_=column.type)
-        used = sa.select(sa.literal(1)).select_from(column.table).where(sealed_rows(kind) & (head == header)).limit(1)
+    for column in COLUMNS.values():
+        rows = sa.select(sa.literal(1)).select_from(column.blob.table)
+        used = rows.where(column.is_sealed & (column.head == header)).limit(1)
         if connection.execute(used).scalar() is not None:
             return
     connection.execute(sa.delete(SECRETS).where(SECRETS.c.name == name))
-
-
-def _key_of(kind: BlobKind) -> sa.Column[int]:
-    keys: dict[BlobKind, sa.Column[int]] = {
-        "template": FACES.c.key,
-        "second": SECOND_TEMPLATES.c.face_key,
-        "crop": CROPS.c.face_key,
-        "job": JOBS.c.key,
-        "correction": CORRECTIONS.c.key,
-    }
-    return keys[kind]

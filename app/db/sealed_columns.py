@@ -11,6 +11,8 @@ key fails at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import sqlalchemy as sa
@@ -24,9 +26,42 @@ from app.errors import SealedUnreadable
 BlobKind: TypeAlias = Literal["template", "second", "crop", "job", "correction"]
 """``job`` is the key of a job's files; ``second`` is a face's second template, sealed like the first one, so that they
 can change places."""
-TOLD_BY_FIRST_BYTE: frozenset[BlobKind] = frozenset({"crop", "correction"})
 MARK_PREFIX = "faces-key/"
 _FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SealedColumn:
+    """Where blobs of a kind are stored: their column, their rows' key, and the id that each is bound to."""
+
+    blob: sa.Column[bytes]
+    key: sa.Column[int]
+    owner: sa.Column[str]
+    told_by_first_byte: bool = False
+
+    @property
+    def head(self) -> sa.ColumnElement[bytes]:
+        """The bytes of a sealed blob that name its key."""
+        return sa.func.substr(self.blob, 1, HEADER_BYTES, type_=self.blob.type)
+
+    @property
+    def is_sealed(self) -> sa.ColumnElement[bool]:
+        if self.told_by_first_byte:
+            return sa.func.substr(self.blob, 1, 1, type_=self.blob.type) == bytes([FORMAT])
+        return sa.func.length(self.blob) % _FLOAT_BYTES == 1
+
+    def holds_sealed(self, stored: bytes) -> bool:
+        """Return `is_sealed` of a blob that was read."""
+        return stored[:1] == bytes([FORMAT]) if self.told_by_first_byte else len(stored) % _FLOAT_BYTES == 1
+
+
+COLUMNS: Mapping[BlobKind, SealedColumn] = {
+    "template": SealedColumn(FACES.c.template, FACES.c.key, FACES.c.face_id),
+    "second": SealedColumn(SECOND_TEMPLATES.c.template, SECOND_TEMPLATES.c.face_key, FACES.c.face_id),
+    "crop": SealedColumn(CROPS.c.jpeg, CROPS.c.face_key, FACES.c.face_id, told_by_first_byte=True),
+    "job": SealedColumn(JOBS.c.secret, JOBS.c.key, JOBS.c.id),
+    "correction": SealedColumn(CORRECTIONS.c.probe, CORRECTIONS.c.key, CORRECTIONS.c.id, told_by_first_byte=True),
+}
 
 
 class Blobs:
@@ -47,7 +82,7 @@ class Blobs:
 
     def unpack(self, kind: BlobKind, owner: str, stored: bytes) -> bytes:
         """Return what was packed. Raises Unusable ``sealed_unreadable``."""
-        if not is_sealed(kind, stored):
+        if not COLUMNS[kind].holds_sealed(stored):
             return stored
         if self._ring is None:
             key = stored[1:HEADER_BYTES].hex()
@@ -56,10 +91,10 @@ class Blobs:
 
     def is_due(self, kind: BlobKind) -> sa.ColumnElement[bool]:
         """Return SQL for the blobs that `pack` would store otherwise now."""
+        column = COLUMNS[kind]
         if self._sealer is None:
-            return sealed_rows(kind)
-        column = column_of(kind)
-        return ~sealed_rows(kind) | (sa.func.substr(column, 1, HEADER_BYTES, type_=column.type) != self._sealer.mark)
+            return column.is_sealed
+        return ~column.is_sealed | (column.head != self._sealer.mark)
 
     def mark(self, connection: Connection) -> None:
         """Write and lock the key's mark; call it in every transaction that writes blobs."""
@@ -85,29 +120,6 @@ def marks(connection: Connection) -> dict[str, bytes]:
     """Return the marks of all keys in use, by name."""
     query = sa.select(SECRETS).where(SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True))
     return {row.name: bytes(row.sealed) for row in connection.execute(query)}
-
-
-def is_sealed(kind: BlobKind, stored: bytes) -> bool:
-    return stored[:1] == bytes([FORMAT]) if kind in TOLD_BY_FIRST_BYTE else len(stored) % _FLOAT_BYTES == 1
-
-
-def sealed_rows(kind: BlobKind) -> sa.ColumnElement[bool]:
-    """Return `is_sealed` as SQL."""
-    column = column_of(kind)
-    if kind in TOLD_BY_FIRST_BYTE:
-        return sa.func.substr(column, 1, 1, type_=column.type) == bytes([FORMAT])
-    return sa.func.length(column) % _FLOAT_BYTES == 1
-
-
-def column_of(kind: BlobKind) -> sa.Column[bytes]:
-    columns: dict[BlobKind, sa.Column[bytes]] = {
-        "template": FACES.c.template,
-        "second": SECOND_TEMPLATES.c.template,
-        "crop": CROPS.c.jpeg,
-        "job": JOBS.c.secret,
-        "correction": CORRECTIONS.c.probe,
-    }
-    return columns[kind]
 
 
 def _purpose(kind: BlobKind, owner: str) -> bytes:

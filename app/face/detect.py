@@ -108,14 +108,12 @@ class Detector:
         device: Device = "cpu",
         threads: int = 1,
         min_face: int = MIN_FACE,
-        score_threshold: float = SCORE_THRESHOLD,
     ) -> None:
         """``model`` is YuNet's prepared file (`open_detector` makes it); ``threads`` work on one photo.
 
         Raises Unusable: detector_unreadable where it is none, and device_unavailable.
         """
         self.min_face = min_face
-        self.score_threshold = score_threshold
         session = _open(model, device, threads)
         self.device = session.device
         self._network = YuNet(session, score_threshold=HINT_THRESHOLD, nms_threshold=NMS_THRESHOLD)
@@ -124,9 +122,9 @@ class Detector:
         """Stop the threads that belong to this detector."""
         self._network.close()
 
-    def finest_scale(self, width: int, height: int, min_face: float | None = None) -> float:
+    def finest_scale(self, width: int, height: int) -> float:
         """Return the largest scale, at most 1, at which a photo of this size is searched: decode it no larger."""
-        return levels(width, height, min_face or self.min_face)[0].scale
+        return levels(width, height, self.min_face)[0].scale
 
     def detect(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
         """Return all faces of (H, W, 3) uint8 RGB ``pixels``, highest score first, in these pixels' coordinates.
@@ -149,7 +147,7 @@ class Detector:
         return [_detection(face) for face in faces[np.argsort(-faces[:, _SCORE], kind="stable")]]
 
     def _clear(self, sights: _Sights) -> _Sights:
-        return np.asarray(sights[sights[:, _SCORE] >= self.score_threshold])
+        return np.asarray(sights[sights[:, _SCORE] >= SCORE_THRESHOLD])
 
     def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> Landmarks | None:
         """Measure a face's landmarks again, in a (H, W, 3) uint8 RGB ``view`` of it, upright and large.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,16 +16,16 @@ from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import PackageMismatch
 from app.gallery import change_log
-from app.gallery.face_rows import ORIGIN_COLUMNS, insert_origins, to_origin
+from app.gallery.face_rows import ORIGIN_COLUMNS, box_of, insert_origins, quality_of, to_origin
 from app.gallery.records import (
     NO_TERMS,
     Consent,
     Counts,
-    FaceRow,
     Gallery,
     Metadata,
     NewFace,
     Origin,
+    Subject,
     Terms,
     fit_face,
     to_bytes,
@@ -34,7 +34,7 @@ from app.gallery.records import (
 from app.gallery.subject_rows import ensure_subjects, from_consent, subject_values, to_consent, update_subject
 from app.gallery.templates import TemplatePlan, face_columns, join_templates, template_column
 from app.gallery.text import clean_id, clean_name, encode_metadata, fold
-from app.types import Box, Template
+from app.types import Box, Quality, Template
 
 EXPORT_ROWS = 1_000
 _INSERTS = (sa.insert(FACES), sa.insert(CROPS), sa.insert(SECOND_TEMPLATES))
@@ -46,32 +46,28 @@ NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class BulkFace:
-    """A face to write as it is: ``template`` float32 little endian bytes, ``crop`` a JPEG. A missing ``face_id`` or
-    ``created_at`` is made up."""
+    """A face to write as it is: ``template`` float32 little endian bytes, ``crop`` a JPEG, ``created_at`` None: now."""
 
     subject: str
     template: bytes
-    quality: float
-    reasons: Sequence[str] = ()
+    quality: Quality
     box: Box = NOWHERE
     crop: bytes | None = None
-    face_id: str | None = None
+    face_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created_at: str | None = None
     origin: Origin | None = None
     second: Template | None = None
     """Of the gallery's other package, while it is being re-embedded (`TemplatePlan.written`)."""
 
 
-def bulk_face(subject: str, face: NewFace, crop: bytes | None, *, face_id: str | None = None) -> BulkFace:
+def bulk_face(subject: str, face: NewFace, crop: bytes | None) -> BulkFace:
     """Convert a face of a photo; `crop` is its JPEG."""
     return BulkFace(
         subject=subject,
         template=to_bytes(face.template),
-        quality=face.quality.score,
-        reasons=[str(reason) for reason in face.quality.reasons],
+        quality=face.quality,
         box=face.box,
         crop=crop,
-        face_id=face_id,
         origin=face.origin,
         second=face.second,
     )
@@ -79,16 +75,11 @@ def bulk_face(subject: str, face: NewFace, crop: bytes | None, *, face_id: str |
 
 @dataclass(frozen=True, slots=True)
 class Enrollment:
-    """Faces, with a JPEG or None for each, for a subject, which is made if missing.
-
-    `name`, `metadata` and `terms` replace those of an existing subject if given.
-    """
+    """Faces, with a JPEG or None for each, for a subject, which is made if missing. `terms` replace its own."""
 
     subject: str
     faces: Sequence[NewFace]
     crops: Sequence[bytes | None]
-    name: str | None = None
-    metadata: Metadata | None = None
     terms: Terms = NO_TERMS
 
     def bulk_faces(self, subject: str, plan: TemplatePlan) -> list[BulkFace]:
@@ -97,26 +88,17 @@ class Enrollment:
         Raises Conflict ``package_mismatch`` if a face lacks a template that `plan` writes.
         """
         return [
-            bulk_face(subject, fit_face(face, plan), crop, face_id=uuid.uuid4().hex)
-            for face, crop in zip(self.faces, self.crops, strict=True)
+            bulk_face(subject, fit_face(face, plan), crop) for face, crop in zip(self.faces, self.crops, strict=True)
         ]
 
-    def face_rows(self, written: Sequence[tuple[BulkFace, int]], package: str, now: str) -> tuple[FaceRow, ...]:
-        """Return the faces as SQL would, given what was written of each and its key."""
-        return tuple(
-            FaceRow(
-                key=key,
-                face_id=str(face.face_id),
-                subject=face.subject,
-                quality=new.quality,
-                box=new.box,
-                package=package,
-                template=face.template,
-                crop=face.crop,
-                created_at=now,
-            )
-            for new, (face, key) in zip(self.faces, written, strict=True)
-        )
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """The result of an enrollment: the subject as it is now, and the new faces with their ids."""
+
+    subject: Subject
+    faces: tuple[BulkFace, ...]
+    created: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,45 +139,21 @@ class Everything:
     faces: Iterator[BulkFace]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedSubject:
-    """A checked subject with its columns' values; None: not given."""
-
-    id: str
-    name: str | None
-    metadata: str | None
-    created_at: str | None
-    updated_at: str | None
-    expires_at: str | None
-    consent: str | None
-    cover: str | None
-
-    @property
-    def changes(self) -> dict[str, object]:
-        """The columns to change if the subject exists already."""
-        given: dict[str, object] = {}
-        if self.name is not None:
-            given |= {"name": self.name, "folded": fold(self.id, self.name)}
-        columns = {"metadata": self.metadata, "expires_at": self.expires_at, "consent": self.consent}
-        columns["cover"] = self.cover
-        return given | {name: value for name, value in columns.items() if value is not None}
-
-
-def check_subject(subject: BulkSubject, max_metadata_bytes: int) -> CheckedSubject:
-    """Normalise a subject to write.
+def subject_columns(subject: BulkSubject, max_metadata_bytes: int) -> tuple[str, dict[str, Any]]:
+    """Return the normalised id of a subject to write, and the values of the columns that are given.
 
     Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_consent``.
     """
-    return CheckedSubject(
-        clean_id(subject.id, "subject"),
-        None if subject.name is None else clean_name(subject.name),
-        None if subject.metadata is None else encode_metadata(subject.metadata, max_metadata_bytes),
-        subject.created_at,
-        subject.updated_at,
-        subject.expires_at,
-        from_consent(subject.consent),
-        subject.cover,
-    )
+    columns = {
+        "name": None if subject.name is None else clean_name(subject.name),
+        "metadata": None if subject.metadata is None else encode_metadata(subject.metadata, max_metadata_bytes),
+        "created_at": subject.created_at,
+        "updated_at": subject.updated_at,
+        "expires_at": subject.expires_at,
+        "consent": from_consent(subject.consent),
+        "cover": subject.cover,
+    }
+    return clean_id(subject.id, "subject"), {name: value for name, value in columns.items() if value is not None}
 
 
 def fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], plan: TemplatePlan) -> Sequence[BulkFace]:
@@ -215,19 +173,26 @@ def fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], plan: TemplatePlan) ->
 
 
 def write_subjects(
-    connection: Connection, database: Database, gallery: Gallery, subjects: Sequence[CheckedSubject], now: str
-) -> tuple[dict[str, int], int]:
-    """Add missing subjects and update the others; return the keys by id, and how many are new.
-
-    If two have the same id, the later one counts.
-    """
-    wanted = {subject.id: subject for subject in subjects}
-    rows = {subject.id: _new_subject(gallery, subject, now) for subject in wanted.values()}
+    connection: Connection,
+    database: Database,
+    gallery: Gallery,
+    subjects: Iterable[tuple[str, Mapping[str, Any]]],
+    now: str,
+) -> tuple[dict[str, int], Collection[str]]:
+    """Add missing subjects and update the others, given by their ids and columns; return the keys by id, and the new
+    ids. Where two are one subject, the later one's columns count."""
+    wanted: dict[str, dict[str, Any]] = {}
+    for subject_id, columns in subjects:
+        wanted.setdefault(subject_id, {}).update(columns)
+    rows = {subject_id: subject_values(gallery, subject_id, now, **given) for subject_id, given in wanted.items()}
     keys, made = ensure_subjects(connection, database, gallery, rows)
-    for subject in wanted.values():
-        if subject.changes and subject.id not in made:
-            update_subject(connection, keys[subject.id], subject.changes)
-    return keys, len(made)
+    for subject_id, given in wanted.items():
+        changes = {name: value for name, value in given.items() if name not in {"created_at", "updated_at"}}
+        if "name" in changes:
+            changes["folded"] = fold(subject_id, changes["name"])
+        if changes and subject_id not in made:
+            update_subject(connection, keys[subject_id], changes)
+    return keys, made
 
 
 def place_ids(
@@ -240,7 +205,7 @@ def place_ids(
     first: dict[str, int] = {}
     taken: set[int] = set()
     for place, face in enumerate(faces):
-        if face.face_id is not None and first.setdefault(face.face_id, place) != place:
+        if first.setdefault(face.face_id, place) != place:
             taken.add(place)
     elsewhere: set[int] = set()
     for some in in_parts(list(first)):
@@ -248,7 +213,7 @@ def place_ids(
         for face_id, gallery_key in connection.execute(query):
             (taken if gallery_key == gallery.key else elsewhere).add(first[face_id])
     new = [
-        replace(face, face_id=None) if place in elsewhere else face
+        replace(face, face_id=uuid.uuid4().hex) if place in elsewhere else face
         for place, face in enumerate(faces)
         if place not in taken
     ]
@@ -269,7 +234,7 @@ def write_faces(
     rows, crops, seconds = [], [], []
     blobs.mark(connection)
     for key, face in zip(keys, faces, strict=True):
-        face_id = face.face_id or uuid.uuid4().hex
+        face_id = face.face_id
         rows.append(
             {
                 "key": key,
@@ -278,8 +243,8 @@ def write_faces(
                 "face_id": face_id,
                 "package": gallery.embedder,
                 "template": blobs.pack("template", face_id, face.template),
-                "quality": face.quality,
-                "reasons": json.dumps(list(face.reasons)) if face.reasons else "[]",
+                "quality": face.quality.score,
+                "reasons": json.dumps(face.quality.reasons) if face.quality.reasons else "[]",
                 "x": face.box.x,
                 "y": face.box.y,
                 "width": face.box.width,
@@ -341,21 +306,13 @@ def _face(row: Row[Any], blobs: Blobs, crop: bytes | None) -> BulkFace:
     return BulkFace(
         subject=row.subject,
         template=blobs.unpack("template", row.face_id, bytes(row.template)),
-        quality=row.quality,
-        reasons=json.loads(row.reasons),
-        box=Box(row.x, row.y, row.width, row.height),
+        quality=quality_of(row),
+        box=box_of(row),
         crop=None if crop is None else blobs.unpack("crop", row.face_id, bytes(crop)),
         face_id=row.face_id,
         created_at=row.created_at,
         origin=to_origin(row),
     )
-
-
-def _new_subject(gallery: Gallery, subject: CheckedSubject, now: str) -> dict[str, Any]:
-    given = {"metadata": subject.metadata, "created_at": subject.created_at, "updated_at": subject.updated_at}
-    given |= {"expires_at": subject.expires_at, "consent": subject.consent, "cover": subject.cover}
-    columns = {name: value for name, value in given.items() if value is not None}
-    return subject_values(gallery, subject.id, now, name=subject.name, **columns)
 
 
 def _take_keys(connection: Connection, count: int) -> list[int]:

@@ -98,14 +98,13 @@ _READ = _reading()
 
 
 class ChangeReader:
-    """Implements `app.search.types.FaceSource`. Every call may also raise what `Database` does."""
+    """Implements `app.search.types.FaceSource`, which describes the calls. They may also raise what `Database` does."""
 
     def __init__(self, database: Database, blobs: Blobs) -> None:
         self._database = database
         self._blobs = blobs
 
     def states(self) -> dict[int, GalleryState]:
-        """Return the state of every gallery, by its key."""
         with self._database.read() as connection:
             rows = connection.execute(GALLERY_ROWS).all()
         return {
@@ -117,12 +116,10 @@ class ChangeReader:
         }
 
     def head(self, spec: IndexSpec) -> LogPosition | None:
-        """Return where the change log ends; None if the gallery is gone."""
         with self._database.read() as connection:
             return _head(connection, spec)
 
     def log_start(self, spec: IndexSpec) -> LogPosition | None:
-        """Return the first position from which the change log can be read; None if the gallery is gone."""
         query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == spec.key.gallery)
         with self._database.read() as connection:
             row = connection.execute(query.order_by(CHANGES.c.number).limit(1)).one_or_none()
@@ -156,10 +153,6 @@ class ChangeReader:
 
     @contextmanager
     def read_all(self, spec: IndexSpec) -> Iterator[tuple[LogPosition, Iterator[FaceBlock]]]:
-        """Yield the log's end and all faces in order of their keys, STREAM_ROWS at a time, both as of one moment.
-
-        Raises GalleryNotFound; Unusable ``template_damaged``.
-        """
         with self._database.read(one_moment=True) as connection:
             position = _head(connection, spec)
             if position is None:
@@ -167,10 +160,6 @@ class ChangeReader:
             yield position, _blocks(connection, self._blobs, spec)
 
     def faces_of(self, spec: IndexSpec, subjects: Sequence[int]) -> FaceBlock | None:
-        """Return all faces of these subjects in order of their keys; None if they have none.
-
-        Raises Unusable ``template_damaged``.
-        """
         query = _faces(spec)
         rows: list[Row[Any]] = []
         with self._database.read() as connection:
@@ -180,7 +169,6 @@ class ChangeReader:
         return to_block(_opened(rows, self._blobs), spec.dimension) if rows else None
 
     def existing(self, faces: Sequence[int]) -> set[int]:
-        """Return those of the faces that still exist."""
         found: set[int] = set()
         with self._database.read() as connection:
             for some in in_parts(faces):
@@ -188,7 +176,6 @@ class ChangeReader:
         return found
 
     def count(self, spec: IndexSpec) -> tuple[int, int]:
-        """Count the subjects with a face to search, and the faces."""
         counts = (sa.func.count(sa.distinct(FACES.c.subject_key)), sa.func.count())
         with self._database.read() as connection:
             subjects, faces = connection.execute(_faces(spec).with_only_columns(*counts)).one()

@@ -66,13 +66,21 @@ def to_face(row: Row[Any], blobs: Blobs, crop: bytes | None = None) -> FaceRow:
         key=row.key,
         face_id=row.face_id,
         subject=row.subject,
-        quality=Quality(row.quality, tuple(Reason(reason) for reason in json.loads(row.reasons))),
-        box=Box(row.x, row.y, row.width, row.height),
+        quality=quality_of(row),
+        box=box_of(row),
         package=row.package,
         template=blobs.unpack("template", row.face_id, bytes(row.template)),
         crop=None if crop is None else blobs.unpack("crop", row.face_id, bytes(crop)),
         created_at=row.created_at,
     )
+
+
+def quality_of(row: Row[Any]) -> Quality:
+    return Quality(row.quality, tuple(Reason(reason) for reason in json.loads(row.reasons)))
+
+
+def box_of(row: Row[Any]) -> Box:
+    return Box(row.x, row.y, row.width, row.height)
 
 
 def find_face(

@@ -1,4 +1,5 @@
-"""Faces of any subject of a gallery: listed, found, moved between subjects, deleted, with the photos they came from.
+"""A gallery's faces across its subjects: listed, found, moved, deleted, with the photos they came from; and its
+subjects as a whole: listed, renamed, merged, all deleted.
 
 A face of an unidentified person is the only face of an unnamed subject (`app.gallery.text.unnamed_id`), which is made
 with the face and deleted with it. Every public call of `Faces` is one transaction, as in `app.gallery.store.Store`. The
@@ -21,11 +22,11 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database, in_parts
 from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, CORRECTIONS, FACE_ORIGINS, FACES, SUBJECTS
-from app.errors import InvalidInput
+from app.errors import DatabaseBusy, InvalidInput
 from app.gallery import change_log
-from app.gallery.face_rows import ORIGIN_COLUMNS, face_not_found, reassign, to_origin
+from app.gallery.face_rows import ORIGIN_COLUMNS, box_of, face_not_found, reassign, to_origin
 from app.gallery.gallery_rows import lock_gallery
-from app.gallery.records import Gallery, Move, Person, PlacedFace
+from app.gallery.records import Counts, Gallery, Move, Person, PlacedFace
 from app.gallery.subject_rows import (
     find_unexpired,
     inherited,
@@ -36,12 +37,13 @@ from app.gallery.subject_rows import (
     touch_subjects,
     update_subject,
 )
-from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, check_visible, clean_id, is_unnamed, unnamed_id
+from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, check_visible, clean_id, fold, is_unnamed, unnamed_id
 from app.timestamps import utc_now
-from app.types import Box
 
 ANSWERS_KEPT = timedelta(days=1)
 """How long a request that is repeated under its token gets the same answer."""
+RENAME_ATTEMPTS = 10
+"""How often a renaming looks again while others keep taking the id."""
 MERGE = "merge"
 """The operation under which merges are kept; the token stands for the subject that is gone."""
 
@@ -210,6 +212,69 @@ class Faces:
         self._database.request_scrub()
         return deleted
 
+    def subject_ids(self, gallery: Gallery) -> list[str]:
+        """Return the ids of all subjects, oldest first."""
+        query = sa.select(SUBJECTS.c.id).where(SUBJECTS.c.gallery_key == gallery.key).order_by(SUBJECTS.c.key)
+        with self._database.read() as connection:
+            return list(connection.execute(query).scalars())
+
+    def face_ids(
+        self, gallery: Gallery, subject_id: str | None = None, *, offset: int = 0, limit: int = 100
+    ) -> tuple[list[tuple[str, str]], int]:
+        """Return `limit` pairs of a face's and its subject's id after `offset` faces, and how many faces there are.
+
+        The faces are the gallery's, or one subject's, which need not exist. The database counts through `offset` rows.
+        """
+        query = sa.select(FACES.c.face_id, SUBJECTS.c.id).join(SUBJECTS).where(FACES.c.gallery_key == gallery.key)
+        if subject_id is not None:
+            query = query.where(SUBJECTS.c.id == clean_id(subject_id, "subject"))
+        count = sa.select(sa.func.count()).select_from(query.subquery())
+        with self._database.read(one_moment=True) as connection:
+            rows = connection.execute(query.order_by(FACES.c.key).offset(offset).limit(limit)).all()
+            return [(face, subject) for face, subject in rows], connection.execute(count).scalar_one()
+
+    def rename_subject(self, gallery: Gallery, subject_id: str, new_id: str) -> str:
+        """Give the subject another id and return it in its normal form.
+
+        If another subject has that id, the two are merged (`merge_rows`); only then the change log
+        gets entries, since indexes don't know ids. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``,
+        ``subject_not_found``.
+        """
+        old, new = clean_id(subject_id, "subject"), clean_id(new_id, "subject")
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            for _ in range(RENAME_ATTEMPTS):
+                found = lock_subjects(connection, gallery, {old, new})
+                if old not in found:
+                    raise subject_not_found(gallery, old)
+                if old == new:
+                    break
+                if new in found:
+                    merge_rows(connection, gallery, found[old], found[new])
+                    break
+                check_visible(new, "subject id")
+                if _set_id(connection, found[old], new):
+                    break
+            else:
+                raise DatabaseBusy(f"Subject {new!r} keeps being made by others.")
+        self._database.request_scrub()
+        return new
+
+    def delete_subjects(self, gallery: Gallery) -> Counts:
+        """Delete all subjects of the gallery at once; return how many. Raises NotFound ``gallery_not_found``."""
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            everybody = sa.select(SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == gallery.key)
+            keys = list(connection.execute(everybody.order_by(SUBJECTS.c.key).with_for_update()).scalars())
+            faces = 0
+            for some in in_parts(keys):
+                faces += connection.execute(sa.delete(FACES).where(FACES.c.subject_key.in_(some))).rowcount
+                connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key.in_(some)))
+            if keys:
+                change_log.record(connection, gallery.key, [(change_log.REMOVE_SUBJECT, key, None) for key in keys])
+        self._database.request_scrub()
+        return Counts(len(keys), faces)
+
     def recall_answer(self, gallery: Gallery, operation: str, token: str) -> tuple[bytes, str] | None:
         """Return the digest of the request that had this token, and its answer; None if there was none lately."""
         with self._database.read() as connection:
@@ -266,6 +331,17 @@ def merge_rows(connection: Connection, gallery: Gallery, source: int, target: in
     change_log.record(connection, gallery.key, entries)
 
 
+def _set_id(connection: Connection, key: int, new_id: str) -> bool:
+    """Return False if another subject has just taken the id."""
+    name = connection.execute(sa.select(SUBJECTS.c.name).where(SUBJECTS.c.key == key)).scalar_one()
+    try:
+        with connection.begin_nested():
+            update_subject(connection, key, {"id": new_id, "folded": fold(new_id, name)})
+    except sa.exc.IntegrityError:
+        return False
+    return True
+
+
 def _recall(connection: Connection, gallery: Gallery, operation: str, token: str) -> tuple[bytes, str] | None:
     query = sa.select(ANSWERED_REQUESTS.c.digest, ANSWERED_REQUESTS.c.answer).where(
         ANSWERED_REQUESTS.c.gallery_key == gallery.key,
@@ -278,8 +354,7 @@ def _recall(connection: Connection, gallery: Gallery, operation: str, token: str
 
 
 def _placed(row: Row[Any]) -> PlacedFace:
-    box = Box(row.x, row.y, row.width, row.height)
-    return PlacedFace(row.face_id, row.subject, box, row.created_at, to_origin(row))
+    return PlacedFace(row.face_id, row.subject, box_of(row), row.created_at, to_origin(row))
 
 
 def _is_named(gallery: Gallery) -> sa.ColumnElement[bool]:

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import numpy as np
 
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
-from app.gallery.templates import TemplatePlan, TemplateSet
+from app.gallery.templates import TemplatePlan
 from app.inference.thresholds import Source
 from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
-from app.types import Box, LivenessMode, Pixels, Quality, Template
+from app.types import Box, LivenessMode, Pixels, Quality, Template, Vector
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -107,10 +107,7 @@ class Gallery:
         found = self.templates.find(package)
         if found is None:
             raise package_mismatch(self, package)
-        return self._with(found)
-
-    def _with(self, one: TemplateSet) -> Gallery:
-        return replace(self, templates=TemplatePlan.of_one(one))
+        return replace(self, templates=TemplatePlan.of_one(found))
 
 
 def index_specs(key: int, gallery_id: str, templates: TemplatePlan, kind: IndexKind) -> tuple[IndexSpec, ...]:
@@ -267,15 +264,6 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolled:
-    """The result of an enrollment: the subject as it is now, and the new faces."""
-
-    subject: Subject
-    faces: tuple[FaceRow, ...]
-    created: bool
-
-
-@dataclass(frozen=True, slots=True)
 class CheckReport:
     """A bit by bit comparison of a gallery's index with SQL.
 
@@ -350,9 +338,14 @@ def to_bytes(template: Template) -> bytes:
     return template.vector.astype("<f4").tobytes()
 
 
+def from_bytes(template: bytes) -> Vector:
+    """Return the vector of a template as SQL keeps it, (D,) float32; of several in a row, one after the other."""
+    return np.frombuffer(template, "<f4")
+
+
 def stored_template(row: FaceRow) -> Template:
-    """Return a face's template: the inverse of `to_bytes`."""
-    return Template(np.frombuffer(row.template, "<f4").astype(np.float32), row.package)
+    """Return the template of a face that was read."""
+    return Template(from_bytes(row.template), row.package)
 
 
 def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:

@@ -4,7 +4,7 @@ A change is written to SQL together with an entry in the gallery's change log, a
 and this process's index has applied the log. Other processes over the same database follow a moment later (`follow_s`).
 An index that can't follow is built again from the database.
 
-Calls that only read are `Store`'s, `Faces`' and `SubjectList`'s.
+Calls that only read are `Store`'s and `Faces`'.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Unpack
 
 import numpy as np
@@ -22,8 +21,8 @@ from sqlalchemy.engine import Connection
 
 from app.concurrency.group_commit import MOST, GroupCommit
 from app.concurrency.scheduler import Scheduler
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
-from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Written
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound
+from app.gallery.bulk import BulkFace, BulkSubject, Enrolled, Enrollment, Written
 from app.gallery.face_rows import encode_crop
 from app.gallery.faces import Faces, KeptAnswer
 from app.gallery.records import (
@@ -31,20 +30,19 @@ from app.gallery.records import (
     Candidate,
     CheckReport,
     Counts,
-    Enrolled,
     Erased,
     Gallery,
     GalleryChanges,
     GallerySettings,
-    Metadata,
     Move,
     NewFace,
     Subject,
     Terms,
     fit_face,
+    from_bytes,
+    package_mismatch,
 )
 from app.gallery.store import Store
-from app.gallery.subject_list import SubjectList
 from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend
 from app.search.registry import IndexRegistry
@@ -70,23 +68,14 @@ class Galleries:
     gallery InvalidInput ``invalid_id`` and NotFound ``gallery_not_found``.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        backend: IndexBackend | None = None,
-        *,
-        log_kept: timedelta = LOG_KEPT,
-    ) -> None:
-        """`backend` keeps the indexes, by default in this process's memory, without snapshots. The change log is kept
-        for `log_kept`."""
+    def __init__(self, store: Store, backend: IndexBackend | None = None) -> None:
+        """`backend` keeps the indexes, by default in this process's memory, without snapshots."""
         self.store = store
         self.faces = Faces(store.database)
-        self.subject_list = SubjectList(store.database)
         self.indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self.searches = SharedSearches()
-        self._log_kept = log_kept
-        # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
         self._may_prune: Callable[[], bool] = lambda: True
+        # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
         self._enrollments = GroupCommit[Enrollment, Enrolled](MOST if store.database.is_sqlite else 1)
 
     def start(
@@ -119,7 +108,7 @@ class Galleries:
     def keep(self) -> None:
         """Shorten the change log, and save the indexes (see `IndexRegistry.keep`)."""
         if self._may_prune():
-            self.store.prune_changes(self._log_kept)
+            self.store.prune_changes(LOG_KEPT)
         self.indexes.keep()
 
     # Galleries
@@ -168,7 +157,7 @@ class Galleries:
         """Build the index of this package's templates. Raises Conflict ``package_mismatch``."""
         self.indexes.ready(self.store.gallery(gallery_id).view(package).index_spec)
 
-    # Subjects
+    # Subjects and faces, in the database and then in the index
 
     def delete_subject(self, gallery_id: str, subject_id: str) -> Subject:
         """Delete the subject with its faces, crops and vectors; return it as it was. Raises SubjectNotFound."""
@@ -178,13 +167,13 @@ class Galleries:
     def rename_subject(self, gallery_id: str, subject_id: str, new_id: str) -> Subject:
         """Give the subject another id; if that is another subject's, move its faces there. Raises SubjectNotFound."""
         with self._changing(gallery_id) as gallery:
-            kept = self.subject_list.rename(gallery, subject_id, new_id)
+            kept = self.faces.rename_subject(gallery, subject_id, new_id)
         return self.store.subject(gallery, kept)
 
     def delete_subjects(self, gallery_id: str) -> Counts:
         """Delete all subjects with their faces, crops and vectors in one transaction; return their numbers."""
         with self._changing(gallery_id) as gallery:
-            return self.subject_list.clear(gallery)
+            return self.faces.delete_subjects(gallery)
 
     def erase_subject(
         self,
@@ -194,28 +183,19 @@ class Galleries:
         *,
         expired_by: str | None = None,
     ) -> Erased:
-        """Delete the subject as `delete_subject` does; `note` writes to SQL in the same transaction. See
-        `app.gallery.erasure`."""
+        """Delete the subject as `Store.erase_subject` does; see `app.gallery.erasure`."""
         with self._changing(gallery_id) as gallery:
             return self.store.erase_subject(gallery, subject_id, note, expired_by=expired_by)
 
     def merge_subjects(self, gallery_id: str, subject_id: str, into: str) -> list[str]:
-        """Give the subject's faces to another one and delete it; return their ids (see `Faces.merge`).
-
-        Raises InvalidInput ``invalid_request``; SubjectNotFound; Conflict ``subject_expired``.
-        """
+        """Give the subject's faces to another one and delete it; return their ids. Raises as `Faces.merge`."""
         with self._changing(gallery_id) as gallery:
             return self.faces.merge(gallery, subject_id, into)
 
     def dissolve_subject(self, gallery_id: str, subject_id: str, answer: KeptAnswer | None = None) -> None:
-        """Delete the subject but keep its faces, each as an unnamed subject's. `answer` is kept in that transaction.
-
-        Raises SubjectNotFound; AlreadyAnswered.
-        """
+        """Delete the subject but keep its faces, each as an unnamed subject's. Raises as `Faces.dissolve`."""
         with self._changing(gallery_id) as gallery:
             self.faces.dissolve(gallery, subject_id, answer)
-
-    # Faces
 
     def enroll(
         self,
@@ -223,46 +203,46 @@ class Galleries:
         subject_id: str,
         faces: Sequence[NewFace],
         *,
-        name: str | None = None,
-        metadata: Metadata | None = None,
         terms: Terms = NO_TERMS,
     ) -> Enrolled:
         """Add one or more faces to the subject, all or none; create the subject if it is missing.
 
-        `name` and `metadata` replace the subject's where given.
-        Raises InvalidInput ``invalid_name``, ``invalid_metadata``, ``invalid_template`` (not a unit vector of the
-        gallery's dimension); Conflict ``package_mismatch``.
+        Raises InvalidInput ``invalid_template`` (not a unit vector of the gallery's dimension); Conflict
+        ``package_mismatch``.
         """
-        if not faces:
-            raise ValueError("an enrollment needs a face")
         gallery = self.store.gallery(gallery_id)
         faces = [fit_face(face, gallery.templates) for face in faces]
         for package in gallery.templates.packages:
             check_templates(gallery.view(package), [one for face in faces if (one := face.template_of(package))])
         crops = [crop_to_keep(gallery, face) for face in faces]
-        wanted = Enrollment(subject_id, faces, crops, name, metadata, terms)
-        return self._enrollments.run(gallery.key, wanted, partial(self._enroll_all, gallery))
+        wanted = Enrollment(subject_id, faces, crops, terms)
+
+        def enroll(some: Sequence[Enrollment]) -> list[Enrolled]:
+            with self.indexes.changing(gallery.index_specs):
+                return self.store.enroll(gallery, some)
+
+        return self._enrollments.run(gallery.key, wanted, enroll)
 
     def write_many(
         self,
         gallery_id: str,
         subjects: Sequence[BulkSubject],
         faces: Sequence[BulkFace],
-        vectors: Vectors,
         package: str,
         *,
         also: Callable[[Connection, Written], None] = lambda *_: None,
     ) -> Written:
-        """Add many faces in one transaction, in which `also` writes too. `vectors`, (N, D), are the faces' templates.
+        """Add many faces with templates of `package` in one transaction, in which `also` writes too.
 
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_template``; Conflict
         ``package_mismatch``; ``two_packages`` if a face lacks a template of the package that the gallery moves to.
         """
         gallery = self.store.gallery(gallery_id)
         if package != gallery.embedder:
-            message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {package}."
-            raise PackageMismatch(message, expected=gallery.embedder, given=package)
-        if vectors.shape != (len(faces), gallery.dimension) or not is_unit(vectors).all():
+            raise package_mismatch(gallery, package)
+        whole = all(len(face.template) == gallery.dimension * 4 for face in faces)
+        numbers = from_bytes(b"".join(face.template for face in faces))
+        if not whole or not is_unit(numbers.reshape(len(faces), gallery.dimension)).all():
             message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
             raise InvalidInput(message, code="invalid_template")
         with self.indexes.changing(gallery.index_specs):
@@ -281,11 +261,7 @@ class Galleries:
     def move_faces(
         self, gallery_id: str, moves: Sequence[Move], answer: KeptAnswer | None = None, *, create: bool = False
     ) -> None:
-        """Move faces between subjects, all or none. `answer` is kept in the same transaction.
-
-        A missing target is created if it is unnamed or `create` says so; an unnamed source is deleted with its last
-        face. Raises FaceNotFound (not its source's); SubjectNotFound (a target); AlreadyAnswered.
-        """
+        """Move faces between subjects, all or none, as `Faces.move` says."""
         with self._changing(gallery_id) as gallery:
             self.faces.move(gallery, moves, answer, create=create)
 
@@ -366,10 +342,6 @@ class Galleries:
         with self.indexes.changing(gallery.index_specs):
             yield gallery
 
-    def _enroll_all(self, gallery: Gallery, wanted: Sequence[Enrollment]) -> list[Enrolled]:
-        with self.indexes.changing(gallery.index_specs):
-            return self.store.enroll(gallery, wanted)
-
     def _answering(self, gallery: Gallery) -> IndexSpec:
         return self.indexes.answering(gallery.index_specs)
 
@@ -411,8 +383,7 @@ def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
     """
     for template in templates:
         if template.package != gallery.embedder:
-            message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {template.package}."
-            raise PackageMismatch(message, expected=gallery.embedder, given=template.package)
+            raise package_mismatch(gallery, template.package)
         if template.vector.shape != (gallery.dimension,):
             message = f"A template of {gallery.embedder} has {gallery.dimension} numbers."
             raise InvalidInput(message, code="invalid_template")

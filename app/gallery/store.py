@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import chain, islice
+from itertools import chain
 from typing import Unpack
 
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict
 from app.gallery import bulk, change_log
-from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Everything, Written
+from app.gallery.bulk import BulkFace, BulkSubject, Enrolled, Enrollment, Everything, Written
 from app.gallery.change_log import ChangeReader
 from app.gallery.face_rows import face_query, find_face, read_crop, read_labels, to_face
 from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, population_column, reread, to_gallery
@@ -30,7 +30,6 @@ from app.gallery.records import (
     NO_TERMS,
     UNSET,
     Counts,
-    Enrolled,
     Erased,
     FaceRow,
     Gallery,
@@ -44,7 +43,6 @@ from app.gallery.records import (
 )
 from app.gallery.subject_rows import (
     SUBJECT_ROWS,
-    ensure_subjects,
     erase_rows,
     find_subject,
     find_unexpired,
@@ -320,40 +318,30 @@ class Store:
     def enroll(self, gallery: Gallery, wanted: Sequence[Enrollment]) -> list[Enrolled]:
         """Carry out several enrollments, all or none.
 
-        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
-        ``invalid_consent``; Conflict ``subject_expired``; NotFound ``gallery_not_found``;
-        Conflict ``package_mismatch`` if a face lacks a template that the gallery takes by now.
+        Raises InvalidInput ``invalid_id``, ``invalid_expiry``, ``invalid_consent``; Conflict ``subject_expired``;
+        NotFound ``gallery_not_found``; Conflict ``package_mismatch`` if a face lacks a template that the gallery takes.
         """
         now = utc_now()
         names = [clean_id(one.subject, "subject") for one in wanted]
-        updates = [self._enrolled_updates(name, one) for name, one in zip(names, wanted, strict=True)]
-        rows = {name: subject_values(gallery, name, now) for name in names}
+        subjects = [(name, terms_columns(one.terms)) for name, one in zip(names, wanted, strict=True)]
         with self.database.write() as connection:
             held = self._locked(connection, gallery)
             faces = [one.bulk_faces(name, held.templates) for name, one in zip(names, wanted, strict=True)]
-            keys, made = ensure_subjects(connection, self.database, gallery, rows)
+            keys, made = bulk.write_subjects(connection, self.database, gallery, subjects, now)
             for name in made:
                 check_visible(name, "subject id")
-            for name, changed in zip(names, updates, strict=True):
-                if changed:
-                    update_subject(connection, keys[name], changed)
             touch_subjects(connection, [key for name, key in keys.items() if name not in made], now)
             pairs = bulk.write_faces(connection, held, keys, list(chain(*faces)), now, blobs=self.blobs)
             bulk.record_added(connection, gallery, pairs)
-            subjects = find_unexpired(connection, gallery, list(keys.values()))
-        left = (key for _, key in pairs)
+            current = find_unexpired(connection, gallery, list(keys.values()))
         return [
-            Enrolled(
-                subjects[keys[name]],
-                one.face_rows(list(zip(some, islice(left, len(some)), strict=True)), held.embedder, now),
-                created=name in made and name not in names[:place],
-            )
-            for place, (name, one, some) in enumerate(zip(names, wanted, faces, strict=True))
+            Enrolled(current[keys[name]], tuple(some), created=name in made and name not in names[:place])
+            for place, (name, some) in enumerate(zip(names, faces, strict=True))
         ]
 
     def check_subject(self, subject: BulkSubject) -> None:
         """Check what `write_many` checks, and raise what it would."""
-        check_visible(bulk.check_subject(subject, self._max_metadata_bytes).id, "subject id")
+        check_visible(bulk.subject_columns(subject, self._max_metadata_bytes)[0], "subject id")
 
     def write_many(
         self,
@@ -372,15 +360,15 @@ class Store:
         given = {subject.id for subject in subjects}
         others = dict.fromkeys(face.subject for face in faces if face.subject not in given)
         wanted = [*subjects, *(BulkSubject(subject_id) for subject_id in others)]
-        checked = [bulk.check_subject(one, self._max_metadata_bytes) for one in wanted]
+        checked = [bulk.subject_columns(one, self._max_metadata_bytes) for one in wanted]
         now = utc_now()
         with self.database.write() as connection:
             faces = bulk.fit_bulk(gallery, faces, self._locked(connection, gallery).templates)
             found, made = bulk.write_subjects(connection, self.database, gallery, checked, now)
-            keys = {raw.id: found[clean.id] for raw, clean in zip(wanted, checked, strict=True)}
+            keys = {raw.id: found[clean] for raw, (clean, _) in zip(wanted, checked, strict=True)}
             new, taken = bulk.place_ids(connection, gallery, faces)
             pairs = bulk.write_faces(connection, gallery, keys, new, now, blobs=self.blobs) if new else []
-            written = Written(made, len(new), taken)
+            written = Written(len(made), len(new), taken)
             also(connection, written)
             if pairs:
                 touch_subjects(connection, sorted({key for key, _ in pairs}), now)
@@ -470,11 +458,6 @@ class Store:
             lock_gallery(connection, gallery)
         # A statement of its own: one that waits for the gallery's row sees other tables as they were before.
         return reread(connection, gallery)
-
-    def _enrolled_updates(self, subject_id: str, one: Enrollment) -> dict[str, object]:
-        name = UNSET if one.name is None else one.name
-        metadata = UNSET if one.metadata is None else one.metadata
-        return self._updates(subject_id, name, metadata) | terms_columns(one.terms)
 
     def _updates(self, subject_id: str, name: str | Unset | None, metadata: Metadata | Unset) -> dict[str, object]:
         """Return the columns to change. Raises InvalidInput ``invalid_name``, ``invalid_metadata``."""

@@ -122,6 +122,7 @@ def subject_values(
         "updated_at": now,
         "expires_at": None,
         "consent": None,
+        "cover": None,
     } | columns
 
 

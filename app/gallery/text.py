@@ -123,7 +123,9 @@ def encode_metadata(metadata: Metadata, max_bytes: int = MAX_METADATA_BYTES) -> 
     Raises InvalidInput ``invalid_metadata`` if it isn't a JSON object (NaN and Infinity aren't JSON), is nested deeper
     than MAX_METADATA_DEPTH, larger than `max_bytes`, or holds NUL or lone surrogates.
     """
-    _check_json(metadata)
+    if not isinstance(metadata, dict):
+        raise _invalid_metadata("Metadata must be a JSON object.")
+    _check_json(metadata, 0)
     try:
         text = json.dumps(metadata, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode())
@@ -134,43 +136,20 @@ def encode_metadata(metadata: Metadata, max_bytes: int = MAX_METADATA_BYTES) -> 
     return text
 
 
-def _check_json(metadata: Metadata) -> None:
-    """Check level by level, so that neither depth nor a cycle can exhaust the stack."""
-    if not isinstance(metadata, dict):
-        raise _invalid_metadata("Metadata must be a JSON object.")
-    level: list[object] = [metadata]
-    for _ in range(MAX_METADATA_DEPTH):
-        deeper: list[object] = []
-        for value in level:
-            deeper += _children(value)
-        if not deeper:
-            return
-        level = deeper
-    if any(isinstance(value, dict | list) for value in level):
-        raise _invalid_metadata(f"Metadata is nested deeper than {MAX_METADATA_DEPTH} levels.")
-    for value in level:
-        _children(value)
-
-
-def _children(value: object) -> list[object]:
-    if isinstance(value, dict):
-        for key in value:
-            _check_string(key)
-        return list(value.values())
-    if isinstance(value, list):
-        return list(value)
-    if isinstance(value, str):
-        _check_string(value)
+def _check_json(value: object, depth: int) -> None:
+    """Check a value inside so many objects and lists; the limit keeps depth and cycles from exhausting the stack."""
+    if isinstance(value, dict | list):
+        if depth == MAX_METADATA_DEPTH:
+            raise _invalid_metadata(f"Metadata is nested deeper than {MAX_METADATA_DEPTH} levels.")
+        if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+            raise _invalid_metadata("Metadata keys must be strings.")
+        for one in [*value, *value.values()] if isinstance(value, dict) else value:
+            _check_json(one, depth + 1)
+    elif isinstance(value, str):
+        if "\0" in value:
+            raise _invalid_metadata("Metadata can't hold the character U+0000.")
     elif value is not None and not isinstance(value, bool | int | float):
         raise _invalid_metadata(f"Metadata can't hold a {type(value).__name__}.")
-    return []
-
-
-def _check_string(text: object) -> None:
-    if not isinstance(text, str):
-        raise _invalid_metadata("Metadata keys must be strings.")
-    if "\0" in text:
-        raise _invalid_metadata("Metadata can't hold the character U+0000.")
 
 
 def _invalid_metadata(message: str, **details: object) -> InvalidInput:

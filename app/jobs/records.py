@@ -60,6 +60,8 @@ class Job:
     created_at: str
     started_at: str | None
     finished_at: str | None
+    lease_owner: str | None
+    """Who runs it: a new id for each claim."""
 
     @property
     def finished(self) -> bool:

@@ -46,10 +46,10 @@ _log = logging.getLogger(__name__)
 class Running:
     """A running job, as its work sees it. For one thread."""
 
-    def __init__(self, store: JobStore, job: Job, owner: str, closing: threading.Event) -> None:
+    def __init__(self, store: JobStore, job: Job, closing: threading.Event) -> None:
         self._store = store
-        self._job = job
-        self._owner = owner
+        self.job = job
+        """The job as it was when this process claimed it."""
         self._closing = closing
         self._refusals: list[Refusal] = []
         self.saved: Mapping[str, Any] = job.saved
@@ -64,13 +64,8 @@ class Running:
         self.lost = False
 
     @property
-    def job(self) -> Job:
-        """The job as it was when this process claimed it."""
-        return self._job
-
-    @property
     def params(self) -> Mapping[str, Any]:
-        return self._job.params
+        return self.job.params
 
     @property
     def cancelled(self) -> bool:
@@ -82,31 +77,25 @@ class Running:
 
     @property
     def secret(self) -> bytes | None:
-        return self._store.secret(self._job)
+        return self._store.secret(self.job)
 
     def progress(self, done: int, total: int | None = None) -> None:
         """Set how far the work is; written within RENEW_S, without asking the database now."""
         self.done = done
         self.total = self.total if total is None else total
 
-    def refuse(self, item: int, name: str, code: str, message: str, reasons: Sequence[str] = ()) -> None:
-        """Add an item to the job's report and to its count `refused`; written with the next checkpoint.
+    def refuse(
+        self, item: int, name: str, code: str, message: str, reasons: Sequence[str] = (), *, enrolled: bool = False
+    ) -> None:
+        """Add an item to the job's report and to its count `refused`, or `warned` if it was `enrolled` all the same.
 
-        Items after MAX_REPORTED are not in the report, but in the count `not_reported`.
+        Written with the next checkpoint. Items after MAX_REPORTED are not in the report, but counted `not_reported`.
         """
-        self.counts["refused"] += 1
-        self._report(Refusal(item, name[:MAX_REFUSED_NAME], code, message, tuple(reasons)))
-
-    def warn(self, item: int, name: str, code: str, message: str, reasons: Sequence[str] = ()) -> None:
-        """Add an item that was enrolled all the same to the job's report, as `refuse`, and to its count `warned`."""
-        self.counts["warned"] += 1
-        self._report(Refusal(item, name[:MAX_REFUSED_NAME], code, message, tuple(reasons), enrolled=True))
-
-    def _report(self, row: Refusal) -> None:
+        self.counts["warned" if enrolled else "refused"] += 1
         if self.counts["refused"] + self.counts["warned"] > MAX_REPORTED:
             self.counts["not_reported"] += 1
             return
-        self._refusals.append(row)
+        self._refusals.append(Refusal(item, name[:MAX_REFUSED_NAME], code, message, tuple(reasons), enrolled))
 
     def checkpoint(self, saved: Mapping[str, Any], connection: Connection | None = None) -> None:
         """Write what a resumed job needs to go on from here.
@@ -116,8 +105,7 @@ class Running:
         """
         refusals, self._refusals = self._refusals, []
         self._store.save(
-            self._job,
-            self._owner,
+            self.job,
             saved=saved,
             counts=+self.counts,  # without zeros
             done=self.done,
@@ -132,18 +120,18 @@ class Running:
     def renew(self, lease: timedelta) -> None:
         """Extend the lease; sets `cancel_asked` and `lost`."""
         try:
-            self.cancel_asked = self._store.renew(self._job, self._owner, lease, self.done, self.total)
+            self.cancel_asked = self._store.renew(self.job, lease, self.done, self.total)
         except JobLost:
             self.lost = True
 
     def finish(self, state: JobState, error: tuple[str, str] | None) -> None:
         """End the job. Raises JobLost."""
         result = self.result if state is JobState.DONE else None
-        self._store.finish(self._job, self._owner, state, done=self.done, total=self.total, error=error, result=result)
+        self._store.finish(self.job, state, done=self.done, total=self.total, error=error, result=result)
 
     def release(self, *, again_in: timedelta = timedelta()) -> None:
         """Hand the job back, as `JobStore.release`."""
-        self._store.release(self._job, self._owner, again_in=again_in)
+        self._store.release(self.job, again_in=again_in)
 
 
 Work: TypeAlias = Callable[[Running], None]
@@ -235,7 +223,7 @@ class Runner:
                     own = list(self._running)
                 job = self._store.claim(owner, self._works.keys(), self._lease, self._place, skip=own)
                 if job is not None:
-                    self._do(job, owner)
+                    self._do(job)
                 self._failures.succeeded()
             except Exception as error:  # noqa: BLE001 - the thread's edge: told, and tried again
                 self._failures.failed(error)
@@ -249,8 +237,8 @@ class Runner:
     def _place(self) -> str | None:
         return None if self._files is None else self._files.place
 
-    def _do(self, job: Job, owner: str) -> None:
-        running = Running(self._store, job, owner, self._closing)
+    def _do(self, job: Job) -> None:
+        running = Running(self._store, job, self._closing)
         with self._lock:
             self._running[job.id] = running
         try:

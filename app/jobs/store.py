@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -24,7 +24,7 @@ from app.db.sealed_columns import Blobs
 from app.errors import NotFound
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
-from app.jobs.records import FINISHED, MAX_REFUSED_NAME, Job, JobState, Refusal, Result
+from app.jobs.records import FINISHED, Job, JobState, Refusal, Result
 from app.machine import uptime
 from app.timestamps import utc_now, utc_text
 
@@ -145,13 +145,6 @@ class JobStore:
             for row in rows
         ]
 
-    def report(self, job: Job) -> Iterator[Refusal]:
-        """Yield all rejected items."""
-        after = -1
-        while some := self.refusals(job, after):
-            yield from some
-            after = some[-1].item
-
     def secret(self, job: Job) -> bytes | None:
         """Return the key of the job's files; None when they are of no more use.
 
@@ -194,9 +187,9 @@ class JobStore:
             _change(connection, key, values)
             return _job(connection.execute(_JOBS.where(JOBS.c.key == key)).one())
 
-    def renew(self, job: Job, owner: str, lease: timedelta, done: int, total: int | None) -> bool:
+    def renew(self, job: Job, lease: timedelta, done: int, total: int | None) -> bool:
         """Extend the lease; return whether the job is to be cancelled. Raises JobLost."""
-        update = sa.update(JOBS).where(*_owned(job, owner)).returning(JOBS.c.cancel_asked)
+        update = sa.update(JOBS).where(*_owned(job)).returning(JOBS.c.cancel_asked)
         with self._database.write() as connection:
             values = {"lease_until": _lease_time(connection, lease), "done": done, "total": total}
             update = update.values(values)
@@ -208,7 +201,6 @@ class JobStore:
     def save(
         self,
         job: Job,
-        owner: str,
         *,
         saved: Mapping[str, Any],
         counts: Mapping[str, int],
@@ -221,8 +213,7 @@ class JobStore:
         written together. Raises JobLost, which must undo that transaction."""
         values = {"saved": _dump(saved), "counts": _dump(counts), "done": done, "total": total, "attempts": 0}
         with nullcontext(connection) if connection is not None else self._database.write() as writing:
-            if writing.execute(sa.update(JOBS).where(*_owned(job, owner)).values(values)).rowcount != 1:
-                raise JobLost(job.id)
+            _write(writing, job, values)
             rows = [_refusal(job, one) for one in refusals]
             if rows:
                 writing.execute(self._database.insert(JOB_REFUSALS).on_conflict_do_nothing(), rows)
@@ -230,7 +221,6 @@ class JobStore:
     def finish(
         self,
         job: Job,
-        owner: str,
         state: JobState,
         *,
         done: int,
@@ -245,11 +235,10 @@ class JobStore:
         if result is not None:
             values |= {"result": _dump(asdict(result)), "secret": JOBS.c.secret}
         with self._database.write() as connection:
-            if connection.execute(sa.update(JOBS).where(*_owned(job, owner)).values(values)).rowcount != 1:
-                raise JobLost(job.id)
+            _write(connection, job, values)
         self._database.request_scrub()
 
-    def release(self, job: Job, owner: str, *, again_in: timedelta = timedelta()) -> None:
+    def release(self, job: Job, *, again_in: timedelta = timedelta()) -> None:
         """Hand the job back for any process to claim; its start is not counted."""
         values: dict[str, Any] = {
             "state": JobState.QUEUED,
@@ -259,7 +248,7 @@ class JobStore:
         }
         with self._database.write() as connection:
             values["not_before"] = _lease_time(connection, again_in)
-            connection.execute(sa.update(JOBS).where(*_owned(job, owner)).values(values))
+            connection.execute(sa.update(JOBS).where(*_owned(job)).values(values))
 
     def prune(self, older_than: timedelta) -> int:
         """Delete jobs that finished longer ago; return how many."""
@@ -302,12 +291,18 @@ def _change(connection: Connection, key: int, values: Mapping[str, Any]) -> None
     connection.execute(sa.update(JOBS).where(JOBS.c.key == key).values(values))
 
 
+def _write(connection: Connection, job: Job, values: Mapping[str, Any]) -> None:
+    """Change a job that its process still holds. Raises JobLost."""
+    if connection.execute(sa.update(JOBS).where(*_owned(job)).values(values)).rowcount != 1:
+        raise JobLost(job.id)
+
+
 def _end(state: JobState) -> dict[str, Any]:
     return {"state": state, "finished_at": utc_now(), "lease_owner": None, "lease_until": None, "secret": None}
 
 
-def _owned(job: Job, owner: str) -> tuple[sa.ColumnElement[bool], ...]:
-    return (JOBS.c.key == job.key, JOBS.c.lease_owner == owner, JOBS.c.state == JobState.RUNNING)
+def _owned(job: Job) -> tuple[sa.ColumnElement[bool], ...]:
+    return (JOBS.c.key == job.key, JOBS.c.lease_owner == job.lease_owner, JOBS.c.state == JobState.RUNNING)
 
 
 def _lease_time(connection: Connection, offset: timedelta = timedelta()) -> str:
@@ -346,7 +341,7 @@ def _refusal(job: Job, one: Refusal) -> dict[str, Any]:
     return {
         "job_key": job.key,
         "item": one.item,
-        "name": _storable(one.name[:MAX_REFUSED_NAME]),
+        "name": _storable(one.name),
         "code": one.code,
         "message": _storable(one.message),
         "reasons": _dump(list(one.reasons)),
@@ -375,6 +370,7 @@ def _job(row: Row[Any]) -> Job:
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
+        lease_owner=row.lease_owner,
     )
 
 

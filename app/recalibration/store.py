@@ -87,7 +87,7 @@ class Calibrations:
 
     def find(self, gallery: Gallery) -> Measured | None:
         """Return the gallery's calibration, None before the first one. Cached like the gallery itself."""
-        return self._known.get(gallery.key, lambda: self._read(gallery))
+        return self._known.get(gallery.key, lambda: self.standing(gallery).measured)
 
     def standing(self, gallery: Gallery) -> Standing:
         """Return how it stands with a gallery."""
@@ -155,12 +155,6 @@ class Calibrations:
         with self._database.read() as connection:
             rows = connection.execute(query).all()
         return [Standing(row.id, row.embedder, row.last_change, row.job, _measured(row)) for row in rows]
-
-    def _read(self, gallery: Gallery) -> Measured | None:
-        query = sa.select(GALLERY_CALIBRATIONS).where(GALLERY_CALIBRATIONS.c.gallery_key == gallery.key)
-        with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else _measured(row)
 
 
 _STANDINGS = sa.select(GALLERIES.c.id, GALLERIES.c.embedder, GALLERIES.c.last_change, GALLERY_CALIBRATIONS).select_from(

@@ -14,10 +14,9 @@ from typing import Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 from app.concurrency.deadline import check_deadline
 from app.errors import InvalidInput, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
+from app.gallery.bulk import BulkFace, Enrolled
 from app.gallery.records import (
     NO_TERMS,
-    Enrolled,
-    FaceRow,
     Gallery,
     GallerySettings,
     NewFace,
@@ -410,7 +409,7 @@ class Operations:
         chosen: Chosen,
         quality: QualityLevel = QualityLevel.MEDIUM,
         origin: Origin | None = None,
-    ) -> FaceRow:
+    ) -> BulkFace:
         """Add one chosen face of a photo to the subject, which is created if it is missing.
 
         Raises LowQuality, NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``,

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.errors import InvalidInput
-from app.gallery.records import Candidate, FaceRow, NewFace, Origin
+from app.gallery.bulk import BulkFace
+from app.gallery.records import Candidate, NewFace, Origin
 from app.pipeline import Choice
 from app.recognition.corrections import RuledOut
 from app.recognition.decisions import (
@@ -106,7 +107,7 @@ class Enrollment:
 
     subject: str
     created: bool
-    enrolled: tuple[tuple[int, FaceRow, Findings], ...]
+    enrolled: tuple[tuple[int, BulkFace, Findings], ...]
     rejected: tuple[Rejected, ...]
     chosen: tuple[Chosen, ...]
     stages: Mapping[str, float]

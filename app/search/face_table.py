@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.search.quantised import NO_ROW
-from app.search.rows import Rows, grown
-from app.search.subject_rows import SubjectRows
+from app.search.rows import Rows, SubjectRows, grown
 from app.search.types import FaceBlock, IndexKind, Keys, Match
 from app.types import Vector, Vectors
 

@@ -40,6 +40,9 @@ class LocalBackend:
     A pass over an index runs on `threads` or on the `gpu` (see `Index`), which is closed with the backend.
     """
 
+    available = True
+    kinds: Collection[IndexKind] = get_args(IndexKind)
+
     def __init__(
         self, source: FaceSource, snapshots: Snapshots | None = None, threads: int = 1, gpu: Gpu | None = None
     ) -> None:
@@ -47,14 +50,6 @@ class LocalBackend:
         self._snapshots = snapshots
         self._threads = threads
         self._gpu = gpu
-
-    @property
-    def available(self) -> bool:
-        return True
-
-    @property
-    def kinds(self) -> Collection[IndexKind]:
-        return get_args(IndexKind)
 
     def check_health(self) -> None:
         """Do nothing: this process's memory is always available."""
@@ -150,7 +145,7 @@ class LocalIndex(GalleryIndex[Index]):
                 self._snapshots.discard(self._spec.key.gallery)
                 self._saved = position
                 return
-            faces, erasures = _copy(index.view()), self._erasures
+            faces, erasures = index.copy(), self._erasures
         with self._saving:
             self._snapshots.write(self._spec, faces, position)
             self._saved = position
@@ -251,7 +246,3 @@ class LocalIndex(GalleryIndex[Index]):
         self._index, self._position = index, position
         self._forget_snapshot()  # it may be from before an erasure that was not followed
         return index
-
-
-def _copy(faces: FaceBlock) -> FaceBlock:
-    return FaceBlock(faces.faces.copy(), faces.subjects.copy(), faces.qualities.copy(), faces.vectors.copy())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import faiss
 import numpy as np
@@ -28,21 +28,7 @@ class GpuFailed(Exception):
     """The GPU's memory is full, or the GPU failed; with FAISS's message."""
 
 
-class Gpu(Protocol):
-    """Makes FAISS indexes, and runs what uses them on one thread."""
-
-    def flat(self, dimension: int, *, half: bool) -> Any:
-        """Return an empty FAISS index by inner product, of float32 or, with `half`, float16. Call it on that thread."""
-        ...
-
-    def run(self, work: Callable[[], R]) -> R:
-        """Run `work` on that thread and return its result."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class FaissGpu:
+class Gpu:
     """The first GPU. One thread does everything: FAISS's resources aren't safe to share."""
 
     def __init__(self) -> None:
@@ -50,6 +36,7 @@ class FaissGpu:
         self._resources: Any = None
 
     def flat(self, dimension: int, *, half: bool) -> Any:
+        """Return an empty FAISS index by inner product, of float32 or, with `half`, float16. Call it on that thread."""
         library: Any = faiss
         if self._resources is None:  # made late: it reserves memory, which only large galleries need
             self._resources = library.StandardGpuResources()
@@ -58,16 +45,17 @@ class FaissGpu:
         return library.GpuIndexFlatIP(self._resources, dimension, config)
 
     def run(self, work: Callable[[], R]) -> R:
+        """Run `work` on that thread and return its result."""
         return self._thread.submit(work).result()
 
     def close(self) -> None:
         self._thread.shutdown()
 
 
-def find_gpu() -> FaissGpu | None:
+def find_gpu() -> Gpu | None:
     """Return the GPU; None, with a line in the log, if FAISS was built without GPU support or finds no GPU."""
     if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
-        return FaissGpu()
+        return Gpu()
     _log.info("Galleries are searched on the CPU: the installed FAISS finds no GPU.")
     return None
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from app.search.face_table import WIDEN, FaceTable
 from app.search.gpu import Gpu, GpuFailed, GpuIndex
-from app.search.quantised import BLAS_FROM_QUERIES, NO_ROW, Near, Scan, merged, rounding
+from app.search.quantised import BLAS_FROM_QUERIES, NO_ROW, Near, Scan, merged
 from app.search.types import Difference, FaceBlock, IndexKind, Match
 from app.types import Vector, Vectors
 
@@ -119,11 +119,6 @@ class Index:
         with self._lock:
             return self._table.size
 
-    @property
-    def rounding(self) -> float:
-        """The largest rounding error of a score (`app.search.quantised.rounding`)."""
-        return rounding(self.dimension)
-
     def convert(self, kind: IndexKind) -> None:
         """Search by another kind from now on. Makes its copy of the vectors while searches wait."""
         with self._lock:
@@ -198,21 +193,11 @@ class Index:
             best = self._table.best(vectors, np.tile(rows, (len(vectors), 1)), 1)
             return [self._table.matches(probe, found)[0] for probe, found in zip(vectors, best, strict=True)]
 
-    def mean(self, subject: int) -> Vector | None:
-        """Return the subject's mean template, (D,) unit float32: its vectors weighted by quality (at least MIN_WEIGHT).
-
-        None if it has no face; zeros if the vectors cancel out.
-        """
-        with self._lock:
-            if self._table.subject_rows.first(subject) == NO_ROW:
-                return None
-            return self._table.mean(subject).astype(np.float32)
-
-    def view(self) -> FaceBlock:
-        """Return all faces, unordered and not copied: valid until somebody adds or removes."""
+    def copy(self) -> FaceBlock:
+        """Return a copy of all faces, unordered."""
         with self._lock:
             table = self._table
-            return FaceBlock(table.faces, table.subjects, table.weights, table.rows.vectors)
+            return FaceBlock(table.faces.copy(), table.subjects.copy(), table.weights.copy(), table.rows.vectors.copy())
 
     def compare(self, blocks: Iterable[FaceBlock]) -> Difference:
         """Compare with `blocks`, all the faces there should be, each once. No face may be added or removed meanwhile;

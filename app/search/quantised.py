@@ -16,7 +16,6 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from app.search.types import IndexKind
 from app.types import Vector, Vectors
 
 BLAS_FROM_QUERIES = 4
@@ -41,8 +40,6 @@ EXPECT = 2
 """Times the rows wanted that should be above that floor: an estimate from so small a sample is coarse."""
 SETTLE_AT = 4
 """Times the rows wanted that are collected before they are sorted."""
-Codes: TypeAlias = NDArray[np.uint8]
-"""(N, bytes of a row), opaque."""
 Levels: TypeAlias = NDArray[np.int8]
 """Within ±LARGEST."""
 LARGEST = 127
@@ -76,25 +73,6 @@ class Scan(Protocol):
     def errors(self, probes: Vectors) -> NDArray[np.float64]:
         """Return (Q,) bounds of the error of each probe's scores."""
         ...
-
-
-class Codec(Protocol):
-    """Makes and reads a kind's copy of the vectors."""
-
-    def width(self, dimension: int) -> int:
-        """Bytes of a row."""
-        ...
-
-    def encode(self, vectors: Vectors) -> tuple[Codes, float]:
-        """Return codes, (N, width), and the largest distance between a vector and what its code stands for."""
-        ...
-
-    def scan(self, vectors: Vectors, codes: Codes, error: float) -> Scan: ...
-
-
-def codec_of(kind: IndexKind) -> Codec | None:
-    """Return the kind's codec; None for ``fp32``, which has no copy."""
-    return ByteCodec() if kind == "int8" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,30 +113,22 @@ def rounding(dimension: int) -> float:
     return 2 * dimension * float(np.finfo(np.float32).eps)
 
 
-class ByteCodec:
-    """Eight bits a number, at one scale for all vectors of a length: 127 is SPREAD / sqrt(D), at most 1.
+def encode(vectors: Vectors) -> tuple[Levels, float]:
+    """Return the (N, D) int8 copy of vectors, and the largest distance between a vector and what its copy stands for.
 
-    The distance between code and vector is measured when the code is made, so a clipped number costs speed, never an
-    answer.
+    There is one scale for all vectors of a length: LARGEST is SPREAD / sqrt(D), at most 1. The distance is measured, so
+    a clipped number costs speed, never an answer.
     """
-
-    def width(self, dimension: int) -> int:
-        return dimension
-
-    def encode(self, vectors: Vectors) -> tuple[Codes, float]:
-        step = _step(vectors.shape[1])
-        codes = np.empty(vectors.shape, np.int8)
-        farthest = 0.0
-        for start in range(0, len(vectors), ENCODE_ROWS):
-            some = vectors[start : start + ENCODE_ROWS]
-            levels = np.clip(np.rint(some / step), -LARGEST, LARGEST)
-            codes[start : start + ENCODE_ROWS] = levels
-            distances = np.linalg.norm(levels * step - some, axis=1)
-            farthest = max(farthest, float(distances.max()))
-        return codes.view(np.uint8), farthest
-
-    def scan(self, vectors: Vectors, codes: Codes, error: float) -> Scan:  # noqa: ARG002 - the protocol's
-        return ByteScan(codes.view(np.int8), error)
+    step = _step(vectors.shape[1])
+    codes = np.empty(vectors.shape, np.int8)
+    farthest = 0.0
+    for start in range(0, len(vectors), ENCODE_ROWS):
+        some = vectors[start : start + ENCODE_ROWS]
+        levels = np.clip(np.rint(some / step), -LARGEST, LARGEST)
+        codes[start : start + ENCODE_ROWS] = levels
+        distances = np.linalg.norm(levels * step - some, axis=1)
+        farthest = max(farthest, float(distances.max()))
+    return codes, farthest
 
 
 class Columns:

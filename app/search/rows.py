@@ -1,16 +1,22 @@
-"""The vectors of an index in memory, and the copy of them that its kind of search reads."""
+"""The rows of an index in memory: their vectors, the copy that its kind of search reads, and whose they are."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import faiss
 import numpy as np
 from numpy.typing import NDArray
 
 from app.memory import room_to_grow
-from app.search.quantised import Codec, Codes, ExactScan, Scan, codec_of
-from app.search.types import IndexKind
+from app.search.quantised import NO_ROW, ByteScan, ExactScan, Levels, Scan, encode
+from app.search.types import IndexKind, Keys
 from app.types import Vectors
+
+MAP_ENTRY_BYTES = 40
+"""Approximate size of a subject in FAISS's map."""
+FORGOTTEN_MIN = 1_024
 
 
 class Rows:
@@ -22,11 +28,10 @@ class Rows:
 
     def __init__(self, dimension: int, kind: IndexKind) -> None:
         self._exact = np.empty((0, dimension), np.float32)
-        self._codes: Codes = np.empty((0, 0), np.uint8)
+        self._codes: Levels = np.empty((0, 0), np.int8)
         self._error = 0.0
         self.count = 0
         self.kind: IndexKind = "fp32"
-        self._codec: Codec | None = None
         self.convert(kind)
 
     @property
@@ -40,17 +45,17 @@ class Rows:
         return self.vectors.nbytes + self._codes[: self.count].nbytes
 
     def scan(self) -> Scan:
-        if self._codec is None:
+        if self.kind == "fp32":
             return ExactScan(self.vectors)
-        return self._codec.scan(self.vectors, self._codes[: self.count], self._error)
+        return ByteScan(self._codes[: self.count], self._error)
 
     def append(self, vectors: Vectors) -> None:
         end = self.count + len(vectors)
         self._exact = grown(self._exact, self.count, end)
         self._codes = grown(self._codes, self.count, end)
         self._exact[self.count : end] = vectors
-        if self._codec is not None:
-            self._codes[self.count : end], error = self._codec.encode(vectors)
+        if self.kind == "int8":
+            self._codes[self.count : end], error = encode(vectors)
             self._error = max(self._error, error)
         self.count = end
 
@@ -68,11 +73,121 @@ class Rows:
         """Replace the copy by another kind's."""
         if kind == self.kind:
             return
-        self.kind, self._codec, self._error = kind, codec_of(kind), 0.0
-        width = 0 if self._codec is None else self._codec.width(self._exact.shape[1])
-        self._codes = room_to_grow(self.count, (width,), np.dtype(np.uint8))
-        if self._codec is not None and self.count:
-            self._codes[: self.count], self._error = self._codec.encode(self.vectors)
+        self.kind, self._error = kind, 0.0
+        width = self._exact.shape[1] if kind == "int8" else 0
+        self._codes = room_to_grow(self.count, (width,), np.dtype(np.int8))
+        if kind == "int8" and self.count:
+            self._codes[: self.count], self._error = encode(self.vectors)
+
+
+class SubjectRows:
+    """Each subject's rows are a doubly linked list in two int32 arrays, so adding, removing and moving a row cost the
+    same at any size. Not safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._subjects = np.empty(0, np.int64)
+        self._next = np.empty(0, np.int32)
+        self._previous = np.empty(0, np.int32)
+        self._first: Any = faiss.MapLong2Long()  # subject -> its first row; NO_ROW once it has none
+        self._count = 0
+        self._forgotten = 0  # subjects that are in the map with NO_ROW
+        self.subject_count = 0
+        """Number of subjects that have a row."""
+
+    @property
+    def subjects(self) -> Keys:
+        """The subject of each row, (N,); valid until rows are added."""
+        return self._subjects[: self._count]
+
+    @property
+    def size(self) -> int:
+        arrays = (self._subjects, self._next, self._previous)
+        return (
+            sum(array[: self._count].nbytes for array in arrays)
+            + (self.subject_count + self._forgotten) * MAP_ENTRY_BYTES
+        )
+
+    def append(self, subjects: Keys) -> None:
+        """Add a row for each of these subjects, at the front of the subject's list."""
+        start, end = self._count, self._count + len(subjects)
+        self._subjects, self._next, self._previous = (
+            grown(array, start, end) for array in (self._subjects, self._next, self._previous)
+        )
+        self._subjects[start:end] = subjects
+        self._count = end
+        order = np.argsort(subjects, kind="stable")
+        rows = order.astype(np.int32) + np.int32(start)
+        begins = np.append(True, np.diff(subjects[order]) != 0)
+        ends = np.append(begins[1:], True)
+        keys = np.ascontiguousarray(subjects[order][begins], np.int64)
+        old = self._first.search_multiple(keys).astype(np.int32)
+        self._next[rows] = np.append(rows[1:], NO_ROW)
+        self._next[rows[ends]] = old
+        self._previous[rows] = np.append(np.int32(NO_ROW), rows[:-1])
+        self._previous[rows[begins]] = NO_ROW
+        known = old != NO_ROW
+        self._previous[old[known]] = rows[ends][known]
+        self._first.add(keys, rows[begins].astype(np.int64))
+        self.subject_count += int(np.count_nonzero(~known))
+
+    def first(self, subject: int) -> int:
+        """Return a row of the subject; NO_ROW if it has none."""
+        return int(self._first.search(subject))
+
+    def rows_of(self, subject: int) -> Iterator[int]:
+        row = self.first(subject)
+        while row != NO_ROW:
+            yield row
+            row = int(self._next[row])
+
+    def is_alone(self, row: int) -> bool:
+        """Return whether the row is its subject's only one."""
+        return bool(self._next[row] == NO_ROW == self._previous[row])
+
+    def remove(self, row: int) -> None:
+        """Remove a row; the last row takes its place."""
+        self._unlink(row)
+        last = self._count - 1
+        if row != last:
+            self._move(last, row)
+        self._count = last
+
+    def _unlink(self, row: int) -> None:
+        before, after = int(self._previous[row]), int(self._next[row])
+        if after != NO_ROW:
+            self._previous[after] = before
+        if before != NO_ROW:
+            self._next[before] = after
+            return
+        self._set_first(int(self._subjects[row]), after)
+        if after == NO_ROW:
+            self.subject_count -= 1
+            self._forget_one()
+
+    def _move(self, source: int, target: int) -> None:
+        for column in (self._subjects, self._next, self._previous):
+            column[target] = column[source]
+        before, after = int(self._previous[target]), int(self._next[target])
+        if after != NO_ROW:
+            self._previous[after] = target
+        if before != NO_ROW:
+            self._next[before] = target
+        else:
+            self._set_first(int(self._subjects[target]), target)
+
+    def _set_first(self, subject: int, row: int) -> None:
+        self._first.add(np.array([subject], np.int64), np.array([row], np.int64))
+
+    def _forget_one(self) -> None:
+        """Replace FAISS's map, which can't remove a key, before it has more removed subjects than others."""
+        self._forgotten += 1
+        if self._forgotten > self.subject_count + FORGOTTEN_MIN:
+            # The row being removed is the only one that may still look like a first row without being one.
+            rows = np.flatnonzero(self._previous[: self._count] == NO_ROW)
+            rows = rows[self._first.search_multiple(self._subjects[rows]) == rows]
+            self._first = faiss.MapLong2Long()
+            self._first.add(self._subjects[rows], rows)
+            self._forgotten = 0
 
 
 def grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:

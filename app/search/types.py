@@ -108,7 +108,7 @@ class GalleryState:
 class Match:
     """A subject's best face for a probe; among equal scores the face enrolled first.
 
-    ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template (`app.search.index.Index.mean`).
+    ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template (`FaceTable.mean`).
     """
 
     subject: int

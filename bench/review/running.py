@@ -28,7 +28,7 @@ from app.review.records import Finding, Summary
 from app.review.store import Reviews
 from app.search.follower import LocalBackend
 from app.search.types import IndexKind
-from app.types import Vectors
+from app.types import Quality, Vectors
 
 GALLERY = "reviewed"
 WRITTEN_AT_ONCE = 20_000
@@ -79,13 +79,18 @@ class Gallery:
         for start in range(0, len(subjects), WRITTEN_AT_ONCE):
             some = slice(start, start + WRITTEN_AT_ONCE)
             faces = [
-                BulkFace(subject, vector.astype("<f4").tobytes(), float(quality), face_id=f"{first + start + row:032x}")
+                BulkFace(
+                    subject,
+                    vector.astype("<f4").tobytes(),
+                    Quality(float(quality), ()),
+                    face_id=f"{first + start + row:032x}",
+                )
                 for row, (subject, vector, quality) in enumerate(
                     zip(subjects[some], vectors[some], qualities[some], strict=True)
                 )
             ]
             people = [BulkSubject(subject) for subject in sorted(set(subjects[some]))]
-            self.galleries.write_many(GALLERY, people, faces, vectors[some], self._package)
+            self.galleries.write_many(GALLERY, people, faces, self._package)
 
     def review(self) -> Done:
         """Review the gallery from beginning to end. Raises Unusable if that fails."""

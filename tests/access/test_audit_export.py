@@ -122,7 +122,7 @@ def test_entries_that_are_pruned_stay_in_the_file(store: AuditStore) -> None:
 def test_rows_that_are_missing_in_between_are_counted(store: AuditStore) -> None:
     entries = [entry(number, None) for number in range(6)]
     store.write(entries)
-    with store._database.write() as connection:
+    with store.database.write() as connection:
         connection.execute(sa.delete(AUDIT).where(AUDIT.c.key.in_([entries[2].row, entries[3].row])))
     reader, _ = exported(exports(store))
     assert (reader.entries, reader.missing) == (4, 2)
@@ -134,7 +134,7 @@ def test_a_log_that_is_not_the_exported_one_is_refused(store: AuditStore, change
     last = entry(1, None)
     store.write([entry(0), last])
     reader, _ = exported(exports(store))
-    with store._database.write() as connection:
+    with store.database.write() as connection:
         if change == "deleted":
             connection.execute(sa.delete(AUDIT).where(AUDIT.c.key == last.row))
         else:
@@ -147,13 +147,13 @@ def test_a_log_that_is_not_the_exported_one_is_refused(store: AuditStore, change
 
 def test_an_entry_that_is_committed_late_is_not_skipped(store: AuditStore) -> None:
     """PostgreSQL gives a row its number before it is committed: one of a lower number may appear later."""
-    if store._database.is_sqlite:
+    if store.database.is_sqlite:
         assert store.last_settled() == 0
         return
     values = {"at": utc_text(NOW), "operation": "enroll", "request_id": "late", "status": 200}
     found: list[Reader] = []
     thread = threading.Thread(target=lambda: found.append(exported(exports(store))[0]))
-    with store._database.write() as connection:
+    with store.database.write() as connection:
         connection.execute(sa.insert(AUDIT).values(values))
         store.write([entry(1)])
         thread.start()

@@ -15,6 +15,7 @@ from app.errors import LikenessError
 from app.gallery.bulk import BulkFace
 from app.gallery.store import Store
 from app.inference.package import find_packages, select
+from app.types import Quality
 from tests.conftest import PROJECT
 from tests.support.filling import DIMENSION
 from tests.support.live import serving
@@ -81,7 +82,9 @@ def test_a_killed_server_leaves_before_or_after(tmp_path: Path) -> None:
     faces, owner = 5_000, "crowd"
     store = Store(f"sqlite:///{folder / 'likeness.db'}")
     home = store.create_gallery("many", select(find_packages(PROJECT / "models"), "sface").id, DIMENSION, store="none")
-    store.write_many(home, [], [BulkFace(owner, vector.tobytes(), 50.0) for vector in units(faces, DIMENSION)])
+    store.write_many(
+        home, [], [BulkFace(owner, vector.tobytes(), Quality(50.0, ())) for vector in units(faces, DIMENSION)]
+    )
     store.close()
     chance = random.Random(5)
     for _ in range(3):

@@ -16,7 +16,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 
@@ -30,6 +29,7 @@ from app.gallery.bulk import BulkFace, BulkSubject
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.jobs.store import JobStore
+from app.types import Quality
 from tests.conftest import PROJECT
 from tests.support.commands import run
 from tests.support.live import environment, serving
@@ -47,8 +47,8 @@ def trusted(path: Path, url: str, *, replace: bool = False) -> Summary:
 
 
 def put(galleries: Galleries, subject: str, vector: Any, crop: bytes | None = None) -> None:
-    face = BulkFace(subject, vector.astype("<f4").tobytes(), 50.0, crop=crop)
-    galleries.write_many("g", [], [face], vector[None], PACKAGE)
+    face = BulkFace(subject, vector.astype("<f4").tobytes(), Quality(50.0, ()), crop=crop)
+    galleries.write_many("g", [], [face], PACKAGE)
 
 
 @pytest.fixture
@@ -84,9 +84,11 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_what_is_restored_is_what_there_was(galleries: Galleries, target: str, tmp_path: Path) -> None:
     vectors = units(60)
-    faces = [BulkFace(f"s{n}", vectors[n].tobytes(), 50.0, crop=b"\xff\xd8" + bytes([n])) for n in range(60)]
+    faces = [
+        BulkFace(f"s{n}", vectors[n].tobytes(), Quality(50.0, ()), crop=b"\xff\xd8" + bytes([n])) for n in range(60)
+    ]
     subjects = [BulkSubject("s0", "Ren\u00e9e \u96ea", {"a": [1, None, "\u2603"]})]
-    galleries.write_many("g", subjects, faces, vectors, PACKAGE)
+    galleries.write_many("g", subjects, faces, PACKAGE)
     galleries.delete_subject("g", "s59")
     store = store_of(galleries)
     jobs = JobStore(store.database)
@@ -241,42 +243,6 @@ def test_a_backup_that_was_spoiled_changes_nothing(what: str, tmp_path: Path) ->
     assert rows(again) == before
     again.close()
     assert not list(tmp_path.glob("*.restoring*"))
-
-
-def as_of_0003(lines: list[Any]) -> list[Any]:
-    """What the third schema would have written: fewer tables, and of some fewer columns."""
-    old = {"galleries", "subjects", "faces", "crops", "changes", "api_keys", "audit"}
-    newer = {
-        "subjects": {"expires_at", "consent", "cover"},
-        "galleries": {"allow_laxer", "calibration", "generation", "liveness", "on_conflict", "population", "search"},
-    }
-    kept = [lines[0] | {"revision": "0003"}]
-    table, places = "", [0]
-    for line in lines[1:-1]:
-        if isinstance(line, dict):
-            table = line["table"]
-            places = [n for n, name in enumerate(line["columns"]) if name not in newer.get(table, ())]
-            line["columns"] = [line["columns"][place] for place in places]
-        if table in old:
-            kept.append(line if isinstance(line, dict) else [line[place] for place in places])
-    counts = {name: count for name, count in lines[-1]["rows"].items() if name in old}
-    return [*kept, lines[-1] | {"rows": counts}]
-
-
-def test_an_older_backup_is_brought_up_to_date(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'likeness.db'}"
-    galleries = Galleries(Store(url))
-    galleries.create_gallery("g", PACKAGE, 128)
-    put(galleries, "s0", np.asarray(units(1)[0]))
-    write_backup(store_of(galleries).database, tmp_path / "backup", "1")
-    galleries.close()
-    lines = [json.loads(line) for line in gzip.decompress((tmp_path / "backup").read_bytes()).splitlines()]
-    (tmp_path / "old").write_bytes(whole([json.dumps(line).encode() for line in as_of_0003(lines)]))
-    trusted(tmp_path / "old", f"sqlite:///{tmp_path / 'new.db'}")
-    again = Galleries(Store(f"sqlite:///{tmp_path / 'new.db'}"))
-    assert again.check("g").ok
-    assert again.store.counts(again.store.gallery("g")).faces == 1
-    again.close()
 
 
 @pytest.fixture

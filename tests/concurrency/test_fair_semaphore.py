@@ -71,11 +71,6 @@ def test_it_says_how_many_are_free() -> None:
     assert turns.free == 2
 
 
-def test_there_is_at_least_one() -> None:
-    with pytest.raises(ValueError, match="starts at 1"):
-        FairSemaphore(0)
-
-
 def test_photos_in_work_have_at_most_so_many_pixels() -> None:
     cores, lock = FairSemaphore(8, 100), threading.Lock()
     now, most = 0, 0

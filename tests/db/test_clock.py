@@ -79,7 +79,7 @@ def test_leases_of_sqlite_end_with_the_machines_boot(tmp_path: Path, monkeypatch
     boot("aaaaaaaa-1", 100_000.6)
     again = jobs.claim("you", {"count"}, second)
     assert again is not None
-    jobs.release(again, "you", again_in=second)
+    jobs.release(again, again_in=second)
     assert jobs.claim("you", {"count"}, second) is None
     boot("99999999-2", 3.0)
     assert jobs.claim("me", {"count"}, second) is not None, "its process ended with the boot"

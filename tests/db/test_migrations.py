@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,10 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from app.access.audit_store import AuditFilter, AuditStore
-from app.access.key_store import KeyStore
-from app.db.encryption import Sealer, new_key
 from app.db.engine import MIGRATIONS, VERSION, is_current
 from app.db.schema import METADATA
-from app.db.secrets import SecretStore
 from app.errors import Unusable
 from app.gallery.store import Store
-from app.gallery.templates import TemplatePlan, TemplateSet
-from app.reembedding.steps import Reembeddings
-from app.search.milvus.collections import Collections
 from tests.support.following import engine_of
 from tests.support.migrations import downgrade
 from tests.support.postgres import new_database
@@ -93,89 +85,6 @@ def test_each_migration_can_be_undone(empty_database_url: str) -> None:
     with engine_of(empty_database_url).connect() as connection:
         assert set(sa.inspect(connection).get_table_names()) == {"alembic_version"}
     Store(empty_database_url).close()
-
-
-def test_galleries_of_the_version_before_keys_are_kept(empty_database_url: str) -> None:
-    store = Store(empty_database_url)
-    made = store.create_gallery("staff", "sface@1", 128)
-    store.close()
-    downgrade(empty_database_url, "0001")
-    with engine_of(empty_database_url).connect() as connection:
-        assert not {"api_keys", "audit"} & set(sa.inspect(connection).get_table_names())
-    again = Store(empty_database_url)
-    assert again.gallery("staff") == made
-    assert KeyStore(again.database).keys().items == ()
-    assert AuditStore(again.database).entries(AuditFilter()).items == ()
-    again.close()
-
-
-def test_a_database_of_the_version_before_secrets_gets_their_table(empty_database_url: str) -> None:
-    store = Store(empty_database_url)
-    made = store.create_gallery("staff", "sface@1", 128)
-    store.close()
-    downgrade(empty_database_url, "0003")
-    with engine_of(empty_database_url).connect() as connection:
-        assert "secrets" not in sa.inspect(connection).get_table_names()
-    again = Store(empty_database_url)
-    assert again.gallery("staff") == made
-    assert SecretStore(again.database, Sealer([new_key()])).get("any") is None
-    again.close()
-
-
-def test_a_database_of_the_version_before_milvus_gets_the_table_of_collections(empty_database_url: str) -> None:
-    store = Store(empty_database_url)
-    made = store.create_gallery("staff", "sface@1", 128)
-    store.close()
-    downgrade(empty_database_url, "0005")
-    with engine_of(empty_database_url).connect() as connection:
-        assert "collections" not in sa.inspect(connection).get_table_names()
-    again = Store(empty_database_url)
-    assert again.gallery("staff") == made
-    assert Collections(again.database, "milvus://host").current(made.index_spec.key) is None
-    again.close()
-
-
-def test_a_database_of_the_version_before_reembedding_gets_its_tables(empty_database_url: str) -> None:
-    store = Store(empty_database_url)
-    made = store.create_gallery("staff", "sface@1", 128)
-    name = Collections(store.database, "milvus://host").begin(made.index_spec.key)
-    store.close()
-    downgrade(empty_database_url, "0007")
-    with engine_of(empty_database_url).connect() as connection:
-        assert not {"reembeddings", "second_templates"} & set(sa.inspect(connection).get_table_names())
-    again = Store(empty_database_url)
-    assert again.gallery("staff") == made
-    assert [len(state.specs) for state in again.change_reader.states().values()] == [1]
-    collections = Collections(again.database, "milvus://host")
-    collections.switch(made.index_spec, name)
-    assert collections.current(made.index_spec.key) == name, "what was there is of the gallery's package"
-    other = replace(made, templates=TemplatePlan.of_one(TemplateSet("other@1", 128)))
-    assert collections.current(other.index_spec.key) is None
-    again.close()
-
-
-def test_collections_and_moves_before_generations_stay_the_galleries_own(
-    empty_database_url: str,
-) -> None:
-    store = Store(empty_database_url)
-    made = store.create_gallery("staff", "sface@1", 128)
-    reembeddings = Reembeddings(store)
-    reembeddings.begin(made, "other@1", 64, without_crop="refuse", keep_days=1)
-    reembeddings.complete(made, 0)
-    collections = Collections(store.database, "milvus://host")
-    name = collections.begin(made.index_spec.key)
-    collections.switch(made.index_spec, name)
-    store.close()
-    downgrade(empty_database_url, "0010")
-    with engine_of(empty_database_url).connect() as connection:
-        assert "generation" not in {column["name"] for column in sa.inspect(connection).get_columns("galleries")}
-    again = Store(empty_database_url)
-    found = again.gallery("staff")
-    assert [spec.key.package for spec in found.index_specs] == ["sface@1", "other@1"]
-    assert Collections(again.database, "milvus://host").current(found.index_spec.key) == name
-    Reembeddings(again).switch(found)
-    assert again.gallery("staff").embedder == "other@1"
-    again.close()
 
 
 def test_names_are_folded_anew(empty_database_url: str) -> None:

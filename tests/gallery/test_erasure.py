@@ -14,18 +14,13 @@ import httpx
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
-import app.db.migrations
 from app.db import signing
-from app.db.engine import Database
 from app.db.schema import RECEIPTS
 from app.db.signing import Signer
 from app.errors import NotFound, Unusable
 from app.gallery.erasure import check_receipt, is_about
 from app.gallery.service import Galleries
-from app.gallery.store import Store
 from app.search.snapshots import Snapshots
 from tests.support.commands import run
 from tests.support.erasing import erasures
@@ -309,19 +304,3 @@ def test_a_reader_delays_the_emptying_of_the_log_and_the_receipt_says_so(
         assert receipt["cleared"]["write_ahead_log"] == "emptied as soon as no reader uses it"
     assert soon(lambda: path.with_name("likeness.db-wal").stat().st_size == 0)
     galleries.close()
-
-
-def test_the_table_is_made_for_databases_of_the_version_before(database_url: str) -> None:
-    Store(database_url).close()
-    config = Config()
-    config.set_main_option("script_location", str(Path(app.db.migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    with engine_of(database_url).begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0008")
-    with engine_of(database_url).connect() as connection:
-        assert "receipts" not in sa.inspect(connection).get_table_names()
-    database = Database(database_url)
-    with database.read() as connection:
-        assert connection.execute(sa.select(RECEIPTS)).all() == []
-    database.close()

@@ -10,11 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
-import app.db.migrations
 from app.access.audit import AuditLog
 from app.access.audit_store import AuditFilter, AuditStore
 from app.client import Client
@@ -27,7 +23,7 @@ from app.gallery.store import Store
 from app.timestamps import utc_text
 from app.types import Box, Quality
 from tests.support.erasing import erasures
-from tests.support.following import PAST, engine_of, found, let_expire, quiet
+from tests.support.following import PAST, found, let_expire, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.live import serving
 from tests.support.service import COLLINS, HOPPER, error_of, running
@@ -233,25 +229,6 @@ def test_a_running_server_erases_who_has_expired(tmp_path: Path) -> None:
         assert (receipt["reason"], receipt["erased"]["crops"]) == ("expired", 1)
         (entry,) = client.get("/audit", params={"operation": "expire_subject"}).json()["entries"]
         assert (entry["key"], entry["subject"], entry["status"]) == (None, "eileen", 204)
-
-
-def test_databases_of_the_version_before_get_the_columns(database_url: str) -> None:
-    galleries = quiet(database_url)
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
-    enroll(galleries, "eileen", 1)
-    galleries.close()
-    config = Config()
-    config.set_main_option("script_location", str(Path(app.db.migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    with engine_of(database_url).begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0009")
-    with engine_of(database_url).connect() as connection:
-        assert not {"expires_at", "consent"} & {one["name"] for one in sa.inspect(connection).get_columns("subjects")}
-    store = Store(database_url)
-    subject = store.subject(store.gallery("staff"), "eileen")
-    assert (subject.expires_at, subject.consent, subject.face_count) == (None, None, 1)
-    store.close()
 
 
 def test_a_server_without_expiry_settings_starts(tmp_path: Path) -> None:

@@ -9,17 +9,15 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.db.schema import FACE_ORIGINS, SUBJECTS
+from app.db.schema import SUBJECTS
 from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery.faces import AlreadyAnswered, KeptAnswer
 from app.gallery.records import Move, NewFace, Origin
 from app.gallery.service import Galleries
-from app.gallery.store import Store
 from app.gallery.text import is_unnamed, unnamed_id
 from app.types import Box, Quality
 from tests.support.following import engine_of, found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
-from tests.support.migrations import downgrade
 from tests.support.service import COLLINS, error_of
 
 ORIGIN = Origin("a" * 32, 640, 480, 0.93, "holiday.jpg")
@@ -225,19 +223,6 @@ def test_any_order_of_moves_leaves_everybody_in_agreement(database_url: str) -> 
     with engine_of(database_url).connect() as connection:
         there = set(connection.execute(sa.select(SUBJECTS.c.id)).scalars())
     assert there == {"ann", "bob"} | set(owner.values())
-
-
-def test_a_database_of_the_version_before_origins_is_kept(database_url: str) -> None:
-    store = Store(database_url)
-    made = store.create_gallery("staff", PACKAGE, DIMENSION)
-    store.close()
-    downgrade(database_url, "0005")
-    with engine_of(database_url).connect() as connection:
-        assert FACE_ORIGINS.name not in sa.inspect(connection).get_table_names()
-    again = quiet(database_url)
-    assert again.store.gallery("staff") == made
-    assert again.faces.faces(again.store.gallery("staff")).items == ()
-    again.close()
 
 
 def test_a_face_is_given_to_another_subject_over_http(api: httpx.Client, gallery: str) -> None:

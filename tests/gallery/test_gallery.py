@@ -61,7 +61,8 @@ def test_enrollments_of_one_subject_that_come_together_all_count(galleries: Gall
 
 
 def test_an_enrolled_subject_is_found_at_once_with_its_words(galleries: Galleries) -> None:
-    made = galleries.enroll("staff", "ann/😀", [face(1, 90), face(2, 10)], name="Ann", metadata={"k": 1})
+    made = galleries.enroll("staff", "ann/😀", [face(1, 90), face(2, 10)])
+    galleries.store.update_subject(galleries.store.gallery("staff"), "ann/😀", "Ann")
     enroll(galleries, "bob", 3)
     assert (made.subject.id, made.subject.face_count, made.created) == ("ann/😀", 2, True)
     best, second = galleries.search("staff", [template(2)], 5)[0]
@@ -189,7 +190,7 @@ def test_crops_are_kept_where_the_gallery_keeps_them(galleries: Galleries) -> No
     for gallery, kept in (("staff", True), ("lean", False)):
         row = galleries.enroll(gallery, "ann", [face(1, crop=crop)]).faces[0]
         stored = galleries.store.face(galleries.store.gallery(gallery), "ann", row.face_id)
-        assert stored == row
+        assert (stored.template, stored.crop, stored.quality) == (row.template, row.crop, row.quality)
         assert (stored.crop is not None) is kept
         if stored.crop:
             difference = np.abs(decode_crop(stored.crop).astype(int) - crop)
@@ -218,7 +219,8 @@ def test_a_restart_changes_no_answer(database_url: str) -> None:
 
 
 def test_check_names_what_disagrees_and_rebuild_mends_it(galleries: Galleries, database_url: str) -> None:
-    rows = [enroll(galleries, f"s{seed}", seed).faces[0] for seed in range(5)]
+    made = [enroll(galleries, f"s{seed}", seed).faces[0] for seed in range(5)]
+    rows = [galleries.store.find_face(galleries.store.gallery("staff"), one.face_id) for one in made]
     damaged, gone, _, _, added = rows
     copy: dict[str, sa.ColumnElement[object]] = {column.name: sa.literal_column(column.name) for column in FACES.c}
     copy |= {"key": sa.literal(1000), "face_id": sa.literal("f" * 32)}
@@ -281,12 +283,11 @@ def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monke
 
 
 def test_a_refused_enrollment_leaves_nothing_behind(galleries: Galleries) -> None:
+    hidden = "a\u200bnn"
     with pytest.raises(InvalidInput):
-        galleries.enroll("staff", "ann", [face(1)], metadata={"k": float("nan")})
-    with pytest.raises(ValueError, match="needs a face"):
-        galleries.enroll("staff", "ann", [])
+        galleries.enroll("staff", hidden, [face(1)])
     with pytest.raises(NotFound):
-        galleries.store.subject(galleries.store.gallery("staff"), "ann")
+        galleries.store.subject(galleries.store.gallery("staff"), hidden)
     assert found(galleries, 1) == []
 
 

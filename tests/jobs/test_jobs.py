@@ -18,7 +18,6 @@ import pytest
 import sqlalchemy as sa
 
 from app.concurrency.scheduler import Scheduler
-from app.db.schema import JOBS
 from app.errors import DatabaseBusy, NotFound, PackageMismatch
 from app.gallery.records import Gallery
 from app.gallery.store import Store
@@ -31,7 +30,6 @@ from tests.conftest import PROJECT
 from tests.support.commands import Done, run
 from tests.support.jobs import NOBODYS, waiting_job
 from tests.support.live import LiveServer
-from tests.support.migrations import downgrade
 from tests.support.service import error_of
 
 LEASE = timedelta(seconds=30)
@@ -99,7 +97,7 @@ def test_a_job_is_run_and_keeps_what_it_counted(jobs: JobStore, gallery: Gallery
         assert by.ended == {("count", "done"): 1}
     assert (job.state, job.done, job.total, job.counts) == (JobState.DONE, 3, 3, {"seen": 3, "refused": 1})
     assert job.saved == {"next": 3}
-    assert list(jobs.report(job)) == [Refusal(1, "b.jpg", "low_quality", "too dark", ("low_brightness",))]
+    assert jobs.refusals(job) == [Refusal(1, "b.jpg", "low_quality", "too dark", ("low_brightness",))]
     assert job.started_at is not None
     assert job.finished_at is not None
     assert job.created_at <= job.started_at <= job.finished_at
@@ -170,13 +168,13 @@ def test_neither_a_checkpoint_nor_a_hand_back_counts_as_a_death(jobs: JobStore, 
         claimed = jobs.claim("me", KIND, LEASE)
         assert claimed is not None
         if number % 2:
-            jobs.save(claimed, "me", saved={"at": number}, counts={}, done=0, total=None, refusals=[])
-        jobs.release(claimed, "me")
+            jobs.save(claimed, saved={"at": number}, counts={}, done=0, total=None, refusals=[])
+        jobs.release(claimed)
     assert jobs.job(made.id).attempts == 0
     for number in range(5):
         claimed = jobs.claim("dead", KIND, -LEASE)
         assert claimed is not None
-        jobs.save(claimed, "dead", saved={"at": number}, counts={}, done=0, total=None, refusals=[])
+        jobs.save(claimed, saved={"at": number}, counts={}, done=0, total=None, refusals=[])
     with running(jobs, lambda _: None):
         assert ended(jobs, made).state is JobState.DONE
 
@@ -194,7 +192,7 @@ def test_a_report_ends_where_it_would_fill_the_disk(
     with running(jobs, work):
         job = ended(jobs, jobs.create("count", gallery))
     assert job.counts == {"refused": 4, "not_reported": 1}
-    assert [one.item for one in jobs.report(job)] == [0, 1, 2]
+    assert [one.item for one in jobs.refusals(job)] == [0, 1, 2]
 
 
 def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_soon(jobs: JobStore, gallery: Gallery) -> None:
@@ -234,17 +232,17 @@ def test_a_lease_keeps_others_away_until_it_ends(jobs: JobStore, gallery: Galler
     assert mine is not None
     assert mine.id == made.id
     assert jobs.claim("you", KIND, LEASE) is None
-    assert jobs.renew(mine, "me", -LEASE, 1, 2) is False
+    assert jobs.renew(mine, -LEASE, 1, 2) is False
     yours = jobs.claim("you", KIND, LEASE)
     assert yours is not None
     assert (yours.id, yours.done, yours.total, yours.attempts) == (made.id, 1, 2, 2)
     with pytest.raises(JobLost):
-        jobs.renew(mine, "me", LEASE, 0, None)
+        jobs.renew(mine, LEASE, 0, None)
     with pytest.raises(JobLost):
-        jobs.save(mine, "me", saved={}, counts={}, done=0, total=None, refusals=[])
+        jobs.save(mine, saved={}, counts={}, done=0, total=None, refusals=[])
     with pytest.raises(JobLost):
-        jobs.finish(mine, "me", JobState.DONE, done=0, total=None)
-    jobs.finish(yours, "you", JobState.DONE, done=0, total=None)
+        jobs.finish(mine, JobState.DONE, done=0, total=None)
+    jobs.finish(yours, JobState.DONE, done=0, total=None)
 
 
 def test_many_look_and_each_job_is_taken_once(jobs: JobStore, gallery: Gallery) -> None:
@@ -423,7 +421,7 @@ def test_killed_processes_do_nothing_twice_and_leave_nothing_out(
         found = list(connection.execute(sa.select(numbers.c.number)).scalars())
     assert sorted(found) == list(range(60))
     assert (job.state, job.counts) == (JobState.DONE, {"numbers": 60, "refused": 60})
-    assert [one.item for one in jobs.report(job)] == list(range(60))
+    assert [one.item for one in jobs.refusals(job)] == list(range(60))
 
 
 # ---------------------------------------------------------------- over HTTP
@@ -455,7 +453,7 @@ def test_a_report_as_lines_and_as_csv(shared_server: LiveServer) -> None:
             Refusal(7, "=1+1", "low_quality", "poor", ("a", "b"), enrolled=True),
         ]
         many = [Refusal(item, "é", "no_face", "none") for item in range(10, 2_500)]
-        jobs.save(claimed, "me", saved={}, counts={}, done=0, total=None, refusals=[*refused, *many])
+        jobs.save(claimed, saved={}, counts={}, done=0, total=None, refusals=[*refused, *many])
         store.close()
         lines = api.get(f"/v1/jobs/{made.id}/report").raise_for_status().text.splitlines()
         assert [json.loads(line) for line in lines[:2]] == [
@@ -508,15 +506,3 @@ def test_jobs_on_the_command_line(shared_server: LiveServer, tmp_path: Path) -> 
     assert (waited.returncode, "cancelled" in waited.stdout) == (4, True)
     reported = likeness("report", made.id, "--csv")
     assert (reported.returncode, reported.stdout) == (0, "item,name,code,message,reasons,enrolled\r\n")
-
-
-def test_the_version_before_jobs_is_brought_up_to_date(database_url: str) -> None:
-    store = Store(database_url)
-    made = store.create_gallery("staff", "sface@1", 128)
-    store.close()
-    downgrade(database_url, "0004")
-    again = Store(database_url)
-    assert again.gallery("staff") == made
-    with again.database.read() as connection:
-        assert connection.execute(sa.select(sa.func.count()).select_from(JOBS)).scalar() == 0
-    again.close()

@@ -23,6 +23,7 @@ from app.jobs.records import JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.recalibration.job import KIND, Calibrator, State
+from app.types import Quality
 from tests.support import packages
 
 DIMENSION = 64
@@ -79,8 +80,8 @@ class Server:
         names = [f"s{number}" for number in who.tolist()]
         if twice:
             names[1] = "alias"
-        rows = [BulkFace(name, vector.tobytes(), 50.0) for name, vector in zip(names, unit, strict=True)]
-        self.galleries.write_many("staff", [], rows, unit, "tiny@1")
+        rows = [BulkFace(name, vector.tobytes(), Quality(50.0, ())) for name, vector in zip(names, unit, strict=True)]
+        self.galleries.write_many("staff", [], rows, "tiny@1")
 
     def measured(self) -> State:
         """Measure, and wait for the job."""

@@ -282,7 +282,7 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
             server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
         tried.append(len(server.galleries.store.gallery("staff").templates.packages))
         one = bulk_face("s1", face, crop_to_keep(gallery, face))
-        server.galleries.write_many("staff", [], [one], face.template.vector[None], face.template.package)
+        server.galleries.write_many("staff", [], [one], face.template.package)
 
     retried(write)()
     assert tried == [2, 2]

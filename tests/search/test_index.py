@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from app.search import index as module
 from app.search.face_table import MIN_WEIGHT
 from app.search.index import Index
-from app.search.subject_rows import FORGOTTEN_MIN
+from app.search.rows import FORGOTTEN_MIN
 from app.search.types import IndexKind, Match
 from app.types import Vector
 from tests.support.index_faces import DIMENSION, Face, block, random_units
@@ -149,7 +149,6 @@ def test_an_empty_index_finds_nothing(kind: IndexKind) -> None:
     assert index.search(random_units(3), 5) == [[], [], []]
     assert index.search(random_units(0), 5) == []
     assert index.verify(random_units(2), 1) == [None, None]
-    assert index.mean(1) is None
     assert (index.faces, index.subjects) == (0, 0)
 
 
@@ -206,9 +205,6 @@ def test_the_number_of_probes_in_a_pass_changes_nothing(kind: IndexKind) -> None
 
 def test_the_mean_weighs_faces_by_quality() -> None:
     faces = [(1, 7, 90.0, unit(1)), (2, 7, 10.0, unit(0, 1)), (3, 8, 50.0, unit(0, 0, 1))]
-    mean = filled(faces).mean(7)
-    assert mean is not None
-    np.testing.assert_allclose(mean, unit(90, 10), atol=1e-7)
     match = filled(faces).search(unit(1)[None], 1)[0][0]
     assert match.score == 1.0
     assert match.mean_score == pytest.approx(90 / np.hypot(90, 10))
@@ -216,7 +212,6 @@ def test_the_mean_weighs_faces_by_quality() -> None:
 
 def test_a_face_of_no_quality_still_counts_and_opposite_faces_cancel_out() -> None:
     index = filled([(1, 7, 0.0, unit(1)), (2, 8, 50.0, unit(1)), (3, 8, 50.0, unit(-1))])
-    np.testing.assert_array_equal(index.mean(7), unit(1))
     found = index.search(unit(1)[None], 2)[0]
     assert [match.mean_score for match in found] == [1.0, 0.0]
 

@@ -90,20 +90,6 @@ def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Pat
     one.close()
 
 
-def test_galleries_of_the_version_before_are_searched_as_they_were(database_url: str) -> None:
-    galleries = quiet(database_url)
-    galleries.create_gallery("staff", PACKAGE, DIMENSION, search="int8")
-    enroll(galleries, "eileen", 1)
-    galleries.close()
-    downgrade(database_url, "0011")
-    with engine_of(database_url).connect() as connection:
-        assert "search" not in {column["name"] for column in sa.inspect(connection).get_columns("galleries")}
-    again = quiet(database_url)
-    assert again.store.gallery("staff").search == "fp32"
-    assert found(again, 1) == ["eileen"]
-    again.close()
-
-
 def make_galleries_of_0_1_0(galleries: Galleries, url: str) -> None:
     """One gallery of each kind that version 0.1.0 had, named by it, in a database of its revision."""
     for seed, kind in enumerate(OLD_KINDS):

@@ -244,7 +244,7 @@ def test_the_services_role_owns_its_tables_and_nothing_else(tmp_path: Path, post
         )
         assert (done.stdout, done.stderr) == ("", "")
     service = url.set(username="likeness_service").render_as_string(hide_password=False)
-    downgrade(service, "0001")
+    downgrade(service, "0012")
     Database(service).close()  # migrated by the role itself
     with engine_of(service).connect() as connection:
         (rights,) = connection.execute(sa.text(RIGHTS)).all()

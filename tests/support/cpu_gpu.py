@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import faiss
 
+from app.search.gpu import Gpu
 from app.types import Vectors
 
-R = TypeVar("R")
 
-
-class CpuGpu:
+class CpuGpu(Gpu):
     """Holds at most `room` rows; calls `meanwhile` while it adds or searches."""
 
     def __init__(self, room: int = 1_000_000) -> None:
+        super().__init__()
         self.room = room
         self.made: list[Any] = []
         self.meanwhile: Callable[[], None] = lambda: None
-        self._thread = ThreadPoolExecutor(1, "gpu search")
 
     def flat(self, dimension: int, *, half: bool) -> Any:
         assert threading.current_thread().name.startswith("gpu search")
@@ -30,12 +28,6 @@ class CpuGpu:
         made = faiss.IndexScalarQuantizer(dimension, kind, metric) if half else faiss.IndexFlatIP(dimension)
         self.made.append(_Watched(self, made))
         return self.made[-1]
-
-    def run(self, work: Callable[[], R]) -> R:
-        return self._thread.submit(work).result()
-
-    def close(self) -> None:
-        self._thread.shutdown()
 
 
 class _Watched:

@@ -7,6 +7,7 @@ import numpy as np
 from app.gallery.bulk import BulkFace
 from app.gallery.store import Store
 from app.inference.package import find_packages, select
+from app.types import Quality
 from tests.conftest import PROJECT
 
 DIMENSION = 128
@@ -24,5 +25,7 @@ def fill(url: str, count: int) -> None:
     for start in range(1, count, AT_ONCE):
         vectors = generator.standard_normal((AT_ONCE, DIMENSION), dtype=np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        store.write_many(gallery, [], [BulkFace(f"s{start + n}", vectors[n].tobytes(), 50.0) for n in range(AT_ONCE)])
+        store.write_many(
+            gallery, [], [BulkFace(f"s{start + n}", vectors[n].tobytes(), Quality(50.0, ())) for n in range(AT_ONCE)]
+        )
     store.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.gallery.records import Enrolled, NewFace
+from app.gallery.bulk import Enrolled
+from app.gallery.records import NewFace
 from app.gallery.service import Galleries
 from app.types import Box, Pixels, Quality, Template
 

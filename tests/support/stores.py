@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from app.gallery.bulk import Enrollment
-from app.gallery.records import Enrolled, Gallery, NewFace
+from app.gallery.bulk import Enrolled, Enrollment
+from app.gallery.records import Gallery, NewFace
 from app.gallery.store import Store
 from app.types import Box, Quality, Reason, Template
 
@@ -24,5 +25,11 @@ def face(seed: int = 0, quality: float = 80.0) -> NewFace:
     )
 
 
-def enroll(store: Store, gallery: Gallery, subject: str, faces: list[NewFace], **more: Any) -> Enrolled:
-    return store.enroll(gallery, [Enrollment(subject, faces, **more)])[0]
+def enroll(
+    store: Store, gallery: Gallery, subject: str, faces: list[NewFace], crops: list[bytes | None], **changes: Any
+) -> Enrolled:
+    """Enroll faces; `changes` are `Store.update_subject`'s."""
+    made = store.enroll(gallery, [Enrollment(subject, faces, crops)])[0]
+    if not changes:
+        return made
+    return replace(made, subject=store.update_subject(gallery, made.subject.id, **changes))

@@ -199,8 +199,8 @@ def _show_overlap(found: Overlap) -> None:
     _out().print(table)
 
 
-def _few(items: list[str], most: int = 3) -> str:
-    return "; ".join(items[:most]) + (" ..." if len(items) > most else "")
+def _few(items: list[str]) -> str:
+    return "; ".join(items[:3]) + (" ..." if len(items) > 3 else "")
 
 
 def _write_json(path: Path, facts: dict[str, object]) -> None:

@@ -84,9 +84,8 @@ class Subset(FaceSet):
         return f"{self.whole.stamp()} {hashlib.sha256(self.indices.tobytes()).hexdigest()}"
 
 
-def without_people(whole: FaceSet, drop: Sequence[str], *, at_least: int = 1) -> Subset:
-    """Return the set without the people named, and without those who have fewer than ``at_least`` images."""
+def without_people(whole: FaceSet, drop: Sequence[str]) -> Subset:
+    """Return the set without the people named."""
     gone = set(drop)
-    counts = np.bincount(whole.labels, minlength=len(whole.people))
-    keep = np.array([name not in gone for name in whole.people], bool) & (counts >= at_least)
+    keep = np.array([name not in gone for name in whole.people], bool)
     return Subset(whole, np.flatnonzero(keep[whole.labels]))

@@ -114,12 +114,10 @@ def match_rates(
     )
 
 
-def curve_points(curve: Curve, count: int = 400) -> list[tuple[float, float, float]]:
-    """Return (threshold, FMR, FNMR) at up to ``count`` places spread evenly over both error rates' logarithms, for
-    JSON.
-    """
+def curve_points(curve: Curve) -> list[tuple[float, float, float]]:
+    """Return (threshold, FMR, FNMR) at up to 400 places spread evenly over both error rates' logarithms, for JSON."""
     last = len(curve.fmr) - 1
-    wanted = np.geomspace(1e-7, 1, count // 2)
+    wanted = np.geomspace(1e-7, 1, 200)
     by_fmr = np.searchsorted(-curve.fmr, -wanted, side="left")
     by_fnmr = np.searchsorted(curve.fnmr, wanted, side="left")
     rows = np.unique(np.clip(np.concatenate([[0], by_fmr, by_fnmr]), 0, last - 1)) if last else np.array([0])

@@ -29,7 +29,8 @@ from app.compat.compreface.requests import (
 )
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
-from app.gallery.records import FaceRow, Gallery
+from app.gallery.bulk import BulkFace
+from app.gallery.records import Gallery
 from app.pipeline import Choice
 from app.recognition.results import Chosen
 
@@ -45,7 +46,7 @@ def list_faces(
     """List the images of all subjects, or of one."""
     size, subject = min(query.size, MAX_PAGE), query.subject or None
     entry_of(request).subject = fit_id(subject)
-    rows, total = service.galleries.subject_list.face_ids(gallery, subject, offset=query.page * size, limit=size)
+    rows, total = service.galleries.faces.face_ids(gallery, subject, offset=query.page * size, limit=size)
     return {
         "faces": [{"image_id": image_id_of(face_id), "subject": subject} for face_id, subject in rows],
         "page_number": query.page,
@@ -71,7 +72,7 @@ async def add_face(
     gallery = await gallery_of(request, service, create=True)
     images, params = await read_images(request, service, FILE, query)
 
-    def enroll() -> FaceRow:
+    def enroll() -> BulkFace:
         photo = service.operations.embed_for(gallery.id, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold)
         if len(faces) > 1:

@@ -38,7 +38,7 @@ def checked_name(name: str | None) -> str:
 @router.handles(endpoints.LIST_SUBJECTS_SLASH, include_in_schema=False)
 def list_subjects(service: ServiceDep, gallery: GalleryDep) -> Json:
     """List the subjects."""
-    return {"subjects": service.galleries.subject_list.subject_ids(gallery)}
+    return {"subjects": service.galleries.faces.subject_ids(gallery)}
 
 
 @router.handles(endpoints.CREATE_SUBJECT)

@@ -96,11 +96,11 @@ class Milvus:
     """One connection, which reconnects by itself; safe to share between threads.
 
     Every read is strongly consistent: it sees all that was written before it began, by any server.
-    Every call raises Unusable ``index_unavailable`` if Milvus can't be reached or refuses, within `timeout_s` (calls
+    Every call raises Unusable ``index_unavailable`` if Milvus can't be reached or refuses, within TIMEOUT_S (calls
     that make a collection: MAKE_TIMEOUT_S); calls that name a collection also raise CollectionLost.
     """
 
-    def __init__(self, address: Address, token: str | None = None, *, timeout_s: int = TIMEOUT_S) -> None:
+    def __init__(self, address: Address, token: str | None = None) -> None:
         """`token` is an API key or ``user:password``. Raises also Unusable ``index_driver_missing``."""
         try:
             import pymilvus  # noqa: PLC0415 - an extra, and slow to import
@@ -114,12 +114,12 @@ class Milvus:
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
         self.name = address.name
         self._kind = address.kind
-        self._timeout_s = timeout_s
+        self._timeout_s = TIMEOUT_S
         self._module = pymilvus
         self._available = True
         with self._translated():
             self._client = pymilvus.MilvusClient(
-                uri=address.uri, token=token or "", db_name=address.database, timeout=timeout_s
+                uri=address.uri, token=token or "", db_name=address.database, timeout=TIMEOUT_S
             )
 
     def close(self) -> None:

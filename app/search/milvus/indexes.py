@@ -55,6 +55,9 @@ _log = logging.getLogger(__name__)
 class MilvusBackend:
     """All galleries' collections in one Milvus, which any number of servers over the same database share."""
 
+    kinds: tuple[IndexKind, ...] = ("fp32",)
+    """Milvus's own index types are a setting of the operator's."""
+
     def __init__(self, source: FaceSource, database: Database, milvus: Milvus) -> None:
         self._source = source
         self._milvus = milvus
@@ -64,12 +67,6 @@ class MilvusBackend:
     @property
     def available(self) -> bool:
         return self._milvus.available
-
-    @property
-    def kinds(self) -> Collection[IndexKind]:
-        """Milvus's own index types are a setting of the operator's."""
-        only: tuple[IndexKind, ...] = ("fp32",)
-        return only
 
     def check_health(self) -> None:
         if time.monotonic() >= self._next_ping:

@@ -14,6 +14,7 @@ import numpy as np
 from app.search.face_table import WIDEN
 from app.search.index import FETCH_MIN, FETCH_PER_SUBJECT, Index
 from app.search.milvus.client import FETCH_MAX, CollectionLost, Found, Milvus
+from app.search.quantised import rounding
 from app.search.types import FaceBlock, FaceSource, IndexSpec, LogPosition, Match
 from app.types import Vector, Vectors
 
@@ -24,6 +25,8 @@ COUNT_SHARE = 100
 
 class Searcher:
     """Searches one collection; without a name, a gallery that never had a face."""
+
+    quick = False
 
     def __init__(
         self,
@@ -47,10 +50,6 @@ class Searcher:
     def subjects(self) -> int:
         return self._count.counted()[0]
 
-    @property
-    def quick(self) -> bool:
-        return False
-
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
         """Search as `Searchable.search` does; exact if Milvus searches exactly (FLAT)."""
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
@@ -69,13 +68,11 @@ class Searcher:
     def _search(self, name: str, probes: Vectors, limit: int) -> list[list[Match]]:
         fetch = min(FETCH_MAX - 1, max(FETCH_MIN, FETCH_PER_SUBJECT * limit))
         found = self._milvus.search(name, probes, fetch)
-        candidates = Index(self._spec.dimension)
-        near = [_promising(rows, limit, fetch, candidates.rounding) for rows in found]
-        seen = set().union(*(subjects for subjects, _ in near))
-        self._add(candidates, seen)
+        near = [_promising(rows, limit, fetch, rounding(self._spec.dimension)) for rows in found]
+        candidates = self._candidates(set().union(*(subjects for subjects, _ in near)))
         matches = candidates.search(probes, limit)
         for place, (rows, (_, floor)) in enumerate(zip(found, near, strict=True)):
-            if not _is_complete(matches[place], floor, limit, candidates.rounding):
+            if not _is_complete(matches[place], floor, limit, rounding(self._spec.dimension)):
                 matches[place] = self._search_on(name, probes[place], limit, rows, fetch)
         return matches
 
@@ -88,7 +85,7 @@ class Searcher:
             self._add(candidates, new)
             seen |= new
             best = candidates.search(probe[None], limit)[0]
-            if len(rows) < fetch or _is_complete(best, rows[-1].score, limit, candidates.rounding):
+            if len(rows) < fetch or _is_complete(best, rows[-1].score, limit, rounding(self._spec.dimension)):
                 return best
             fetch = min(FETCH_MAX - 1, WIDEN * fetch)
             rows = self._milvus.search(name, probe[None], fetch, sorted(seen))[0]

@@ -32,13 +32,13 @@ class Discarding:
     """The pair quality at which each share ends."""
 
 
-def discarding(mated: Floats, pair_quality: Floats, threshold: float, shares: Sequence[float] = SHARES) -> Discarding:
+def discarding(mated: Floats, pair_quality: Floats, threshold: float) -> Discarding:
     """Measure error versus discard; ``pair_quality`` is the lower one of a pair's two qualities."""
     return Discarding(
         threshold=threshold,
-        by_quality=tuple(metrics.error_versus_discard(mated, pair_quality, threshold, shares)),
-        at_best=tuple(metrics.error_versus_discard(mated, mated, threshold, shares)),
-        qualities=tuple(float(np.quantile(pair_quality, share)) for share in shares),
+        by_quality=tuple(metrics.error_versus_discard(mated, pair_quality, threshold, SHARES)),
+        at_best=tuple(metrics.error_versus_discard(mated, mated, threshold, SHARES)),
+        qualities=tuple(float(np.quantile(pair_quality, share)) for share in SHARES),
     )
 
 

@@ -83,7 +83,7 @@ def test_a_subject_without_faces_leaves_nothing_behind(galleries: Galleries) -> 
     galleries.store.create_subject(galleries.store.gallery("staff"), "empty")
     enroll(galleries, "bob", 3)
     assert galleries.rename_subject("staff", "empty", "bob").face_count == 1
-    assert galleries.subject_list.subject_ids(galleries.store.gallery("staff")) == ["bob"]
+    assert galleries.faces.subject_ids(galleries.store.gallery("staff")) == ["bob"]
     assert galleries.check("staff").ok
 
 
@@ -146,7 +146,7 @@ def test_everybody_goes_at_once_and_the_gallery_stays(galleries: Galleries, else
     enroll(galleries, "ann", 1, 2)
     galleries.store.create_subject(galleries.store.gallery("staff"), "empty")
     assert galleries.delete_subjects("staff") == Counts(3, 3)
-    assert galleries.subject_list.subject_ids(galleries.store.gallery("staff")) == []
+    assert galleries.faces.subject_ids(galleries.store.gallery("staff")) == []
     assert galleries.delete_subjects("staff") == Counts(0, 0)
     elsewhere.indexes.follow()
     for one in (galleries, elsewhere):
@@ -160,13 +160,13 @@ def test_everybody_goes_at_once_and_the_gallery_stays(galleries: Galleries, else
 def test_faces_by_number_and_by_their_own_id(galleries: Galleries) -> None:
     ids = [row.face_id for subject in ("ann", "bob", "ann") for row in enroll(galleries, subject, 1, 2).faces]
     whose = ["ann", "ann", "bob", "bob", "ann", "ann"]
-    assert galleries.subject_list.subject_ids(galleries.store.gallery("staff")) == ["ann", "bob"]
+    assert galleries.faces.subject_ids(galleries.store.gallery("staff")) == ["ann", "bob"]
     everything = list(zip(ids, whose, strict=True))
-    assert galleries.subject_list.face_ids(galleries.store.gallery("staff"), limit=10) == (everything, 6)
-    assert galleries.subject_list.face_ids(galleries.store.gallery("staff"), offset=4, limit=1) == (everything[4:5], 6)
-    assert galleries.subject_list.face_ids(galleries.store.gallery("staff"), offset=9, limit=1) == ([], 6)
-    assert galleries.subject_list.face_ids(galleries.store.gallery("staff"), "bob") == (everything[2:4], 2)
-    assert galleries.subject_list.face_ids(galleries.store.gallery("staff"), "nobody") == ([], 0)
+    assert galleries.faces.face_ids(galleries.store.gallery("staff"), limit=10) == (everything, 6)
+    assert galleries.faces.face_ids(galleries.store.gallery("staff"), offset=4, limit=1) == (everything[4:5], 6)
+    assert galleries.faces.face_ids(galleries.store.gallery("staff"), offset=9, limit=1) == ([], 6)
+    assert galleries.faces.face_ids(galleries.store.gallery("staff"), "bob") == (everything[2:4], 2)
+    assert galleries.faces.face_ids(galleries.store.gallery("staff"), "nobody") == ([], 0)
     assert galleries.store.find_face(galleries.store.gallery("staff"), ids[2]).subject == "bob"
     galleries.create_gallery("other", PACKAGE, DIMENSION)
     for gallery, face_id in (("other", ids[2]), ("staff", "0" * 32), ("staff", "no id")):

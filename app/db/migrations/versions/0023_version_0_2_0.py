@@ -1,4 +1,4 @@
-"""What version 0.2.0 adds to 0.1.0. The revisions 0013 to 0022 were never released and are gone."""
+"""What version 0.2.0 adds to 0.1.0. Revisions that no version was released with are gone; hence the numbers."""
 
 from __future__ import annotations
 
