@@ -84,7 +84,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What only a person can tell a manifest."""
+    """The part of a manifest that only a person can tell."""
 
     name: str
     version: str = "1"

@@ -32,7 +32,7 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class SealedColumn:
-    """Where blobs of a kind are stored: their column, their rows' key, and the id that each is bound to."""
+    """The place of blobs of one kind: their column, their rows' key, and the id that each is bound to."""
 
     blob: sa.Column[bytes]
     key: sa.Column[int]

@@ -106,7 +106,7 @@ def load_mobilenet(package: Package) -> MobileNet:
 
 @torch.no_grad()
 def pixel_range(model: ImportedModel) -> float:
-    """What the first convolution sees of the brightest pixel, where the darkest is its negative.
+    """Return what the first convolution sees of the brightest pixel, where the darkest is its negative.
 
     Raises Unusable (`not_a_mobilenet`).
     """
