@@ -78,32 +78,51 @@ class Pipeline:
         A photo without a face is an answer, not an error. Raises EmptyImage, UnsupportedImage, InvalidImage,
         ImageTooLarge and ImageTooSmall; within a request also LikenessError (``request_timeout``) and Overloaded.
         """
-        try:
-            return self._detect(image, cuts)
-        except BaseException as error:
-            clear_frames(error.__traceback__)  # whoever keeps the error would keep the photo's pixels
-            raise
-
-    def _detect(self, image: bytes, cuts: Sequence[Cut]) -> Photo:
         check_deadline()
         stages: dict[str, float] = {}
         with timed(stages, "decode"):
             encoded = open_image(image, self._limits)
             factor = self._reduction(encoded)
-        with self._cores.hold(encoded.pixels(factor)):
-            with timed(stages, "decode"):
-                decoded = encoded.decode(factor)
-            with timed(stages, "detect"):
-                found, turned = self._find(decoded)
-            if decoded.scale == 1 or not any(_enlarged(detection, cuts) for detection in found):
-                return self._finished(decoded, found, turned, cuts, stages)
-            found = [_scaled(detection, decoded) for detection in found]
-            del decoded
+        with self._room(encoded.pixels(factor)):
+            seen = self._seen(encoded, factor, cuts, stages)
+        if isinstance(seen, Photo):
+            return seen
         # The crop of a small face needs all the pixels there are.
-        with self._cores.hold(encoded.pixels()):
-            with timed(stages, "decode"):
-                whole = open_image(image, self._limits).decode()
-            return self._finished(whole, found, turned, cuts, stages)
+        with self._room(encoded.pixels()):
+            return self._seen_whole(image, *seen, cuts, stages)
+
+    @contextmanager
+    def _room(self, pixels: int) -> Iterator[None]:
+        """Run the block when there is room for so many pixels. What it calls must have freed them when it returns, and
+        has when it raises: the next photo is let in before an error arrives where it is caught.
+        """
+        with self._cores.hold(pixels):
+            try:
+                yield
+            except BaseException as error:
+                clear_frames(error.__traceback__)
+                raise
+
+    def _seen(
+        self, encoded: EncodedImage, factor: int, cuts: Sequence[Cut], stages: dict[str, float]
+    ) -> Photo | tuple[list[Detection], int]:
+        """Return the photo's faces; where their crops need more pixels than were decoded, only their places and the
+        photo's turn.
+        """
+        with timed(stages, "decode"):
+            decoded = encoded.decode(factor)
+        with timed(stages, "detect"):
+            found, turned = self._find(decoded)
+        if decoded.scale == 1 or not any(_enlarged(detection, cuts) for detection in found):
+            return self._finished(decoded, found, turned, cuts, stages)
+        return [_scaled(detection, decoded) for detection in found], turned
+
+    def _seen_whole(
+        self, image: bytes, found: list[Detection], turned: int, cuts: Sequence[Cut], stages: dict[str, float]
+    ) -> Photo:
+        with timed(stages, "decode"):
+            whole = open_image(image, self._limits).decode()
+        return self._finished(whole, found, turned, cuts, stages)
 
     def _finished(
         self, decoded: Decoded, found: list[Detection], turned: int, cuts: Sequence[Cut], stages: dict[str, float]

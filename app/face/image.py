@@ -7,6 +7,7 @@ decoded completely or not at all.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +67,8 @@ class EncodedImage:
 
     def decode(self, factor: int = 1) -> Decoded:
         """Decode the first picture, upright, as `decode` does; ``factor``: 1, or of REDUCTIONS. Call it once."""
-        return _decode(self._opened or open_file(self.data, self.limits), factor)
+        with closing(self._opened or open_file(self.data, self.limits)) as image:  # frees the reader's own pixels
+            return _decode(image, factor)
 
 
 def open_image(data: bytes, limits: Limits) -> EncodedImage:
@@ -86,7 +88,7 @@ def decode(data: bytes, limits: Limits) -> Decoded:
     16-bit grey keeps its upper 8 bits, 32-bit integers and floats are stretched from lowest to highest.
     Raises EmptyImage, UnsupportedImage, InvalidImage, ImageTooLarge and ImageTooSmall.
     """
-    return _decode(open_file(data, limits), 1)
+    return open_image(data, limits).decode()
 
 
 def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:

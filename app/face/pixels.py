@@ -27,9 +27,11 @@ def _opaque(image: Image.Image) -> Image.Image:
     """Return the image as RGB, what is transparent composited on white."""
     if not image.has_transparency_data:
         return image if image.mode == "RGB" else image.convert("RGB")
-    rgba = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
+    if image.mode == "La":
+        image = image.convert("LA")
+    rgba = image if image.mode == "RGBA" else image.convert("RGBA")  # which would copy it
     paper = Image.new("RGB", image.size, WHITE)
-    paper.paste(rgba.convert("RGB"), mask=rgba.getchannel("A"))
+    paper.paste(rgba, mask=rgba)
     return paper
 
 

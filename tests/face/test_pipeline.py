@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from app.concurrency.deadline import Task, working
+from app.concurrency.fair_semaphore import FairSemaphore
 from app.errors import InvalidImage, LikenessError, NoFace
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
 from app.face.detect import Detector
@@ -270,18 +273,31 @@ class TestChoice:
         assert places[0] >= places[1]
 
 
-def test_an_error_keeps_no_pixels(yunet: Path) -> None:
-    task, kept = Task(), []
+@pytest.mark.parametrize("too_late", [False, True])
+def test_the_next_photo_is_let_in_when_the_pixels_are_gone(yunet: Path, too_late: bool, astronaut: Pixels) -> None:
+    task = Task()
+    kept: list[weakref.ref[Pixels]] = []
+    alive: list[bool] = []
 
-    class GivenUp(Detector):
+    class Watched(Detector):
         def detect(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
             kept.append(weakref.ref(pixels))
-            task.given_up = True
+            task.given_up = too_late
             return super().detect(pixels, min_face=min_face)
 
-    gray = encoded(np.full((300, 300, 3), 128, np.uint8))
-    with working(task), pytest.raises(LikenessError) as caught:
-        Pipeline(GivenUp(yunet), Limits()).detect(gray)
-    assert caught.value.code == "request_timeout"
-    assert kept
-    assert all(one() is None for one in kept), "the next photo is let in while the error is on its way"
+    class Room(FairSemaphore):
+        @contextmanager
+        def hold(self, pixels: int = 0) -> Iterator[None]:
+            try:
+                with super().hold(pixels):
+                    yield
+            finally:
+                alive.extend(one() is not None for one in kept)
+
+    photo = encoded(astronaut if not too_late else np.full_like(astronaut, 128))
+    pipeline = Pipeline(Watched(yunet), Limits(), cores=Room(1))
+    with working(task), pytest.raises(LikenessError) if too_late else nullcontext() as caught:
+        pipeline.detect(photo)
+    assert not caught or caught.value.code == "request_timeout"
+    assert alive
+    assert not any(alive)
