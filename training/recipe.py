@@ -72,6 +72,9 @@ class Model(Section):
     """Weights to start from: a run's folder or checkpoint, a `.pt` file of weights, or a network with its weights: a
     model package (its name in `models/` or its folder) or an `.onnx` file, which then stands for `backbone`,
     `input_size` and `options`. None = fresh weights."""
+    imprint: bool = False
+    """Class weights start as the mean templates that the starting weights give of each person's crops (imprinted
+    weights, Qi, Brown and Lowe 2018), not at random, where the first steps would pull a good model to."""
     freeze: tuple[str, ...] = ()
     """Names of weights that don't learn, with `*` for any part (`backbone.stages.0.*`)."""
     frozen_statistics: bool = False
@@ -253,6 +256,8 @@ class Recipe(Section):
     def _can_be_trained(self) -> Recipe:
         if not self.losses and self.distill.teacher is None:
             raise ValueError("nothing to learn from: a recipe needs [[losses]] or distill.teacher")
+        if self.model.imprint and self.model.start is None:
+            raise ValueError("model.imprint needs model.start: a fresh network's templates say nothing")
         if self.sampler.name == "pk" and self.sampler.batch_size % self.sampler.images:
             raise ValueError("sampler.batch_size must be a multiple of sampler.images")
         if self.data.unlabelled and self.distill.teacher is None:

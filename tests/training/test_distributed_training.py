@@ -127,6 +127,18 @@ def test_two_ranks_take_the_step_of_one_and_go_on_with_one_or_four(tmp_path: Pat
     assert max(differences(states[1]["objective"], states[4]["objective"]).values()) < TOLERANCE
 
 
+@pytest.mark.usefixtures("in_float64")
+def test_ranks_share_the_templates_that_imprint_their_classes(tmp_path: Path) -> None:
+    small_trainer(small_recipe(), tmp_path / "first").train(until=1)
+    model = {"start": str(tmp_path / "first"), "imprint": True} | HELD
+    recipe = small_recipe(model=model, schedule={"warmup": 0}, optimizer={"lr": 1e-6}, train={"ema": 0.0})
+    alone = small_trainer(recipe, tmp_path / "alone")
+    alone.train(until=1)
+    run_ranks(recipe, tmp_path / "two", 1, 2, tmp_path / "of 2")
+    two = checkpoint.load(checkpoint.step_path(tmp_path / "two", 1)).state
+    assert max(differences(alone.state()["objective"], two["objective"]).values()) < 1e-5
+
+
 def first_statistics(ranks: int, tmp_path: Path) -> torch.Tensor:
     """The running mean of the net's first batch normalisation after one step."""
     run_ranks(small_recipe(), tmp_path / f"run of {ranks}", 1, ranks, tmp_path / f"of {ranks}")

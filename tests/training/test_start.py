@@ -98,6 +98,56 @@ def test_a_package_is_a_network_to_start_from(tmp_path: Path) -> None:
     np.testing.assert_allclose((exported(torch.from_numpy(crops)).detach().numpy() * after).sum(axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.parametrize(("loss", "centers"), [("arcface", 0), ("softmax", 0), ("subcenter_arcface", 2)])
+def test_classes_start_as_their_peoples_mean_templates(tmp_path: Path, loss: str, centers: int) -> None:
+    first_run(tmp_path)
+    people = flat_people(4, 5)
+    shown = people.take(np.flatnonzero(np.arange(len(people)) % 4 > 0))  # not as many of everybody
+    options = {"centers": centers} if centers else {}
+    recipe = small_recipe(
+        model={"start": str(tmp_path / "first"), "imprint": True},
+        losses=[{"name": loss, **options}],
+        optimizer={"lr": 1e-12},
+    )
+    trainer = small_trainer(recipe, tmp_path / "second", crops=shown)
+    network = tower(trainer.model)
+    expected = [
+        torch.stack(
+            [embed(network, torch.from_numpy(shown.images([int(i)])))[0] for i in np.flatnonzero(shown.labels == p)]
+        )
+        for p in range(4)
+    ]
+    trainer.train(until=1)
+    found = trainer.objective.whole_state()["terms"][0]["weight"]
+    for vectors, row in zip(expected, found, strict=True):
+        mean = vectors.mean(dim=0)
+        for one in row.reshape(-1, mean.shape[0]):
+            np.testing.assert_allclose(one, mean / mean.norm(), atol=0.05 if centers else 1e-6)
+        if centers:
+            assert not torch.equal(row[0], row[1])
+
+
+def test_a_resumed_run_keeps_the_classes_it_learnt(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    trainers = [started(tmp_path, tmp_path / "first", name, model={"imprint": True}) for name in ("whole", "halves")]
+    trainers[0].train(until=4)
+    trainers[1].train(until=2)
+    resumed = started(tmp_path, tmp_path / "first", "halves", model={"imprint": True})
+    resumed.restore(checkpoint.resolve(tmp_path / "halves"))
+    resumed.train(until=4)
+    whole, halves = (t.objective.whole_state()["terms"][0]["weight"] for t in (trainers[0], resumed))
+    assert torch.equal(whole, halves)
+
+
+def test_only_class_weights_of_a_network_with_weights_are_imprinted(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    with pytest.raises(InvalidInput, match=r"needs model\.start"):
+        small_recipe(model={"imprint": True})
+    pairs = started(tmp_path, tmp_path / "first", model={"imprint": True}, losses=[{"name": "contrastive"}])
+    with pytest.raises(InvalidInput, match="class weights"):
+        pairs.train(until=1)
+
+
 def test_a_network_of_another_dimension_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"128.*model\.dim"):
         started(tmp_path, PROJECT / "models" / "mobilefacenet-64")

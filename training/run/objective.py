@@ -123,6 +123,22 @@ class Objective(nn.Module):
             if term.class_level:
                 term.loss.margin_scale = share  # type: ignore[assignment]  # a float attribute of ClassLoss and PartialFC
 
+    @torch.no_grad()
+    def imprint(self, means: Tensor) -> None:
+        """Put (P, D) unit ``means`` in place of the class weights; a class's several centres start around its own.
+
+        Raises InvalidInput (`invalid_recipe`) without a class-level loss.
+        """
+        tables = [part for term in self._terms() if isinstance(part := _whole(term.loss), losses.ClassLoss)]
+        if not tables:
+            raise InvalidInput("model.imprint needs a loss with class weights.", code="invalid_recipe")
+        for loss in tables:
+            own = means[loss.table.first : loss.table.end].to(loss.weight)
+            if loss.weight.ndim == 3:
+                loss.weight.add_(own[:, None])  # to what was drawn, or they would stay one
+            else:
+                loss.weight.copy_(own)
+
     def seed(self, seed: int) -> None:
         """Seed the miners' generators and the draw of classes: no random state carries over from step to step."""
         for term in self._terms():
@@ -134,7 +150,7 @@ class Objective(nn.Module):
     def merge_centers(self) -> None:
         """Merge the classes' centres that lie close together, in the losses that are to."""
         for term in self._terms():
-            loss = term.loss.loss if isinstance(term.loss, PartialFC) else term.loss
+            loss = _whole(term.loss)
             if isinstance(loss, HardTriple) and loss.merge:
                 loss.merge_centers()
 
@@ -236,6 +252,11 @@ def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: 
         terms.append(Term(name, config, loss, across_towers=recipe.model.towers != "single"))
     projection = None if teacher_dimension is None else Projection(recipe.model.dim, teacher_dimension)
     return Objective(terms, recipe.distill, projection, some_unlabelled=bool(recipe.data.unlabelled))
+
+
+def _whole(loss: nn.Module) -> nn.Module:
+    """Return the loss itself where it is sharded."""
+    return loss.loss if isinstance(loss, PartialFC) else loss
 
 
 def _is_sharded(recipe: Recipe, people: int) -> bool:

@@ -1,4 +1,5 @@
-"""What a run starts from: weights of another run, of a file, or a network with its weights; and what of it may move."""
+"""What a run starts from: weights of another run, of a file, or a network with its weights; the classes they imprint;
+and what of it may move."""
 
 from __future__ import annotations
 
@@ -6,13 +7,20 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from app.errors import InvalidInput, NotFound, Unusable
-from training import checkpoint
-from training.model import TwoTowers, tower
+from training import checkpoint, collectives
+from training.data.crops import UNLABELLED, Crops
+from training.losses.base import unit
+from training.model import TwoTowers, embed, tower
 from training.recipe import Model
+from training.terminal import counted
+
+EMBEDDED_AT_ONCE = 256
 
 
 def load_start(model: nn.Module, config: Model) -> list[str]:
@@ -61,6 +69,22 @@ def _fitting(own: Mapping[str, Tensor], given: Mapping[str, Tensor], start: str)
         return {name: value for (name, _), (_, value) in zip(*bodies, strict=True)}
     message = f"None of the weights in {start} fits this model: choose the backbone, dim and options it was made with."
     raise InvalidInput(message, code="start_does_not_fit")
+
+
+def mean_templates(model: nn.Module, crops: Crops, dim: int) -> Tensor:
+    """Return the (P, dim) float32 unit mean of the templates of each person's crops, on the model's device.
+    Collective: each rank embeds its share of the crops.
+    """
+    labelled = np.flatnonzero(crops.labels != UNLABELLED)
+    mine = labelled[collectives.rank() :: collectives.ranks()]
+    sums = torch.zeros(len(crops.people), dim, dtype=torch.float32)
+    with counted("the people's mean templates", len(mine)) as progress:
+        for start in range(0, len(mine), EMBEDDED_AT_ONCE):
+            some = mine[start : start + EMBEDDED_AT_ONCE]
+            vectors = embed(model, torch.from_numpy(crops.images(some)))
+            sums.index_add_(0, torch.from_numpy(crops.labels[some]), vectors)
+            progress(len(some))
+    return unit(collectives.summed(sums.to(next(model.parameters()).device)))
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ from training.run.log import Reporter
 from training.run.objective import build_objective
 from training.run.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
 from training.run.precision import LossScale
-from training.run.start import freeze, hold_statistics, load_start
+from training.run.start import freeze, hold_statistics, load_start, mean_templates
 from training.run.void_steps import BufferCopy, VoidSteps
 
 PACK_FOLDS = 10
@@ -130,6 +130,8 @@ class Trainer:
         recipe = self.recipe
         last = self.steps if until is None else min(until, self.steps)
         self._write_recipe()
+        if recipe.model.imprint and self.progress.step == 0:
+            self.objective.imprint(mean_templates(tower(self.model), self.material.crops, recipe.model.dim))
         out = self.out if self.world.is_first else None
         with Reporter(out, self.steps, self.progress.step) as report:
             for message in self._notices():
