@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
@@ -51,6 +52,17 @@ def write_new(path: Path, content: bytes, mode: int = PRIVATE) -> bool:
         draft.unlink(missing_ok=True)
     sync_folder(path.parent)
     return True
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """Make a folder and those above it; it is removed again if the block fails. Raises OSError, also if it exists."""
+    path.mkdir(parents=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.files import PRIVATE, PUBLIC, replacing, write_new
+from app.files import PRIVATE, PUBLIC, new_folder, replacing, write_new
 
 
 @pytest.mark.parametrize("mode", [PRIVATE, PUBLIC, 0o640])
@@ -70,3 +70,21 @@ def test_one_of_many_writers_creates_the_file(tmp_path: Path) -> None:
     assert {content for _, content in written} == {bytes([[made for made, _ in written].index(True)]) * 1000}
     assert list(tmp_path.iterdir()) == [path]
     assert stat.S_IMODE(path.stat().st_mode) == PRIVATE
+
+
+def test_a_new_folder_goes_with_what_is_in_it_if_filling_it_fails(tmp_path: Path) -> None:
+    folder = tmp_path / "above" / "new"
+
+    def fail() -> None:
+        with new_folder(folder):
+            (folder / "file").write_text("x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert not folder.exists()
+    with new_folder(folder):
+        (folder / "file").write_text("kept")
+    with pytest.raises(FileExistsError), new_folder(folder):
+        pass
+    assert (folder / "file").read_text() == "kept", "another's folder stays"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from app.errors import Unusable
-from app.files import PUBLIC, replacing, sha256_of
+from app.files import PUBLIC, new_folder, replacing, sha256_of
 from app.inference.manifest import FileSource, Licence, Manifest, Provenance
 from app.inference.package import Package, load_package, write_manifest
 
@@ -53,14 +52,10 @@ class NewPackage:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder with a copy of the file; both are removed if the block fails."""
-        try:
-            self.folder.mkdir(parents=True)
+        with new_folder(self.folder):
             with replacing(self.folder / FileSource().path, PUBLIC) as copy:
                 copy.write(self.file.read_bytes())
             yield
-        except BaseException:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise
 
     def finish(self, manifest: Manifest) -> Package:
         """Write the manifest and return the package."""

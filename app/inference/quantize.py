@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from app.errors import InvalidInput, Unusable
-from app.files import sha256_of
+from app.files import new_folder, sha256_of
 from app.inference import golden
 from app.inference.manifest import FileSource, Golden, Manifest, Provenance, Rewrite, RunAsIs
 from app.inference.package import Package, load_package, locate, write_manifest
@@ -64,11 +64,11 @@ def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: P
 
     compared = spread(crops, COMPARED_CROPS)
     figures = _compared(unit(run_plain(source, plan.input, compared)), run(compared))
-    folder.mkdir(parents=True)
-    path = folder / FileSource().path
-    path.write_bytes(model.SerializeToString())
-    write_manifest(folder, _manifest(package, sha256_of(path), figures, golden.record(run), ranges_from))
-    return load_package(folder)
+    with new_folder(folder):
+        path = folder / FileSource().path
+        path.write_bytes(model.SerializeToString())
+        write_manifest(folder, _manifest(package, sha256_of(path), figures, golden.record(run), ranges_from))
+        return load_package(folder)
 
 
 def spread(crops: Pixels, count: int) -> Pixels:
