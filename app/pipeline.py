@@ -17,7 +17,7 @@ from app.errors import NoFace
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
 from app.face.detect import Detector
 from app.face.formats import Limits
-from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
+from app.face.image import REDUCTIONS, Decoded, EncodedImage, decode, open_image
 from app.face.liveness import Cut, cut_face
 from app.face.quality import assess
 from app.inference.embedder import Embedder
@@ -121,7 +121,7 @@ class Pipeline:
         self, image: bytes, found: list[Detection], turned: int, cuts: Sequence[Cut], stages: dict[str, float]
     ) -> Photo:
         with timed(stages, "decode"):
-            whole = open_image(image, self._limits).decode()
+            whole = decode(image, self._limits)
         return self._finished(whole, found, turned, cuts, stages)
 
     def _finished(

@@ -496,3 +496,28 @@ assert decode(small.getvalue(), Limits()).width == 64
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.split() == ["overloaded"] * 4, done.stderr
+
+
+def test_a_transparent_photo_takes_14_bytes_a_pixel_and_its_reader_keeps_none() -> None:
+    """In a process of its own, whose peak is that of this photo."""
+    program = """
+import io, re
+from pathlib import Path
+from PIL import Image
+from app.face.formats import Limits
+from app.face.image import open_image
+def memory(what):
+    return int(re.search(what + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+tiny, file = io.BytesIO(), io.BytesIO()
+Image.new("RGBA", (16, 16)).save(tiny, "PNG")
+open_image(tiny.getvalue(), Limits()).decode()
+Image.new("RGBA", (5000, 5000), (1, 2, 3, 100)).save(file, "PNG")
+before = memory("VmRSS")
+encoded = open_image(file.getvalue(), Limits())
+decoded = encoded.decode()
+print((memory("VmHWM") - before) / 5000**2, (memory("VmRSS") - before) / 5000**2)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    peak, kept = map(float, done.stdout.split())
+    assert peak < 15.5
+    assert 2.5 < kept < 5

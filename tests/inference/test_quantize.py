@@ -115,6 +115,8 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(source: Package, tmp_
     flat = packages.install(models, "flat")
     with pytest.raises(Unusable, match="no convolution"):
         quantize_package(flat, crops(32), models, tmp_path, ranges_from="-")
+    with pytest.raises(ValueError, match="surrogates"):  # as in the name of a folder that is not UTF-8
+        quantize_package(source, crops(32), models, tmp_path, ranges_from="photos/\udcff")
     assert {path.name for path in models.iterdir()} == {"tiny", "flat-1"}
     quantize_package(source, crops(32), models, tmp_path, ranges_from="-")
     with pytest.raises(Unusable, match="there already"):

@@ -46,6 +46,11 @@ class Term(nn.Module):
     def sharded(self) -> bool:
         return isinstance(self.loss, PartialFC)
 
+    @property
+    def here(self) -> nn.Module:
+        """Return the loss with the class weights that this rank holds."""
+        return self.loss.loss if isinstance(self.loss, PartialFC) else self.loss
+
     def forward(self, embeddings: Tensor, labels: Tensor, images: Tensor) -> Tensor:
         """`images` (B,) int64: which crop of the training set each is. Crops without a label are left out."""
         if self.class_level:
@@ -129,7 +134,7 @@ class Objective(nn.Module):
 
         Raises InvalidInput (`invalid_recipe`) without a class-level loss.
         """
-        tables = [part for term in self._terms() if isinstance(part := _whole(term.loss), losses.ClassLoss)]
+        tables = [term.here for term in self._terms() if isinstance(term.here, losses.ClassLoss)]
         if not tables:
             raise InvalidInput("model.imprint needs a loss with class weights.", code="invalid_recipe")
         for loss in tables:
@@ -150,7 +155,7 @@ class Objective(nn.Module):
     def merge_centers(self) -> None:
         """Merge the classes' centres that lie close together, in the losses that are to."""
         for term in self._terms():
-            loss = _whole(term.loss)
+            loss = term.here
             if isinstance(loss, HardTriple) and loss.merge:
                 loss.merge_centers()
 
@@ -252,11 +257,6 @@ def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: 
         terms.append(Term(name, config, loss, across_towers=recipe.model.towers != "single"))
     projection = None if teacher_dimension is None else Projection(recipe.model.dim, teacher_dimension)
     return Objective(terms, recipe.distill, projection, some_unlabelled=bool(recipe.data.unlabelled))
-
-
-def _whole(loss: nn.Module) -> nn.Module:
-    """Return the loss itself where it is sharded."""
-    return loss.loss if isinstance(loss, PartialFC) else loss
 
 
 def _is_sharded(recipe: Recipe, people: int) -> bool:
