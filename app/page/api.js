@@ -16,8 +16,10 @@ export class Refusal extends Error {
 /** `/v1/` and the segments, each percent-encoded: ids may hold any character. */
 export const path = (...segments) => `/v1/${segments.map(encodeURIComponent).join("/")}`;
 
-/** What the server answers; `as` is how it is read. Throws Refusal. */
+/** What the server answers; `as` is how it is read. Throws Refusal, and an AbortError where it was asked with the key
+ * of somebody who has signed out since: the answer is then nobody's. */
 export async function call(method, where, { query, json, body, type, signal, secret, as = "json" } = {}) {
+  const asking = session.who();
   const headers = { "x-api-key": secret ?? session.key() ?? "" };
   if (json !== undefined) headers["content-type"] = "application/json";
   if (type) headers["content-type"] = type;
@@ -31,12 +33,20 @@ export async function call(method, where, { query, json, body, type, signal, sec
     if (error.name === "AbortError") throw error;
     throw new Refusal(0, { code: "unreachable", message: "" }, null, null);
   }
-  if (!response.ok) throw await refusal(response, secret !== undefined);
+  const trying = secret !== undefined;
+  const answer = response.ok ? await read(response, as) : await refusal(response);
+  if (!trying && session.who() !== asking) throw new DOMException("Signed out meanwhile.", "AbortError");
+  if (response.ok) return answer;
+  if (response.status === 401 && !trying) dispatchEvent(new CustomEvent("signed-out", { detail: answer.code }));
+  throw answer;
+}
+
+function read(response, as) {
   if (response.status === 204) return null;
   return as === "blob" ? response.blob() : as === "text" ? response.text() : response.json();
 }
 
-async function refusal(response, trying) {
+async function refusal(response) {
   let said = {};
   try {
     said = await response.json();
@@ -45,7 +55,6 @@ async function refusal(response, trying) {
   }
   const problem = said.error ?? { code: `http_${response.status}`, message: `The answer was ${response.status}.`, details: said };
   const wait = Number(response.headers.get("retry-after")) || null;
-  if (response.status === 401 && !trying) dispatchEvent(new CustomEvent("signed-out", { detail: problem.code }));
   return new Refusal(response.status, problem, said.request_id ?? null, wait);
 }
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.support.browsing import DESK, PHONE, SAMPLES, Theme, Visitor, lasting, visiting
 from tests.support.live import LiveServer
@@ -52,6 +53,38 @@ def test_a_key_is_pasted_and_forgotten_with_the_tab(visitor: Visitor) -> None:
     page.get_by_role("button", name="Sign out").click()
     visitor.heading("Sign in").wait_for()
     assert page.evaluate("sessionStorage.length") == 0
+    assert len(visitor.refusals) == 1
+
+
+def test_answers_that_arrive_after_signing_out_are_nobodys(visitor: Visitor) -> None:
+    page = visitor.page
+    held: list[Route] = []
+
+    def held_back(act: Callable[[], object]) -> Route:
+        page.route("**/v1/models", lambda route: held.append(route), times=1)  # noqa: PLW0108 - no builtin is taken
+        with page.expect_request("**/v1/models"):
+            act()
+        page.get_by_role("button", name="Sign out").click()
+        return held.pop()
+
+    def sign_in(secret: str) -> None:
+        page.get_by_label("Key").fill(secret)
+        page.keyboard.press("Enter")
+
+    visitor.sign_in()
+    with visitor.server.client("/v1") as client:
+        leaver = client.post("/keys", json={"scopes": ["read"]}).raise_for_status().json()
+    answer = held_back(page.reload)
+    with page.expect_response("**/v1/models"):
+        answer.continue_()
+    refusal = held_back(lambda: sign_in(leaver["secret"]))
+    sign_in(visitor.server.key)
+    expect(visitor.heading("Overview")).to_be_focused()
+    with visitor.server.client("/v1") as client:
+        client.delete(f"/keys/{leaver['id']}").raise_for_status()
+    with page.expect_response("**/v1/models"):
+        refusal.continue_()
+    visitor.see("#/galleries", "Galleries")  # whoever has signed in since stays so
     assert len(visitor.refusals) == 1
 
 
