@@ -20,6 +20,7 @@ from training.adaptation.adapt import read_conditions
 from training.adaptation.channels import choose, fit, prune
 from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation, Plain
 from training.adaptation.narrow import load_mobilenet, read_widths
+from training.adaptation.run import precision_on
 from training.adaptation.views import ConditionConfig, ViewConfig, Views, resize_tables
 from training.backbones.imported import import_package
 from training.backbones.mobilenet import WIDTHS, MobileNet
@@ -183,6 +184,16 @@ def test_wrong_conditions_are_refused(tmp_path: Path, text: str, what: str) -> N
     path.write_text(text)
     with pytest.raises(InvalidInput, match=what):
         read_conditions(path)
+
+
+@pytest.mark.parametrize(
+    ("device", "amx", "chosen"), [("cuda", True, "fp16"), ("cpu", True, "bf16"), ("cpu", False, "fp32")]
+)
+def test_precision_is_what_the_device_distils_fastest_in(
+    monkeypatch: pytest.MonkeyPatch, device: str, amx: bool, chosen: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert precision_on(torch.device(device)) == chosen
 
 
 def test_conditions_are_read_over_the_defaults(tmp_path: Path) -> None:

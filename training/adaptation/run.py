@@ -18,7 +18,7 @@ from training.adaptation.distil import OnlineDistillation
 from training.data import read_drop_list
 from training.data.crops import Crops
 from training.run.inputs import read_source
-from training.run.precision import Precision
+from training.run.precision import Precision, has_amx
 
 LOG_EVERY = 50
 
@@ -42,9 +42,14 @@ def _kept(crops: Crops, dropped: set[str]) -> np.ndarray[tuple[int, ...], np.dty
 
 
 def precision_on(device: torch.device) -> Precision:
-    """Return fp16 on a GPU, fp32 on a CPU. bf16 is not offered: the gradient of a depthwise convolution in bf16 took
-    longer than the rest of the step together on an H100 (cuDNN 9.19)."""
-    return "fp16" if device.type == "cuda" else "fp32"
+    """Return fp16 on a GPU, bf16 on a CPU with AMX (SFace: 1.5 times fp32's speed), else fp32.
+
+    bf16 is not offered on a GPU: the gradient of a depthwise convolution in bf16 took longer than the rest of the step
+    together on an H100 (cuDNN 9.19).
+    """
+    if device.type == "cuda":
+        return "fp16"
+    return "bf16" if has_amx() else "fp32"
 
 
 def run_to_end(

@@ -26,16 +26,21 @@ def choose(wanted: Literal["auto"] | Precision, device: torch.device, model: nn.
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)[0]
         return "bf16" if capability >= 8 and not depthwise else "fp16" if capability >= 7 else "fp32"
-    return "bf16" if torch.cpu._is_amx_tile_supported() and not depthwise else "fp32"
+    return "bf16" if has_amx() and not depthwise else "fp32"
 
 
 def warning(precision: Precision, device: torch.device, model: nn.Module) -> str | None:
     """Return why this precision may be slow here, if it may."""
-    if device.type == "cpu" and precision != "fp32" and not torch.cpu._is_amx_tile_supported():
+    if device.type == "cpu" and precision != "fp32" and not has_amx():
         return f'this processor has no AMX: {precision} may be several times slower than "fp32".'
     if device.type == "cuda" and precision == "bf16" and _is_depthwise(model):
         return 'bf16 is slow in depthwise convolutions on GPUs: "fp16" may be many times faster.'
     return None
+
+
+def has_amx() -> bool:
+    """Return whether this processor multiplies matrices of bf16 in hardware."""
+    return torch.cpu._is_amx_tile_supported()
 
 
 def _is_depthwise(model: nn.Module) -> bool:
