@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 import pytest
-from playwright.sync_api import Browser, ViewportSize, expect
+from playwright.sync_api import Browser, Route, ViewportSize, expect
 
 from app.recognition.challenge import FIRST, MOVES
 from tests.support import turning
@@ -26,6 +26,16 @@ CAMERA = """async ([frames, width, height]) => {
   navigator.mediaDevices.getUserMedia = async () => canvas.captureStream(20);
 }"""
 """A camera that sees a drawn head, which does what the page says."""
+LATE_CAMERA = """() => {
+  const start = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+  navigator.mediaDevices.getUserMedia = async (wanted) => {
+    await new Promise((go) => window.waiting.push(go));
+    window.streams.push(await start(wanted));
+    return window.streams.at(-1);
+  };
+}"""
+"""Chromium's own camera, which starts when whoever is in ``waiting`` may go."""
+STATES = "(states) => window.streams.map((stream) => stream.getTracks()[0].readyState).join() === states"
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +86,36 @@ def test_a_photo_before_the_camera_fails(visitor: Visitor, gallery: str) -> None
     expect(dialog.get_by_role("button", name="Try again")).to_be_enabled()
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).to_be_hidden()
+
+
+def test_a_challenge_before_the_galleries_are_there_waits_for_them(visitor: Visitor, gallery: str) -> None:
+    page = visitor.page
+    visitor.sign_in()
+    held: list[Route] = []
+    page.route("**/v1/galleries*", lambda route: held.append(route), times=1)  # noqa: PLW0108 - no builtin is taken
+    with page.expect_request("**/v1/galleries*"):
+        visitor.go(f"identify?gallery={gallery}")
+    page.get_by_role("button", name="Challenge").click()
+    expect(page.get_by_role("button", name="Challenge")).to_be_disabled()
+    held.pop().continue_()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Begin")).to_be_enabled()
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_be_hidden()
+
+
+def test_a_camera_that_starts_when_it_is_no_longer_wanted_is_let_go_of(visitor: Visitor, gallery: str) -> None:
+    """Pressed twice it starts once, and not at all for whoever is elsewhere by then."""
+    page = visitor.page
+    visitor.sign_in()
+    page.evaluate(LATE_CAMERA)
+    for elsewhere, states in (None, "live,ended"), ("Galleries", "ended,ended"):
+        page.evaluate("window.waiting = [], window.streams = []")
+        visitor.see(f"identify?gallery={gallery}", "Identify")
+        page.get_by_role("button", name="Live").click(click_count=2)
+        if elsewhere:
+            visitor.see(elsewhere.lower(), elsewhere)
+        page.evaluate("window.waiting.forEach((go) => go())")
+        page.wait_for_function(STATES, arg=states)
+        visitor.see("models", "Models")
+        page.wait_for_function(STATES, arg="ended,ended")

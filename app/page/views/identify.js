@@ -11,7 +11,7 @@ import { icon } from "../icons.js";
 import { defaults } from "../models.js";
 import { head } from "../parts.js";
 import { PhotoPlace } from "../photo.js";
-import { problem, problemPlace, showing } from "../problem.js";
+import { busy, problem, problemPlace, showing } from "../problem.js";
 import { inReadingOrder } from "../reading.js";
 import { count, decidedBy, list, oneIn, score } from "../words.js";
 import { faceCards } from "./found.js";
@@ -24,7 +24,7 @@ const RETRY_MS = 1000;
 /** `asked.get("gallery")` is the one to begin with. */
 export function identify(_, asked) {
   prefer(asked.get("gallery"));
-  const state = { gallery: "", fpir: "", shot: null, video: null, asking: null };
+  const state = { gallery: "", fpir: "", shot: null, video: null, asking: null, left: false };
   state.place = problemPlace();
   state.status = h("p.small", { role: "status" });
   state.rate = h("span.small", {});
@@ -46,11 +46,13 @@ export function identify(_, asked) {
     h("div.columns.looking", {}, h("div.seen", {}, state.photo.element, state.status), state.cards),
   );
   const leave = () => {
+    state.left = true;
     endLive(state);
     state.asking?.abort();
     state.photo.forget();
   };
-  return { element, leave, ready: showing(state.place, () => choosers(state, chooser)) };
+  state.ready = showing(state.place, () => choosers(state, chooser));
+  return { element, leave, ready: state.ready };
 }
 
 async function choosers(state, place) {
@@ -96,6 +98,8 @@ const ordered = (answer) => ({ ...answer, faces: inReadingOrder(answer.faces) })
 
 /** Identifies whoever follows the steps of a challenge, by its first frame and the server's own strictness. */
 async function withChallenge(state) {
+  await busy(state.challenge, () => state.ready); // pressed before the galleries were there
+  if (state.left) return;
   if (!state.gallery) throw Object.assign(new Error("Choose a gallery."), { code: "no_gallery" });
   endLive(state);
   const found = await challenge(state.gallery);
@@ -138,13 +142,10 @@ function show(state, shot) {
 // ---------------------------------------------------------------- live
 
 async function startLive(state) {
-  state.place.clear();
-  try {
-    state.video = await camera.start();
-  } catch (error) {
-    state.place.show(error);
-    return;
-  }
+  const video = await showing(state.place, () => camera.start());
+  if (!video) return;
+  if (state.left || state.video) return camera.stop(video); // the view was left meanwhile, or the button pressed twice
+  state.video = video;
   state.shot = null;
   state.live.setAttribute("aria-pressed", "true");
   put(state.live, icon("camera"), "Stop");
