@@ -45,10 +45,10 @@ def create(client: httpx.Client, gallery: str, *, store: str = "none", **more: o
 
 
 def enroll_photos(client: httpx.Client, gallery: str, photos: Sequence[bytes]) -> None:
-    """Enroll each photo as a subject of its own."""
+    """Enroll each photo's first face as a subject of its own, whatever its quality."""
     for number, photo in enumerate(photos):
         path = f"/v1/galleries/{gallery}/subjects/person-{number}/faces"
-        client.post(path, params={"quality": "none"}, files={"images": photo}).raise_for_status()
+        client.post(path, params={"quality": "none", "face": 0}, files={"images": photo}).raise_for_status()
 
 
 def enroll_strangers(client: httpx.Client, gallery: str, package: str, templates: Vectors) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 from typer.testing import CliRunner
 
 from app.errors import InvalidInput, Unusable
@@ -24,7 +26,7 @@ from bench import arithmetic, plots
 from bench.contenders import peer, searching
 from bench.effort import Effort
 from bench.figures import Curve, Figure, Findings, Goal, compared
-from bench.galleries import people, probes
+from bench.galleries import create, enroll_photos, people, probes
 from bench.load import Load, Target, arrivals, closed_loop, ideal_queue, open_loop
 from bench.parts import PARTS
 from bench.parts import latency as latency_part
@@ -33,6 +35,7 @@ from bench.run import Run
 from bench.stages import Stages, open_stages
 from tests.conftest import PROJECT
 from tests.support.cpu_gpu import CpuGpu
+from tests.support.live import LiveServer
 from tests.support.ready import fill_cache, give_models
 
 pytestmark = pytest.mark.long
@@ -268,6 +271,20 @@ def test_each_part_measures(part: str, stages: Stages, full: bool, monkeypatch: 
         when = [figure.work.rpartition(", ")[2] for figure in memory]
         assert when == ["right after the imports", "started from snapshots"]
         assert [str(figure.goal) for figure in memory] == ["≤ 0.25"] * 2
+
+
+def test_photos_of_several_people_are_enrolled_too(shared_server: LiveServer) -> None:
+    """Some of LFW's show others beside whom they are of, as large as them."""
+    hopper = Image.open(PROJECT / "docs" / "samples" / "hopper.jpg")
+    both = Image.new("RGB", (2 * hopper.width, hopper.height))
+    both.paste(hopper)
+    both.paste(hopper, (hopper.width, 0))
+    both.save(photo := io.BytesIO(), "JPEG")
+    with shared_server.client() as client:
+        create(client, "bench-several")
+        enroll_photos(client, "bench-several", [photo.getvalue()])
+        found = client.get("/v1/galleries/bench-several").raise_for_status().json()
+    assert (found["subjects"], found["faces"]) == (1, 1)
 
 
 def test_search_on_a_gpu_is_measured_as_a_gallery_searches_there(
