@@ -103,7 +103,7 @@ class Visitor:
             self.page.goto("about:blank")
             self.page.goto(self.link(key))
             self.page.wait_for_load_state("networkidle")
-        self.page.get_by_role("main").get_by_role("heading").first.wait_for()
+        expect(self.page.get_by_role("main").get_by_role("heading", level=1)).to_be_focused()  # all of it is there
         self.page.locator("header.top").wait_for()
         if where:
             self.go(where)
