@@ -104,6 +104,11 @@ export function ask(title, build, { held = false, wide = false } = {}) {
   });
 }
 
+/** Leaves every open dialog as Escape does: a held one stays. */
+export function leaveDialogs() {
+  for (const dialog of document.querySelectorAll("dialog[open]")) if (dialog.dispatchEvent(new Event("cancel", { cancelable: true }))) dialog.close();
+}
+
 /** Asks before something that can't be undone; with `typed`, that word has to be typed first. */
 export function confirm({ title, text, action, typed = null }) {
   return ask(title, (close) => {

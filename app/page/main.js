@@ -2,7 +2,7 @@
 
 import { call, path } from "./api.js";
 import { forget } from "./crops.js";
-import { confirm, h, put, select, tell } from "./dom.js";
+import { confirm, h, leaveDialogs, put, select, tell } from "./dom.js";
 import { icon, mark } from "./icons.js";
 import { here, link } from "./router.js";
 import * as session from "./session.js";
@@ -61,7 +61,7 @@ async function follow(link) {
     if (link.key) throw KEY_IN_LINK;
     const found = await call("POST", path("sign-in"), { secret: link.code });
     if (session.who() && !(await agrees(session.who(), found))) return;
-    leave();
+    leaveView();
     forget();
     discardAll();
     session.begin(found.secret, found);
@@ -89,8 +89,7 @@ function agrees(own, next) {
 const named = ({ id, scopes, galleries }) => `${id} (${list(scopes)}${galleries ? `, in ${list(galleries)} only` : ""})`;
 
 function ask(error = null) {
-  leave();
-  leave = () => {};
+  leaveView();
   document.title = "Sign in · Likeness";
   put(shell, signIn(enter, error));
 }
@@ -144,13 +143,18 @@ function foot() {
   );
 }
 
+function leaveView() {
+  leave();
+  leave = () => {};
+  leaveDialogs();
+}
+
 async function show() {
   const mine = ++shown;
   const { segments, query } = here();
   const section = find(segments[0]);
   const main = document.getElementById("main");
-  leave();
-  leave = () => {};
+  leaveView();
   for (const one of document.querySelectorAll("[data-section]"))
     if (one.dataset.section === section?.name) one.setAttribute("aria-current", "page");
     else one.removeAttribute("aria-current");

@@ -100,8 +100,22 @@ def test_a_challenge_before_the_galleries_are_there_waits_for_them(visitor: Visi
     held.pop().continue_()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_role("button", name="Begin")).to_be_enabled()
-    dialog.get_by_role("button", name="Cancel").click()
-    expect(dialog).to_be_hidden()
+    page.go_back()
+    expect(dialog, "it belongs to the view that was left").to_be_hidden()
+    visitor.heading("Overview").wait_for()
+
+
+def test_a_dialog_ends_with_the_sign_in(visitor: Visitor, gallery: str) -> None:
+    with visitor.server.client("/v1") as client:
+        key = client.post("/keys", json={"scopes": ["read", "recognize"]}).raise_for_status().json()
+        visitor.sign_in(key["secret"], where=f"identify?gallery={gallery}")
+        visitor.page.get_by_role("button", name="Challenge").click()
+        begin = visitor.page.get_by_role("dialog").get_by_role("button", name="Begin")
+        expect(begin).to_be_enabled()
+        client.delete(f"/keys/{key['id']}").raise_for_status()
+    begin.click()
+    visitor.heading("Sign in").wait_for()
+    expect(visitor.page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_a_camera_that_starts_when_it_is_no_longer_wanted_is_let_go_of(visitor: Visitor, gallery: str) -> None:

@@ -55,8 +55,11 @@ def test_a_key_is_made_shown_once_used_and_revoked(visitor: Visitor, api: httpx.
     assert secret.startswith("lk_door_")
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")  # a browser may let a page refuse it once only
+    visitor.go("galleries")
+    visitor.heading("Galleries").wait_for()
     expect(shown).to_have_value(secret)
     assert visitor.shows(secret)
+    visitor.go("keys")
     page.get_by_role("button", name="I have it").click()
     expect(page.locator("dialog")).to_have_count(0)
     assert not visitor.shows(secret)
