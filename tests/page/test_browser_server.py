@@ -256,3 +256,22 @@ def test_signing_in_to_the_api_page_authorizes_try_it_out(chromium: Browser, liv
         assert page.locator("body").get_attribute("data-key") is None
         PICTURES.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=PICTURES / "api-page.png")
+
+
+@pytest.mark.parametrize(("view", "read"), [("metrics", "**/metrics"), ("jobs", "**/v1/jobs?*")])
+def test_a_view_that_is_left_while_it_reads_reads_no_more(visitor: Visitor, view: str, read: str) -> None:
+    page = visitor.page
+    visitor.sign_in()
+    page.clock.install()
+    held: list[Route] = []
+    page.route(read, lambda route: held.append(route), times=1)  # noqa: PLW0108 - no builtin is taken
+    with page.expect_request(read):
+        visitor.go(view)
+    visitor.see("galleries", "Galleries")
+    with page.expect_response(read):
+        held.pop().continue_()
+    visitor.see("models", "Models")
+    asked = len(visitor.asked)
+    page.clock.fast_forward("01:00")
+    visitor.see("galleries", "Galleries")
+    assert not [url for url in visitor.asked[asked:] if url.partition("?")[0].endswith(view)]

@@ -2,6 +2,7 @@
 
 import { get, patch, path, post } from "../api.js";
 import { field, h, put, select, tell } from "../dom.js";
+import { later } from "../later.js";
 import { backTo, head, isOpen, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
@@ -27,15 +28,15 @@ export function calibration(gallery) {
     body,
   );
   const where = path("galleries", gallery, "calibration");
-  let timer = 0;
+  const next = later();
   const show = (found) => {
     if (!found) return;
     put(body, settings(found, place, read), measuring(found, place, where, show), found.measured && figures(found), found.pairs.length > 0 && suspicious(found));
-    clearTimeout(timer);
-    if (isOpen(found.job)) timer = setTimeout(read, EVERY_MS);
+    if (isOpen(found.job)) next.set(read, EVERY_MS);
+    else next.clear();
   };
   const read = async () => show(await showing(place, () => get(where)));
-  return { element, ready: read(), leave: () => clearTimeout(timer) };
+  return { element, ready: read(), leave: next.leave };
 }
 
 function settings(found, place, again) {

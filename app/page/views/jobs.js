@@ -2,6 +2,7 @@
 
 import { call, get, path, post } from "../api.js";
 import { ask, confirm, h, put, tell } from "../dom.js";
+import { later } from "../later.js";
 import { head, isOpen, orLeave, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { save } from "../saving.js";
@@ -23,16 +24,15 @@ export function jobs() {
     place.element,
     body,
   );
-  let timer = 0;
+  const next = later();
   const read = async () => {
     const page = await showing(place, () => get(path("jobs"), { limit: PAGE }));
     const held = body.contains(document.activeElement);
     if (!page) body.querySelector(".waiting")?.remove(); // the problem is said above
     if (page && !held) put(body, page.jobs.length ? page.jobs.map((job) => card(job, read, place)) : h("li.waiting", {}, "There is no job."));
-    clearTimeout(timer);
-    timer = setTimeout(read, page?.jobs.some(isOpen) ? EVERY_MS : EVERY_MS * 5);
+    next.set(read, page?.jobs.some(isOpen) ? EVERY_MS : EVERY_MS * 5);
   };
-  return { element, ready: read(), leave: () => clearTimeout(timer) };
+  return { element, ready: read(), leave: next.leave };
 }
 
 function card(job, again, place) {

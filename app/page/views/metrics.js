@@ -3,6 +3,7 @@
 import { call } from "../api.js";
 import { chart, niceTicks } from "../charts.js";
 import { h, put } from "../dom.js";
+import { later } from "../later.js";
 import { growth, mean, parse, quantile, total, values } from "../metrics.js";
 import { head } from "../parts.js";
 import { problemPlace, showing } from "../problem.js";
@@ -37,7 +38,7 @@ export function metrics() {
     figuresOf.set(options.title, chart(options));
     return figuresOf.get(options.title);
   };
-  let timer = 0;
+  const next = later();
   const read = async () => {
     await showing(place, async () => {
       readings.push({ at: Date.now() / 1000, samples: parse(await call("GET", "/metrics", { as: "text" })) });
@@ -50,9 +51,9 @@ export function metrics() {
         figuresOf.get(options.title).update(options);
       }
     });
-    timer = setTimeout(read, readings.length < 2 ? SOON_MS : EVERY_MS);
+    next.set(read, readings.length < 2 ? SOON_MS : EVERY_MS);
   };
-  return { element, ready: read(), leave: () => clearTimeout(timer) };
+  return { element, ready: read(), leave: next.leave };
 }
 
 function figures(samples) {

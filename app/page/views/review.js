@@ -3,6 +3,7 @@
 import { get, path, post, remove } from "../api.js";
 import { facePicture } from "../crops.js";
 import { confirm, h, put, select, tell } from "../dom.js";
+import { later } from "../later.js";
 import { backTo, facts, head, isOpen, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
@@ -25,7 +26,7 @@ const ARROWS = { ArrowRight: KEYS.next, ArrowLeft: KEYS.previous };
 
 /** `#/galleries/ID/review`. */
 export function review(gallery) {
-  const state = { gallery, where: path("galleries", gallery, "review"), place: problemPlace(), kind: "", findings: [], at: 0, cursor: null, timer: 0, working: false };
+  const state = { gallery, where: path("galleries", gallery, "review"), place: problemPlace(), kind: "", findings: [], at: 0, cursor: null, next: later(), working: false };
   state.about = h("div.stack", {});
   state.body = h("div.stack", {});
   state.start = h("button.primary", { type: "button", onclick: () => begin(state) }, "Review the gallery");
@@ -41,7 +42,7 @@ export function review(gallery) {
   const typed = (event) => key(state, event);
   document.addEventListener("keydown", typed);
   const leave = () => {
-    clearTimeout(state.timer);
+    state.next.leave();
     document.removeEventListener("keydown", typed);
   };
   return { element, ready: load(state), leave };
@@ -54,7 +55,7 @@ async function begin(state) {
 
 /** Reads the first page, and again while a job runs. */
 async function load(state) {
-  clearTimeout(state.timer);
+  state.next.clear();
   const answer = await showing(state.place, async () => {
     try {
       return await get(state.where, { limit: PAGE, kind: state.kind });
@@ -69,7 +70,7 @@ async function load(state) {
   state.at = Math.min(state.at, Math.max(0, state.findings.length - 1));
   showAbout(state, answer.job);
   show(state);
-  if (isOpen(answer.job)) state.timer = setTimeout(() => follow(state, answer.job.id), EVERY_MS);
+  if (isOpen(answer.job)) state.next.set(() => follow(state, answer.job.id), EVERY_MS);
 }
 
 /** Shows how far the job is, and its findings when it has ended. */
@@ -77,7 +78,7 @@ async function follow(state, id) {
   const job = await showing(state.place, () => get(path("jobs", id)));
   if (!job) return;
   showAbout(state, job);
-  if (isOpen(job)) state.timer = setTimeout(() => follow(state, id), EVERY_MS);
+  if (isOpen(job)) state.next.set(() => follow(state, id), EVERY_MS);
   else await load(state);
 }
 
