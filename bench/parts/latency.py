@@ -27,12 +27,12 @@ MOST_ROUNDS = 3
 
 def measure(run: Run) -> None:
     stages, effort = run.stages, run.effort
-    strangers = galleries.people(effort.gallery - len(stages.photos), stages.dimension)
+    generated = galleries.people(effort.gallery, stages.dimension)
     unloaded: list[float] = []
     capacity: list[float] = []
     loads: dict[float, list[Load]] = {share: [] for share in SHARES}
     with run.server() as server:
-        galleries.filled(server, GALLERY, stages.package.id, stages.photos, strangers)
+        galleries.filled(server, GALLERY, stages.package.id, stages.photos, generated)
         requests = [identification(server.target, GALLERY, photo) for photo in stages.photos]
         _answers(server.target, requests, CLIENTS, effort.seconds)  # warms up
         for number in range(min(effort.rounds, MOST_ROUNDS)):

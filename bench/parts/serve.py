@@ -23,12 +23,12 @@ SAMPLE, DEEPFACE = "OpenCV's own sample", "DeepFace (SFace, YuNet; searches noth
 
 def measure(run: Run) -> None:
     stages, effort = run.stages, run.effort
-    strangers = galleries.people(effort.gallery - len(stages.photos), stages.dimension)
+    generated = galleries.people(effort.gallery, stages.dimension)
     batch = embedding.best_batch(run)
     own_cpu: dict[str, list[float]] = {"identify": [], "verify": []}
     with run.server() as server, tempfile.TemporaryDirectory() as folder:
         run.say(f"a gallery of {effort.gallery:,}")
-        galleries.filled(server, GALLERY, stages.package.id, stages.photos, strangers)
+        galleries.filled(server, GALLERY, stages.package.id, stages.photos, generated)
         identify = [identification(server.target, GALLERY, photo) for photo in stages.photos]
         pairs = zip(stages.photos, [*stages.photos[1:], stages.photos[0]], strict=True)
         verify = [verification(server.target, *pair) for pair in pairs]
@@ -37,7 +37,7 @@ def measure(run: Run) -> None:
             "verify": sent(server.target, verify, effort.seconds, own_cpu["verify"]),
             RAW: recognising.raw_limit(stages, batch, effort.seconds),
             RAW_MAIN: recognising.raw_limit(stages, batch, effort.seconds, wanted=recognising.main_face),
-            NAIVE: recognising.naive(stages, strangers),
+            NAIVE: recognising.naive(stages, generated),
         }
         others = _others(run, Path(folder))
         speeds = run.contest(ways | others, effort.seconds)
