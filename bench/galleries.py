@@ -81,10 +81,11 @@ def finish(client: httpx.Client, job: str) -> dict[str, object]:
 
 def filled(server: Server, gallery: str, package: str, photos: Sequence[bytes], templates: Vectors) -> None:
     """Create a gallery of as many people as templates: the first `KNOWN` are of photos, the others strangers."""
+    known = photos[:KNOWN]
     with server.client() as client:
         create(client, gallery)
-        enroll_photos(client, gallery, photos[:KNOWN])
-        enroll_strangers(client, gallery, package, templates[len(photos[:KNOWN]) :])
+        enroll_photos(client, gallery, known)
+        enroll_strangers(client, gallery, package, templates[len(known) :])
 
 
 def _npy(vectors: Vectors) -> bytes:

@@ -1,17 +1,12 @@
-/** What a view does later, such as reading again: the newest of what was set, and nothing once the view is left, also where
- * an answer arrives after that. */
+/** What a view does later, such as reading again: the newest of what was set, and nothing where its `element` is gone by
+ * then, as when an answer arrives after the view was left. */
 
-export function later() {
+export function later(element) {
   let timer = 0;
-  let left = false;
   const clear = () => clearTimeout(timer);
   const set = (work, ms) => {
     clear();
-    if (!left) timer = setTimeout(work, ms);
+    if (element.isConnected) timer = setTimeout(work, ms);
   };
-  const leave = () => {
-    left = true;
-    clear();
-  };
-  return { set, clear, leave };
+  return { set, clear };
 }

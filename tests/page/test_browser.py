@@ -58,14 +58,11 @@ def test_a_key_is_pasted_and_forgotten_with_the_tab(visitor: Visitor) -> None:
 
 def test_answers_that_arrive_after_signing_out_are_nobodys(visitor: Visitor) -> None:
     page = visitor.page
-    held: list[Route] = []
 
     def held_back(act: Callable[[], object]) -> Route:
-        page.route("**/v1/models", lambda route: held.append(route), times=1)  # noqa: PLW0108 - no builtin is taken
-        with page.expect_request("**/v1/models"):
-            act()
+        answer = visitor.hold_back("**/v1/models", act)
         page.get_by_role("button", name="Sign out").click()
-        return held.pop()
+        return answer
 
     def sign_in(secret: str) -> None:
         page.get_by_label("Key").fill(secret)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 import pytest
-from playwright.sync_api import Browser, Route, ViewportSize, expect
+from playwright.sync_api import Browser, ViewportSize, expect
 
 from app.recognition.challenge import FIRST, MOVES
 from tests.support import turning
@@ -91,13 +91,10 @@ def test_a_photo_before_the_camera_fails(visitor: Visitor, gallery: str) -> None
 def test_a_challenge_before_the_galleries_are_there_waits_for_them(visitor: Visitor, gallery: str) -> None:
     page = visitor.page
     visitor.sign_in()
-    held: list[Route] = []
-    page.route("**/v1/galleries*", lambda route: held.append(route), times=1)  # noqa: PLW0108 - no builtin is taken
-    with page.expect_request("**/v1/galleries*"):
-        visitor.go(f"identify?gallery={gallery}")
+    answer = visitor.hold_back("**/v1/galleries*", lambda: visitor.go(f"identify?gallery={gallery}"))
     page.get_by_role("button", name="Challenge").click()
     expect(page.get_by_role("button", name="Challenge")).to_be_disabled()
-    held.pop().continue_()
+    answer.continue_()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_role("button", name="Begin")).to_be_enabled()
     page.go_back()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, HttpCredentials, Route, expect
+from playwright.sync_api import Browser, HttpCredentials, expect
 
 from tests.conftest import PROJECT
 from tests.support.browsing import DESK, PHONE, PICTURES, SAMPLES, WAIT_MS, Theme, Visitor, visiting
@@ -121,14 +121,11 @@ def test_the_audit_log_is_filtered_and_paged(visitor: Visitor, api: httpx.Client
 def test_galleries_are_checked(visitor: Visitor, api: httpx.Client) -> None:
     assert api.get("/galleries/crew").is_success
     visitor.sign_in()
-    held: list[Route] = []
-    visitor.page.route("**/galleries?*", lambda route: held.append(route))  # noqa: PLW0108 - no builtin is taken
-    with visitor.page.expect_request("**/galleries?*"):
-        visitor.go("#/check")
+    answer = visitor.hold_back("**/galleries?*", lambda: visitor.go("#/check"))
     visitor.heading("Gallery check").wait_for()
     every = visitor.page.get_by_role("button", name="Check all")
     expect(every, "before it is known what there is").to_have_count(0)
-    held[0].continue_()
+    answer.continue_()
     every.click()
     crew = visitor.page.get_by_role("listitem").filter(has_text="crew")
     expect(crew).to_contain_text("in order")
@@ -263,13 +260,10 @@ def test_a_view_that_is_left_while_it_reads_reads_no_more(visitor: Visitor, view
     page = visitor.page
     visitor.sign_in()
     page.clock.install()
-    held: list[Route] = []
-    page.route(read, lambda route: held.append(route), times=1)  # noqa: PLW0108 - no builtin is taken
-    with page.expect_request(read):
-        visitor.go(view)
+    answer = visitor.hold_back(read, lambda: visitor.go(view))
     visitor.see("galleries", "Galleries")
     with page.expect_response(read):
-        held.pop().continue_()
+        answer.continue_()
     visitor.see("models", "Models")
     asked = len(visitor.asked)
     page.clock.fast_forward("01:00")

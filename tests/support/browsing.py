@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image, ImageOps
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, ViewportSize, expect, sync_playwright
 
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
@@ -121,6 +121,16 @@ class Visitor:
         """Goes ``where``, and waits until all is there: the page then gives the focus to the new view's heading."""
         self.go(where)
         expect(self.heading(heading)).to_be_focused()
+
+    def hold_back(self, where: str, act: Callable[[], object]) -> Route:
+        """Acts, and returns the first request to ``where`` that follows; it waits for its ``continue_``."""
+        held: list[Route] = []
+        self.page.route(where, lambda route: held.append(route), times=1)  # noqa: PLW0108 - no builtin is taken
+        with self.page.expect_request(where):
+            act()
+        while not held:  # routes are told after requests
+            self.page.wait_for_timeout(20)
+        return held.pop()
 
     def heading(self, words: str) -> Locator:
         return self.page.get_by_role("heading", name=words, exact=True, level=1)

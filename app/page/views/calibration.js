@@ -28,7 +28,7 @@ export function calibration(gallery) {
     body,
   );
   const where = path("galleries", gallery, "calibration");
-  const next = later();
+  const next = later(element);
   const show = (found) => {
     if (!found) return;
     put(body, settings(found, place, read), measuring(found, place, where, show), found.measured && figures(found), found.pairs.length > 0 && suspicious(found));
@@ -36,7 +36,7 @@ export function calibration(gallery) {
     else next.clear();
   };
   const read = async () => show(await showing(place, () => get(where)));
-  return { element, ready: read(), leave: next.leave };
+  return { element, ready: read(), leave: next.clear };
 }
 
 function settings(found, place, again) {

@@ -24,7 +24,7 @@ const RETRY_MS = 1000;
 /** `asked.get("gallery")` is the one to begin with. */
 export function identify(_, asked) {
   prefer(asked.get("gallery"));
-  const state = { gallery: "", fpir: "", shot: null, video: null, asking: null, left: false };
+  const state = { gallery: "", fpir: "", shot: null, video: null, asking: null };
   state.place = problemPlace();
   state.status = h("p.small", { role: "status" });
   state.rate = h("span.small", {});
@@ -46,7 +46,6 @@ export function identify(_, asked) {
     h("div.columns.looking", {}, h("div.seen", {}, state.photo.element, state.status), state.cards),
   );
   const leave = () => {
-    state.left = true;
     endLive(state);
     state.asking?.abort();
     state.photo.forget();
@@ -99,7 +98,7 @@ const ordered = (answer) => ({ ...answer, faces: inReadingOrder(answer.faces) })
 /** Identifies whoever follows the steps of a challenge, by its first frame and the server's own strictness. */
 async function withChallenge(state) {
   await busy(state.challenge, () => state.ready); // pressed before the galleries were there
-  if (state.left) return;
+  if (!state.place.element.isConnected) return;
   if (!state.gallery) throw Object.assign(new Error("Choose a gallery."), { code: "no_gallery" });
   endLive(state);
   const found = await challenge(state.gallery);
@@ -144,7 +143,7 @@ function show(state, shot) {
 async function startLive(state) {
   const video = await showing(state.place, () => camera.start());
   if (!video) return;
-  if (state.left || state.video) return camera.stop(video); // the view was left meanwhile, or the button pressed twice
+  if (!state.place.element.isConnected || state.video) return camera.stop(video); // the view was left meanwhile, or the button pressed twice
   state.video = video;
   state.shot = null;
   state.live.setAttribute("aria-pressed", "true");

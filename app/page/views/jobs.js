@@ -24,7 +24,7 @@ export function jobs() {
     place.element,
     body,
   );
-  const next = later();
+  const next = later(element);
   const read = async () => {
     const page = await showing(place, () => get(path("jobs"), { limit: PAGE }));
     const held = body.contains(document.activeElement);
@@ -32,7 +32,7 @@ export function jobs() {
     if (page && !held) put(body, page.jobs.length ? page.jobs.map((job) => card(job, read, place)) : h("li.waiting", {}, "There is no job."));
     next.set(read, page?.jobs.some(isOpen) ? EVERY_MS : EVERY_MS * 5);
   };
-  return { element, ready: read(), leave: next.leave };
+  return { element, ready: read(), leave: next.clear };
 }
 
 function card(job, again, place) {

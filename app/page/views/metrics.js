@@ -38,7 +38,7 @@ export function metrics() {
     figuresOf.set(options.title, chart(options));
     return figuresOf.get(options.title);
   };
-  const next = later();
+  const next = later(element);
   const read = async () => {
     await showing(place, async () => {
       readings.push({ at: Date.now() / 1000, samples: parse(await call("GET", "/metrics", { as: "text" })) });
@@ -53,7 +53,7 @@ export function metrics() {
     });
     next.set(read, readings.length < 2 ? SOON_MS : EVERY_MS);
   };
-  return { element, ready: read(), leave: next.leave };
+  return { element, ready: read(), leave: next.clear };
 }
 
 function figures(samples) {

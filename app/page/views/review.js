@@ -26,7 +26,7 @@ const ARROWS = { ArrowRight: KEYS.next, ArrowLeft: KEYS.previous };
 
 /** `#/galleries/ID/review`. */
 export function review(gallery) {
-  const state = { gallery, where: path("galleries", gallery, "review"), place: problemPlace(), kind: "", findings: [], at: 0, cursor: null, next: later(), working: false };
+  const state = { gallery, where: path("galleries", gallery, "review"), place: problemPlace(), kind: "", findings: [], at: 0, cursor: null, working: false };
   state.about = h("div.stack", {});
   state.body = h("div.stack", {});
   state.start = h("button.primary", { type: "button", onclick: () => begin(state) }, "Review the gallery");
@@ -39,10 +39,11 @@ export function review(gallery) {
     state.about,
     state.body,
   );
+  state.next = later(element);
   const typed = (event) => key(state, event);
   document.addEventListener("keydown", typed);
   const leave = () => {
-    state.next.leave();
+    state.next.clear();
     document.removeEventListener("keydown", typed);
   };
   return { element, ready: load(state), leave };
