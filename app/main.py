@@ -38,6 +38,8 @@ from app.api.router import add_routers
 from app.api.routes import ROUTERS
 from app.bulk.import_batch import BulkContext
 from app.bulk.service import BulkService
+from app.calibration.job import KIND as CALIBRATE
+from app.calibration.job import Calibrator
 from app.compat.compreface.protocol import ROUTERS as COMPREFACE_ROUTERS
 from app.compat.compreface.protocol import CompreFace
 from app.compat.rekognition.protocol import ROUTERS as REKOGNITION_ROUTERS
@@ -64,8 +66,6 @@ from app.jobs.runner import Runner
 from app.liveness.gate import LivenessGates
 from app.machine import cores, release_memory
 from app.pipeline import Pipeline
-from app.recalibration.job import KIND as CALIBRATE
-from app.recalibration.job import Calibrator
 from app.recognition.challenge import ChallengeJudge
 from app.recognition.operations import Operations
 from app.reembedding.job import KIND as REEMBED

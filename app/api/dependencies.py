@@ -23,6 +23,7 @@ from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields
 from app.bulk.service import BulkService
+from app.calibration.job import Calibrator
 from app.concurrency.worker_pool import WorkerPool
 from app.db.clock import ClockGuard
 from app.db.signing import Signer
@@ -33,7 +34,6 @@ from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
-from app.recalibration.job import Calibrator
 from app.recognition.challenge import ChallengeJudge
 from app.recognition.corrections import Corrections
 from app.recognition.operations import Operations

@@ -187,7 +187,7 @@ GALLERY_CALIBRATIONS = Table(
     Column("changes", BigInteger, nullable=False, server_default="0"),
     Column("measured_at", String(32)),
 )
-"""Operating points measured among a gallery's own subjects; see `app.recalibration`."""
+"""Operating points measured among a gallery's own subjects; see `app.calibration`."""
 
 CALIBRATION_PAIRS = Table(
     # Faces of two subjects who may be one person, left out of a calibration; gone with either face.

@@ -71,7 +71,7 @@ class Gallery:
     search: IndexKind = "fp32"
     """How its vectors are searched."""
     calibration: Source = "package"
-    """Whose operating points are to decide: the package's, or the gallery's own (`app.recalibration`)."""
+    """Whose operating points are to decide: the package's, or the gallery's own (`app.calibration`)."""
     allow_laxer: bool = False
     """Whether its own may be laxer than the package's by more than the floor (`app.calibration.deciding`)."""
     on_conflict: OnConflict = "warn"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.measuring.stages import pixels_of
+from app.stages import pixels_of
 from bench.review.corrupted import Faces
 from training.commands.options import TemplateOptions, templates_of
 from training.evaluation.pairs import person_of

@@ -22,7 +22,7 @@ from app.calibration import operating_points as points
 from app.inference import golden
 from app.inference.package import load_package, write_manifest
 from app.inference.session import open_embedder
-from app.measuring.stages import pixels_of
+from app.stages import pixels_of
 from training.commands import options
 from training.commands.groups import groups
 from training.commands.ijb import ijb

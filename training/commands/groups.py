@@ -14,7 +14,7 @@ from rich.console import Console
 from app.calibration.intervals import Bools, Ints
 from app.inference.package import load_package, write_manifest
 from app.inference.thresholds import Thresholds
-from app.measuring.stages import pixels_of
+from app.stages import pixels_of
 from training.commands import options
 from training.evaluation import groups as measuring
 from training.evaluation import plots

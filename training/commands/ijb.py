@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from app.face.align import align
-from app.measuring.stages import Stages, pixels_of
+from app.stages import Stages, pixels_of
 from training.commands import options
 from training.evaluation import ijb as measuring
 from training.evaluation import metrics, plots, protocols

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.inference.package import Package, load_package, write_manifest
-from app.measuring.stages import pixels_of
+from app.stages import pixels_of
 from training.commands import options
 from training.evaluation.bootstrap import ROUNDS
 from training.evaluation.photos import open_photos

@@ -7,7 +7,7 @@ from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep
 from app.api.router import Router
 from app.api.routes import jobs
 from app.calibration.deciding import deciding
-from app.recalibration.job import State
+from app.calibration.job import State
 
 router = Router("galleries")
 

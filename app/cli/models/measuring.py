@@ -40,14 +40,14 @@ def measure(
 
     Each threshold has a 95 % interval over people. A running server decides by them at once.
     """
+    from app.calibration import charts  # noqa: PLC0415 - slow to import
     from app.calibration import operating_points as points  # noqa: PLC0415 - slow to import
+    from app.calibration import people as measuring  # noqa: PLC0415 - slow to import
     from app.cli.photos import each, people  # noqa: PLC0415 - slow to import
     from app.inference import golden  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select, write_manifest  # noqa: PLC0415 - slow to import
     from app.machine import cores  # noqa: PLC0415 - slow to import
-    from app.measuring import charts  # noqa: PLC0415 - slow to import
-    from app.measuring import people as measuring  # noqa: PLC0415 - slow to import
-    from app.measuring.stages import open_stages  # noqa: PLC0415 - slow to import
+    from app.stages import open_stages  # noqa: PLC0415 - slow to import
 
     options.check_name(calibration, "--name")
     settings = load_settings()
@@ -106,7 +106,7 @@ def quantize(
     from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
-    from app.measuring.stages import aligned_crop  # noqa: PLC0415 - slow to import
+    from app.stages import aligned_crop  # noqa: PLC0415 - slow to import
     from app.tuning.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
 
     settings = load_settings()

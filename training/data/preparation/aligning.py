@@ -24,8 +24,8 @@ from app.errors import InvalidInput, LikenessError, LowQuality, NoFace, Unusable
 from app.face.detect import Detector
 from app.files import PUBLIC, replacing
 from app.inference.prepare import prepared
-from app.measuring.stages import LIMITS
 from app.pipeline import Pipeline, choose_face
+from app.stages import LIMITS
 from app.types import Pixels
 from training.data.formats.folder import IMAGE_ENDINGS
 from training.packages import DETECTOR, find_package

@@ -24,8 +24,8 @@ from app.face.liveness import Scorer
 from app.inference.manifest import ErrorRate, LivenessCalibration, LivenessPoint, Manifest, liveness_digest
 from app.inference.package import Package
 from app.inference.session import Device, open_liveness
-from app.measuring.stages import LIMITS
 from app.pipeline import Pipeline, choose_face
+from app.stages import LIMITS
 from training.evaluation import bootstrap, metrics
 from training.evaluation.photos import ENDINGS
 from training.packages import DETECTOR, find_package

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from app.adding.add import drawn_crops
+from app.calibration.people import people_for
 from app.inference.package import load_package, write_manifest
 from app.inference.thresholds import Thresholds
-from app.measuring.people import people_for
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness
 from tests.support.service import AGAIN, COLLINS, running

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from app.calibration.deciding import deciding
 from app.calibration.population import Population, measure_population, sample_rows, sample_share
+from app.calibration.store import Calibrations, Measured, Standing, SuspiciousPair
 from app.errors import LikenessError
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
@@ -20,7 +21,6 @@ from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Running
 from app.jobs.store import JobStore
-from app.recalibration.store import Calibrations, Measured, Standing, SuspiciousPair
 from app.search.types import FaceBlock, joined
 from app.timestamps import utc_now
 

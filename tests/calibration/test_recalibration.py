@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from app.calibration.job import KIND, Calibrator, State
 from app.concurrency.scheduler import Scheduler
 from app.db.schema import CALIBRATION_PAIRS, GALLERY_CALIBRATIONS
 from app.errors import NotFound
@@ -22,7 +23,6 @@ from app.inference.package import Package, find_packages, write_manifest
 from app.jobs.records import JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
-from app.recalibration.job import KIND, Calibrator, State
 from app.types import Quality
 from tests.support import packages
 
