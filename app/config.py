@@ -204,10 +204,6 @@ class Settings(BaseSettings):
         description="Origins, separated by commas, whose pages may call from a browser, e.g. `https://example.org`; "
         "none by default.",
     )
-    metrics: Literal["key", "open"] = Field(
-        default="key",
-        description="Whether `/metrics` needs a key with the scope `metrics` (or `admin`), or answers anybody.",
-    )
     snapshot_seconds: float = Field(
         default=300,
         ge=0,

@@ -30,7 +30,6 @@ from app.access.seen_signatures import SeenSignatures
 from app.api import answers, auth, metrics, middleware, openapi, page, schemas
 from app.api.body import BodyLimits
 from app.api.dependencies import Service
-from app.api.endpoints import METRICS
 from app.api.middleware import answer_error
 from app.api.operation import OperationTable
 from app.api.protocols import WireProtocol
@@ -235,7 +234,6 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         runner=background.runner,
         bulk=background.bulk,
         clock=background.clock,
-        open_paths=auth.OPEN_PATHS | ({METRICS.path} if settings.metrics == "open" else frozenset()),
         models=partial(_models, inference),
         skipped_models=partial(_skipped_models, settings.models_dir),
     )

@@ -146,7 +146,7 @@ class Trial:
         return all(state["Health"]["Status"] == "healthy" for state in states if "Health" in state)
 
     def take_admin_key(self) -> None:
-        key = self.docker("exec", self.replicas()[0], "likeness", "key").splitlines()[0]
+        key = self.docker("exec", self.replicas()[0], "likeness", "keys", "admin").splitlines()[0]
         self.client.headers["x-api-key"] = key
 
     def enroll(self, subject: str, photo: str, base: str | None = None) -> None:

@@ -20,7 +20,7 @@ from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
 from app.access.sign_in_codes import SignInCodes
 from app.api import body, schemas
-from app.api.auth import OPEN_PATHS, Guard
+from app.api.auth import Guard
 from app.api.operation import ImageFields
 from app.bulk.service import BulkService
 from app.calibration.job import Calibrator
@@ -77,7 +77,6 @@ class Service:
     """Returns the installed model packages."""
     skipped_models: Callable[[], Sequence[schemas.SkippedModel]]
     """The folders of the models folder whose package can't be used now."""
-    open_paths: frozenset[str] = OPEN_PATHS
     """Paths that need no key."""
     status: Literal["ok", "starting", "draining"] = "starting"
 

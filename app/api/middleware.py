@@ -115,9 +115,6 @@ class RequestMiddleware:
                 await _problem(scope, problem)(scope, receive, answer)
 
     async def _call(self, scope: Scope, receive: Receive, answer: _Answer, service: Service) -> None:
-        if scope["path"] in service.open_paths:
-            await self._app(scope, receive, answer)
-            return
         protocol = protocol_of(scope)
         asked = protocol.match(scope)
         matched = None if asked is not None and asked.operation.monitoring else asked

@@ -30,7 +30,6 @@ class Entry(NamedTuple):
     """Module below `app.cli`, and the name of its Typer object: COMMANDS, or a group's own."""
     help: str
     panel: str
-    hidden: bool = False
 
 
 _RECOGNITION, _PEOPLE, _TRANSFER, _SERVER = "Recognition", "Galleries and people", "Import and export", "Server"
@@ -60,7 +59,6 @@ ENTRIES = {
     "models": Entry("models.commands:models", "List, fetch and quantize model packages.", _SERVER),
     "tune": Entry("models.tuning:commands", "Measure how the models run best on this machine.", _SERVER),
     "keys": Entry("access:keys", "Create, list, rotate and revoke API keys.", _SERVER),
-    "key": Entry("access:key", "Print the admin key (now `likeness keys admin`).", _SERVER, hidden=True),
     "audit": Entry("access:audit", "Export the audit log: who did what, and when.", _SERVER),
     "vault": Entry("database:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
     "clock": Entry("database:commands", "Say whether the clock is trusted, or confirm it.", _SERVER),
@@ -72,8 +70,7 @@ class _Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         attributes["commands"] = {
-            name: TyperCommand(name, help=entry.help, hidden=entry.hidden, rich_help_panel=entry.panel)
-            for name, entry in ENTRIES.items()
+            name: TyperCommand(name, help=entry.help, rich_help_panel=entry.panel) for name, entry in ENTRIES.items()
         }
         super().__init__(**attributes)
 
@@ -105,9 +102,8 @@ def load(name: str) -> TyperCommand | TyperGroup:
 
 def every_command() -> Iterator[tuple[str, TyperCommand]]:
     """Yield each command that help shows, with its whole name, such as `galleries list`."""
-    for name, entry in ENTRIES.items():
-        if not entry.hidden:
-            yield from _below(name, load(name))
+    for name in ENTRIES:
+        yield from _below(name, load(name))
 
 
 def _below(name: str, found: Any) -> Iterator[tuple[str, TyperCommand]]:

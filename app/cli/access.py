@@ -30,13 +30,9 @@ if TYPE_CHECKING:
     from app.client import Client
 
 keys = typer.Typer(no_args_is_help=True, epilog="Example: likeness keys create --scope recognize --gallery staff")
-key = typer.Typer(invoke_without_command=True, hidden=True)
 audit = typer.Typer(no_args_is_help=True, epilog="Example: likeness audit export --since 2026-01-01")
 
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
-Rotate = Annotated[
-    bool, typer.Option("--rotate", help="Create a new admin key. Running servers take it within a second.")
-]
 EXPORT_PAGE = 1000
 
 
@@ -124,7 +120,11 @@ def link(session: Session) -> None:
 
 
 @keys.command("admin", epilog="Example: export LIKENESS_KEY=$(likeness keys admin)")
-def show_admin_key(rotate: Rotate = False) -> None:
+def show_admin_key(
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Create a new admin key. Running servers take it within a second.")
+    ] = False,
+) -> None:
     """Print the admin key of the data folder, which the first start of the server creates."""
     settings = load_settings()
     if not rotate:
@@ -138,16 +138,6 @@ def show_admin_key(rotate: Rotate = False) -> None:
         if not takes_key(settings, url, new):
             output.warn(f"The server at {url} doesn't follow the file of the key: restart it, it takes the old key")
             raise typer.Exit(output.Exit.NO)
-
-
-@key.callback()
-def show_key(context: typer.Context, rotate: Rotate = False) -> None:
-    """Print the admin key (now `likeness keys admin`)."""
-    if context.invoked_subcommand is None:
-        show_admin_key(rotate)
-
-
-key.command()(create)
 
 
 @audit.command(

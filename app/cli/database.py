@@ -212,13 +212,10 @@ def status(as_json: options.AsJson = False) -> None:
 
 @vault.command(epilog="Example: likeness vault seal")
 def seal() -> None:
-    """Encrypt what is stored plain, with the first encryption key. Servers keep running; it can be run again."""
-    _reseal(sealed=True)
+    """Encrypt everything with the first encryption key. Then the other keys can be removed from the key file.
 
-
-@vault.command(epilog="Example: likeness vault rotate")
-def rotate() -> None:
-    """Encrypt everything with the first encryption key. Then the other keys can be removed from the key file."""
+    Servers keep running; the command can be run again.
+    """
     _reseal(sealed=True)
 
 

@@ -12,11 +12,6 @@ import { SECTIONS, find } from "./sections.js";
 import { discardAll, showUnderWay, underWay } from "./views/enrolling.js";
 import { explain, list } from "./words.js";
 
-const KEY_IN_LINK = {
-  code: "key_in_link",
-  message: "Links with a key in them sign nobody in any more, since browsers keep them in their history. Replace that key, and open a link that likeness keys link prints.",
-};
-
 const shell = document.getElementById("shell");
 let leave = () => {};
 let shown = 0;
@@ -27,18 +22,18 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   document.getElementById("main").focus();
 });
 addEventListener("hashchange", (event) => {
-  const link = session.fromLink(event.oldURL);
-  if (link) void follow(link);
+  const code = session.fromLink(event.oldURL);
+  if (code) void follow(code);
   else if (session.who()) void show();
 });
 addEventListener("signed-out", (event) => session.who() && end(event.detail)); // the first of several says why
 void begin();
 
 async function begin() {
-  const link = session.fromLink();
+  const code = session.fromLink();
   const own = session.key();
   if (own) await enter(own);
-  if (link) await follow(link);
+  if (code) await follow(code);
   else if (!own) ask();
 }
 
@@ -55,11 +50,10 @@ async function enter(secret) {
   await show();
 }
 
-/** Signs in by a link. Who is signed in already stays so, unless they agree to change. */
-async function follow(link) {
+/** Signs in by a link's code. Who is signed in already stays so, unless they agree to change. */
+async function follow(code) {
   try {
-    if (link.key) throw KEY_IN_LINK;
-    const found = await call("POST", path("sign-in"), { secret: link.code });
+    const found = await call("POST", path("sign-in"), { secret: code });
     if (session.who() && !(await agrees(session.who(), found))) return;
     leaveView();
     forget();

@@ -1,18 +1,18 @@
 /** The key and what it may do. It lives in this tab's session storage: gone with the tab, and in no other. */
 
 const PLACE = "likeness.key";
-const IN_LINK = /^#(code|key)=([^&]+)/;
+const IN_LINK = /^#code=([^&]+)/;
 
 let own = null;
 
-/** What a link such as `/#code=…` brings, as `{code}`, or as `{key}` from a link of an earlier version; the address is
- * then that of `before`. Browsers keep the link in their history all the same. */
+/** The code of a link such as `/#code=…`, or null; the address is then that of `before`. Browsers keep the link in their
+ * history all the same. */
 export function fromLink(before = location.pathname) {
   const found = IN_LINK.exec(location.hash);
   if (!found) return null;
   const { pathname, hash } = new URL(before, location.href);
   history.replaceState(null, "", pathname + (IN_LINK.test(hash) ? "" : hash));
-  return { [found[1]]: found[2] };
+  return found[1];
 }
 
 export const key = () => sessionStorage.getItem(PLACE);

@@ -40,7 +40,6 @@ SETTINGS: dict[str, object] = {
     "MAX_REQUEST_BYTES": 200_000,
     "MAX_BODIES_BYTES": 200_000,
     "CORS_ORIGINS": f"{ORIGIN}, http://localhost:3000",
-    "METRICS": "open",
 }
 
 

@@ -41,7 +41,6 @@ READING = (
     ("keys", "list"),
     ("keys", "admin"),
     ("keys", "link"),
-    ("key",),
     ("audit", "export"),
     ("vault", "status"),
     ("status",),
@@ -65,7 +64,7 @@ class TestWithoutADataFolder:
         self, tmp_path: Path, words: tuple[object, ...], as_json: bool
     ) -> None:
         folder = tmp_path / "data"
-        if as_json and words in {("keys", "admin"), ("key",)}:
+        if as_json and words == ("keys", "admin"):
             pytest.skip("prints one word, and has no --json")
         done = likeness(folder, *words, *(["--json"] if as_json else []))
         assert (done.returncode, done.stdout) == (4, "")
@@ -296,13 +295,6 @@ class TestHelp:
             assert cli.load(name).help
         with pytest.raises(KeyError):
             cli.load("frobnicate")
-
-    def test_both_words_for_keys_work_and_one_is_shown(self, shared_server: LiveServer) -> None:
-        folder = shared_server.data_dir
-        assert likeness(folder, "key").stdout == likeness(folder, "keys", "admin").stdout
-        shown = likeness(folder, "--help").stdout
-        assert " keys " in shown
-        assert " key " not in shown
 
 
 def completed(data: Path, line: str) -> list[str]:

@@ -146,19 +146,6 @@ def test_a_link_for_the_same_key_changes_nothing(visitor: Visitor) -> None:
     visitor.heading("Overview").wait_for()
 
 
-def test_a_link_with_a_key_in_it_signs_nobody_in(visitor: Visitor) -> None:
-    page, old = visitor.page, f"{visitor.server.url}/#key={visitor.server.key}"
-    page.goto(old)
-    expect(page.get_by_role("alert")).to_contain_text("Replace that key")
-    assert page.url == f"{visitor.server.url}/"
-    assert page.evaluate("sessionStorage.length") == 0
-    door = make_key(visitor.server, "read")
-    visitor.sign_in(door)
-    page.goto(old)
-    expect(page.locator("#told")).to_contain_text("Replace that key")
-    assert page.evaluate("sessionStorage['likeness.key']") == door
-
-
 def test_a_key_that_is_revoked_meanwhile_is_asked_for_again(visitor: Visitor) -> None:
     key = make_key(visitor.server, "recognize")
     visitor.sign_in(key)

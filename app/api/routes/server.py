@@ -69,7 +69,7 @@ async def metrics(request: Request) -> Response:
     """Read the metrics, for Prometheus.
 
     Requests, latencies, batches, queues, numbers of enrolled faces, models, the process. Names no gallery and no
-    person. Unless the server runs with `LIKENESS_METRICS=open`, this needs a key with the scope `metrics`.
+    person.
     """
     found: Metrics = request.app.state.metrics
     return Response(await asyncio.to_thread(found.text), media_type=CONTENT_TYPE_LATEST)
