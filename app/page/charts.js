@@ -1,26 +1,15 @@
-/** Lines over an axis, as SVG that fills whatever room it has; every figure drawn is in a table beneath, too. */
+/** Lines over an axis, as SVG that fills whatever room it has. */
 
-import { h, put, svg } from "./dom.js";
+import { h, svg } from "./dom.js";
 
 const STYLES = 7;
 const SIZE = 1000;
 
 /** `series`: [{name, points: [[x, y]], band: [[x, low, high]]}] (null y: a gap). `x`, `y`: {min, max, log, ticks: [[value, words]], title}.
- * `words` says in a sentence what is to be seen; `columns` heads the table. */
-export function chart(options) {
-  const [caption, plot] = [h("figcaption", {}), h("div.plot", { role: "img" })];
-  const rows = h("div.scrolling", { tabindex: "0", role: "region", "aria-label": `${options.title}, figures` });
-  const details = options.columns && h("details", {}, h("summary", {}, "Figures"), rows);
-  const figure = h("figure.chart", {}, caption, plot, details);
-  /** The same figure with other values; what is open in it stays open. */
-  figure.update = (next) => {
-    put(caption, h("h3", {}, next.title), next.series.length > 1 || next.series[0]?.last ? legend(next.series) : null);
-    plot.setAttribute("aria-label", `${next.title}. ${next.words}`);
-    put(plot, drawing(next));
-    if (details) put(rows, table(next));
-  };
-  figure.update(options);
-  return figure;
+ * `words` says in a sentence what is to be seen. */
+export function chart({ title, words, series, x, y }) {
+  const caption = h("figcaption", {}, h("h3", {}, title), series.length > 1 ? legend(series) : null);
+  return h("figure.chart", {}, caption, h("div.plot", { role: "img", "aria-label": `${title}. ${words}` }, drawing({ series, x, y })));
 }
 
 function drawing({ series, x, y }) {
@@ -69,36 +58,7 @@ function linePath(points, at) {
 const bandPath = (band, at) =>
   `M${band.map(([x, low]) => at([x, low])).join("L")}L${[...band].reverse().map(([x, , high]) => at([x, high])).join("L")}Z`;
 
-const legend = (series) =>
-  h(
-    "ul.legend",
-    {},
-    series.map((one, index) => h("li", {}, swatch(index), one.name, one.last && h("strong", {}, one.last))),
-  );
+const legend = (series) => h("ul.legend", {}, series.map((one, index) => h("li", {}, swatch(index), one.name)));
 
 const swatch = (index) =>
   svg("svg", { viewBox: "0 0 20 6", class: "swatch", "aria-hidden": "true" }, svg("path", { class: `line s${index % STYLES}`, d: "M0 3H20" }));
-
-function table({ title, columns, series }) {
-  const row = (values) => h("tr", {}, values.map((value, index) => (index ? h("td.number", {}, value) : h("th", { scope: "row" }, value))));
-  return h(
-    "table",
-    {},
-    h("caption.hidden", {}, title),
-    h("thead", {}, h("tr", {}, columns.heads.map((head, index) => h(index ? "th.number" : "th", { scope: "col" }, head)))),
-    h("tbody", {}, columns.rows(series).map(row)),
-  );
-}
-
-/** A few round values from 0 to at least `most`, with their words; `binary` ones are round in powers of two. */
-export function niceTicks(most, words, binary = false) {
-  const step = binary ? 2 ** Math.ceil(Math.log2(most / 3 || 1)) : niceStep(most / 3 || 1);
-  const ticks = [];
-  for (let value = 0; value < most + step * 0.999; value += step) ticks.push([value, words(value)]);
-  return ticks.length > 1 ? ticks : [[0, words(0)], [step, words(step)]];
-}
-
-function niceStep(rough) {
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= rough);
-}

@@ -10,7 +10,6 @@ import { home } from "./views/home.js";
 import { identify } from "./views/identify.js";
 import { jobs } from "./views/jobs.js";
 import { keys } from "./views/keys.js";
-import { metrics } from "./views/metrics.js";
 import { models } from "./views/models.js";
 
 const enrollsOnly = () => session.may("enroll") && !session.may("read");
@@ -25,7 +24,6 @@ export const SECTIONS = [
   { name: "check", title: "Gallery check", icon: "check", group: "Server", view: check, allowed: () => session.may("admin") },
   { name: "keys", title: "Keys", icon: "keys", group: "Server", view: keys, allowed: session.mayEverything },
   { name: "audit", title: "Audit log", icon: "audit", group: "Server", view: audit, allowed: session.mayEverything },
-  { name: "metrics", title: "Metrics", icon: "metrics", group: "Server", view: metrics, allowed: () => true },
   { name: "models", title: "Models", icon: "models", group: "Server", view: models, allowed: () => true },
 ];
 

@@ -310,7 +310,7 @@ def test_the_theme_can_be_chosen_and_is_kept(visitor: Visitor) -> None:
 def test_what_a_key_may_not_do_is_not_shown(visitor: Visitor) -> None:
     visitor.sign_in(make_key(visitor.server, "recognize"))
     links = visitor.page.get_by_role("navigation", name="Main").get_by_role("link")
-    assert set(links.all_inner_texts()) <= {"Overview", "Compare", "Identify", "Models", "Metrics"}
+    assert set(links.all_inner_texts()) <= {"Overview", "Compare", "Identify", "Models"}
     visitor.page.evaluate("sessionStorage.clear()")
     visitor.sign_in(make_key(visitor.server, "enroll"))
     names = visitor.page.get_by_role("navigation", name="Main").get_by_role("link").all_inner_texts()

@@ -132,28 +132,6 @@ def test_galleries_are_checked(visitor: Visitor, api: httpx.Client) -> None:
     expect(crew).to_contain_text("1 face of 1 person")
 
 
-def test_metrics_are_drawn_over_time(visitor: Visitor, api: httpx.Client) -> None:
-    visitor.sign_in()
-    page = visitor.page
-    photo = (SAMPLES / "both.jpg").read_bytes()
-    api.post("/galleries/crew/identify", content=photo, headers={"content-type": "image/jpeg"}).raise_for_status()
-    first = iter([True])
-    page.route("**/metrics", lambda route: route.continue_() if next(first, False) else None)
-    visitor.see("#/metrics", "Metrics")  # its first reading, and no other
-    for name in ("Requests a second", "Mean latency by stage", "Mean batch size", "Memory"):
-        drawn = page.locator(".chart").filter(has=page.get_by_role("heading", name=name))
-        line = drawn.locator(".plot path.line[d^=M]").first  # what has no figure yet, a stage say, has an empty one
-        expect(line).to_have_attribute("d", re.compile(r"^M[\d.]+ [\d.]+([ML][\d.]+ [\d.]+)*$"))
-    memory = page.get_by_role("img", name=re.compile(r"Memory\. Now process [\d.]+ MiB"))
-    expect(memory).to_be_attached()
-    requests = page.locator(".chart").filter(has=page.get_by_role("heading", name="Requests a second"))
-    requests.get_by_text("Figures").click()
-    expect(requests.locator("tbody tr").first).to_contain_text("/s")
-    stage = page.get_by_role("row", name=re.compile("^detect"))
-    expect(stage).to_contain_text("ms")
-    visitor.picture("metrics")
-
-
 def test_model_cards_show_what_was_measured(visitor: Visitor, api: httpx.Client) -> None:
     key = api.post("/keys", json={"scopes": ["enroll"]}).json()["secret"]
     visitor.sign_in(key, where="#/models")
@@ -201,7 +179,6 @@ VIEWS = {
     "audit": "Audit log",
     "check": "Gallery check",
     "jobs": "Jobs",
-    "metrics": "Metrics",
     "models": "Models",
 }
 
@@ -255,8 +232,8 @@ def test_signing_in_to_the_api_page_authorizes_try_it_out(chromium: Browser, liv
         page.screenshot(path=PICTURES / "api-page.png")
 
 
-@pytest.mark.parametrize(("view", "read"), [("metrics", "**/metrics"), ("jobs", "**/v1/jobs?*")])
-def test_a_view_that_is_left_while_it_reads_reads_no_more(visitor: Visitor, view: str, read: str) -> None:
+def test_a_view_that_is_left_while_it_reads_reads_no_more(visitor: Visitor) -> None:
+    view, read = "jobs", "**/v1/jobs?*"
     page = visitor.page
     visitor.sign_in()
     page.clock.install()
