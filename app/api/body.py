@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-import json
+import io
 import math
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
+from app.api.json_reader import SMALL_BYTES, load_json, load_with_images
 from app.api.operation import File, ImageFields
 from app.errors import EmptyImage, InvalidInput, MissingImage
 
@@ -34,7 +35,7 @@ MAX_TEXT_FIELD = 4096
 MAX_TEXT_FIELDS = 16
 """Form parts beside the images; no operation has as many parameters."""
 MAX_PART_HEADER = 8 * 1024
-QUICK_BYTES = 64 * 1024
+QUICK_BYTES = SMALL_BYTES
 """A form or JSON object up to this size is parsed in the event loop, in a fraction of a millisecond; a larger one in a
 thread."""
 MAX_ERRORS = 10
@@ -43,8 +44,7 @@ JSON_TYPE = "application/json"
 FORM_TYPE = "multipart/form-data"
 RAW_TYPE = "application/octet-stream"
 
-_DATA_URL = re.compile(r"data:[^,]{0,255};base64,", re.IGNORECASE)
-_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_DATA_URL = re.compile(rb"data:[^,]{0,255};base64,", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +95,17 @@ async def read_body(request: Request, limit: int, seconds: float, take: Callable
         _too_large(limit)
     if _is_compressed(request):
         raise InvalidInput("Compressed bodies are not read.", code="unsupported_media_type")
-    data = bytearray()
+    data = io.BytesIO()  # whose value is its buffer, not a copy of it
     try:
         async with asyncio.timeout(seconds):
             async for chunk in request.stream():
-                data += chunk
-                if len(data) > limit:
+                if data.tell() + len(chunk) > limit:
                     _too_large(limit)
                 take(len(chunk))
+                data.write(chunk)
     except TimeoutError:
         raise InvalidInput("The body did not arrive in time.", code="body_timeout") from None
-    return Body(bytes(data), *_content_type(request))
+    return Body(data.getvalue(), *_content_type(request))
 
 
 def _content_type(request: Request) -> tuple[str, bytes]:
@@ -344,59 +344,48 @@ def _content_of(upload: File, index: int, name: str | None, data: bytes) -> byte
 
 
 def _parse_json_images(body: Body, wanted: ImageFields, limits: BodyLimits) -> Parts:
-    fields = _load_object(body.data)
+    loaded, long_strings = load_with_images(body.data)
+    fields = _object(loaded)
     parts = Parts(strict=True)
     for name in wanted.names:
         value = fields.pop(name, None)
         texts = value if isinstance(value, list) else [] if value is None else [value]
         if len(texts) > (limits.images if wanted.many else 1):
             _too_many(wanted, limits)
+        long_strings -= sum(isinstance(text, memoryview) for text in texts)
         if texts:
             parts.images[name] = [_decode_base64(text, name, limits.image_bytes) for text in texts]
+    if long_strings:
+        message = f"Only images may have more than {SMALL_BYTES} bytes."
+        raise InvalidInput(message, code="payload_too_large", limit=SMALL_BYTES)
     parts.fields = fields
     return parts
 
 
 def _decode_base64(text: object, name: str, limit: int) -> bytes:
-    if not isinstance(text, str):
+    if not isinstance(text, (str, memoryview)):
         raise InvalidInput(f"{name}: send base64 in a string.", code="invalid_base64", field=name)
-    if prefix := _DATA_URL.match(text):
-        text = text[prefix.end() :]
-    if len(text) > limit * 2:
-        _too_large(limit)
     try:
-        return binascii.a2b_base64("".join(text.split()).encode("ascii"), strict_mode=True)
+        data = memoryview(text.encode("ascii")) if isinstance(text, str) else text
+        if prefix := _DATA_URL.match(data):
+            data = data[prefix.end() :]
+        if len(data) > limit * 2:
+            _too_large(limit)
+        try:
+            return binascii.a2b_base64(data, strict_mode=True)
+        except binascii.Error:  # white space is allowed
+            return binascii.a2b_base64(b"".join(bytes(data).split()), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):
         raise InvalidInput(f"{name}: this is not base64.", code="invalid_base64", field=name) from None
 
 
 def _load_object(data: bytes) -> dict[str, Any]:
-    value = load_json(data)
+    return _object(load_json(data))
+
+
+def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput("The body is not a JSON object.", errors=[])
-    return value
-
-
-def load_json(data: bytes) -> Any:
-    """Read JSON. Raises InvalidInput (``invalid_json``), also for NaN and lone surrogates, which some parsers take."""
-    try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
-        if _LONE_SURROGATE.search(data):
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):  # UnicodeError and JSONDecodeError are ValueErrors
-        raise InvalidInput("The body is not JSON.", code="invalid_json") from None
-    return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    message = f"{name} is not JSON"
-    raise ValueError(message)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        _refuse_constant(text)
     return value
 
 

@@ -230,7 +230,7 @@ def test_a_form_of_too_many_fields(api: httpx.Client, people: str) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"{", b"\xff", b"[" * 100_000, b'{"id": NaN}', b'{"a": 1e999}', b'{"id": "\\ud800"}', b"{" + b"9" * 5000 + b"}"],
+    [b"{", b"\xff", b"[" * 60_000, b'{"id": NaN}', b'{"a": 1e999}', b'{"id": "\\ud800"}', b"{" + b"9" * 5000 + b"}"],
 )
 def test_broken_json(api: httpx.Client, people: str, content: bytes) -> None:
     for path in ("/v1/galleries", f"{people}/subjects", f"{people}/identify"):

@@ -15,8 +15,9 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope
 
 from app.access.grants import Grant
-from app.api.body import load_json, read_body
+from app.api.body import read_body
 from app.api.dependencies import Service, ServiceDep, entry_of, grant_of
+from app.api.json_reader import load_json
 from app.api.openapi import REKOGNITION
 from app.api.operation import MatchedOperation
 from app.api.protocols import WireProtocol, address_of, callers_of

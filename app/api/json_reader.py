@@ -1,0 +1,143 @@
+"""Reads JSON from outside: its values are counted before any becomes an object, and long strings are not copied.
+
+Three bytes of JSON can become 72 of Python's, and 60 MiB of it hold the interpreter for seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn, TypeAlias
+
+from app.errors import InvalidInput
+
+MAX_VALUES = 250_000
+"""Values of one body, 72 bytes each at most: 488 embeddings of 512 numbers, 18 MB."""
+MAX_VALUES_BESIDE_IMAGES = 10_000
+SMALL_BYTES = 64 * 1024
+"""JSON up to this size is not counted: it holds 32,000 values at most, and is read in about a millisecond. Strings
+beyond it are long."""
+_WINDOW = 64 * 1024
+"""Bytes that are counted at a time, so that other threads run in between."""
+_STRUCTURE = b"{[,:"
+_LONG = "NaN"
+"""Stands for a long string while the rest is read. It is not JSON, so no client can send it outside a string."""
+_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+Span: TypeAlias = tuple[int, int]
+"""Where a string begins and ends in the bytes, without its quotes."""
+
+
+def load_json(data: bytes, max_values: int = MAX_VALUES) -> Any:
+    """Read JSON.
+
+    Raises InvalidInput: ``payload_too_large`` if it has more than ``max_values`` values; ``invalid_json``, also for NaN
+    and lone surrogates, which some parsers take.
+    """
+    if len(data) > SMALL_BYTES:
+        for _ in _strings(data, max_values):
+            pass
+    return _load(data, iter(()))
+
+
+def load_with_images(data: bytes) -> tuple[Any, int]:
+    """Read JSON that may hold images in base64; also return the number of strings longer than SMALL_BYTES.
+
+    Each of those is a view of ``data`` in place of a `str`, unless it has escapes. Raises as `load_json` does; a field
+    with so long a name is no JSON here.
+    """
+    if len(data) <= SMALL_BYTES:
+        return _load(data, iter(())), 0
+    view, short, images = memoryview(data), bytearray(), list[memoryview]()
+    at = 0
+    for start, end in _strings(data, MAX_VALUES_BESIDE_IMAGES):
+        if end - start > SMALL_BYTES and data.find(b"\\", start, end) < 0:
+            short += view[at : start - 1]
+            short += _LONG.encode()
+            images.append(view[start:end])
+            at = end + 1
+    short += view[at:]
+    return _load(bytes(short), iter(images)), len(images)
+
+
+def _load(data: bytes, long_strings: Iterator[memoryview]) -> Any:
+    def constant(name: str) -> memoryview:
+        found = next(long_strings, None) if name == _LONG else None
+        if found is None:
+            _refuse(name)
+        return found
+
+    try:
+        value = json.loads(data.decode("utf-8"), parse_constant=constant, parse_float=_finite)
+        if _LONE_SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False, default=repr).encode()
+    except (ValueError, RecursionError):  # UnicodeError and JSONDecodeError are ValueErrors
+        raise InvalidInput("The body is not JSON.", code="invalid_json") from None
+    return value
+
+
+def _strings(data: bytes, max_values: int) -> Iterator[Span]:
+    """Yield each string's span. Raises InvalidInput if there are more than ``max_values`` values, or NaN."""
+    left, at = max_values, 0
+    while (start := data.find(b'"', at)) >= 0:
+        left -= _count(data, at, start, left)
+        end, quotes = _end_of_string(data, start + 1, left)
+        left -= quotes
+        if left < 0:
+            _too_many(max_values)
+        yield start + 1, end
+        at = end + 1
+    if _count(data, at, len(data), left) > left:
+        _too_many(max_values)
+
+
+def _count(data: bytes, start: int, end: int, most: int) -> int:
+    """Count the values that begin between two strings; stop where there are more than ``most``."""
+    found = 0
+    for at in range(start, end, _WINDOW):
+        until = min(at + _WINDOW, end)
+        if data.find(b"N", at, until) >= 0:
+            _invalid()
+        found += sum(data.count(byte, at, until) for byte in _STRUCTURE)
+        if found > most:
+            break
+    return found
+
+
+def _end_of_string(data: bytes, start: int, most: int) -> Span:
+    """Return where the string's closing quote is, and the number of quotes up to it; stop behind ``most``."""
+    at = start
+    for quotes in range(1, most + 2):
+        end = data.find(b'"', at)
+        if end < 0:
+            _invalid()
+        if data[end - 1] != ord("\\"):
+            return end, quotes
+        before = data[at:end]  # escaped by an odd number of backslashes; none of them is before the last quote
+        if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:
+            return end, quotes
+        at = end + 1
+    return at, most + 1
+
+
+def _too_many(max_values: int) -> NoReturn:
+    message = f"The JSON has more than {max_values} values."
+    raise InvalidInput(message, code="payload_too_large", limit=max_values)
+
+
+def _refuse(name: str) -> NoReturn:
+    message = f"{name} is not JSON"
+    raise ValueError(message)
+
+
+def _invalid() -> NoReturn:
+    raise InvalidInput("The body is not JSON.", code="invalid_json")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse(text)
+    return value

@@ -1,0 +1,100 @@
+"""JSON from outside is bounded before it becomes objects, and reads as `json.loads` reads it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.api import json_reader
+from app.api.body import JSON_TYPE, Body, BodyLimits, parse_images
+from app.api.json_reader import MAX_VALUES, SMALL_BYTES, load_json, load_with_images
+from app.api.operation import MANY_IMAGES, ONE_IMAGE
+from app.errors import InvalidInput
+
+MIB = 1024**2
+LIMITS = BodyLimits(image_bytes=10 * MIB, request_bytes=64 * MIB, images=50, seconds=1, json_bytes=MIB)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.text(max_size=60),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=4), inner),
+)
+
+HOSTILE = {
+    "objects": b'{"image":[' + b"{}," * (20 * MIB) + b"{}]}",
+    "lists": b'{"image":' + b"[[]," * (15 * MIB) + b"]",
+    "numbers": b'{"image":[' + b"0," * (30 * MIB) + b"0]}",
+    "strings": b'{"image":[' + b'"",' * (20 * MIB) + b'""]}',
+    "names": b'{"image":{' + b'"":0,' * (12 * MIB) + b'"":0}}',
+    "escaped quotes": b'{"image":"' + b'\\"' * (30 * MIB) + b'"}',
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("wanted", [ONE_IMAGE, MANY_IMAGES], ids=["one", "many"])
+def test_sixty_megabytes_of_values_become_no_objects(kind: str, wanted: object) -> None:
+    name = "image" if wanted is ONE_IMAGE else "images"
+    body = Body(HOSTILE[kind].replace(b"image", name.encode(), 1), JSON_TYPE)
+    tracemalloc.start()
+    started = time.process_time()
+    try:
+        with pytest.raises(InvalidInput) as refused:
+            parse_images(body, ONE_IMAGE if wanted is ONE_IMAGE else MANY_IMAGES, LIMITS)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert refused.value.code == "payload_too_large"
+    assert peak < 2 * MIB
+    assert time.process_time() - started < 1.5, "the interpreter's other threads wait meanwhile"
+
+
+def test_vectors_are_read_and_more_values_than_that_are_refused() -> None:
+    numbers = list(range(MAX_VALUES - 10))
+    assert load_json(json.dumps({"source": numbers}).encode()) == {"source": numbers}
+    with pytest.raises(InvalidInput, match="more than"):
+        load_json(json.dumps({"source": [*numbers, *numbers]}).encode())
+
+
+@settings(max_examples=30, deadline=None)
+@given(VALUES, st.sampled_from([(", ", ": "), (",", ":"), (" ,\n", "\t: ")]), st.booleans())
+def test_what_is_counted_reads_as_json_reads_it(value: object, separators: tuple[str, str], ascii_only: bool) -> None:
+    text = json.dumps(value, separators=separators, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_reader, "SMALL_BYTES", 20)
+        assert load_json(text) == value
+        read, _ = load_with_images(text)
+        lifted = json.dumps(read, default=lambda view: bytes(view).decode(), ensure_ascii=False)
+        assert json.loads(lifted) == value
+
+
+@pytest.mark.parametrize("text", [b'{"a": NaN}', b'{"a": Infinity}', b'{"a": 1e999}', b'{"a": "', b'{"a": "\\"}', b"["])
+def test_what_is_not_json_is_refused_whatever_its_size(text: bytes) -> None:
+    for padding in (b"", b" " * SMALL_BYTES):
+        for read in (load_json, load_with_images):
+            with pytest.raises(InvalidInput) as refused:
+                read(padding + text)
+            assert refused.value.code == "invalid_json"
+
+
+def test_a_large_image_is_decoded_from_the_body_without_a_copy_of_its_text() -> None:
+    image = bytes(range(256)) * 32 * 1024
+    forms = (base64.b64encode(image), b"data:image/png;base64," + base64.b64encode(image), base64.encodebytes(image))
+    for number, text in enumerate(forms):
+        body = Body(b'{"limit":3,"image":"%s"}' % text.replace(b"\n", b"\\n"), JSON_TYPE)
+        tracemalloc.start()
+        parts = parse_images(body, ONE_IMAGE, LIMITS)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert (parts.images, parts.fields) == ({"image": [image]}, {"limit": 3})
+        if number < 2:
+            assert peak < 1.1 * len(image)
+
+
+def test_only_images_are_long() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        parse_images(Body(b'{"image":"AAAA","name":"%s"}' % (b"A" * 100_000), JSON_TYPE), ONE_IMAGE, LIMITS)
+    assert refused.value.code == "payload_too_large"
