@@ -16,7 +16,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from app.inference.manifest import SourceInput
+from app.inference.cutout import resampling
+from app.inference.manifest import Cutout, SourceInput
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -212,24 +213,40 @@ def accept_crops(model: ModelProto, form: SourceInput, side: int) -> None:
 
 def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
     """Return the nodes that convert the contract's crops to the source's own input."""
-    channel_axis, per_channel = (1, (3, 1, 1)) if form.layout == "nchw" else (3, (3,))
+    channels_first = form.layout == "nchw" or form.cutout is not None
+    per_channel = (3, 1, 1) if form.layout == "nchw" else (3,)
     nodes: list[NodeProto] = []
 
     def then(kind: str, *constants: str, **attributes: int | list[int]) -> None:
         inputs = [nodes[-1].output[0] if nodes else crops, *constants]
         nodes.append(helper.make_node(kind, inputs, [f"{crops}_{kind.lower()}"], None, None, None, None, **attributes))
 
-    if form.layout == "nchw":
+    if channels_first:
         then("Transpose", perm=[0, 3, 1, 2])
     if form.colour == "bgr":
-        then("Gather", graph.add_constant("reversed_channels", np.array([2, 1, 0], np.int64)), axis=channel_axis)
+        reverse = graph.add_constant("reversed_channels", np.array([2, 1, 0], np.int64))
+        then("Gather", reverse, axis=1 if channels_first else 3)
     if form.dtype == "float32":
         then("Cast", to=int(TensorProto.FLOAT))
+    if form.cutout is not None:
+        nodes += _resampled(graph, form.cutout, nodes[-1].output[0])
+    if channels_first and form.layout == "nhwc":
+        nodes.append(helper.make_node("Transpose", [nodes[-1].output[0]], [f"{crops}_back"], perm=[0, 2, 3, 1]))
     if any(form.mean):
         then("Sub", graph.add_floats("crops_mean", np.array(form.mean).reshape(per_channel)))
     if form.std != (1.0, 1.0, 1.0):
         then("Mul", graph.add_floats("crops_scale", 1 / np.array(form.std).reshape(per_channel)))
     return nodes
+
+
+def _resampled(graph: Graph, cutout: Cutout, source: str) -> list[NodeProto]:
+    """Return the nodes that resample (N, 3, 112, 112) floats to the cutout."""
+    rows, columns = resampling(cutout)
+    wide, whole = graph.fresh(f"{source}_wide"), graph.fresh(f"{source}_cutout")
+    return [
+        helper.make_node("MatMul", [source, graph.add_floats("cutout_columns", columns.T)], [wide]),
+        helper.make_node("MatMul", [graph.add_floats("cutout_rows", rows), wide], [whole]),
+    ]
 
 
 def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:

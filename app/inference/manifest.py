@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, mo
 CROP_SIDE = 112
 """Height and width in pixels of an aligned crop, from ArcFace (Deng et al. 2019), section 3.1."""
 LEAST_CUT_SIDE, MOST_CUT_SIDE = 16, 512
-"""Sides in pixels that a liveness model's input may have; published ones have 80 to 256."""
+"""Sides in pixels that a model's input may have; published ones have 80 to 256."""
 DEFAULT_MAX_BYTES = 1024**3
 """Limit of a download whose manifest names none; the largest public face models have about 0.5 GB."""
 GOLDEN_TOLERANCE = 1e-3
@@ -74,6 +74,18 @@ class UrlSource(_Strict):
     """A download that grows past this is broken off."""
 
 
+class Cutout(_Strict):
+    """The crops that the file was trained with, of another size or cut otherwise than the contract's: the pixel (x, y)
+    of a 112×112 crop lies at (scale * x + left, scale * y + top) of them. Whole crops in another size S have the scale
+    S / 112, and (scale - 1) / 2 for left and top."""
+
+    side: int = Field(ge=LEAST_CUT_SIDE, le=MOST_CUT_SIDE)
+    """Height and width in pixels."""
+    scale: float = Field(gt=0)
+    left: float
+    top: float
+
+
 class SourceInput(_Strict):
     """The input of the file's graph, where it differs from the contract's uint8 RGB crops."""
 
@@ -84,11 +96,15 @@ class SourceInput(_Strict):
     """Subtracted from pixels 0-255 before the graph, in the graph's own colour order."""
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
     """Divided by after that."""
+    cutout: Cutout | None = None
+    """The crops are resampled to this, bicubic; only for graphs that take float32."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if any(value <= 0 for value in self.std):
             raise ValueError("std must be positive")
+        if self.dtype == "uint8" and self.cutout is not None:
+            raise ValueError("only crops for a graph that takes float32 are resampled")
         if self.dtype == "uint8" and self.changes_values:
             raise ValueError("a graph that takes uint8 has its normalisation inside: mean 0, std 1")
         return self

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.inference.cutout import resampling
 from app.inference.manifest import SourceInput
 from app.types import Pixels
 
@@ -26,8 +27,11 @@ def plain_session(model: ModelProto, threads: int = 1) -> Any:
 
 def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
     """Convert one (H, W, 3) uint8 RGB picture to (1, ...) in the source's layout, type and colour order."""
-    pixels = crop if form.colour == "rgb" else crop[:, :, ::-1]
-    values = pixels.transpose(2, 0, 1) if form.layout == "nchw" else pixels
+    values: NDArray[np.generic] = (crop if form.colour == "rgb" else crop[:, :, ::-1]).transpose(2, 0, 1)
+    if form.cutout is not None:
+        rows, columns = resampling(form.cutout)
+        values = rows @ values.astype(np.float64) @ columns.T
+    values = values if form.layout == "nchw" else values.transpose(1, 2, 0)
     if form.dtype == "uint8":
         return np.ascontiguousarray(values)[None]
     per_channel = (3, 1, 1) if form.layout == "nchw" else (3,)

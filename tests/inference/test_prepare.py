@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 
+import cv2
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -23,7 +24,8 @@ from PIL import Image
 
 from app.errors import Unusable
 from app.inference import cpu_graph
-from app.inference.manifest import Rewrite, RunAsIs, SourceInput
+from app.inference.cutout import resampling
+from app.inference.manifest import Cutout, Rewrite, RunAsIs, SourceInput
 from app.inference.package import Package, find_packages, load_package, locate, select, write_manifest
 from app.inference.prepare import MIN_COSINE, Target, check_crops, check_prepared, prepared, rewrite, unit
 from app.inference.reference import run_plain
@@ -295,7 +297,8 @@ def test_constants_are_computed_beforehand() -> None:
 
 def source_graph(form: SourceInput, batch: int = 1) -> ModelProto:
     """A network that wants what ``form`` says and answers vectors of any length."""
-    shape = [batch, 3, 112, 112] if form.layout == "nchw" else [batch, 112, 112, 3]
+    side = form.cutout.side if form.cutout else 112
+    shape = [batch, 3, side, side] if form.layout == "nchw" else [batch, side, side, 3]
     kind = TensorProto.FLOAT if form.dtype == "float32" else TensorProto.UINT8
     net = Net(np.random.default_rng(11), last="in")
     if form.dtype == "uint8":
@@ -341,6 +344,34 @@ def test_the_contract_is_made_of_any_source_input(
     assert (expected * found).sum(axis=1).min() >= 0.999999
     assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
     assert np.abs(unit(run_plain(source, plan.input, crops)) - expected).max() < 1e-6
+
+
+CUTOUT = Cutout(side=109, scale=1.2, left=-5.4, top=-3.2)
+CUBIC = cv2.INTER_CUBIC
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_crops_are_resampled_to_the_cutout_that_a_graph_was_trained_with(layout: str) -> None:
+    form = SourceInput.model_validate(
+        {"layout": layout, "dtype": "float32", "colour": "bgr", "mean": (1.0, 2.0, 3.0), "cutout": CUTOUT}
+    )
+    source, crops = source_graph(form), check_crops()
+    matrix = np.array([[1.2, 0, -5.4], [0, 1.2, -3.2]])
+    bgr = crops[..., ::-1].astype(np.float32)
+    cut: Array = np.stack([cv2.warpAffine(crop, matrix, (109, 109), flags=CUBIC) for crop in bgr]).astype(np.float32)
+    cut -= np.array([1, 2, 3], np.float32)
+    cut = cut.transpose(0, 3, 1, 2) if layout == "nchw" else cut
+    raw = np.concatenate([ort_run(source, image[None]) for image in cut])
+    found = ort_run(rewrite(source, Rewrite(input=form, unit_output=False), "cpu"), crops)
+    assert (unit(raw) * found).sum(axis=1).min() >= 0.9999, "OpenCV rounds places to 1/32 pixel"
+
+
+def test_a_whole_crop_in_another_size_is_as_opencv_resizes_it() -> None:
+    scale = 160 / 112
+    rows, columns = resampling(Cutout(side=160, scale=scale, left=(scale - 1) / 2, top=(scale - 1) / 2))
+    crop = check_crops()[-1][..., 0].astype(np.float64)
+    expected = cv2.resize(crop, (160, 160), interpolation=CUBIC)
+    assert np.abs(rows @ crop @ columns.T - expected).max() < 0.01, "of 255; OpenCV has the weights in float32"
 
 
 def ort_run(model: ModelProto, value: NDArray[np.generic]) -> Array:

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from app.errors import Unusable
+from app.inference.manifest import Cutout, SourceInput
 from app.inference.package import load_package
+from app.inference.reference import source_input
 from app.inference.session import open_embedder
 from tests.support.crops import some_crops
-from training.backbones.imported import import_graph, import_package
+from training.backbones.imported import ImportedModel, import_graph, import_package
 from training.backbones.operators.table import BUILDERS
 
 RNG = np.random.default_rng(0)
@@ -64,6 +66,16 @@ def test_a_package_is_the_same_in_pytorch(name: str, tmp_path: Path) -> None:
         found = torch.nn.functional.normalize(module(torch.from_numpy(crops)).double()).numpy()
     expected = open_embedder(package, tmp_path, device="cpu", threads=1).run(crops).astype(np.float64)
     assert (found * expected).sum(axis=1).min() >= PARITY
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_crops_are_resampled_as_in_the_service(layout: str) -> None:
+    cutout = Cutout(side=128, scale=1.2, left=-4.0, top=-5.5)
+    form = SourceInput.model_validate({"layout": layout, "dtype": "float32", "colour": "bgr", "cutout": cutout})
+    crops = some_crops(2)
+    expected = np.concatenate([source_input(crop, form) for crop in crops])
+    found = ImportedModel(torch.nn.Identity(), form)(torch.from_numpy(crops)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
 def test_imported_weights_learn_and_pixel_constants_do_not(tmp_path: Path) -> None:

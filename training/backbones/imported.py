@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 
 from app.errors import NotFound, Unusable
 from app.inference import graph as rewriting
+from app.inference.cutout import resampling
 from app.inference.manifest import Rewrite, RunAsIs, SourceInput
 from app.inference.package import Package, locate
 from training.backbones.operators.node import Construction, unsupported
@@ -40,6 +41,9 @@ class ImportedModel(nn.Module):
 
     mean: Tensor
     std: Tensor
+    rows: Tensor
+    columns: Tensor
+    """Resample to the form's cutout, where it has one."""
 
     def __init__(self, backbone: nn.Module, form: SourceInput, *, channels_last: bool = False) -> None:
         super().__init__()
@@ -49,13 +53,17 @@ class ImportedModel(nn.Module):
         per_channel = (3, 1, 1) if form.layout == "nchw" else (3,)
         self.register_buffer("mean", torch.tensor(form.mean).reshape(per_channel), persistent=False)
         self.register_buffer("std", torch.tensor(form.std).reshape(per_channel), persistent=False)
+        for name, matrix in zip(("rows", "columns"), resampling(form.cutout) if form.cutout else (), strict=False):
+            self.register_buffer(name, torch.tensor(matrix, dtype=torch.float32), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        pixels = images.flip(-1) if self.form.colour == "bgr" else images
-        if self.form.layout == "nchw":
-            pixels = pixels.permute(0, 3, 1, 2)
+        pixels = (images.flip(-1) if self.form.colour == "bgr" else images).permute(0, 3, 1, 2)
         if self.form.dtype == "float32":
             pixels = pixels.to(self.mean.dtype)
+        if self.form.cutout is not None:
+            pixels = self.rows @ pixels @ self.columns.T
+        if self.form.layout == "nhwc":
+            pixels = pixels.permute(0, 2, 3, 1)
         if self.form.changes_values:
             pixels = (pixels - self.mean) / self.std
         if self.channels_last and self.form.layout == "nchw":
