@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 WIDTH = 190
 """Columns of the table when the output is no terminal."""
+LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
+"""Labeled Faces in the Wild, where it lies beside the project."""
 PARTS = "embed", "detect", "search", "kinds", "rivals", "serve", "enroll", "latency", "start", "growth", "features"
 ON_REQUEST = ("device", "data")
 """Parts that run only if named: they matter on a GPU, and to those who train."""
@@ -56,8 +58,8 @@ def bench(
     Run nothing else meanwhile. Everything takes about 25 minutes on two cores. docs/explanation/performance.md explains
     the figures and the method.
     """
-    from app.tuning.sample_photos import default_source  # noqa: PLC0415 (the same)
-    from bench import plots, report  # noqa: PLC0415 (the other commands start quicker without)
+    from app.cli.sample_photos import SAMPLES  # noqa: PLC0415 (the other commands start quicker without)
+    from bench import plots, report  # noqa: PLC0415 (the same)
     from bench.effort import QUICK, WHOLE  # noqa: PLC0415 (the same)
     from bench.run import Run  # noqa: PLC0415 (the same)
     from bench.stages import open_stages  # noqa: PLC0415 (the same)
@@ -68,7 +70,7 @@ def bench(
         raise InvalidInput(f"{unknown[0]} is no part: {', '.join(known)}", code="unknown_part")
     effort = _scaled(QUICK if quick else WHOLE, rounds, seconds, faces)
     settings, console = load_settings(), Console(width=None if sys.stdout.isatty() else WIDTH)
-    source = photos or default_source()
+    source = photos or (LFW if LFW.is_file() else SAMPLES)
     cache = settings.data_dir / "models"
     with open_stages(settings.models_dir, cache, source, effort.photos, embedder=settings.embedder) as stages:
         run = Run(stages, effort, device)

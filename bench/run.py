@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.tuning.contest import Speeds, contest
 from bench.effort import Effort
 from bench.figures import Curve, Figure, Findings
 from bench.server import Server, serving
 from bench.stages import Stages
+from training.evaluation.speed.contest import Speeds, contest
 
 CLIENTS = 16
 CACHE = "models"

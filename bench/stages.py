@@ -10,6 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from app.cli import sample_photos
 from app.errors import InvalidInput
 from app.face.detect import Detector, open_detector
 from app.face.formats import Limits
@@ -17,7 +18,6 @@ from app.inference.embedder import Embedder
 from app.inference.package import Package, find_packages, locate, select
 from app.inference.session import EmbedderSession, open_embedder
 from app.pipeline import Pipeline
-from app.tuning import sample_photos
 from app.types import Pixels
 
 DETECTOR, EMBEDDER = "yunet", "sface"

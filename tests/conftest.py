@@ -42,7 +42,6 @@ LONGEST_FIRST = (
     "trainer",
     "export",
     "access",
-    "tune",
     "import",
 )
 """Files that start first: a worker that took one last would work alone."""

@@ -1,4 +1,4 @@
-"""Opens the models that the settings name, and applies the settings tuned for them.
+"""Opens the models that the settings name.
 
 Needs neither FastAPI nor SQL, so that `app.serve` can open the models while those are imported.
 """
@@ -13,8 +13,7 @@ from app.config import Settings
 from app.errors import Unusable
 from app.face.detect import Detector, open_detector
 from app.inference.package import Package, Scan, scan_packages, select
-from app.inference.session import EmbedderSession, LivenessSession, open_embedder, open_liveness, resolve_device
-from app.tuning import tuned
+from app.inference.session import EmbedderSession, LivenessSession, open_embedder, open_liveness
 
 FOLDER = "models"
 """Folder in the data folder for prepared graphs and fetched files."""
@@ -26,7 +25,6 @@ class Models:
     """The models that a server starts with."""
 
     settings: Settings
-    """The given settings; for those not given, what `likeness tune` chose."""
     detector_package: Package
     detector: Detector
     embedder_package: Package
@@ -53,7 +51,6 @@ def open_models(settings: Settings) -> Models:
         _log.warning("a model package is skipped", extra={"fields": {"problem": one.problem}})
     embedder = _select(found, settings.embedder, "embed")
     detector = _select(found, settings.detector, "detect")
-    settings = with_tuned(settings, embedder, detector)
     return Models(
         settings=settings,
         detector_package=detector,
@@ -63,25 +60,6 @@ def open_models(settings: Settings) -> Models:
         embedder_package=embedder,
         _default=_open_embedder(embedder, settings),
     )
-
-
-def with_tuned(settings: Settings, embedder: Package, detector: Package) -> Settings:
-    """Return the settings with what `likeness tune` chose here for these packages, except those set by hand.
-
-    Raises Unusable if the device can't be used.
-    """
-    found = tuned.read(settings.data_dir, tuned.here(resolve_device(settings.device), embedder.id, detector.id))
-    if found.problem is not None:
-        _log.warning(
-            "Tuned settings are not used; run `likeness tune` again", extra={"fields": {"reason": found.problem}}
-        )
-    if found.tuned is None:
-        return settings
-    chosen = {
-        name: value for name, value in found.tuned.choice.model_dump().items() if name not in settings.model_fields_set
-    }
-    _log.info("Tuned settings are used", extra={"fields": chosen})
-    return settings.model_copy(update=chosen)
 
 
 def _select(found: Scan, name: str, task: str) -> Package:

@@ -15,8 +15,8 @@ from app.inference.manifest import Rewrite, SourceInput
 from app.inference.package import locate
 from app.inference.reference import source_input
 from app.machine import cores
-from app.tuning.callers import side_by_side
 from app.types import Pixels
+from bench.callers import side_by_side
 from bench.run import Run
 from bench.stages import Stages
 

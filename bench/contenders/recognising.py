@@ -18,8 +18,8 @@ from app.inference.graph import keep_data_inputs, optimised
 from app.inference.package import locate
 from app.machine import cores
 from app.pipeline import choose_face
-from app.tuning.callers import Reel, for_a_while
 from app.types import Face, Photo, Pixels, Vectors
+from bench.callers import Reel, for_a_while
 from bench.contenders.embedding import as_shipped
 from bench.contenders.rivals import installed
 from bench.stages import Stages

@@ -13,7 +13,7 @@ import numpy as np
 from app.gallery.face_rows import encode_crop
 from app.machine import cores
 from app.pipeline import choose_face
-from app.tuning.callers import Reel, for_a_while
+from bench.callers import Reel, for_a_while
 from bench.stages import Stages
 
 Row = dict[str, object]

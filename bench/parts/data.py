@@ -18,9 +18,9 @@ import numpy as np
 from PIL import Image
 
 from app.config import PROJECT
-from app.tuning.contest import Spread
 from bench.figures import Curve, Figure, Goal, compared
 from bench.run import Run
+from training.evaluation.speed.contest import Spread
 
 PART = "data"
 BATCH = 64

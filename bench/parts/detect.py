@@ -7,10 +7,10 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
+from app.cli import sample_photos
 from app.face.formats import Limits
 from app.face.image import decode
 from app.pipeline import Pipeline
-from app.tuning import sample_photos
 from bench.contenders.recognising import SAMPLE_NMS, SAMPLE_SCORE, SAMPLE_TOP
 from bench.figures import Curve, compared
 from bench.run import Run

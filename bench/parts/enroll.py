@@ -9,8 +9,8 @@ from itertools import count
 from pathlib import Path
 
 from app.machine import cores
-from app.tuning.callers import Reel
 from bench import galleries
+from bench.callers import Reel
 from bench.contenders import embedding, peer
 from bench.contenders.storing import Rows, raw_enrolling
 from bench.figures import Goal, beside, compared

@@ -11,10 +11,10 @@ from app.compat.rekognition import sigv4
 from app.compat.rekognition.sigv4 import SignedRequest
 from app.db.encryption import Sealer, new_key
 from app.db.sealed_columns import Blobs
-from app.tuning.contest import Speeds
 from bench import galleries
 from bench.figures import Figure, compared
 from bench.run import Run
+from training.evaluation.speed.contest import Speeds
 
 PART, GALLERY = "features", "bench"
 BLOBS = 256

@@ -13,14 +13,14 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from app.tuning.callers import Reel
-from app.tuning.contest import Speeds, Spread
 from app.types import Vectors
 from bench import galleries
+from bench.callers import Reel
 from bench.contenders import peer
 from bench.figures import Curve, Figure, Goal, beside
 from bench.run import Run
 from bench.server import Server, serving
+from training.evaluation.speed.contest import Speeds, Spread
 
 PART, SNAPSHOTS = "growth", "snapshots"
 OPERATIONS = "identify", "enroll", "delete"

@@ -9,12 +9,12 @@ import numpy as np
 from app.machine import cores
 from app.search.index import Index
 from app.search.types import IndexKind
-from app.tuning.contest import Spread
 from app.types import Vectors
 from bench import galleries
 from bench.contenders import searching
 from bench.figures import Figure, Goal, compared
 from bench.run import Run
+from training.evaluation.speed.contest import Spread
 
 PART = "kinds"
 PLAIN: IndexKind = "fp32"

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.machine import cores
-from app.tuning.contest import Spread
 from bench import galleries
 from bench.figures import Curve, Figure, Goal
 from bench.load import Load, Target, arrivals, closed_loop, ideal_queue, open_loop
 from bench.parts.serve import GALLERY, identification
 from bench.run import CLIENTS, Run
+from training.evaluation.speed.contest import Spread
 
 PART = "latency"
 SHARES = 0.5, 0.8, 0.95

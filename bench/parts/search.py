@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from app.machine import cores
-from app.tuning.contest import Spread
 from bench import galleries
 from bench.contenders import searching
 from bench.figures import Figure, Goal, compared
 from bench.run import Run
+from training.evaluation.speed.contest import Spread
 
 PART = "search"
 BLAS, ALONE = "FAISS alone, the batch by BLAS on all cores", "one query at a time"

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from app.tuning.callers import Reel
 from bench import galleries
+from bench.callers import Reel
 from bench.contenders import embedding, peer, recognising
 from bench.figures import Goal, beside, compared
 from bench.load import Target, closed_loop

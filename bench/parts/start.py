@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from app.server.spawn import environment
-from app.tuning.contest import Spread
 from bench.figures import Figure, Goal
 from bench.run import Run
 from bench.server import Server, serving
+from training.evaluation.speed.contest import Spread
 
 PART = "start"
 WANTED_S = 1.5

@@ -18,9 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from typer.testing import CliRunner
 
+from app.cli import sample_photos
 from app.errors import InvalidInput, Unusable
-from app.tuning import sample_photos
-from app.tuning.contest import Speeds, Spread, contest
 from bench import __main__ as command
 from bench import arithmetic, plots
 from bench.contenders import peer, searching
@@ -37,6 +36,7 @@ from tests.conftest import PROJECT
 from tests.support.cpu_gpu import CpuGpu
 from tests.support.live import LiveServer
 from tests.support.ready import fill_cache, give_models
+from training.evaluation.speed.contest import Speeds, Spread, contest
 
 pytestmark = pytest.mark.long
 

@@ -162,7 +162,7 @@ def _add(new: NewPackage, stated: Stated, *, crops: Crops | None = None, as_json
 def _add_detector(new: NewPackage, settings: Settings, *, as_json: bool) -> None:
     """Add a YuNet's file, and say in how many of the packaged photos it finds somebody."""
     from app.adding.detector import add_detector  # noqa: PLC0415 - slow to import
-    from app.tuning.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
+    from app.cli.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
 
     seen: list[bool] = []
 

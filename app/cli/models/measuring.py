@@ -103,11 +103,11 @@ def quantize(
     """
     import numpy as np  # noqa: PLC0415 - slow to import
 
+    from app.cli.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
     from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
     from app.stages import aligned_crop  # noqa: PLC0415 - slow to import
-    from app.tuning.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
     package, pipeline = select(find_packages(settings.models_dir), name), open_pipeline(settings)

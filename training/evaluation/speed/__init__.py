@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from app.calibration.intervals import Interval
-from app.tuning.contest import contest
 from app.types import Pixels, Vectors
+from training.evaluation.speed.contest import contest
 
 
 class Precision(StrEnum):

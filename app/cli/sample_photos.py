@@ -1,7 +1,4 @@
-"""The photos that are sent: a folder's, a tar's, or those that come with Likeness, in several sizes.
-
-Nothing of them but their number is in any result.
-"""
+"""Photos to measure with: a folder's, a tar's, or those that come with Likeness, in several sizes."""
 
 from __future__ import annotations
 
@@ -17,17 +14,10 @@ from app.config import PROJECT
 from app.errors import InvalidInput
 
 SAMPLES = PROJECT / "docs" / "samples"
-LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
-"""Labeled Faces in the Wild, where it lies beside the project."""
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp"})
 WIDTHS = 640, 320, 250
 """Of the packaged photos' smaller copies."""
 QUALITY = 92
-
-
-def default_source() -> Path:
-    """Return LFW if it is beside the project, else the packaged photos."""
-    return LFW if LFW.is_file() else SAMPLES
 
 
 def load(source: Path, count: int) -> list[bytes]:
