@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from io import BufferedRandom
 from pathlib import Path
 
+DRAFT = ".draft"
 PRIVATE, PUBLIC = 0o600, 0o644
 """Permissions: for the owner alone, and readable by everyone."""
 
@@ -55,14 +58,30 @@ def write_new(path: Path, content: bytes, mode: int = PRIVATE) -> bool:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[None]:
-    """Make a folder and those above it; it is removed again if the block fails. Raises OSError, also if it exists."""
-    path.mkdir(parents=True)
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty draft of a folder, which becomes ``path`` when the block ends without an error.
+
+    After an error or a kill there is no folder of that name; the draft's starts with a dot, and the next call in the
+    same folder removes it. One call at a time makes a folder there; others wait. Raises OSError, FileExistsError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parent = os.open(path.parent, os.O_RDONLY)
     try:
-        yield
-    except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
-        raise
+        fcntl.flock(parent, fcntl.LOCK_EX)
+        for stale in path.parent.glob(f".*{DRAFT}"):
+            shutil.rmtree(stale, ignore_errors=True)
+        draft = path.with_name(f".{path.name}{DRAFT}")
+        draft.mkdir()
+        try:
+            yield draft
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            draft.rename(path)
+            os.fsync(parent)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    finally:
+        os.close(parent)
 
 
 @contextmanager

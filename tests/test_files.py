@@ -72,19 +72,22 @@ def test_one_of_many_writers_creates_the_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == PRIVATE
 
 
-def test_a_new_folder_goes_with_what_is_in_it_if_filling_it_fails(tmp_path: Path) -> None:
+def test_a_new_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     folder = tmp_path / "above" / "new"
 
     def fail() -> None:
-        with new_folder(folder):
-            (folder / "file").write_text("x")
+        with new_folder(folder) as draft:
+            (draft / "file").write_text("x")
+            assert not folder.exists()
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert not folder.exists()
-    with new_folder(folder):
-        (folder / "file").write_text("kept")
+    assert list(folder.parent.iterdir()) == []
+    (folder.parent / ".killed.draft").mkdir()
+    with new_folder(folder) as draft:
+        (draft / "file").write_text("kept")
     with pytest.raises(FileExistsError), new_folder(folder):
         pass
+    assert [path.name for path in folder.parent.iterdir()] == ["new"]
     assert (folder / "file").read_text() == "kept", "another's folder stays"

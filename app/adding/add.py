@@ -1,156 +1,117 @@
-"""Add an ONNX file as a model package: find its input's form, prepare it, check it and write its manifest."""
+"""Add an ONNX file as a model package: by stated facts, compared with photos of people where there are any."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
 
-import cv2
 import numpy as np
-from numpy.typing import NDArray
 from onnx import ModelProto
-from pydantic import JsonValue
 
 from app.adding.graph_facts import GraphFacts, read_graph
 from app.adding.new_package import NewPackage
-from app.adding.separation import Candidate, Comparison, Measured, choose, compare
+from app.adding.presets import PRESETS, Stated, input_form
+from app.adding.separation import Crops, Tried, choose
 from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.inference import golden
 from app.inference.graph import optimised
-from app.inference.manifest import (
-    CONTRACT_INPUT,
-    CROP_SIDE,
-    Manifest,
-    Rewrite,
-    SourceInput,
-    contract_output,
-)
+from app.inference.manifest import CONTRACT_INPUT, CROP_SIDE, Cutout, Manifest, Rewrite, SourceInput, contract_output
 from app.inference.package import Package
-from app.inference.reference import plain_session, source_input
+from app.inference.prepare import unit
+from app.inference.reference import run_plain
 from app.inference.session import open_embedder
 from app.machine import cores
-from app.types import Pixels, Vectors
+from app.types import Vectors
 
-CROPS_FILE = Path(__file__).with_name("drawn.jpg")
-"""Crops of drawn people, one person a row: `training.data.drawn.ProceduralFaces(PEOPLE, VIEWS)`."""
-PEOPLE, VIEWS = 48, 3
-Normalisation: TypeAlias = Literal["0-255", "127.5", "128", "0-1", "imagenet"]
-Colour: TypeAlias = Literal["rgb", "bgr"]
-NORMALISATIONS: dict[Normalisation, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
-    "0-255": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-    "127.5": ((127.5, 127.5, 127.5), (127.5, 127.5, 127.5)),
-    "128": ((127.5, 127.5, 127.5), (128.0, 128.0, 128.0)),
-    "0-1": ((0.0, 0.0, 0.0), (255.0, 255.0, 255.0)),
-    "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
-}
-"""Mean and standard deviation per channel, red first: none, InsightFace's two, 0 to 1, torchvision's of ImageNet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Crops:
-    """Aligned crops, (N, 112, 112, 3) uint8 RGB, who each shows, (N,), and where they are from."""
-
-    pixels: Pixels
-    people: NDArray[np.int64]
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """The facts that the caller states of the file; None is measured."""
-
-    colour: Colour | None = None
-    normalisation: Normalisation | None = None
+STATED = "as stated"
+MOST_ALIKE = 0.8
+"""Cosine of the two golden crops' templates from which on a file tells nobody apart. A network with random weights had
+0.99, SFace 0.2 with its own input and 0.89 with pixels scaled to ±1, the small packaged network 0.26."""
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A package that was added, and what it rests on."""
+    """A package that was added, its input, and the presets that were tried on photos, the one used first."""
 
     package: Package
     facts: GraphFacts
-    comparison: Comparison
-    chosen: Measured
+    form: SourceInput
+    tried: tuple[Tried, ...]
 
 
-@cache
-def drawn_crops() -> Crops:
-    """Return the packaged crops of drawn people, three of each."""
-    image = cv2.imread(str(CROPS_FILE), cv2.IMREAD_COLOR_RGB)
-    if image is None:
-        raise Unusable(f"{CROPS_FILE} is missing or damaged: install Likeness again.", code="installation_damaged")
-    rows = image.reshape(PEOPLE, CROP_SIDE, VIEWS, CROP_SIDE, 3).transpose(0, 2, 1, 3, 4)
-    pixels = np.ascontiguousarray(rows.reshape(-1, CROP_SIDE, CROP_SIDE, 3), np.uint8)
-    return Crops(pixels, np.repeat(np.arange(PEOPLE), VIEWS), "drawn people")
-
-
-def add(new: NewPackage, *, crops: Crops | None = None, stated: Stated | None = None) -> Added:
+def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = None) -> Added:
     """Add an embedder's file. What fails leaves nothing behind.
 
-    Raises Unusable: package_exists, the codes of `read_graph`, `choose` and `open_embedder`.
+    ``stated`` are the facts of its input. With ``crops`` every preset is tried, and the best used if nothing is stated.
+    Raises Unusable: package_exists, model_separates_nothing, and the codes of `read_graph`, `input_form`, `choose` and
+    `open_embedder`.
     """
     new.check_free()
     model, facts = read_graph(new.file)
-    crops, stated = crops or drawn_crops(), stated or Stated()
-    forms = _forms(facts)
-    comparison = compare(_candidates(model, forms, crops.pixels), crops.people, crops.source)
-    chosen = choose(comparison, _matching(forms, facts, stated))
-    manifest = _manifest(new, facts, comparison, chosen)
-    with new.held():
-        session = open_embedder(Package(new.folder, manifest), new.cache, "cpu")  # prepares and compares it
-        package = new.finish(manifest.model_copy(update={"golden": golden.record(session.run)}))
-    return Added(package, facts, comparison, chosen)
+    forms = {} if stated is None and crops is not None else {STATED: _form(stated or Stated(), facts)}
+    tried: list[Tried] = []
+    if crops is not None:
+        forms |= {name: form for name, form in _presets(facts).items() if form not in forms.values()}
+        templates = {name: _templates(model, form, crops) for name, form in forms.items()}
+        tried = choose(templates, crops.people, None if stated is None else STATED)
+    name = tried[0].name if tried else STATED
+    manifest = _manifest(new, facts, forms[name], name, tried)
+    return Added(new.make(manifest, partial(_checked, new.cache)), facts, forms[name], tuple(tried))
 
 
-def _forms(facts: GraphFacts) -> dict[str, SourceInput]:
-    """Return the forms of input to try, by name; of equally good ones the earlier is taken."""
-    forms = {}
-    normalisations = NORMALISATIONS if facts.dtype == "float32" else {"0-255": NORMALISATIONS["0-255"]}
-    for label, (mean, std) in normalisations.items():
-        form = SourceInput(layout=facts.layout, dtype=facts.dtype, mean=mean, std=std)
-        forms[f"rgb {label}"] = form
-        turned = {"colour": "bgr", "mean": mean[::-1], "std": std[::-1]}  # in the graph's own colour order
-        forms[f"bgr {label}"] = form.model_copy(update=turned)
-    return forms
+def _checked(cache: Path, package: Package) -> Manifest:
+    """Prepare the package, compare it with its file, and return its manifest with golden vectors."""
+    session = open_embedder(package, cache, "cpu")
+    one, other = session.run(golden.golden_crops())
+    if (cosine := float(one @ other)) >= MOST_ALIKE:
+        message = (
+            f"The file makes nearly the same template of two different people (cosine {cosine:.3f}). Is it a trained "
+            "face embedder, and is its input what was stated?"
+        )
+        raise Unusable(message, code="model_separates_nothing", cosine=round(cosine, 3))
+    return golden.with_golden(package.manifest, session.run)
 
 
-def _matching(forms: dict[str, SourceInput], facts: GraphFacts, stated: Stated) -> list[str]:
-    """Return the names of the forms that agree with what was stated."""
-    names = [
-        name
-        for name in forms
-        if stated.colour in {None, name.split()[0]} and stated.normalisation in {None, name.split()[1]}
-    ]
-    if not names:
-        message = f"The file takes {facts.dtype} input: --normalisation {stated.normalisation} contradicts it."
-        raise Unusable(message, code="model_input_contradicted")
-    return names
+def _form(stated: Stated, facts: GraphFacts) -> SourceInput:
+    form = input_form(stated, facts.layout, facts.dtype)
+    side = facts.side or stated.size
+    if side is None or side == CROP_SIDE:
+        return form
+    scale = side / CROP_SIDE  # whole crops
+    cutout = Cutout(side=side, scale=scale, left=(scale - 1) / 2, top=(scale - 1) / 2)
+    return form.model_copy(update={"cutout": cutout})
 
 
-def _candidates(model: ModelProto, forms: dict[str, SourceInput], crops: Pixels) -> list[Candidate]:
-    """Run the file's own graph on all crops in each form."""
-    session = plain_session(optimised(model), threads=cores())  # else weights are unpacked anew in each run
+def _presets(facts: GraphFacts) -> dict[str, SourceInput]:
+    """Return the forms of input to try, by preset; a graph with uint8 input leaves only its colour order open.
 
-    def templates(form: SourceInput) -> Vectors:
-        rows = [session.run(None, {session.get_inputs()[0].name: source_input(crop, form)})[0] for crop in crops]
-        vectors = np.nan_to_num(np.concatenate(rows).astype(np.float64))
-        unit: Vectors = (vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)).astype(np.float32)
-        return unit
-
-    return [Candidate(name, form, templates(form)) for name, form in forms.items()]
+    A preset's own size is tried only where the graph declares one: others need not run at it.
+    """
+    if facts.dtype == "uint8":
+        return {colour: _form(Stated(colour), facts) for colour in ("rgb", "bgr")}
+    return {name: _form(preset, facts) for name, preset in PRESETS.items() if facts.side or not preset.size}
 
 
-def _manifest(new: NewPackage, facts: GraphFacts, comparison: Comparison, chosen: Measured) -> Manifest:
-    figures: dict[str, JsonValue] = {row.candidate.name: round(row.separation, 3) for row in comparison.rows}
+def _templates(model: ModelProto, form: SourceInput, crops: Crops) -> Vectors:
+    """Return the (N, D) unit vectors that the file's own graph makes of the crops."""
+    vectors = np.nan_to_num(
+        run_plain(optimised(model), form, crops.pixels, threads=cores())
+    )  # else weights are unpacked in each run
+    return unit(np.where(np.abs(vectors).sum(axis=1, keepdims=True) > 0, vectors, 1.0)).astype(np.float32)
+
+
+def _manifest(new: NewPackage, facts: GraphFacts, form: SourceInput, name: str, tried: list[Tried]) -> Manifest:
+    origin = f"; its input is {name}"
+    if tried:
+        origin += f", the best of {len(tried)} on photos of {len(tried[0].separations)} people"
     return new.manifest(
-        f"; its input was chosen by separation, {comparison.basis}",
-        {"separation": figures},
+        origin,
+        {"separation": {one.name: round(one.separation, 2) for one in tried}} if tried else {},
         task="embed",
         title=f"{new.name}, {facts.dimension} dimensions",
-        prepare=Rewrite(input=chosen.candidate.form, unit_output=facts.unit_output),
+        prepare=Rewrite(input=form, unit_output=facts.unit_output),
         input=CONTRACT_INPUT,
         output=contract_output(facts.dimension),
         dimension=facts.dimension,

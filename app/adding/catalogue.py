@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from app.adding.download import check_licence, download
+from app.adding.presets import Preset
 from app.adding.zip_member import extract
 from app.errors import Unusable
 from app.files import sha256_of
@@ -52,8 +53,8 @@ class KnownModel(BaseModel):
     licence: Licence
     training_data: str | None
     """What its makers say of the data and its terms."""
-    colour: Literal["rgb", "bgr"] | None
-    normalisation: Literal["0-255", "127.5", "128", "0-1", "imagenet"] | None
+    preset: Preset
+    """How its input is made."""
     dimension: int | None
     liveness: LivenessContract | None = None
     """Liveness only."""

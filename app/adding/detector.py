@@ -10,7 +10,7 @@ from collections.abc import Callable
 from app.adding.graph_facts import read_file
 from app.adding.new_package import NewPackage
 from app.errors import Unusable
-from app.inference.manifest import RewriteYuNet, Tensor
+from app.inference.manifest import Manifest, RewriteYuNet, Tensor
 from app.inference.package import Package
 
 INPUT = Tensor(shape=("N", "H", "W", 3), dtype="uint8", meaning="photos, RGB, 0-255, sides of whole 32 pixels")
@@ -31,9 +31,12 @@ def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -
     read_file(new.file)
     title = f"{new.name}, a YuNet"
     manifest = new.manifest(task="detect", title=title, prepare=RewriteYuNet(), input=INPUT, output=OUTPUT)
-    with new.held():
-        found, photos = finds(Package(new.folder, manifest))  # prepares it, and compares it with the file
+
+    def check(draft: Package) -> Manifest:
+        found, photos = finds(draft)  # prepares it, and compares it with the file
         if not found:
             message = f"{new.file.name} finds no face in any of {photos} photos of faces."
             raise Unusable(message, code="model_separates_nothing", photos=photos)
-        return new.finish(manifest)
+        return manifest
+
+    return new.make(manifest, check)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from app.errors import Unusable
@@ -14,6 +15,9 @@ from app.inference.package import Package, locate, source_path
 ATTEMPTS = 5
 """Connections until a download that makes no end is given up; what arrived is kept for the next call."""
 TIMEOUT_S = 30.0
+"""Silence after which a connection counts as cut."""
+TOTAL_S = 3600.0
+"""Time for one call: 1 GB at 300 kB/s. What arrived is kept, and the next call goes on from there."""
 
 
 def check_licence(name: str, licence: Licence, *, accept_non_commercial: bool) -> None:
@@ -42,15 +46,18 @@ def pull(package: Package, cache_dir: Path, *, accept_non_commercial: bool = Fal
     return path
 
 
-def download(name: str, url: str, path: Path, max_bytes: int, sha256: str | None) -> None:
+def download(
+    name: str, url: str, path: Path, max_bytes: int, sha256: str | None, *, total_s: float | None = None
+) -> None:
     """Download the file of ``name`` to ``path`` unless it is there, and check its hash if one is given.
 
-    Raises Unusable: package_download_failed (what arrived is kept), package_too_large and package_hash_mismatch
-    (nothing is).
+    It takes ``total_s`` seconds at most, by default `TOTAL_S`. Raises Unusable: package_download_failed (what arrived
+    is kept), package_too_large and package_hash_mismatch (nothing is).
     """
     import httpx  # noqa: PLC0415 - only downloads need it
 
     part = path.with_suffix(".part")
+    until = time.monotonic() + (total_s or TOTAL_S)
     problem: Exception | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +66,7 @@ def download(name: str, url: str, path: Path, max_bytes: int, sha256: str | None
             fcntl.flock(folder, fcntl.LOCK_EX)  # two downloads would write to one part
             for _ in range(0 if path.is_file() else ATTEMPTS):
                 try:
-                    _receive(name, url, part, max_bytes)
+                    _receive(name, url, part, max_bytes, until)
                     part.replace(path)
                     break
                 except httpx.TransportError as error:
@@ -77,8 +84,8 @@ def download(name: str, url: str, path: Path, max_bytes: int, sha256: str | None
         raise Unusable(message, code="package_hash_mismatch", package=name, expected=sha256, found=found)
 
 
-def _receive(name: str, url: str, part: Path, max_bytes: int) -> None:
-    """Append what is missing; start anew where the server sends the whole file."""
+def _receive(name: str, url: str, part: Path, max_bytes: int, until: float) -> None:
+    """Append what is missing; start anew where the server sends the whole file. Raises TimeoutError at ``until``."""
     import httpx  # noqa: PLC0415 - only downloads need it
 
     have = part.stat().st_size if part.is_file() else 0
@@ -92,6 +99,8 @@ def _receive(name: str, url: str, part: Path, max_bytes: int) -> None:
         with part.open("ab" if resumed else "wb") as file:
             for chunk in response.iter_bytes():
                 received += len(chunk)
+                if time.monotonic() > until:
+                    raise TimeoutError(f"it is too slow ({received} bytes so far)")
                 if received > max_bytes:
                     part.unlink()
                     message = f"{url} sends more than the {max_bytes} bytes that {name} may have."

@@ -18,7 +18,9 @@ from app.inference.reference import plain_session
 from app.types import Vectors
 
 Layout: TypeAlias = Literal["nhwc", "nchw"]
-DTYPES: dict[int, Literal["uint8", "float32"]] = {TensorProto.UINT8: "uint8", TensorProto.FLOAT: "float32"}
+Dtype: TypeAlias = Literal["uint8", "float32"]
+DTYPES: dict[int, Dtype] = {TensorProto.UINT8: "uint8", TensorProto.FLOAT: "float32"}
+CHANNELS = 3
 LEAST_DIMENSION = 8
 """Shorter outputs are scores or classes: face templates have 64 to 1,024 numbers."""
 MOST_CLASSES = 16
@@ -32,9 +34,11 @@ class GraphFacts:
     """The form of one embedder's input and output."""
 
     layout: Layout
-    dtype: Literal["uint8", "float32"]
+    dtype: Dtype
     shape: str
     """The input's shape as the file declares it, for people."""
+    side: int | None
+    """Of its square input, in pixels; None where the file leaves it open."""
     dimension: int
     unit_output: bool
 
@@ -44,7 +48,7 @@ class ClassifierFacts:
     """The form of one liveness model's input and output."""
 
     layout: Layout
-    dtype: Literal["uint8", "float32"]
+    dtype: Dtype
     shape: str
     """The input's shape as the file declares it, for people."""
     side: int
@@ -57,20 +61,22 @@ class ClassifierFacts:
 def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
     """Return an embedder's graph and its facts.
 
-    Raises Unusable ``model_unsuitable``: no ONNX file, weights in other files, an input that takes no 112×112 crops, an
-    output that is no vector.
+    Raises Unusable ``model_unsuitable``: no ONNX file, weights in other files, an input that is no square with 3
+    channels (of uint8: of 112 pixels), an output that is no vector.
     """
     model, dtype, sizes = _read(path)
-    shape = "×".join(str(size or "N") for size in sizes)
-    layout = _layout(sizes, CROP_SIDE)
-    if layout is None:
-        raise _unsuitable(path, f"its input {shape} takes no {CROP_SIDE}×{CROP_SIDE} crops with 3 channels")
-    vectors = _outputs(path, model, layout, dtype, CROP_SIDE)
+    shape, side = _shape(sizes)
+    layout = _layout(sizes, side or CROP_SIDE)
+    if layout is None or (side and not LEAST_CUT_SIDE <= side <= MOST_CUT_SIDE):
+        raise _unsuitable(path, f"its input {shape} is no square of pixels with 3 channels")
+    if dtype == "uint8" and side not in {None, CROP_SIDE}:
+        raise _unsuitable(path, f"its input {shape} takes pixels as they are, but no {CROP_SIDE}×{CROP_SIDE} crops")
+    vectors = _outputs(path, model, layout, dtype, side or CROP_SIDE)
     if vectors.shape[1] < LEAST_DIMENSION:
         raise _unsuitable(path, f"its output has {vectors.shape[1]} numbers, too few for a face's vector")
     lengths = np.linalg.norm(vectors, axis=1)
     unit = bool(np.allclose(lengths, 1, atol=UNIT_TOLERANCE))
-    return model, GraphFacts(layout, dtype, shape, vectors.shape[1], unit)
+    return model, GraphFacts(layout, dtype, shape, side, vectors.shape[1], unit)
 
 
 def read_classifier(path: Path) -> tuple[ModelProto, ClassifierFacts]:
@@ -80,10 +86,9 @@ def read_classifier(path: Path) -> tuple[ModelProto, ClassifierFacts]:
     size with 3 channels, an output that is no class scores.
     """
     model, dtype, sizes = _read(path)
-    shape = "×".join(str(size or "N") for size in sizes)
-    side = max((size for size in sizes[1:] if size is not None), default=0)
-    layout = _layout(sizes, side)
-    if layout is None or None in sizes[1:] or not LEAST_CUT_SIDE <= side <= MOST_CUT_SIDE:
+    shape, side = _shape(sizes)
+    layout = _layout(sizes, side or 0)
+    if layout is None or side is None or None in sizes[1:] or not LEAST_CUT_SIDE <= side <= MOST_CUT_SIDE:
         raise _unsuitable(
             path, f"its input {shape} is no square of {LEAST_CUT_SIDE} to {MOST_CUT_SIDE} pixels with 3 channels"
         )
@@ -107,7 +112,7 @@ def read_file(path: Path, check: Callable[[ModelProto], object] = lambda _model:
     return model
 
 
-def _read(path: Path) -> tuple[ModelProto, Literal["uint8", "float32"], list[int | None]]:
+def _read(path: Path) -> tuple[ModelProto, Dtype, list[int | None]]:
     """Return the graph, and the type and sizes of its one input."""
     model = read_file(path, onnx.checker.check_model)
     keep_data_inputs(model)
@@ -123,6 +128,12 @@ def _read(path: Path) -> tuple[ModelProto, Literal["uint8", "float32"], list[int
     return model, dtype, sizes
 
 
+def _shape(sizes: list[int | None]) -> tuple[str, int | None]:
+    """Return a shape for people, and the side of its pictures as far as it is declared."""
+    declared = [size for size in sizes[1:] if size not in {None, CHANNELS}]
+    return "×".join(str(size or "N") for size in sizes), max((size for size in declared if size), default=None)
+
+
 def _layout(sizes: list[int | None], side: int) -> Layout | None:
     """Return the axis order of an input; of a shape that leaves its channels open, the usual one of PyTorch."""
     if len(sizes) != 4 or sizes[0] not in {None, 1}:
@@ -134,7 +145,7 @@ def _layout(sizes: list[int | None], side: int) -> Layout | None:
     return None
 
 
-def _outputs(path: Path, model: ModelProto, layout: Layout, dtype: str, side: int) -> Vectors:
+def _outputs(path: Path, model: ModelProto, layout: Layout, dtype: Dtype, side: int) -> Vectors:
     """Return the (2, D) outputs for two different inputs, black and noise."""
     noise = np.random.default_rng(0).integers(0, 256, (side, side, 3)).astype(dtype)
     pair = [np.zeros_like(noise), noise]

@@ -1,9 +1,8 @@
-"""The package that a model's file becomes: its folder is made with the file, and gone again if adding fails."""
+"""The package that a model's file becomes: its folder appears whole, or not at all where adding fails."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,15 +48,13 @@ class NewPackage:
             **facts,
         )
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Make the folder with a copy of the file; both are removed if the block fails."""
-        with new_folder(self.folder):
-            with replacing(self.folder / FileSource().path, PUBLIC) as copy:
-                copy.write(self.file.read_bytes())
-            yield
+    def make(self, manifest: Manifest, check: Callable[[Package], Manifest]) -> Package:
+        """Return the package in its folder, which appears once ``check`` returned the manifest to write.
 
-    def finish(self, manifest: Manifest) -> Package:
-        """Write the manifest and return the package."""
-        write_manifest(self.folder, manifest)
+        ``check`` gets a draft of the package, with a copy of the file.
+        """
+        with new_folder(self.folder) as draft:
+            with replacing(draft / FileSource().path, PUBLIC) as copy:
+                copy.write(self.file.read_bytes())
+            write_manifest(draft, check(Package(draft, manifest)))
         return load_package(self.folder)

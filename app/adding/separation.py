@@ -1,143 +1,103 @@
-"""Which form of input a file was trained with: the one with which it tells people apart best.
+"""Which preset a file was trained with: the one with which it tells the people in photos apart best.
 
-Each candidate is run on the same crops. Its separation is the sensitivity index d' of its scores: the difference of
-the mean mated and non-mated score over the root of their mean variance (Daugman 2000, "Biometric decision landscapes").
-Candidates are compared by a bootstrap over people, since pairs of one person are not independent.
+Each preset is run on the same crops. A person's separation is how far the mean score of their own photos lies above the
+mean score with other people's, in standard deviations of all scores of different people. Presets are compared by a sign
+test over people: chance would let the better one win with half of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Unusable
-from app.inference.manifest import SourceInput
-from app.types import Vectors
+from app.types import Pixels, Vectors
 
-LEAST_SEPARATION = 1.2
-"""Below this a file tells nobody apart. On drawn faces, networks with random weights had 0.2 to 0.7. SFace had 2.7
-with its own input, 2.4 with the other colour order and 0.3 to 0.4 with another range; the small packaged net 2.4, and
-2.0 with the other colour order."""
-ROUNDS = 400
+LEAST_SEPARATION = 1.0
+"""Mean over people below which a file tells nobody apart. On four photos each of 64 people of CelebA a network with
+random weights had 0.4, the small packaged one 3.2, 2.4 with the other colour order and 1.4 with another range too."""
+CHANCE = 0.025
+"""One-sided: a preset is worse if chance alone would put it behind the best as clearly as this rarely."""
 SAME_TEMPLATES = 0.995
-"""Mean cosine from which on two candidates make the same templates: either will do, so they are no tie."""
+"""Mean cosine from which on two presets make the same templates: either will do, so they are no tie."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """One form of input, what it is called, and the file's answers to it."""
+class Crops:
+    """Aligned crops, (N, 112, 112, 3) uint8 RGB, and who each shows: (N,) numbers from 0."""
+
+    pixels: Pixels
+    people: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One preset: the separation of each person, (P,), and the templates of the crops, (N, D) unit vectors."""
 
     name: str
-    form: SourceInput
-    vectors: Vectors
-    """(N, D) unit vectors of the crops."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The separation of one candidate, and how far it is behind the best (95 % interval; 0 for the best itself)."""
-
-    candidate: Candidate
-    separation: float
-    mated: float
-    """Mean score."""
-    nonmated: float
-    behind_low: float
-    behind_high: float
+    separations: NDArray[np.float64]
+    templates: Vectors
 
     @property
-    def is_clearly_worse(self) -> bool:
-        return self.behind_low > 0
+    def separation(self) -> float:
+        return float(self.separations.mean())
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """All candidates, best first, and how many pairs they were measured on."""
-
-    rows: tuple[Measured, ...]
-    people: int
-    mated: int
-    nonmated: int
-    source: str
-    """Who the people are."""
-
-    @property
-    def basis(self) -> str:
-        return f"measured on {self.mated} mated and {self.nonmated} non-mated pairs of {self.people} {self.source}"
+def separations(templates: Vectors, people: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the separation of each person, (P,), by (N, D) unit vectors and (N,) numbers from 0 of who they show."""
+    scores = (templates @ templates.T).astype(np.float64)
+    same = people[:, None] == people
+    spread = max(float(scores[~same].std()), 1e-9)
+    own = same & ~np.eye(len(people), dtype=bool)
+    rows = [people == person for person in range(int(people.max()) + 1)]
+    return np.array([(scores[row][own[row]].mean() - scores[row][~same[row]].mean()) / spread for row in rows])
 
 
-def compare(candidates: Sequence[Candidate], people: NDArray[np.int64], source: str) -> Comparison:
-    """Measure candidates on the same crops; ``people`` (N,) numbers from 0 say who each crop shows,
-    ``source`` who they are in words."""
-    count = int(people.max()) + 1
-    one, other = np.triu_indices(len(people), 1)
-    same = people[one] == people[other]
-    scores = [(each.vectors @ each.vectors.T)[one, other].astype(np.float64) for each in candidates]
-    generator = np.random.default_rng(0)
-    draws = [np.bincount(generator.integers(0, count, count), minlength=count) for _ in range(ROUNDS)]
-    # a pair of two people counts as often as both were drawn, a pair of one person as often as that one was
-    weights = [np.where(same, draw[people[one]], draw[people[one]] * draw[people[other]]) for draw in draws]
-    rounds = np.array([[_sensitivity(score, same, weight)[0] for weight in weights] for score in scores])
-    whole = [_sensitivity(score, same, np.ones(len(score), np.int64)) for score in scores]
-    order = sorted(range(len(candidates)), key=lambda place: -whole[place][0])
-    behind = np.percentile(rounds[order[0]] - rounds, [2.5, 97.5], axis=1)
-    rows = tuple(Measured(candidates[at], *whole[at], float(behind[0, at]), float(behind[1, at])) for at in order)
-    return Comparison(rows, count, int(same.sum()), int((~same).sum()), source)
-
-
-def _sensitivity(
-    scores: NDArray[np.float64], same: NDArray[np.bool_], weights: NDArray[np.int64]
-) -> tuple[float, float, float]:
-    """Return d' and the mean mated and non-mated score, each pair counted ``weights`` times."""
-    means, variances = [], []
-    for kind in (same, ~same):
-        mean = float(np.average(scores[kind], weights=weights[kind]))
-        means.append(mean)
-        variances.append(float(np.average((scores[kind] - mean) ** 2, weights=weights[kind])))
-    spread = max(float(np.sqrt(sum(variances) / 2)), 1e-9)
-    return (means[0] - means[1]) / spread, means[0], means[1]
-
-
-def choose(comparison: Comparison, stated: Sequence[str]) -> Measured:
-    """Return the candidate to use: the best, or of those named ``stated`` the best that is not clearly worse.
+def choose(templates: Mapping[str, Vectors], people: NDArray[np.int64], stated: str | None = None) -> list[Tried]:
+    """Return what was tried, the preset to use first: the best, or the ``stated`` one unless that is clearly worse.
 
     Raises Unusable: model_separates_nothing, model_input_ambiguous (several are as good and make other templates),
-    model_input_contradicted (what was stated is clearly worse than another).
+    model_input_contradicted (the stated one is clearly worse than another).
     """
-    best = comparison.rows[0]
-    details = {
-        "pairs": {"mated": comparison.mated, "nonmated": comparison.nonmated},
-        "separation": {row.candidate.name: round(row.separation, 3) for row in comparison.rows},
-    }
+    tried = [Tried(name, separations(vectors, people), vectors) for name, vectors in templates.items()]
+    tried.sort(key=lambda one: -one.separation)
+    best, *others = tried
+    count = len(best.separations)
+    details = {"people": count, "separation": {one.name: round(one.separation, 2) for one in tried}}
     if best.separation < LEAST_SEPARATION:
         message = (
-            f"The file tells nobody apart: its best separation is d' {best.separation:.2f} ({best.candidate.name}), "
-            f"{LEAST_SEPARATION} is needed; {comparison.basis}. "
-            "Is it a trained face embedder for aligned 112×112 crops?"
+            f"The file tells nobody apart: its best separation is {best.separation:.2f} ({best.name}), "
+            f"{LEAST_SEPARATION:g} is needed, measured on {count} people. Is it a trained face embedder?"
         )
         raise Unusable(message, code="model_separates_nothing", **details)
-    allowed = [row for row in comparison.rows if row.candidate.name in stated]
-    if all(row.is_clearly_worse for row in allowed):
-        message = (
-            f"{allowed[0].candidate.name} contradicts the measurement: d' {allowed[0].separation:.2f}, "
-            f"{best.candidate.name} has {best.separation:.2f}; {comparison.basis}."
-        )
-        raise Unusable(message, code="model_input_contradicted", **details)
-    chosen = allowed[0]
-    tied = [row for row in allowed[1:] if not row.is_clearly_worse and not _alike(row.candidate, chosen.candidate)]
+    tied = [one for one in others if not _is_worse(one, best) and not _is_same(one, best)]
+    if stated is not None:
+        (chosen,) = (one for one in tried if one.name == stated)
+        if chosen is not best and _is_worse(chosen, best) and not _is_same(chosen, best):
+            message = f"What was stated has separation {chosen.separation:.2f}, {best.name} {best.separation:.2f}."
+            raise Unusable(message, code="model_input_contradicted", **details)
+        return [chosen, *(one for one in tried if one is not chosen)]
     if tied:
-        figures = ", ".join(f"{row.candidate.name} {row.separation:.2f}" for row in (chosen, *tied))
+        figures = ", ".join(f"{one.name} {one.separation:.2f}" for one in (best, *tied))
         message = (
-            f"The measurement can't tell these inputs apart: d' {figures}; {comparison.basis}. "
-            "State what you know (--colour, --normalisation), or give photos of your own, a folder for each person "
-            "(--photos)."
+            f"The photos of {count} people can't tell these presets apart: separation {figures}. State the right one "
+            "(--preset, or --colour, --mean, --std), or give photos of more people."
         )
         raise Unusable(message, code="model_input_ambiguous", **details)
-    return chosen
+    return tried
 
 
-def _alike(one: Candidate, other: Candidate) -> bool:
-    return float((one.vectors * other.vectors).sum(axis=1).mean()) >= SAME_TEMPLATES
+def _is_worse(one: Tried, best: Tried) -> bool:
+    """Return whether the best one wins with more people than chance allows."""
+    differences = (best.separations - one.separations)[best.separations != one.separations]
+    wins = int((differences > 0).sum())
+    chance = sum(math.comb(len(differences), more) for more in range(wins, len(differences) + 1))
+    return chance <= CHANCE * 2.0 ** len(differences)
+
+
+def _is_same(one: Tried, other: Tried) -> bool:
+    return float((one.templates * other.templates).sum(axis=1).mean()) >= SAME_TEMPLATES

@@ -123,7 +123,7 @@ def scan_packages(models_dir: Path) -> Scan:
         raise Unusable(message, code="models_dir_missing", folder=str(models_dir))
     found: dict[str, Package] = {}
     skipped = []
-    for folder in sorted(path.parent for path in models_dir.glob(f"*/{MANIFEST_NAME}")):
+    for folder in sorted(path.parent for path in models_dir.glob(f"[!.]*/{MANIFEST_NAME}")):  # none of drafts
         try:
             package = load_package(folder)
         except Unusable as error:

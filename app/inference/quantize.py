@@ -64,11 +64,11 @@ def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: P
 
     compared = spread(crops, COMPARED_CROPS)
     figures = _compared(unit(run_plain(source, plan.input, compared)), run(compared))
-    with new_folder(folder):
-        path = folder / FileSource().path
+    with new_folder(folder) as draft:
+        path = draft / FileSource().path
         path.write_bytes(model.SerializeToString())
-        write_manifest(folder, _manifest(package, sha256_of(path), figures, golden.record(run), ranges_from))
-        return load_package(folder)
+        write_manifest(draft, _manifest(package, sha256_of(path), figures, golden.record(run), ranges_from))
+    return load_package(folder)
 
 
 def spread(crops: Pixels, count: int) -> Pixels:

@@ -39,13 +39,13 @@ def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
     return np.ascontiguousarray((values.astype(np.float32) - mean) / std)[None]
 
 
-def run_plain(source: ModelProto, form: SourceInput, pictures: Pixels) -> NDArray[np.float64]:
+def run_plain(source: ModelProto, form: SourceInput, pictures: Pixels, *, threads: int = 1) -> NDArray[np.float64]:
     """Run a file's own graph on (N, H, W, 3) uint8 RGB pictures one by one; (N, D) float64 as it answers."""
     from app.inference.graph import keep_data_inputs  # noqa: PLC0415 - brings onnx, which only a first start needs
 
     runnable = type(source).FromString(source.SerializeToString())
     keep_data_inputs(runnable)
-    session = plain_session(runnable)
+    session = plain_session(runnable, threads)
     name = session.get_inputs()[0].name
     rows = [session.run(None, {name: source_input(one, form)})[0] for one in pictures]
     return np.concatenate(rows).astype(np.float64)

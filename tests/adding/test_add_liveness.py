@@ -1,4 +1,4 @@
-"""`likeness models add --task liveness`: what a graph and live photos tell is found, the rest must be stated."""
+"""`likeness models add --task liveness`: what a graph does not say must be stated."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ import hashlib
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from app.adding.catalogue import known_models
 from app.adding.liveness import StatedLiveness, add_liveness
 from app.adding.new_package import NewPackage
+from app.adding.presets import PRESETS, Stated
 from app.errors import Unusable
 from app.inference.manifest import Licence, LivenessCut, RewriteClassifier
 from app.inference.prepare import rewrite_classifier
-from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import liveness
 from tests.support.commands import run
-from tests.support.service import COLLINS, SAMPLES, running
+from tests.support.service import COLLINS, running
 
 CUT = LivenessCut(scale=2.7, shape="box", edge="move", resize="linear")
-
-
-def bright(side: int) -> Pixels:
-    """Cuts that are brighter than any drawn face, and differ."""
-    levels = np.linspace(225, 255, 40).astype(np.uint8)
-    return np.broadcast_to(levels[:, None, None, None], (40, side, side, 3)).copy()
+CLASSES = ("print", "live", "replay")
 
 
 def file_of(folder: Path, model: ModelProto) -> Path:
@@ -44,7 +38,7 @@ def new(file: Path) -> NewPackage:
 
 
 def test_stated_facts_make_a_package_and_nothing_is_tried(tmp_path: Path) -> None:
-    stated = StatedLiveness(CUT, ("print", "live", "replay"), "bgr", "0-255")
+    stated = StatedLiveness(CUT, CLASSES, PRESETS["opencv"])
     file = file_of(tmp_path, liveness.random_model())
     added = add_liveness(new(file), stated)
     manifest = added.package.manifest
@@ -63,7 +57,7 @@ def test_stated_facts_make_a_package_and_nothing_is_tried(tmp_path: Path) -> Non
 
 def test_a_file_that_answers_probabilities_is_seen_to(tmp_path: Path) -> None:
     prepared = rewrite_classifier(liveness.random_model(), RewriteClassifier(input=liveness.FORM), liveness.SIDE)
-    stated = StatedLiveness(CUT, ("print", "live", "replay"), "rgb", "0-255")
+    stated = StatedLiveness(CUT, CLASSES, PRESETS["sface"])
     added = add_liveness(new(file_of(tmp_path, prepared)), stated)
     assert added.facts.probabilities
     assert (added.facts.layout, added.facts.dtype) == ("nhwc", "uint8")
@@ -71,43 +65,17 @@ def test_a_file_that_answers_probabilities_is_seen_to(tmp_path: Path) -> None:
 
 def test_what_nobody_stated_is_an_error_not_a_guess(tmp_path: Path) -> None:
     file = file_of(tmp_path, liveness.random_model())
-    with pytest.raises(Unusable, match="--classes") as caught:
-        add_liveness(new(file), StatedLiveness(CUT))
-    assert caught.value.code == "liveness_facts_missing"
+    with pytest.raises(Unusable, match="--preset") as caught:
+        add_liveness(new(file), StatedLiveness(CUT, CLASSES, Stated("rgb")))
+    assert caught.value.code == "model_facts_missing"
     assert not (tmp_path / "models" / "mine").exists()
-
-
-def test_live_photos_tell_which_class_is_live(tmp_path: Path) -> None:
-    file = file_of(tmp_path, liveness.brightness_model(classes=3, live=1, middle=0.8, steepness=60))
-    stated = StatedLiveness(CUT, colour="rgb", normalisation="0-1")
-    added = add_liveness(new(file), stated, live_cuts=bright)
-    assert added.chosen.live == 1
-    assert added.package.manifest.liveness is not None
-    assert added.package.manifest.liveness.classes == ("spoof-0", "live", "spoof-2")
-    assert added.faces == 40
-    best, *others = added.readings
-    assert (best.separation or 0) > 0.9 > max(one.separation or 0 for one in others)
-
-
-def test_photos_that_tell_nothing_are_an_error_with_figures(tmp_path: Path) -> None:
-    file = file_of(tmp_path, liveness.brightness_model(middle=0.8, steepness=60))
-    stated = StatedLiveness(CUT)  # which range the file wants, brightness alone does not tell
-    with pytest.raises(Unusable, match="don't tell") as caught:
-        add_liveness(new(file), stated, live_cuts=bright)
-    assert caught.value.code == "model_input_ambiguous"
-    figures = caught.value.details["separation"]
-    assert isinstance(figures, dict)
-    assert len(figures) == 5 * 2 * 2
-    with pytest.raises(Unusable) as caught:
-        add_liveness(new(file), stated, live_cuts=lambda side: bright(side)[:5])
-    assert caught.value.code == "too_few_faces"
 
 
 @pytest.mark.parametrize("classes", [("live", "spoof"), ("a", "b", "c"), ("live", "live", "a")])
 def test_statements_that_the_graph_contradicts_are_refused(tmp_path: Path, classes: tuple[str, ...]) -> None:
     file = file_of(tmp_path, liveness.random_model())
     with pytest.raises(Unusable, match="3 classes") as caught:
-        add_liveness(new(file), StatedLiveness(CUT, classes))
+        add_liveness(new(file), StatedLiveness(CUT, classes, PRESETS["sface"]))
     assert caught.value.code == "model_input_contradicted"
 
 
@@ -132,7 +100,7 @@ def _flat(shape: list[int | str], width: int) -> ModelProto:
 )
 def test_a_file_that_is_no_liveness_model_is_refused(tmp_path: Path, model: ModelProto, says: str) -> None:
     with pytest.raises(Unusable, match=says) as caught:
-        add_liveness(new(file_of(tmp_path, model)), StatedLiveness(CUT))
+        add_liveness(new(file_of(tmp_path, model)), StatedLiveness(CUT, CLASSES, PRESETS["sface"]))
     assert caught.value.code == "model_unsuitable"
 
 
@@ -140,7 +108,7 @@ def test_a_file_that_is_no_liveness_model_is_refused(tmp_path: Path, model: Mode
 def test_a_broken_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "broken.onnx").write_bytes(content)
     with pytest.raises(Unusable) as caught:
-        add_liveness(new(tmp_path / "broken.onnx"), StatedLiveness(CUT))
+        add_liveness(new(tmp_path / "broken.onnx"), StatedLiveness(CUT, CLASSES, PRESETS["sface"]))
     assert caught.value.code == "model_unsuitable"
 
 
@@ -151,31 +119,18 @@ def test_the_command_adds_a_package_that_a_running_server_uses_at_once(tmp_path:
     words = ("models", "add", file, "--task", "liveness", "--name", "bright", "--licence", "MIT")
     assert "--cut, --scale" in run(tmp_path / "data", *words, models_dir=models).stderr
     shown = ("--cut", "square", "--scale", "1.5")
-    assert "liveness_facts_missing" in run(tmp_path / "data", *words, *shown, models_dir=models).stderr
+    assert "--classes" in run(tmp_path / "data", *words, *shown, models_dir=models).stderr
     bad = run(tmp_path / "data", *words, *shown, "--classes", "live,Spoof!", models_dir=models)
     assert (bad.returncode, "--classes" in bad.stderr) == (2, True)
     with running(tmp_path / "server", models_dir=models) as client:
         photos = {"image1": COLLINS, "image2": COLLINS}
         assert client.post("/v1/verify", files=photos, params={"liveness": "report"}).status_code == 503
-        stated = ("--classes", "live,spoof", "--colour", "rgb", "--normalisation", "0-1", "--json")
+        stated = ("--classes", "live,spoof", "--preset", "unit", "--json")
         done = run(tmp_path / "data", *words, *shown, *stated, models_dir=models)
         assert done.returncode == 0, done.stderr
         assert (done.rows[0]["side"], done.rows[0]["classes"]) == (32, ["live", "spoof"])
         (model,) = [one for one in client.get("/v1/models").json()["models"] if one["task"] == "liveness"]
         assert model["id"] == "bright@1"
-    few = run(
-        tmp_path / "data",
-        *words[:5],
-        "--name",
-        "other",
-        "--licence",
-        "MIT",
-        *shown,
-        "--photos",
-        SAMPLES,
-        models_dir=models,
-    )
-    assert "too_few_faces" in few.stderr
 
 
 def test_known_liveness_models_are_described_in_full() -> None:
@@ -185,7 +140,6 @@ def test_known_liveness_models_are_described_in_full() -> None:
         assert model.sha256 is not None
         assert model.liveness is not None
         assert model.liveness.live in model.liveness.classes
-        assert (model.colour is None, model.normalisation is None) == (False, False)
         assert (model.licence.name, model.licence.non_commercial) == ("Apache-2.0", False)
     if liveness.SHARED.is_file():
         assert found["minifasnet-v2se-facenox"].sha256 == hashlib.sha256(liveness.SHARED.read_bytes()).hexdigest()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from app.adding.download import pull
+from app.adding.download import download, pull
 from app.errors import Unusable
 from app.inference.manifest import Licence, UrlSource
 from app.inference.package import Package, load_package, locate
@@ -21,6 +23,14 @@ CONTENT = b"a model" * 1000
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
+        if self.path == "/slow":
+            self.send_response(200)
+            self.end_headers()
+            with suppress(BrokenPipeError, ConnectionResetError):
+                for byte in CONTENT:
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(0.02)
+            return
         if self.path == "/gone":
             self.send_error(404)
             return
@@ -80,6 +90,15 @@ def test_a_wrong_download_leaves_nothing(
         pull(made(server), tmp_path)
     assert caught.value.code == code
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_that_only_drips_ends_in_time_and_what_arrived_is_kept(server: str, tmp_path: Path) -> None:
+    path, start = tmp_path / "model.onnx", time.monotonic()
+    with pytest.raises(Unusable, match="too slow") as caught:
+        download("mine", f"{server}/slow", path, 10**6, None, total_s=0.2)
+    assert caught.value.code == "package_download_failed"
+    assert time.monotonic() - start < 5
+    assert CONTENT.startswith((tmp_path / "model.part").read_bytes())
 
 
 def test_a_non_commercial_licence_must_be_accepted(server: str, tmp_path: Path) -> None:

@@ -80,11 +80,14 @@ def written(folder: Path, model: ModelProto) -> Path:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda _: sface_file(), ()),
-        (lambda _: SMALL / "model.onnx", ()),
-        (lambda folder: written(folder, bgr()), ()),
-        (lambda folder: written(folder, nchw()), ()),
-        (lambda folder: written(folder, floats()), ("--normalisation", "127.5")),
+        (lambda _: sface_file(), ("--preset", "sface")),
+        (lambda _: SMALL / "model.onnx", ("--colour", "rgb")),
+        (lambda folder: written(folder, bgr()), ("--colour", "bgr")),
+        (lambda folder: written(folder, nchw()), ("--colour", "rgb")),
+        (
+            lambda folder: written(folder, floats()),
+            ("--colour", "rgb", "--mean", "127.5", "--std", "127.5,127.5,127.5"),
+        ),
     ],
     ids=["sface", "small net, NHWC", "BGR", "NCHW", "float NCHW, stated"],
 )
@@ -112,21 +115,18 @@ def test_what_can_not_work_is_refused_at_once(
 ) -> None:
     file = tmp_path / "given.onnx"
     file.write_bytes(make())
-    done = add(tmp_path, models, file)
+    done = add(tmp_path, models, file, "--colour", "rgb")
     assert (done.returncode, code in done.stderr) == (4, True), done.stderr
     assert not (models / "mine").exists()
 
 
 @pytest.mark.long
-def test_a_tie_on_few_photos_is_refused_and_a_statement_settles_it(tmp_path: Path, models: Path, photos: Path) -> None:
-    done = add(tmp_path, models, written(tmp_path, bgr()), "--photos", photos)
-    assert (done.returncode, "model_input_ambiguous" in done.stderr) == (4, True), done.stderr
-    assert "10 people in the photos given" in done.stderr
-    done = add(tmp_path, models, tmp_path / "given.onnx", "--photos", photos, "--colour", "bgr", "--json")
+def test_photos_of_people_choose_or_check_what_is_stated(tmp_path: Path, models: Path, photos: Path) -> None:
+    done = add(tmp_path, models, written(tmp_path, floats()), "--photos", photos, "--preset", "insightface", "--json")
     assert done.returncode == 0, done.stderr
-    assert done.rows[0]["input"] == "bgr 0-255"
+    assert len(done.rows[0]["separation"]) == 7, "what is stated, and the presets that differ and fit its size"
     described = json.loads((models / "mine" / "manifest.json").read_text())
-    assert "people in the photos given" in described["provenance"]["text"]
+    assert "10 people" in described["provenance"]["text"]
 
 
 def test_random_weights_are_refused_on_photos_too(tmp_path: Path, models: Path, photos: Path) -> None:
@@ -179,7 +179,10 @@ def test_no_request_fails_while_a_model_is_added_and_measured(tmp_path: Path, mo
         )  # fmt: skip
 
     async def adding(stop: asyncio.Event) -> None:
-        added = [("models", "add", SMALL / "model.onnx", "--name", name, "--licence", "MIT") for name in names]
+        added = [
+            ("models", "add", SMALL / "model.onnx", "--name", name, "--licence", "MIT", "--colour", "rgb")
+            for name in names
+        ]
         measured = ("models", "measure", names[0], "--photos", crops, "--aligned", "--default")
         try:
             for words in (*added, measured, ("galleries", "calibrate", "staff")):

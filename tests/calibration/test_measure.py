@@ -10,13 +10,13 @@ import httpx
 import pytest
 from PIL import Image
 
-from app.adding.add import drawn_crops
 from app.calibration.people import people_for
 from app.inference.package import load_package, write_manifest
 from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness
 from tests.support.service import AGAIN, COLLINS, running
+from training.data.drawn.dataset import ProceduralFaces
 
 NAME = "mobilefacenet-64"
 
@@ -34,8 +34,9 @@ def models(tmp_path: Path) -> Path:
 @pytest.fixture
 def people(tmp_path: Path) -> Path:
     """Aligned crops of 48 drawn people, a folder each; one file is no crop."""
-    crops = drawn_crops()
-    for row, (pixels, person) in enumerate(zip(crops.pixels, crops.people.tolist(), strict=True)):
+    drawn = ProceduralFaces(48, 3)
+    for row in range(len(drawn)):
+        pixels, person = drawn[row]
         folder = tmp_path / "people" / f"p{person:02d}"
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{row}.png")

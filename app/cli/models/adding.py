@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,15 +16,19 @@ from app.config import load_settings
 from app.errors import Unusable
 
 if TYPE_CHECKING:
-    from app.adding.add import Added, Crops, Stated
+    from app.adding.add import Added
     from app.adding.catalogue import KnownModel
     from app.adding.new_package import NewPackage
+    from app.adding.presets import Stated
+    from app.adding.separation import Crops
     from app.config import Settings
     from app.inference.manifest import Licence
     from app.inference.package import Package
 
 PHOTOS_OF_FACES = 20
 """The packaged photos in their sizes, as many as a detector is tried on."""
+TIME_LIMIT_S = 900.0
+"""Of checking a file. SFace's takes a minute on two busy cores."""
 
 
 def pull(
@@ -77,13 +82,14 @@ def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial
 
 
 def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bool) -> None:
-    from app.adding.add import Stated  # noqa: PLC0415 - slow to import
+    from app.adding.presets import PRESETS  # noqa: PLC0415 - slow to import
 
     new = _new(path, known.name, known.licence, settings)
     if known.liveness is not None:
-        liveness.add(new, liveness.described(known, known.liveness), settings, as_json=as_json)
+        contract = known.liveness
+        liveness.add(new, contract.cut, contract.classes, PRESETS[known.preset], TIME_LIMIT_S, as_json=as_json)
     else:
-        _add(new, Stated(known.colour, known.normalisation), as_json=as_json)
+        _add(new, PRESETS[known.preset], TIME_LIMIT_S, as_json=as_json)
 
 
 def _new(file: Path, name: str, licence: Licence, settings: Settings) -> NewPackage:
@@ -103,17 +109,21 @@ def add(
         str | None, typer.Option(help="Licence of the weights, an SPDX identifier where there is one.")
     ] = None,
     non_commercial: Annotated[bool, typer.Option("--non-commercial", help="It forbids commercial use.")] = False,
-    colour: Annotated[Literal["rgb", "bgr"] | None, typer.Option(help="Colour order, if you know it.")] = None,
-    normalisation: Annotated[
-        Literal["0-255", "127.5", "128", "0-1", "imagenet"] | None,
-        typer.Option(help="Normalisation, if you know it: (x - 127.5) / 127.5 is 127.5."),
+    preset: Annotated[
+        Literal["insightface", "adaface", "sface", "facenet", "imagenet", "unit", "opencv"] | None,
+        typer.Option(help="Whose input the file takes: colour order, mean, std and size together."),
+    ] = None,
+    colour: Annotated[Literal["rgb", "bgr"] | None, typer.Option(help="Colour order of its input.")] = None,
+    mean: Annotated[
+        str | None, typer.Option(help="Subtracted from pixels 0-255: a number, or three with commas, in channel order.")
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="Divided by after that, likewise.")] = None,
+    size: Annotated[
+        int | None, typer.Option(min=16, max=512, help="Side of its input in pixels, if the file leaves it open.")
     ] = None,
     photos: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder with a folder of photos for each person (default: the packaged drawn faces). Liveness: photos "
-            "of live people."
-        ),
+        typer.Option(help="Folder with a folder of photos for each person, on which all presets are tried."),
     ] = None,
     cut: Annotated[
         Literal["square", "box"] | None,
@@ -128,39 +138,75 @@ def add(
     classes: Annotated[
         str | None, typer.Option(help="Liveness: names of the outputs in order, one of them live: live,spoof.")
     ] = None,
+    time_limit: Annotated[
+        float, typer.Option(min=1, help="Seconds in which the file has to be checked.")
+    ] = TIME_LIMIT_S,
     as_json: options.AsJson = False,
 ) -> None:
     """Add an ONNX file as a model package.
 
-    Colour order and normalisation are measured: those with which the file tells people apart best. A running server
-    finds the package at once. It decides nothing before its operating points are measured.
+    State how its input is made (--preset, or --colour, --mean, --std), or give --photos: the preset with which the file
+    tells their people apart best is used. A running server finds the package at once. It decides nothing before its
+    operating points are measured.
     """
-    from app.adding.add import Stated  # noqa: PLC0415 - slow to import
+    from app.adding.presets import PRESETS, Stated  # noqa: PLC0415 - slow to import
     from app.inference.manifest import Licence  # noqa: PLC0415 - slow to import
 
     options.check_name(name, "--name")
+    given = Stated(colour, _channels(mean, "--mean"), _channels(std, "--std"), size)
+    stated = given.over(PRESETS[preset]) if preset else given
     settings = load_settings()
-    terms = Licence(name=licence or _ask_for_licence(), non_commercial=non_commercial)
-    new = _new(file, name, terms, settings)
+    new = _new(file, name, Licence(name=licence or _ask_for_licence(), non_commercial=non_commercial), settings)
     if task == "detect":
-        _add_detector(new, settings, as_json=as_json)
+        _add_detector(new, settings, time_limit, as_json=as_json)
     elif task == "liveness":
-        described = liveness.stated_of(cut, scale, classes, colour, normalisation)
-        liveness.add(new, described, settings, photos=photos, as_json=as_json)
+        shown, names = liveness.stated_of(cut, scale, classes)
+        liveness.add(new, shown, names, stated, time_limit, as_json=as_json)
     else:
         crops = None if photos is None else crops_of_people(photos, settings)
-        _add(new, Stated(colour, normalisation), crops=crops, as_json=as_json)
+        nothing = photos is not None and stated == Stated()
+        _add(new, None if nothing else stated, time_limit, crops=crops, as_json=as_json)
 
 
-def _add(new: NewPackage, stated: Stated, *, crops: Crops | None = None, as_json: bool) -> None:
+def _channels(text: str | None, option: str) -> tuple[float, float, float] | None:
+    """Return three numbers, of one or three in the text. Raises BadParameter."""
+    try:
+        numbers = [float(one) for one in text.split(",")] if text else []
+    except ValueError:
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)) or len(numbers) not in {0, 1, 3}:
+        raise typer.BadParameter(f"{text!r} is not one number, or three with commas", param_hint=option)
+    if not numbers:
+        return None
+    first, second, third = numbers * (3 // len(numbers))
+    return first, second, third
+
+
+def _add(
+    new: NewPackage, stated: Stated | None, time_limit: float, *, crops: Crops | None = None, as_json: bool
+) -> None:
     """Add an embedder's file, and say what it rests on."""
     from app.adding.add import add as add_file  # noqa: PLC0415 - slow to import
+    from app.adding.child import within  # noqa: PLC0415 - slow to import
 
-    _say_added(add_file(new, crops=crops, stated=stated), as_json=as_json)
+    _say_added(within(time_limit, add_file, new, stated, crops=crops), as_json=as_json)
 
 
-def _add_detector(new: NewPackage, settings: Settings, *, as_json: bool) -> None:
+def _add_detector(new: NewPackage, settings: Settings, time_limit: float, *, as_json: bool) -> None:
     """Add a YuNet's file, and say in how many of the packaged photos it finds somebody."""
+    from app.adding.child import within  # noqa: PLC0415 - slow to import
+
+    made, found, photos = within(time_limit, _detector, new, settings)
+    if as_json:
+        output.say_json({"model": made.id, "folder": str(made.folder), "found": found, "photos": photos})
+        return
+    output.say(f"{made.id}: {made.folder}, prepared; its numbers equal the file's own.")
+    output.say(f"It finds faces in {found} of {photos} packaged photos.")
+    output.say(f"LIKENESS_DETECTOR={new.name} makes it the detector.")
+
+
+def _detector(new: NewPackage, settings: Settings) -> tuple[Package, int, int]:
+    """Return the detector's package, and in how many of how many packaged photos it finds a face."""
     from app.adding.detector import add_detector  # noqa: PLC0415 - slow to import
     from app.cli.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
 
@@ -171,13 +217,7 @@ def _add_detector(new: NewPackage, settings: Settings, *, as_json: bool) -> None
         seen[:] = [bool(pipeline.detect(photo).faces) for photo in load(SAMPLES, PHOTOS_OF_FACES)]
         return sum(seen), len(seen)
 
-    made = add_detector(new, finds)
-    if as_json:
-        output.say_json({"model": made.id, "folder": str(made.folder), "found": sum(seen), "photos": len(seen)})
-        return
-    output.say(f"{made.id}: {made.folder}, prepared; its numbers equal the file's own.")
-    output.say(f"It finds faces in {sum(seen)} of {len(seen)} packaged photos.")
-    output.say(f"LIKENESS_DETECTOR={new.name} makes it the detector.")
+    return add_detector(new, finds), sum(seen), len(seen)
 
 
 def _ask_for_licence() -> str:
@@ -188,35 +228,23 @@ def _ask_for_licence() -> str:
 
 
 def _say_added(added: Added, *, as_json: bool) -> None:
-    comparison = added.comparison
+    package, facts, form = added.package, added.facts, added.form
+    described = form.model_dump(mode="json", exclude_none=True)
     if as_json:
-        output.say_json(
-            {
-                "model": added.package.id,
-                "folder": str(added.package.folder),
-                "input": added.chosen.candidate.name,
-                "dimension": added.facts.dimension,
-                "pairs": {"mated": comparison.mated, "nonmated": comparison.nonmated},
-                "separation": {row.candidate.name: round(row.separation, 3) for row in comparison.rows},
-            }
-        )
+        figures = {one.name: round(one.separation, 2) for one in added.tried}
+        answer = {"model": package.id, "folder": str(package.folder), "input": described}
+        output.say_json({**answer, "dimension": facts.dimension, "separation": figures})
         return
-    facts = added.facts
-    output.say(
-        f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.dimension} numbers"
-        f"{' of length 1' if facts.unit_output else ''}."
-    )
-    output.say(f"{comparison.basis.capitalize()}:")
-    rows = [
-        [
-            row.candidate.name,
-            f"{row.separation:.2f}",
-            f"{row.mated:.2f}",
-            f"{row.nonmated:.2f}",
-            "chosen" if row is added.chosen else f"{row.behind_low:.2f} to {row.behind_high:.2f} behind the best",
-        ]
-        for row in comparison.rows
-    ]
-    output.say_table(["input", "separation d'", "mated", "non-mated", "95 % interval"], rows)
-    output.say(f"{added.package.id}: {added.package.folder}, prepared; its templates equal the file's own.")
-    output.say(f"It has no operating points yet: likeness models measure {added.package.manifest.name} --photos DIR")
+    length = " of length 1" if facts.unit_output else ""
+    output.say(f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.dimension} numbers{length}.")
+    if added.tried:
+        people = len(added.tried[0].separations)
+        output.say(f"Tried on photos of {people} people; {added.tried[0].name} is used:")
+        output.say_table(["input", "separation"], [[one.name, f"{one.separation:.2f}"] for one in added.tried])
+    output.say(f"It is given {form.colour}, mean {_numbers(form.mean)}, std {_numbers(form.std)}.")
+    output.say(f"{package.id}: {package.folder}, prepared; its templates equal the file's own.")
+    output.say(f"It has no operating points yet: likeness models measure {package.manifest.name} --photos DIR")
+
+
+def _numbers(channels: tuple[float, float, float]) -> str:
+    return ",".join(f"{one:g}" for one in (channels if len(set(channels)) > 1 else channels[:1]))

@@ -10,6 +10,8 @@ models = typer.Typer(no_args_is_help=True, epilog="Example: likeness models list
 models.command("list", epilog="Example: likeness models list --json")(listing.list_models)
 models.command(epilog="Example: likeness models show sface")(listing.show)
 models.command(epilog="Example: likeness models pull arcface --accept-non-commercial")(adding.pull)
-models.command(epilog="Example: likeness models add glintr100.onnx --name auraface --licence Apache-2.0")(adding.add)
+models.command(epilog="Example: likeness models add w600k_r50.onnx --name mine --preset insightface --licence MIT")(
+    adding.add
+)
 models.command(epilog="Example: likeness models measure auraface --photos people/")(measuring.measure)
 models.command(epilog="Example: likeness models quantize sface --photos photos/")(measuring.quantize)

@@ -11,7 +11,7 @@ from app.cli import output
 from app.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from app.adding.add import Crops
+    from app.adding.separation import Crops
     from app.config import Settings
     from app.face.liveness import Cut
     from app.inference.package import Package
@@ -49,7 +49,7 @@ def crops_of_people(folder: Path, settings: Settings) -> Crops:
     """Return aligned crops of the people in a folder: the face that each photo is about."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
-    from app.adding.add import Crops  # noqa: PLC0415 - slow to import
+    from app.adding.separation import Crops  # noqa: PLC0415 - slow to import
 
     pipeline = open_pipeline(settings)
     people: list[list[Pixels]] = []
@@ -63,4 +63,4 @@ def crops_of_people(folder: Path, settings: Settings) -> Crops:
         message = f"{folder} has {len(people)} people with two usable photos; at least {LEAST_PEOPLE} are needed."
         raise InvalidInput(message, code="too_few_people", found=len(people), needed=LEAST_PEOPLE)
     who = np.repeat(np.arange(len(people)), [len(crops) for crops in people])
-    return Crops(np.stack([crop for crops in people for crop in crops]), who, "people in the photos given")
+    return Crops(np.stack([crop for crops in people for crop in crops]), who)
