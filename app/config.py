@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.errors import InvalidSetting
+from app.machine import cores
 
 PREFIX = "LIKENESS_"
 PROJECT = Path(__file__).resolve().parent.parent
@@ -64,7 +65,7 @@ def _default_threads() -> int:
 
     Most threads wait for a core, for their batch or for the database, and more of them fill the batches.
     """
-    return max(16, 4 * (os.cpu_count() or 1))
+    return max(16, 4 * cores())
 
 
 class Settings(BaseSettings):

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import platform
 import sys
 import time
 from functools import cache
 from pathlib import Path
+
+from app.cgroup import read_limits
 
 SWITCH_S = 0.0005
 ARENAS_PER_CORE = 2
@@ -23,8 +26,21 @@ _M_ARENA_MAX = -8
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use: those it is bound to, or a container's quota if less.
+
+    A quota of 1.5 cores counts as 2: with one thread too few a part of it would never be used.
+    """
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(bound, _cpu_quota())))
+
+
+@cache
+def _cpu_quota(root: Path = Path("/")) -> float:
+    """Return the processor time a second, in cores, that control groups leave to this process; infinite without one."""
+    second = [text.split() for (text,) in read_limits("cpu", "cpu.max", root=root)]
+    first = read_limits("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us", root=root)
+    quotas = [int(quota) / int(period) for quota, period in (*second, *first) if quota not in ("max", "-1")]
+    return min(quotas, default=math.inf)
 
 
 def processor() -> str:

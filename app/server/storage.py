@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.jobs.files import JobFiles
 from app.jobs.store import JobStore
+from app.machine import cores
 from app.recognition.corrections import Corrections
 from app.reembedding.steps import Reembeddings
 from app.search.follower import LocalBackend
@@ -111,7 +111,7 @@ def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries
     sealer = rings.faces if rings.seals else None
     snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds else None
     gpu = find_gpu() if settings.device != "cpu" else None
-    return Galleries(store, LocalBackend(store.change_reader, snapshots, os.cpu_count() or 1, gpu))
+    return Galleries(store, LocalBackend(store.change_reader, snapshots, cores(), gpu))
 
 
 def _open_milvus(settings: Settings) -> Milvus:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from app.inference.embedder import Embedder
 from app.inference.session import open_embedder
+from app.machine import cores
 from training.commands import options
 from training.data import open_dataset, read_drop_list, without_people
 from training.data.preparation.aligning import FAILED, Stages, align_folder, detector_file, read_failed
@@ -49,7 +49,7 @@ def align(
     source: Annotated[Path, typer.Argument(help="Folder of photos, by default one folder a person below it.")],
     target: Annotated[Path, typer.Argument(help="Folder for the crops; keeps the folders of the photos.")],
     *,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = cores(),
     min_quality: Annotated[float, typer.Option(min=0, max=100, help="Crops below this quality count as failed.")] = 0,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
     models: options.Models = MODELS,

@@ -7,7 +7,6 @@ in a file (``--templates``), so that the next command need not make them again.
 from __future__ import annotations
 
 import json
-import os
 import platform
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,6 +21,7 @@ from app.calibration import operating_points as points
 from app.inference import golden
 from app.inference.package import load_package, write_manifest
 from app.inference.session import open_embedder
+from app.machine import cores
 from app.stages import pixels_of
 from training.commands import options
 from training.commands.groups import groups
@@ -357,7 +357,7 @@ def speed(
             timed = [compare_speed(sessions, size, rounds=rounds, progress=advance) for size in sizes]
         rows = [row for each in timed for row in each]
         show_speed(rows)
-        machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": threads}
+        machine = {"processor": platform.processor() or platform.machine(), "cores": cores(), "threads": threads}
         write(out, {"kind": "speed", "machine": machine, "rounds": rounds, "device": device, "speed": rows})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.inference.package import Package, load_package, write_manifest
+from app.machine import cores
 from app.stages import pixels_of
 from training.commands import options
 from training.evaluation.bootstrap import ROUNDS
@@ -53,7 +53,7 @@ def evaluate_liveness(
             liveness.open_judge(packages, models, cache, device) as judge,
             counted("judging", len(recordings)) as advance,
         ):
-            scored = liveness.score_all(recordings, judge, threads=threads or os.cpu_count() or 1, progress=advance)
+            scored = liveness.score_all(recordings, judge, threads=threads or cores(), progress=advance)
         found = liveness.measure(scored, rounds=rounds, seed=seed)
         new = liveness.calibration(found, packages, name=name, measured_on=measured_on)
         _write_result(out, packages, scored, found)
@@ -125,7 +125,7 @@ def liveness_robustness(
         with (
             liveness.open_judge(packages, models, cache, device) as judge,
             counted("judging", len(names)) as advance,
-            ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool,
+            ThreadPoolExecutor(threads or cores()) as pool,
         ):
 
             def one(photo: str) -> robustness.FaceScores | None:

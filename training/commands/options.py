@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
@@ -20,6 +19,7 @@ from app.errors import OperatingPointUnavailable
 from app.inference.package import load_package
 from app.inference.session import Device
 from app.inference.thresholds import Thresholds
+from app.machine import cores
 from app.stages import Stages, open_stages
 from training.evaluation.pairs import PackPhotos, PairList, read_pairs
 from training.evaluation.photos import Embed, Templates, make_templates, open_photos
@@ -75,7 +75,7 @@ class TemplateOptions:
 
     @property
     def workers(self) -> int:
-        return self.threads or os.cpu_count() or 1
+        return self.threads or cores()
 
     def open_stages(self) -> AbstractContextManager[Stages]:
         """Open the package and the detector beside it."""

@@ -7,7 +7,6 @@ run bit-equal.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from app.machine import cores
 from app.types import Pixels
 from training.data.crops import Crops
 from training.data.sampler import BatchSampler
@@ -129,8 +129,7 @@ def worker_count(wanted: int, device: torch.device, ranks_here: int) -> int:
     """
     if wanted:
         return wanted
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 0 if device.type == "cpu" else max(0, min(MOST_WORKERS, cores // ranks_here - 1))
+    return 0 if device.type == "cpu" else max(0, min(MOST_WORKERS, cores() // ranks_here - 1))
 
 
 def _as_is(batch: Batch) -> Batch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from app.errors import LikenessError, OperatingPointUnavailable, Unusable
 from app.inference.embedder import Embedder
 from app.inference.package import Package
 from app.inference.thresholds import Thresholds
+from app.machine import cores
 from app.types import Pixels, Vectors
 from training.data.dataset import FaceSet
 
@@ -49,7 +49,7 @@ def embed_set(
     """Embed every image. ``progress`` takes how many more are done, ``each`` gets each readable crop in turn."""
     vectors = np.zeros((len(faces), embedder.dimension), np.float32)
     broken: dict[int, LikenessError] = {}
-    with ThreadPoolExecutor(os.cpu_count()) as readers:
+    with ThreadPoolExecutor(cores()) as readers:
         for start in range(0, len(faces), BLOCK):
             indices = range(start, min(start + BLOCK, len(faces)))
             found = dict(zip(indices, readers.map(lambda index: _read(faces, index), indices), strict=True))

@@ -1,0 +1,55 @@
+"""How many cores this process may use."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from app import machine
+
+SECOND = "0::/kubepods/pod7\n"
+FIRST = "4:memory:/docker/7\n3:cpu,cpuacct:/docker/7\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "quota"),
+    [
+        (SECOND, {"kubepods/pod7/cpu.max": "150000 100000\n"}, 1.5),
+        (SECOND, {"kubepods/pod7/cpu.max": "max 100000\n"}, math.inf),
+        (SECOND, {"kubepods/pod7/cpu.max": "400000 100000\n", "kubepods/cpu.max": "100000 50000\n"}, 2.0),
+        ("0::/\n", {"cpu.max": "50000 100000\n"}, 0.5),  # a container that sees no group but its own
+        (SECOND, {"unified/cpu.max": "70000 10000\n"}, 7.0),
+        (
+            FIRST,
+            {"cpu,cpuacct/docker/7/cpu.cfs_quota_us": "200000\n", "cpu,cpuacct/docker/7/cpu.cfs_period_us": "50000\n"},
+            4.0,
+        ),
+        (FIRST, {"cpu/cpu.cfs_quota_us": "30000\n", "cpu/cpu.cfs_period_us": "10000\n"}, 3.0),
+        (FIRST, {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
+        (SECOND, {}, math.inf),
+        (None, {"cpu.max": "100000 100000\n"}, math.inf),
+    ],
+)
+def test_quotas_of_this_group_and_of_those_above_are_read(
+    tmp_path: Path, groups: str | None, files: dict[str, str], quota: float
+) -> None:
+    if groups is not None:
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/cgroup").write_text(groups, encoding="ascii")
+    for name, text in files.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="ascii")
+    assert machine._cpu_quota(tmp_path) == quota
+
+
+@pytest.mark.parametrize(("quota", "wanted"), [(0.2, 1), (1.0, 1), (1.5, 2), (3.0, 3), (64.0, 4), (math.inf, 4)])
+def test_a_quota_counts_as_that_many_cores_rounded_up(
+    monkeypatch: pytest.MonkeyPatch, quota: float, wanted: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(4)))
+    monkeypatch.setattr(machine, "_cpu_quota", lambda: quota)
+    assert machine.cores() == wanted
