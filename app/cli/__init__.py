@@ -60,7 +60,6 @@ ENTRIES = {
     "keys": Entry("access:keys", "Create, list, rotate and revoke API keys.", _SERVER),
     "audit": Entry("access:audit", "Export the audit log: who did what, and when.", _SERVER),
     "vault": Entry("database:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
-    "clock": Entry("database:commands", "Say whether the clock is trusted, or confirm it.", _SERVER),
 }
 
 

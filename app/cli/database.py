@@ -154,28 +154,6 @@ def _say(summary: Summary, done: str, *, as_json: bool) -> None:
     output.say(f"{done}: {counted}")
 
 
-@commands.command(epilog="Example: likeness clock --confirm")
-def clock(
-    confirm: Annotated[bool, typer.Option("--confirm", help="The clock is right: go on deleting.")] = False,
-) -> None:
-    """Say whether the clock is trusted. Exit code 1: it is too far ahead, so nothing is expired or deleted by its age.
-
-    Servers may keep running; they go on within a minute after a confirmation.
-    """
-    from app.db.clock import MAX_AHEAD, ClockGuard  # noqa: PLC0415 - slow to import
-    from app.db.secrets import SecretStore  # noqa: PLC0415 - slow to import
-
-    with _opened() as found:
-        guard = ClockGuard(found.store.database, SecretStore(found.store.database, found.rings.secrets))
-        if confirm:
-            guard.confirm()
-        trusted = guard.trusted()
-    if not trusted:
-        output.say(f"The clock is more than {MAX_AHEAD.days} days ahead of the newest stored time. Is it right?")
-        raise typer.Exit(output.Exit.NO)
-    output.say("The clock is trusted.")
-
-
 @dataclass(frozen=True, slots=True)
 class _Opened:
     settings: Settings

@@ -1,54 +1,123 @@
-"""A clock that leaps ahead destroys nothing, until somebody confirms it."""
+"""A clock that leaps or creeps ahead destroys nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from app.db.clock import MAX_AHEAD, ClockGuard
+from app.db.clock import CLOCK, ClockGuard
 from app.db.encryption import Sealer
 from app.db.secrets import SecretStore
 from app.gallery.store import Store
 from app.jobs.store import JobStore
 from app.machine import uptime
 from app.timestamps import utc_now
-from tests.support.commands import run
 from tests.support.service import running
 
 KEY = bytes(range(32))
 YEARS = timedelta(days=3 * 365)
 
 
+DAY = timedelta(days=1)
+
+
+@dataclass
+class Machine:
+    """A machine's clock, and what it counts since its start."""
+
+    ahead: timedelta = timedelta()
+    on: timedelta = timedelta()
+    boot: str = "first"
+
+    def guard(self, store: Store) -> ClockGuard:
+        secrets = SecretStore(store.database, Sealer([KEY]))
+        return ClockGuard(store.database, secrets, lambda: utc_now(self.on + self.ahead))
+
+    def run(self, store: Store, days: int) -> bool:
+        """Whether the clock is trusted after so many days, each looked at."""
+        for _ in range(days):
+            self.on += DAY
+            trusted = self.guard(store).trusted()
+        return trusted
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setattr("app.db.clock.uptime", lambda: (made.boot, made.on.total_seconds()))
+    return made
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    with closing(Store(database_url)) as made:
+        yield made
+
+
 def guard(store: Store, ahead: timedelta) -> ClockGuard:
-    return ClockGuard(store.database, SecretStore(store.database, Sealer([KEY])), lambda: utc_now(ahead))
+    return Machine(ahead).guard(store)
 
 
-def test_a_leap_is_not_trusted_until_it_is_confirmed(database_url: str) -> None:
-    store = Store(database_url)
+def test_a_leap_stops_what_deletes_until_the_clock_is_right_again(store: Store, machine: Machine) -> None:
     done: list[int] = []
-    assert guard(store, timedelta()).trusted(), "a new database has no time to compare with"
-    assert guard(store, MAX_AHEAD - timedelta(hours=2)).trusted()
-    leapt = guard(store, YEARS)
+    assert machine.guard(store).trusted(), "a new database has no time to compare with"
+    machine.ahead = YEARS
+    leapt = machine.guard(store)
     leapt.guarded(lambda: done.append(1))()
-    assert not leapt.trusted()
+    assert leapt.ahead
     assert not leapt.trusted(), "looking at it is no confirmation"
+    assert not machine.run(store, 6)
     assert not done
-    assert guard(store, timedelta()).trusted(), "the right clock goes on"
-    leapt.confirm()
-    leapt.guarded(lambda: done.append(1))()
-    assert done == [1]
-    store.close()
+    machine.ahead = timedelta()
+    machine.guard(store).guarded(lambda: done.append(1))()
+    assert done == [1], "the right clock goes on"
 
 
-def test_a_database_of_an_earlier_version_is_compared_by_its_rows(database_url: str) -> None:
-    store = Store(database_url)
+def test_a_clock_that_creeps_is_not_trusted(store: Store, machine: Machine) -> None:
+    assert machine.guard(store).trusted()
+    found = []
+    for _ in range(30):
+        machine.ahead += timedelta(hours=9)
+        found.append(machine.run(store, 1))
+    assert found == [True] * 2 + [False] * 28, "a day is allowed, in however many steps"
+
+
+def test_a_leap_is_trusted_after_a_week_of_going_on_steadily(store: Store, machine: Machine) -> None:
+    assert machine.guard(store).trusted()
+    machine.boot, machine.ahead = "second", timedelta(days=90)  # off for so long
+    assert not machine.guard(store).trusted()
+    assert not machine.run(store, 6)
+    assert machine.run(store, 1)
+    machine.ahead += YEARS
+    assert not machine.run(store, 6)
+    machine.ahead += timedelta(days=30)
+    assert not machine.run(store, 6), "another leap begins anew"
+
+
+def test_a_machine_may_be_off_for_a_week(store: Store, machine: Machine) -> None:
+    assert machine.run(store, 300)
+    machine.boot, machine.ahead = "second", timedelta(days=6)
+    assert machine.guard(store).trusted()
+    machine.ahead += timedelta(days=6)
+    assert not machine.guard(store).trusted(), "once for each time that it is started"
+
+
+def test_a_database_of_an_earlier_version_is_compared_by_its_rows(store: Store) -> None:
     store.create_gallery("staff", "sface@1", 128)
     assert not guard(store, YEARS).trusted()
     assert guard(store, timedelta()).trusted()
-    store.close()
+
+
+def test_the_time_that_earlier_versions_stored_is_read(store: Store) -> None:
+    SecretStore(store.database, Sealer([KEY])).put(CLOCK, utc_now().encode())
+    assert guard(store, timedelta(days=6)).trusted()
+    assert not guard(store, timedelta(days=14)).trusted()
 
 
 def test_a_leaping_clock_takes_no_leases_of_this_process(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,9 +169,3 @@ def test_a_clock_that_is_ahead_is_a_warning_of_a_server_that_answers(
         answer = client.get("/readyz")
         assert (answer.status_code, answer.json()) == (200, {"status": "ok", "warnings": ["clock_ahead"]})
         assert client.get("/livez").json() == {"status": "ok"}
-
-
-def test_the_command_says_and_confirms(tmp_path: Path) -> None:
-    Store(f"sqlite:///{tmp_path / 'likeness.db'}").close()
-    assert run(tmp_path, "clock").stdout == "The clock is trusted.\n"
-    assert run(tmp_path, "clock", "--confirm").returncode == 0
