@@ -136,12 +136,6 @@ class Settings(BaseSettings):
     min_face: int = Field(default=20, ge=10, le=1000, description="Smallest face to look for, in pixels.")
     max_image_bytes: int = Field(default=10 * MIB, ge=1024, description="Largest image file, in bytes.")
     max_image_pixels: int = Field(default=50_000_000, ge=1, description="Most pixels an image may have.")
-    max_work_pixels: int = Field(
-        default=50_000_000,
-        ge=1,
-        description="Pixels of all photos in work at once, each at 17 bytes; one photo is always let in. The default "
-        "takes 0.9 GB, for a server of 2 GB.",
-    )
     max_image_side: int = Field(default=16_384, ge=1, description="Longest side an image may have, in pixels.")
     max_images: int = Field(default=50, ge=1, le=1000, description="Most images in one enrollment.")
     max_request_bytes: int = Field(default=64 * MIB, ge=1024, description="Largest body of any request, in bytes.")
@@ -170,10 +164,12 @@ class Settings(BaseSettings):
     queue_limit: int = Field(
         default=64, ge=1, description="Requests held at once, waiting ones included; more are answered with 429."
     )
-    max_bodies_bytes: int = Field(
-        default=256 * MIB,
+    memory_bytes: int | None = Field(
+        default=None,
         ge=1024,
-        description="Bytes of request bodies held at once, over all requests; more are answered with 429.",
+        description="Memory that the server may take in all. What it needs at rest and a fifth of all are set aside; "
+        "bodies, photos and crops of all requests share the rest; what does not fit waits, or is answered with 429. "
+        "By default the container's (cgroup's) limit, or half of the machine's memory where there is none.",
     )
     request_timeout: Seconds = Field(
         default=60,
@@ -288,8 +284,6 @@ class Settings(BaseSettings):
             raise ValueError("LIKENESS_TLS_CERT and LIKENESS_TLS_KEY go together")
         if self.encryption_key is not None and self.encryption_key_file is not None:
             raise ValueError("give LIKENESS_ENCRYPTION_KEY_FILE or LIKENESS_ENCRYPTION_KEY, not both")
-        if self.max_bodies_bytes < self.max_request_bytes:
-            raise ValueError("LIKENESS_MAX_BODIES_BYTES must have room for one request of LIKENESS_MAX_REQUEST_BYTES")
         return self
 
     @classmethod

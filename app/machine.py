@@ -10,6 +10,7 @@ import gc
 import math
 import os
 import platform
+import resource
 import sys
 import time
 from functools import cache
@@ -55,6 +56,30 @@ def cpuinfo(field: str) -> str:
     except OSError:
         return ""
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
+
+
+def memory_limit(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes of memory that this process may use: its container's limit, or half of the machine's memory."""
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    limits = [_bytes_in(cgroups / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]  # version 2, and 1
+    return min((limit for limit in limits if limit is not None and limit < 2 * half), default=half)
+
+
+def _bytes_in(file: Path) -> int | None:
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None  # `max` is no limit
+
+
+def memory_in_use() -> int:
+    """Return the bytes of memory that this process holds; the most it ever held on systems other than Linux."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def uptime() -> tuple[str, float] | None:

@@ -44,7 +44,8 @@ from app.compat.compreface.protocol import CompreFace
 from app.compat.rekognition.protocol import ROUTERS as REKOGNITION_ROUTERS
 from app.compat.rekognition.protocol import Rekognition
 from app.compat.rekognition.signatures import KEPT_S
-from app.concurrency.fair_semaphore import FairSemaphore
+from app.concurrency.admission import Admission
+from app.concurrency.budget import Budget
 from app.concurrency.scheduler import Scheduler
 from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
@@ -63,7 +64,7 @@ from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package, find_packages, scan_packages
 from app.jobs.runner import Runner
 from app.liveness.gate import LivenessGates
-from app.machine import cores, release_memory
+from app.machine import cores, memory_in_use, memory_limit, release_memory
 from app.pipeline import Pipeline
 from app.recognition.challenge import ChallengeJudge
 from app.recognition.operations import Operations
@@ -95,6 +96,10 @@ PRUNE_CODES_S = 600.0
 """Between deletions of old audit entries."""
 WRITE_RETRY_S = 2.0
 """Between attempts to write to the database after a write has failed."""
+MIB = 1024**2
+MEMORY_RESERVE = 0.2
+"""Of all memory, for what no request is counted for: the models' arenas, answers, connections, fragments."""
+LEAST_BUDGET = 64 * MIB
 MEMORY_S = 60.0
 """Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
 _log = logging.getLogger(logs.LOGGER)
@@ -157,10 +162,10 @@ async def _lifespan(settings: Settings, models: Future[Models] | None, app: Fast
 
 @dataclass(frozen=True, slots=True)
 class _Inference:
-    """The loaded models, the semaphore of the threads that find faces, and which thresholds decide."""
+    """The loaded models, the memory and cores that requests share, and which thresholds decide."""
 
     models: Models
-    cores: FairSemaphore
+    budget: Budget
     embedders: Embedders
     calibrator: Calibrator
     liveness: LivenessPackages
@@ -190,14 +195,14 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     settings = inference.models.settings
     signatures = SeenSignatures(storage.database, KEPT_S)
     operations, judge = _build_recognition(settings, storage, inference, counted)
-    workers = WorkerPool(
-        settings.threads, settings.queue_limit, settings.request_timeout, bytes_limit=settings.max_bodies_bytes
-    )
+    admission = Admission(inference.budget, settings.queue_limit)
+    workers = WorkerPool(settings.threads, settings.request_timeout, admission)
     stack.callback(workers.close)
     inference.models.detector.detect(_grey())  # no request waits for what the first call sets up
     _open_embedders(inference.embedders, storage.galleries, settings.max_embedders)
     loading.result()
     background = _build_background(settings, storage, inference, operations, stack)
+    inference.budget.size = _for_requests(settings.memory_bytes or memory_limit())
     return Service(
         operations=operations,
         embedders=inference.embedders,
@@ -206,10 +211,11 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         reembedder=background.reembedder,
         calibrator=inference.calibrator,
         reviewer=background.reviewer,
+        admission=admission,
         workers=workers,
         limits=BodyLimits(
             image_bytes=settings.max_image_bytes,
-            request_bytes=settings.max_request_bytes,
+            request_bytes=min(settings.max_request_bytes, int(inference.budget.most_kept)),
             images=settings.max_images,
             seconds=settings.request_timeout,
             json_bytes=settings.max_metadata_bytes * 6 + JSON_OVERHEAD,
@@ -239,24 +245,37 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     )
 
 
+def _for_requests(memory: int) -> int:
+    """Return the bytes for what requests become. Raises Unusable (``memory_too_small``)."""
+    rest = memory_in_use()
+    size = int(memory * (1 - MEMORY_RESERVE)) - rest
+    if size < LEAST_BUDGET:
+        message = (
+            f"{memory // MIB} MiB of memory are too little: the server takes {rest // MIB} at rest. Give it "
+            f"{int((rest + LEAST_BUDGET) / (1 - MEMORY_RESERVE)) // MIB + 1}, or set {PREFIX}MEMORY_BYTES."
+        )
+        raise Unusable(message, code="memory_too_small")
+    return size
+
+
 def _build_inference(models: Models, storage: Storage, stack: ExitStack) -> _Inference:
     """Take over the open models; other embedders are opened when they are used."""
     stack.callback(models.detector.close)
-    semaphore = FairSemaphore(cores(), models.settings.max_work_pixels)
-    embedders = _embedders(models, semaphore)
+    budget = Budget(cores())
+    embedders = _embedders(models, budget)
     stack.callback(embedders.close)
     liveness = LivenessPackages(embedders.packages, models.liveness, models.settings.liveness)
     stack.callback(liveness.close)
     recorded = partial(storage.audit.recorded, "calibrate_gallery")
     calibrator = Calibrator(storage.galleries, embedders, storage.jobs, recorded=recorded)
-    return _Inference(models, semaphore, embedders, calibrator, liveness)
+    return _Inference(models, budget, embedders, calibrator, liveness)
 
 
 def _build_recognition(
     settings: Settings, storage: Storage, inference: _Inference, counted: metrics.Metrics
 ) -> tuple[Operations, ChallengeJudge]:
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
-    pipeline = Pipeline(inference.models.detector, limits, cores=inference.cores)
+    pipeline = Pipeline(inference.models.detector, limits, budget=inference.budget)
     operations = Operations(
         pipeline,
         inference.embedders,
@@ -353,7 +372,7 @@ def _rate(name: str, text: str) -> Rate | None:
         raise InvalidSetting(f"{PREFIX}{name.upper()}: {error.message}") from None
 
 
-def _embedders(models: Models, semaphore: FairSemaphore) -> Embedders:
+def _embedders(models: Models, budget: Budget) -> Embedders:
     """Make the owner of the embedders; none is open yet."""
     settings = models.settings
 
@@ -363,7 +382,7 @@ def _embedders(models: Models, semaphore: FairSemaphore) -> Embedders:
             max_batch=settings.max_batch,
             queue_limit=CROPS_WAITING,
             workers=settings.embed_workers,
-            spare=lambda busy: busy < semaphore.free,  # of other packages' embedders nothing is known here
+            spare=lambda busy: busy < budget.free,  # of other packages' embedders nothing is known here
         )
         embedder.embed([_grey()])  # so that no first caller waits for what that sets up
         return embedder

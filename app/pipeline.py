@@ -11,9 +11,9 @@ from traceback import clear_frames
 
 import numpy as np
 
-from app.concurrency.deadline import check_deadline
-from app.concurrency.fair_semaphore import FairSemaphore
-from app.errors import NoFace
+from app.concurrency.budget import Budget
+from app.concurrency.deadline import check_deadline, current_task
+from app.errors import ImageTooLarge, NoFace
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
 from app.face.detect import Detector
 from app.face.formats import Limits
@@ -32,6 +32,8 @@ when turned."""
 SURER_BY = 0.02
 """A turned photo's best score must be higher by this much. With both, 99.8 % of the 1,200 are turned right."""
 
+BYTES_A_PIXEL = 17
+"""What decoding takes at most."""
 ANY_NUMBER = 1024
 """Of photos in work at once, where the caller counts them."""
 
@@ -59,16 +61,16 @@ class Pipeline:
     """Decode, detect, align, assess quality and embed. Safe to share between threads."""
 
     def __init__(
-        self, detector: Detector, limits: Limits, *, refine: bool = True, cores: FairSemaphore | None = None
+        self, detector: Detector, limits: Limits, *, refine: bool = True, budget: Budget | None = None
     ) -> None:
         """``refine`` measures each face's landmarks a second time before alignment (docs/explanation/accuracy.md).
 
-        ``cores`` limits the photos, and their pixels, that are in work at once, from decoding to the crops.
+        ``budget`` limits the photos that are in work at once and the memory that they take, from decoding to the crops.
         """
         self._detector = detector
         self._limits = limits
         self._refine = refine
-        self._cores = cores or FairSemaphore(ANY_NUMBER)
+        self._budget = budget or Budget(ANY_NUMBER)
 
     def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
         """Return every face of a photo with its aligned crop and quality, highest detector score first.
@@ -83,25 +85,42 @@ class Pipeline:
         with timed(stages, "decode"):
             encoded = open_image(image, self._limits)
             factor = self._reduction(encoded)
-        with self._room(encoded.pixels(factor)):
+        with self._room(encoded, factor):
             seen = self._seen(encoded, factor, cuts, stages)
         if isinstance(seen, Photo):
-            return seen
+            return self._kept(seen)
         # The crop of a small face needs all the pixels there are.
-        with self._room(encoded.pixels()):
-            return self._seen_whole(image, *seen, cuts, stages)
+        with self._room(encoded):
+            photo = self._seen_whole(image, *seen, cuts, stages)
+        return self._kept(photo)
 
     @contextmanager
-    def _room(self, pixels: int) -> Iterator[None]:
-        """Run the block when there is room for so many pixels. What it calls must have freed them when it returns, and
-        has when it raises: the next photo is let in before an error arrives where it is caught.
+    def _room(self, encoded: EncodedImage, factor: int = 1) -> Iterator[None]:
+        """Run the block when there is memory and a core for the photo. What it calls must have freed the pixels when it
+        returns, and has when it raises: the next photo is let in before an error arrives where it is caught.
+
+        Raises ImageTooLarge if the server never has so much memory.
         """
-        with self._cores.hold(pixels):
+        pixels = encoded.pixels(factor)
+        size, most = pixels * BYTES_A_PIXEL, self._budget.most_work
+        if size > most:
+            message = f"Decoding the image takes {size} bytes; this server has {most:.0f} for one image."
+            raise ImageTooLarge(message, width=encoded.width, height=encoded.height)
+        with self._budget.hold(size, pixels=pixels):
             try:
                 yield
             except BaseException as error:
                 clear_frames(error.__traceback__)
                 raise
+
+    def _kept(self, photo: Photo) -> Photo:
+        """Count the photo's crops for its request until its work ends. Raises Overloaded if there are too many."""
+        task = current_task()
+        size = sum(face.crop.nbytes + sum(cut.nbytes for cut in face.cuts) for face in photo.faces)
+        if task.caller:
+            self._budget.keep(task.caller, size)
+            task.kept += size
+        return photo
 
     def _seen(
         self, encoded: EncodedImage, factor: int, cuts: Sequence[Cut], stages: dict[str, float]

@@ -26,9 +26,10 @@ from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
 from app.api.endpoints import ENDPOINTS
 from app.api.operation import MatchedOperation
-from app.concurrency.worker_pool import UNPROVEN, Shares
+from app.concurrency.admission import UNPROVEN, Shares
+from app.concurrency.overload import Why
 from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
-from app.errors import InvalidInput, Overloaded, Unusable
+from app.errors import InvalidInput, Unusable
 from app.files import replacing, write_new
 from app.gallery.records import gallery_not_found
 
@@ -123,7 +124,7 @@ class Guard:
         """
         grant = recalled if recalled is not None else await self.attempt(look_up, address, known=known)
         if grant.rate and (wait_s := self.requests.take(grant.key_id, grant.rate)):
-            raise Overloaded("This key sends too many requests.", code="rate_limited", retry_after=wait_s)
+            raise Why.KEY_RATE.error(wait_s)
         return grant
 
     def admit_vectors(self, grant: Grant, count: int) -> None:
@@ -139,7 +140,7 @@ class Guard:
             message = f"A request may hold {rate.burst} embeddings at most, not {count}."
             raise InvalidInput(message, code="invalid_request", limit=rate.burst)
         if wait_s := self.vectors.take(grant.key_id, rate, count):
-            raise Overloaded("This key sends too many embeddings.", code="rate_limited", retry_after=wait_s)
+            raise Why.VECTOR_RATE.error(wait_s)
 
     async def attempt(self, look_up: Callable[[], T], address: str, *, known: bool = False) -> T:
         """Return what `look_up` finds in the database; its InvalidInput counts as a failure of the address.
@@ -161,8 +162,7 @@ class Guard:
     def require_few_failures(self, address: str) -> None:
         """Raise Overloaded (``too_many_failures``) if the address has failed too often."""
         if wait_s := self.attempts.wait(address_group(address), self.failures):
-            message = "Too many wrong keys came from this address."
-            raise Overloaded(message, code="too_many_failures", retry_after=wait_s)
+            raise Why.FAILURES.error(wait_s)
 
     @contextmanager
     def counted(self, address: str) -> Iterator[None]:

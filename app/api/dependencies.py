@@ -24,6 +24,7 @@ from app.api.auth import Guard
 from app.api.operation import ImageFields
 from app.bulk.service import BulkService
 from app.calibration.job import Calibrator
+from app.concurrency.admission import Admission
 from app.concurrency.worker_pool import WorkerPool
 from app.db.clock import ClockGuard
 from app.db.signing import Signer
@@ -56,6 +57,7 @@ class Service:
     reembedder: Reembedder
     calibrator: Calibrator
     reviewer: Reviewer
+    admission: Admission
     workers: WorkerPool
     limits: body.BodyLimits
     guard: Guard
@@ -88,18 +90,27 @@ class Service:
             parts = body.parse_images(raw, wanted, self.limits, type(query).model_fields)
             return parts.images, body.merge(type(query), query, parts)
 
-        return parse() if body.is_quick(raw) else await self.workers.run(parse)
+        return await self.parse(raw, parse)
 
     async def read_json(self, request: Request, model: type[Model], limit: int | None = None) -> Model:
         """Read a JSON body as ``model``; ``limit``: its bytes, if it may be longer than the metadata of a subject."""
         raw = await self.read_body(request, limit or self.limits.json_bytes)
+        return await self.parse(raw, lambda: body.parse_json(raw, model))
+
+    async def parse(self, raw: body.Body, parser: Callable[[], T]) -> T:
+        """Run the parser of a body, in a worker thread unless it is quick, when there is memory for its copies."""
         if body.is_quick(raw):
-            return body.parse_json(raw, model)
-        return await self.workers.run(lambda: body.parse_json(raw, model))
+            return parser()
+
+        def run() -> T:
+            with self.admission.budget.hold(body.PARSED_COPIES * len(raw.data), threads=0):
+                return parser()
+
+        return await self.workers.run(run)
 
     async def read_body(self, request: Request, limit: int) -> body.Body:
         """Read a body of at most ``limit`` bytes."""
-        return await body.read_body(request, limit, self.limits.seconds, self.workers.take)
+        return await body.read_body(request, limit, self.limits.seconds, self.admission.take)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a worker thread."""

@@ -109,12 +109,14 @@ class _ServiceCollector(Collector):
         yield model
 
     def _load(self) -> Iterator[Metric]:
-        workers = self._service.workers
-        yield _gauge("likeness_requests_admitted", "Requests in progress, including waiting ones.", workers.admitted)
-        yield _gauge("likeness_requests_limit", "The most requests in progress.", workers.limit)
+        admission, workers = self._service.admission, self._service.workers
+        budget = admission.budget
+        yield _gauge("likeness_requests_admitted", "Requests in progress, including waiting ones.", admission.admitted)
+        yield _gauge("likeness_requests_limit", "The most requests in progress.", admission.limit)
         yield _gauge("likeness_requests_waiting", "Tasks that wait for a thread.", workers.waiting)
-        yield _gauge("likeness_bodies_bytes", "Bytes of request bodies held.", workers.held)
-        yield _gauge("likeness_bodies_limit_bytes", "The most bytes of request bodies held.", workers.bytes_limit)
+        yield _gauge("likeness_bodies_bytes", "Bytes of request bodies and crops held.", budget.kept)
+        yield _gauge("likeness_work_bytes", "Bytes of bodies, crops and photos in work.", budget.held)
+        yield _gauge("likeness_work_limit_bytes", "The most bytes of bodies, crops and photos in work.", budget.size)
 
     def _batches(self) -> Iterator[Metric]:
         embedders, galleries = self._service.embedders, self._service.galleries

@@ -30,6 +30,7 @@ from app.api.dependencies import Service, find_service
 from app.api.metrics import METHODS, OTHER, Metrics
 from app.api.operation import MatchedOperation
 from app.api.protocols import callers_of, protocol_of
+from app.concurrency.overload import Why
 from app.errors import InvalidInput, LikenessError, NotFound, Overloaded
 from app.logs import LOGGER
 
@@ -107,7 +108,7 @@ class RequestMiddleware:
         except MemoryError:
             log.exception("not enough memory", extra={"fields": {"request_id": scope["request_id"]}})
             if answer.status == CLIENT_GONE:
-                await _problem(scope, Overloaded("There is not enough memory now."))(scope, receive, answer)
+                await _problem(scope, Why.MEMORY.error())(scope, receive, answer)
         except Exception:
             log.exception("internal error", extra={"fields": {"request_id": scope["request_id"]}})
             if answer.status == CLIENT_GONE:
@@ -127,7 +128,7 @@ class RequestMiddleware:
             if asked is not None:
                 authorize(grant, asked)
             if matched is not None:
-                stack.enter_context(service.workers.admit(*callers_of(grant.key_id, scope)))
+                stack.enter_context(service.admission.admit(*callers_of(grant.key_id, scope)))
             scope["audit"] = await record.begin()
             await self._app(scope, receive, answer)
 

@@ -14,15 +14,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from app.errors import LikenessError, Overloaded
+from app.concurrency.overload import Why
+from app.errors import LikenessError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 MEMORY = 0.9
 """Weight of the past in the running mean of seconds per item: it covers about ten batches."""
-LEAST_RETRY_S = 0.05
-"""Smallest `retry_after` of an error, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +86,12 @@ class Batcher(Generic[T, R]):
         """
         with self._changed:
             if self._closed:
-                raise Overloaded("The service is shutting down.", code="shutting_down", retry_after=LEAST_RETRY_S)
+                raise Why.STOPPING.error()
             if len(self._queue) + len(items) > self._queue_limit:
                 self._drop_cancelled()
             if len(self._queue) + len(items) > self._queue_limit:
-                retry = max(LEAST_RETRY_S, len(self._queue) * self._seconds_per_item / len(self._workers))
-                raise Overloaded("Too many items are waiting.", retry_after=round(retry, 3))
+                retry = len(self._queue) * self._seconds_per_item / len(self._workers)
+                raise Why.FACES.error(max(Why.FACES.retry_after_s, round(retry, 3)))
             now = time.monotonic()
             taken: list[_Waiting[T, R]] = [_Waiting(item, now) for item in items]
             self._queue.extend(taken)

@@ -19,6 +19,8 @@ class Task:
     caller: str = ""
     until: float = math.inf
     given_up: bool = False
+    kept: int = 0
+    """Bytes of crops that its answer is made of, taken from the budget."""
 
     @property
     def seconds_left(self) -> float:

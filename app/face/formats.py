@@ -24,13 +24,13 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from app.concurrency.overload import Why
 from app.errors import (
     EmptyImage,
     ImageTooLarge,
     ImageTooSmall,
     InvalidImage,
     LikenessError,
-    Overloaded,
     UnsupportedImage,
 )
 from app.face.heif import read_container
@@ -43,7 +43,6 @@ COMPOSED_FACTOR = 3
 
 SMALL_PIXELS = 1_000_000
 """Less than this takes 17 MB at most, for which there is memory."""
-NO_MEMORY_RETRY_S = 5.0
 READER_ERRORS = (
     OSError,  # truncated, "broken data stream", unidentified
     SyntaxError,  # its word for a damaged header
@@ -108,7 +107,7 @@ def no_memory(name: str, size: tuple[int, int]) -> LikenessError:
     """Return the error of a reader without memory: for a small image it says that a size in the file is damaged."""
     if size[0] * size[1] < SMALL_PIXELS:
         return InvalidImage(f"The {name} image is damaged or cut short.", format=name)
-    return Overloaded("There is not enough memory for the image.", retry_after=NO_MEMORY_RETRY_S)
+    return Why.MEMORY.error()
 
 
 def size_before_opening(data: bytes) -> tuple[int, int] | None:

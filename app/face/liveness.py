@@ -18,7 +18,8 @@ import cv2
 import numpy as np
 
 from app.concurrency.batcher import Batcher
-from app.errors import LivenessUnavailable, Overloaded, Unusable
+from app.concurrency.overload import Why
+from app.errors import LivenessUnavailable, Unusable
 from app.inference.embedder import CPU_MAX_BATCH, CUDA_MAX_BATCH, CUDA_WAIT_S, bucket
 from app.inference.manifest import LivenessCalibration, LivenessCut, liveness_digest
 from app.inference.package import CurrentManifests, Package, select
@@ -229,7 +230,7 @@ class LivenessPackages:
         """
         with self._lock:
             if self._closed:
-                raise Overloaded("The service is shutting down.", code="shutting_down")
+                raise Why.STOPPING.error()
             if self._scorer is None:
                 if self._failure is not None and time.monotonic() - self._failed_at < RETRY_S:
                     raise self._failure.with_traceback(None)

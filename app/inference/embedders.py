@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
-from app.errors import InvalidInput, LikenessError, Overloaded, PackageUnavailable, Unusable
+from app.concurrency.overload import Why
+from app.errors import InvalidInput, LikenessError, PackageUnavailable, Unusable
 from app.inference.embedder import Embedder
 from app.inference.package import MANIFEST_NAME, CurrentManifests, Package, select
 from app.inference.thresholds import Thresholds
@@ -204,7 +205,7 @@ class Embedders:
     def _take(self, package_id: str) -> _Slot:
         with self._lock:
             if self._closed:
-                raise Overloaded("The service is shutting down.", code="shutting_down")
+                raise Why.STOPPING.error()
             slot = self._slots.setdefault(package_id, _Slot())
             self._slots.move_to_end(package_id)
             slot.users += 1

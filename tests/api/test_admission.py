@@ -12,8 +12,10 @@ import anyio
 import httpx
 import pytest
 
+from app.concurrency.admission import UNPROVEN, Admission, Shares
+from app.concurrency.budget import Budget
 from app.concurrency.deadline import check_deadline
-from app.concurrency.worker_pool import UNPROVEN, Shares, WorkerPool
+from app.concurrency.worker_pool import WorkerPool
 from app.errors import LikenessError, Overloaded
 from tests.support.connections import begun, unsigned
 from tests.support.live import LiveServer, serving
@@ -76,29 +78,31 @@ def test_bodies_that_do_not_arrive_count_as_failures_of_their_address(tmp_path: 
 
 @pytest.mark.anyio
 async def test_one_caller_leaves_slots_bytes_and_threads_for_others() -> None:
-    workers = WorkerPool(threads=2, queue_limit=10, seconds=30, bytes_limit=100)
+    budget = Budget(2, 1000)
+    admission = Admission(budget, queue_limit=10)
+    workers = WorkerPool(threads=2, seconds=30, admission=admission)
     release = threading.Event()
     waiting = anyio.Event()
 
     async def hold(caller: str) -> None:
-        with workers.admit(caller, f"@{caller}"):
-            workers.take(9)
+        with admission.admit(caller, f"@{caller}"):
+            admission.take(25)
             await workers.run(release.wait)
 
     async with anyio.create_task_group() as group:
         for _ in range(8):
             group.start_soon(hold, "greedy")
         with anyio.fail_after(10):
-            while workers.admitted < 8:
+            while admission.admitted < 8:
                 await anyio.sleep(0.01)
-        with pytest.raises(Overloaded), workers.admit("greedy", "@other"):
+        with pytest.raises(Overloaded), admission.admit("greedy", "@other"):
             pass
-        with workers.admit("other", "@other"):
-            workers.take(20)
+        with admission.admit("other", "@other"):
+            admission.take(60)
             assert await workers.run(lambda: "done") == "done", "all of one caller's threads are busy"
         waiting.set()
         release.set()
-    assert (workers.admitted, workers.receiving, workers.held, workers.waiting) == (0, 0, 0, 0)
+    assert (admission.admitted, admission.receiving, budget.held, workers.waiting) == (0, 0, 0, 0)
     workers.close()
 
 
@@ -114,20 +118,20 @@ def test_many_keys_of_one_address_leave_places_for_others() -> None:
 
 @pytest.mark.anyio
 async def test_unproven_requests_are_few_and_leave_room_for_other_addresses() -> None:
-    workers = WorkerPool(threads=1, queue_limit=4, seconds=1, bytes_limit=100)
+    admission = Admission(Budget(1), queue_limit=4)
     with ExitStack() as stack:
         for _ in range(UNPROVEN * 4 // 5 + 1):
-            stack.enter_context(workers.admit_unproven("@attacker"))
+            stack.enter_context(admission.admit_unproven("@attacker"))
         with pytest.raises(Overloaded):
-            stack.enter_context(workers.admit_unproven("@attacker"))
-        with workers.admit_unproven("@somebody"), workers.admit("key", "@attacker"):
+            stack.enter_context(admission.admit_unproven("@attacker"))
+        with admission.admit_unproven("@somebody"), admission.admit("key", "@attacker"):
             pass
-    workers.close()
 
 
 @pytest.mark.anyio
 async def test_work_that_was_given_up_ends_at_its_next_stage() -> None:
-    workers = WorkerPool(threads=1, queue_limit=2, seconds=0.05, bytes_limit=10)
+    admission = Admission(Budget(1), queue_limit=2)
+    workers = WorkerPool(threads=1, seconds=0.05, admission=admission)
     stages: list[int] = []
 
     def work() -> None:
@@ -136,10 +140,10 @@ async def test_work_that_was_given_up_ends_at_its_next_stage() -> None:
             stages.append(stage)
             time.sleep(0.02)
 
-    with workers.admit("key"), pytest.raises(LikenessError, match="too long"):
+    with admission.admit("key"), pytest.raises(LikenessError, match="too long"):
         await workers.run(work)
     with anyio.fail_after(10):
-        while workers.admitted:
+        while admission.admitted:
             await anyio.sleep(0.01)
     assert len(stages) < 100
     workers.close()

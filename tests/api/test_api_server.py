@@ -34,6 +34,8 @@ from app.api.body import read_body
 from app.api.dependencies import Service
 from app.api.middleware import CSP, HEADERS
 from app.cli.output import Exit
+from app.concurrency.admission import Admission
+from app.concurrency.budget import Budget
 from app.concurrency.worker_pool import WorkerPool
 from app.config import Settings
 from app.db.key_file import ADMIN_KEY_FILE
@@ -308,24 +310,26 @@ def test_a_full_house_answers_429_and_takes_requests_again(narrow: tuple[httpx.C
 
 @pytest.mark.anyio
 async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -> None:
-    workers = WorkerPool(threads=1, queue_limit=2, seconds=0.05, bytes_limit=10)
+    budget = Budget(1, 1000)
+    admission = Admission(budget, queue_limit=2)
+    workers = WorkerPool(threads=1, seconds=0.05, admission=admission)
     release = threading.Event()
-    with workers.admit():
-        workers.take(10)
+    with admission.admit("key"):
+        admission.take(240)
         with pytest.raises(Overloaded):
-            workers.take(1)
+            admission.take(1)
         with pytest.raises(LikenessError) as caught:
             await workers.run(release.wait)
         assert caught.value.code == "request_timeout"
-    assert (workers.admitted, workers.held) == (1, 10), "the thread is still busy, with the request's body"
+    assert (admission.admitted, budget.held) == (1, 240), "the thread is still busy, with the request's body"
     with pytest.raises(LikenessError):  # waits behind the slow one, and is dropped unbegun
         await workers.run(lambda: pytest.fail("dropped work was done"))
-    assert workers.admitted == 1
+    assert admission.admitted == 1
     release.set()
     with anyio.fail_after(10):
-        while workers.admitted:
+        while admission.admitted:
             await anyio.sleep(0.01)
-    assert (workers.held, workers.waiting) == (0, 0)
+    assert (budget.held, workers.waiting) == (0, 0)
     workers.close()
 
 
@@ -365,7 +369,7 @@ async def test_a_client_that_leaves_makes_room(tmp_path: Path) -> None:
             "headers": [(b"x-api-key", key), (b"content-type", b"image/png")],
         }
         await app(scope, receive, send)
-        assert app.state.service.workers.admitted == 0
+        assert app.state.service.admission.admitted == 0
         app.state.service.status = "draining"
         waiting.append({"type": "http.request"})
         await app(scope | {"method": "GET", "path": "/readyz", "raw_path": b"/readyz"}, receive, send)

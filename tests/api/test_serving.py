@@ -11,11 +11,13 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 import uvicorn
@@ -23,7 +25,10 @@ from fastapi import FastAPI, Request
 
 from app.api.middleware import HEADERS
 from app.config import Settings, load_settings
+from app.db.key_file import ADMIN_KEY_FILE
 from app.errors import Unusable
+from app.machine import memory_limit
+from app.main import create_app
 from app.serve import serve
 from app.server.http import Waits, server_config
 from tests.support.certificates import make_certificate
@@ -38,9 +43,13 @@ SETTINGS: dict[str, object] = {
     "KEEP_ALIVE": 1,
     "DRAIN_SECONDS": 1,
     "MAX_REQUEST_BYTES": 200_000,
-    "MAX_BODIES_BYTES": 200_000,
     "CORS_ORIGINS": f"{ORIGIN}, http://localhost:3000",
 }
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -215,24 +224,54 @@ def test_several_requests_follow_each_other_on_one_connection(strict: LiveServer
 # ---------------------------------------------------------------- how many bytes at once
 
 
-def test_bodies_of_all_requests_together_are_bounded(strict: LiveServer) -> None:
-    with strict.client(limits=httpx.Limits(max_keepalive_connections=0)) as client:  # none that it may just close
-        with opened(strict) as connection:
-            connection.sendall(head(strict, 190_000) + b"x" * 150_000)
-            until(lambda: bodies_held(strict) == 150_000)
-            refused = client.post("/v1/detect", content=b"x" * 60_000, headers={"content-type": "image/jpeg"})
+@pytest.mark.anyio
+async def test_bodies_of_all_requests_together_are_bounded(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path))
+    enough = anyio.Event()
+
+    async def slow_body() -> AsyncIterator[bytes]:
+        yield b"x" * 150_000
+        await enough.wait()
+
+    async with app.router.lifespan_context(app), anyio.create_task_group() as group:
+        budget = app.state.service.admission.budget
+        budget.size = 1_000_000
+        headers = {"x-api-key": (tmp_path / ADMIN_KEY_FILE).read_text().strip(), "content-type": "image/jpeg"}
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
+            group.start_soon(partial(client.post, "/v1/detect", content=slow_body()))
+            with anyio.fail_after(10):
+                while budget.kept < 150_000:
+                    await anyio.sleep(0.01)
+            refused = await client.post("/v1/detect", content=b"x" * 100_000)
             error_of(refused, 429, "overloaded")
             assert int(refused.headers["retry-after"]) >= 1
-            assert bodies_held(strict) == 150_000, "what was refused is forgotten"
-        until(lambda: bodies_held(strict) == 0)
-        assert client.post("/v1/detect", files={"image": COLLINS}).status_code == 200
-    assert bodies_held(strict) == 0
+            assert budget.kept == 150_000, "what was refused is forgotten"
+            enough.set()
+            with anyio.fail_after(10):
+                while budget.kept:
+                    await anyio.sleep(0.01)
+            assert (await client.post("/v1/detect", content=COLLINS)).status_code == 413, "it needs more than there is"
 
 
-def test_there_must_be_room_for_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIKENESS_MAX_BODIES_BYTES", "2048")
-    with pytest.raises(Unusable, match=r"^LIKENESS_MAX_BODIES_BYTES must have room"):
-        load_settings()
+@pytest.mark.anyio
+async def test_a_server_without_memory_for_requests_does_not_start(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path, memory_bytes=150 * 1024**2))
+    with pytest.raises(Unusable, match=r"150 MiB of memory are too little"):
+        async with app.router.lifespan_context(app):
+            pass
+
+
+def test_the_memory_of_the_container_is_found(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path) > 2**28, "half of the machine's"
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert memory_limit(tmp_path) == memory_limit(Path("/nowhere"))
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("2147483648\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_limit(tmp_path) == 2**31
+    (tmp_path / "memory.max").write_text("1073741824\n")
+    assert memory_limit(tmp_path) == 2**30
 
 
 # ---------------------------------------------------------------- other sites' pages

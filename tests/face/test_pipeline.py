@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from app.concurrency.budget import Budget
 from app.concurrency.deadline import Task, working
-from app.concurrency.fair_semaphore import FairSemaphore
 from app.errors import InvalidImage, LikenessError, NoFace
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
 from app.face.detect import Detector
@@ -285,17 +285,17 @@ def test_the_next_photo_is_let_in_when_the_pixels_are_gone(yunet: Path, too_late
             task.given_up = too_late
             return super().detect(pixels, min_face=min_face)
 
-    class Room(FairSemaphore):
+    class Room(Budget):
         @contextmanager
-        def hold(self, pixels: int = 0) -> Iterator[None]:
+        def hold(self, size: int = 0, *, pixels: int = 0, threads: int = 1) -> Iterator[None]:
             try:
-                with super().hold(pixels):
+                with super().hold(size, pixels=pixels, threads=threads):
                     yield
             finally:
                 alive.extend(one() is not None for one in kept)
 
     photo = encoded(astronaut if not too_late else np.full_like(astronaut, 128))
-    pipeline = Pipeline(Watched(yunet), Limits(), cores=Room(1))
+    pipeline = Pipeline(Watched(yunet), Limits(), budget=Room(1))
     with working(task), pytest.raises(LikenessError) if too_late else nullcontext() as caught:
         pipeline.detect(photo)
     assert not caught or caught.value.code == "request_timeout"

@@ -114,7 +114,7 @@ async def import_faces(
     home, file = await service.run(lambda: service.bulk.receive(gallery, terms))
     try:
         upload = body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)
-        with service.workers.receive():
+        with service.admission.receive():
             async with aclosing(upload) as pieces:
                 async for piece in pieces:
                     await asyncio.to_thread(file.write, piece)

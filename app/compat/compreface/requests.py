@@ -113,7 +113,7 @@ async def read_images(
             merged = body.validate(type(query), parts.fields | given, "form", strict=False)
         return {name: found[0] for name, found in parts.images.items()}, merged
 
-    return await service.run(parse)
+    return await service.parse(raw, parse)
 
 
 def _parts(raw: body.Body, wanted: ImageFields, service: Service, params: type[BaseModel]) -> body.Parts:

@@ -38,6 +38,8 @@ HASHED_HERE = 64 * 1024
 UNPROVEN_S = 10.0
 """Within which a body must arrive while no signature of this key and address was valid yet: 6 Mbit/s for the largest
 photo."""
+JSON_COPIES = 3
+"""Of a body while it is read: its text, the strings in it, and the largest of them in ASCII."""
 CLAIM = "rekognition_claim"
 _TRY_AGAIN = FAULTS | {THROUGHPUT}
 
@@ -69,15 +71,15 @@ class Rekognition(WireProtocol):
         limit = limits.body_bytes(target.images) if target and target.images else MAX_JSON
         proven = self._signatures.is_proven(claim, address)
         if proven:
-            admitted = service.workers.admit(*callers_of(proven, scope))
+            admitted = service.admission.admit(*callers_of(proven, scope))
         else:
             if not self._signatures.is_known(claim):  # do not read the body of an unknown key
                 await service.guard.attempt(lambda: self._signatures.require_key(service.keys, claim), address)
             service.guard.require_few_failures(address)
-            admitted = service.workers.admit_unproven(callers_of("", scope)[1])
+            admitted = service.admission.admit_unproven(callers_of("", scope)[1])
         with admitted, nullcontext() if proven else service.guard.counted(address):
             seconds = limits.seconds if proven else min(limits.seconds, UNPROVEN_S)
-            body = (await read_body(Request(scope, receive), limit, seconds, service.workers.take)).data
+            body = (await read_body(Request(scope, receive), limit, seconds, service.admission.take)).data
         body_hash = await _hash(body)
         grant = await self._grant_of(scope, service, claim, request, body_hash)
         self._signatures.prove(claim, address, grant.key_id)
@@ -116,11 +118,13 @@ async def call(request: Request, service: ServiceDep) -> Response:
     claim: Claim = request.scope[CLAIM]
     call_ = Call(service, grant_of(request), entry_of(request), claim.region)
     body = await request.body()
-    service.workers.take(len(body))
+    service.admission.take(len(body))
 
     def work() -> dict[str, Any]:
         use_once(service.signatures, claim, request.headers, changes=target.operation.changes)
-        return target.work(call_, requests.read(target.model, load_json(body) if body else {}))
+        with service.admission.budget.hold(JSON_COPIES * len(body), threads=0):
+            values = requests.read(target.model, load_json(body) if body else {})
+        return target.work(call_, values)
 
     try:
         answer = await service.run(work)

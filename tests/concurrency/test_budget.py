@@ -1,4 +1,4 @@
-"""FairSemaphore: never more than there are, first come, first served, none lost."""
+"""Budget: never more cores and bytes than there are, first come, first served, none lost."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import ExitStack
 
 import pytest
 
+from app.concurrency.budget import COSTLY_PIXELS, KEPT_SHARE, LARGE_PIXELS, Budget
 from app.concurrency.deadline import Task, working
-from app.concurrency.fair_semaphore import COSTLY_PIXELS, LARGE_PIXELS, FairSemaphore
 from app.errors import LikenessError, Overloaded
 
 SOON_S = 20
 
 
 def test_there_are_never_more_at_once_and_none_is_lost() -> None:
-    turns, lock = FairSemaphore(3), threading.Lock()
+    turns, lock = Budget(3), threading.Lock()
     now, most = 0, 0
 
     def work(number: int) -> None:
@@ -43,7 +43,7 @@ def test_there_are_never_more_at_once_and_none_is_lost() -> None:
 
 
 def test_the_one_who_waited_longest_is_next() -> None:
-    turns = FairSemaphore(1)
+    turns = Budget(1)
     order: list[int] = []
     with ThreadPoolExecutor(5) as pool:
         with turns.hold():
@@ -56,13 +56,13 @@ def test_the_one_who_waited_longest_is_next() -> None:
     assert order == [0, 1, 2, 3, 4]
 
 
-def _noted(turns: FairSemaphore, order: list[int], number: int) -> None:
+def _noted(turns: Budget, order: list[int], number: int) -> None:
     with turns.hold():
         order.append(number)
 
 
 def test_it_says_how_many_are_free() -> None:
-    turns = FairSemaphore(2)
+    turns = Budget(2)
     assert turns.free == 2
     with turns.hold():
         assert turns.free == 1
@@ -71,51 +71,83 @@ def test_it_says_how_many_are_free() -> None:
     assert turns.free == 2
 
 
-def test_photos_in_work_have_at_most_so_many_pixels() -> None:
-    cores, lock = FairSemaphore(8, 100), threading.Lock()
+def test_all_that_requests_hold_has_at_most_so_many_bytes() -> None:
+    budget, lock = Budget(8, 1000), threading.Lock()
     now, most = 0, 0
 
-    def work(number: int) -> None:
+    def count(size: int) -> None:
         nonlocal now, most
-        pixels = 10 + number % 60
-        with cores.hold(pixels):
-            with lock:
-                now += pixels
-                most = max(most, now)
+        with lock:
+            now += size
+            most = max(most, now)
+
+    def work(number: int) -> None:
+        body, photo, caller = number % 50, 300 + number % 400, f"key-{number % 3}"
+        try:
+            budget.keep(caller, body)
+        except Overloaded:
+            return
+        count(body)
+        with budget.hold(photo):
+            count(photo)
             time.sleep(0.001)
-            with lock:
-                now -= pixels
+            count(-photo)
+        count(-body)
+        budget.give_back(caller, body)
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(work, range(300)))
-    assert 50 < most <= 100
-    with cores.hold(1000):  # larger than all there is: alone
-        pass
-    assert cores.free == 8
+    assert 600 < most <= 1000
+    assert (budget.held, budget.kept, budget.free, now) == (0, 0, 8, 0)
+
+
+def test_kept_bytes_leave_room_for_the_largest_work_and_for_other_callers() -> None:
+    budget = Budget(2, 1000)
+    for _ in range(24):
+        budget.keep("greedy", 10)
+    with pytest.raises(Overloaded, match="bytes"):
+        budget.keep("greedy", 10)
+    budget.keep("other", 60)
+    with pytest.raises(Overloaded):
+        budget.keep("third", 1)
+    assert budget.kept == 1000 * KEPT_SHARE
+    with budget.hold(int(budget.most_work)):
+        assert budget.held == 1000
+
+
+def test_work_waits_until_its_bytes_are_free() -> None:
+    budget = Budget(4, 1000)
+    with ThreadPoolExecutor(1) as pool:
+        with budget.hold(600):
+            asked = pool.submit(lambda: _entered(budget, 0, Task("key", time.monotonic() + 30), 400))
+            while not budget._waiting:
+                time.sleep(0.001)
+            _entered(budget, 0, Task("other"), 100)
+        asked.result(SOON_S)
 
 
 def test_large_photos_leave_cores_to_small_ones() -> None:
-    cores, release = FairSemaphore(2), threading.Event()
+    cores, release = Budget(2), threading.Event()
 
     def large() -> None:
-        with cores.hold(LARGE_PIXELS):
+        with cores.hold(pixels=LARGE_PIXELS):
             release.wait()
 
     with ThreadPoolExecutor(8) as pool:
         for _ in range(8):
             pool.submit(large)
-        with cores.hold(LARGE_PIXELS - 1):
+        with cores.hold(pixels=LARGE_PIXELS - 1):
             release.set()
 
 
 def test_costly_photos_of_one_caller_leave_a_core_to_others() -> None:
-    cores, costly = FairSemaphore(2), Task("greedy", time.monotonic() + 600)
+    cores, costly = Budget(2), Task("greedy", time.monotonic() + 600)
     with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
         stack.enter_context(working(costly))
-        with cores.hold(COSTLY_PIXELS), cores.hold(COSTLY_PIXELS):
+        with cores.hold(pixels=COSTLY_PIXELS), cores.hold(pixels=COSTLY_PIXELS):
             pass  # alone, it has all cores
         pool.submit(_entered, cores, 1, Task("other")).result()
-        stack.enter_context(cores.hold(COSTLY_PIXELS))
+        stack.enter_context(cores.hold(pixels=COSTLY_PIXELS))
         second = pool.submit(_entered, cores, COSTLY_PIXELS, costly)
         while not cores._waiting:
             assert not second.done()
@@ -127,7 +159,7 @@ def test_costly_photos_of_one_caller_leave_a_core_to_others() -> None:
 
 
 def test_callers_take_turns() -> None:
-    cores, order = FairSemaphore(1), list[str]()
+    cores, order = Budget(1), list[str]()
 
     def work(caller: str) -> None:
         with working(Task(caller)), cores.hold():
@@ -147,19 +179,19 @@ def test_callers_take_turns() -> None:
 
 
 def test_a_large_photo_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.concurrency.fair_semaphore.LARGE_WAIT_S", 0.05)
-    cores = FairSemaphore(2)
-    with cores.hold(LARGE_PIXELS), ThreadPoolExecutor(1) as pool:
+    monkeypatch.setattr("app.concurrency.budget.LARGE_WAIT_S", 0.05)
+    cores = Budget(2)
+    with cores.hold(pixels=LARGE_PIXELS), ThreadPoolExecutor(1) as pool:
         asked = pool.submit(_entered, cores, LARGE_PIXELS, Task("key", time.monotonic() + 30))
         assert isinstance(asked.exception(), Overloaded)
         late = pool.submit(_entered, cores, LARGE_PIXELS, Task("key", time.monotonic() + 0.01)).exception()
         assert isinstance(late, LikenessError)
         assert late.code == "request_timeout"
     assert (cores.free, len(cores._waiting)) == (2, 0)
-    with cores.hold(LARGE_PIXELS):
+    with cores.hold(pixels=LARGE_PIXELS):
         pass
 
 
-def _entered(cores: FairSemaphore, pixels: int, task: Task) -> None:
-    with working(task), cores.hold(pixels):
+def _entered(budget: Budget, pixels: int, task: Task, size: int = 0) -> None:
+    with working(task), budget.hold(size, pixels=pixels):
         pass

@@ -1,4 +1,4 @@
-"""A semaphore over cores and pixels: fair between callers, and in the order of arrival for each."""
+"""The memory and the cores that all requests share: taken before they are used, and given back after."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from app.concurrency.deadline import Task, current_task, timed_out
-from app.errors import Overloaded
+from app.concurrency.overload import Why
 
 LARGE_PIXELS = 8_000_000
 """From this size on, decoding and searching a photo takes a core for a second and more."""
@@ -21,32 +21,39 @@ RECENT_S = 5.0
 """How long after its last photo a caller still counts as another one."""
 LARGE_WAIT_S = 10.0
 """How long a large photo waits for cores and memory before its request is answered with 429."""
-RETRY_AFTER_S = 5.0
+KEPT_SHARE = 0.3
+"""Of the bytes, for what lasts as long as its request, bodies and crops: photos in work leave it to them, as a body is
+not let wait. The rest is for work, which waits for nothing while it holds bytes: it ends and lets the next one in."""
+CALLER_SHARE = 0.8
+"""Of the kept bytes, for one caller."""
 
 
 @dataclass(slots=True)
 class _Waiter:
     caller: str
+    size: int
     pixels: int
+    threads: int
     lock: threading.Lock = field(default_factory=threading.Lock)
     entered: bool = False
 
 
-class FairSemaphore:
-    """Lets `count` threads run at the same time, on photos of at most `max_pixels` together.
+class Budget:
+    """Lets ``threads`` threads work on photos at the same time, and all requests hold ``size`` bytes together.
 
-    The next is a waiting photo that fits, of the caller with the fewest running; among those, the one that has waited
-    longest. At most half of the threads, but one, work on large photos, and a caller's costly ones leave a thread to
-    other callers. Python's own semaphore lets newcomers pass, so that a request could wait for later ones.
+    Kept bytes (`keep`) are granted at once or never. Work (`hold`) waits: the next is one that fits, of the caller with
+    the fewest running; among those, the one that has waited longest. At most half of the threads, but one, work on
+    large photos, and a caller's costly ones leave a thread to other callers. Python's own semaphore lets newcomers
+    pass, so that a request could wait for later ones. Safe to share between threads.
     """
 
-    def __init__(self, count: int, max_pixels: float = math.inf) -> None:
+    def __init__(self, threads: int, size: float = math.inf) -> None:
+        self.size = size
         self._lock = threading.Lock()
-        self._count = count
-        self._free = count
-        self._pixels_left = max_pixels
-        self._max_pixels = max_pixels
-        self._large_left = max(1, count // 2)
+        self._count = self._free = threads
+        self._working = 0
+        self._kept: Counter[str] = Counter()
+        self._large_left = max(1, threads // 2)
         self._running: Counter[str] = Counter()
         self._waiting: deque[_Waiter] = deque()
         self._recent: dict[str, float] = {}
@@ -54,18 +61,53 @@ class FairSemaphore:
 
     @property
     def free(self) -> int:
-        """Return how many more threads could enter now."""
+        """Return how many more threads could work on photos now."""
         return self._free
 
-    @contextmanager
-    def hold(self, pixels: int = 0) -> Iterator[None]:
-        """Run the block when a core and memory for so many pixels are free; one photo always fits.
+    @property
+    def held(self) -> int:
+        """Return the bytes that are taken, for work and of what is kept."""
+        return self._working + self._kept.total()
 
-        Raises LikenessError (``request_timeout``) if the request's time ends first, and Overloaded if a large photo of
-        a request waits for LARGE_WAIT_S.
+    @property
+    def kept(self) -> int:
+        """Return the bytes of bodies and crops."""
+        return self._kept.total()
+
+    @property
+    def most_work(self) -> float:
+        """Return the bytes that one piece of work may ask for."""
+        return self.size * (1 - KEPT_SHARE)
+
+    @property
+    def most_kept(self) -> float:
+        """Return the bytes that one caller may keep."""
+        return self.size * KEPT_SHARE * CALLER_SHARE
+
+    def keep(self, caller: str, size: int) -> None:
+        """Take bytes until `give_back`. Raises Overloaded if there are not so many left, of all or for this caller."""
+        with self._lock:
+            total = self._kept.total() + size
+            if total > self.size * KEPT_SHARE or self._kept[caller] + size > self.most_kept:
+                raise Why.BYTES.error()
+            self._kept[caller] += size
+
+    def give_back(self, caller: str, size: int) -> None:
+        """Give back what `keep` took."""
+        with self._lock:
+            self._kept[caller] -= size
+            if not self._kept[caller]:
+                del self._kept[caller]
+
+    @contextmanager
+    def hold(self, size: int = 0, *, pixels: int = 0, threads: int = 1) -> Iterator[None]:
+        """Run the block when ``size`` bytes, at most `most_work`, and a core for a photo of ``pixels`` are free.
+
+        With ``threads=0`` it needs no core. Raises LikenessError (``request_timeout``) if the request's time ends
+        first, and Overloaded if a large photo of a request waits for LARGE_WAIT_S.
         """
         task = current_task()
-        mine = _Waiter(task.caller, int(min(pixels, self._max_pixels)))
+        mine = _Waiter(task.caller, size, pixels, threads)
         self._enter(mine, task)
         try:
             yield
@@ -95,16 +137,19 @@ class FairSemaphore:
             self._waiting.remove(mine)
         if task.seconds_left <= 0:
             raise timed_out()
-        raise Overloaded("Too many large photos at once.", retry_after=RETRY_AFTER_S)
+        raise Why.PHOTOS.error()
 
     def _leave(self, mine: _Waiter) -> None:
         self._recent[mine.caller] = time.monotonic()
-        self._free += 1
-        self._pixels_left += mine.pixels
+        self._free += mine.threads
+        self._working -= mine.size
         self._large_left += mine.pixels >= LARGE_PIXELS
-        self._running[mine.caller] -= 1
+        self._running[mine.caller] -= mine.threads
         if not self._running[mine.caller]:
             del self._running[mine.caller]
+        self._let_in()
+
+    def _let_in(self) -> None:
         while fitting := [one for one in self._waiting if self._fits(one)]:
             chosen = min(fitting, key=lambda one: self._running[one.caller])
             self._waiting.remove(chosen)
@@ -113,8 +158,8 @@ class FairSemaphore:
 
     def _fits(self, one: _Waiter) -> bool:
         return (
-            self._free > 0
-            and one.pixels <= self._pixels_left
+            self._free >= one.threads
+            and self._working + one.size <= self.most_work
             and (one.pixels < LARGE_PIXELS or self._large_left > 0)
             and (one.pixels < COSTLY_PIXELS or self._leaves_a_core(one.caller))
         )
@@ -129,7 +174,7 @@ class FairSemaphore:
 
     def _take(self, one: _Waiter) -> None:
         one.entered = True
-        self._free -= 1
-        self._pixels_left -= one.pixels
+        self._free -= one.threads
+        self._working += one.size
         self._large_left -= one.pixels >= LARGE_PIXELS
-        self._running[one.caller] += 1
+        self._running[one.caller] += one.threads

@@ -1,0 +1,28 @@
+"""Every reason to come again is a row of one table."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from app.api.problems import BY_CODE, answer_problem
+from app.concurrency.overload import Why
+from tests.conftest import PROJECT
+
+
+@pytest.mark.parametrize("why", Why, ids=lambda why: why.name)
+def test_each_reason_has_a_code_and_says_when_to_come_again(why: Why) -> None:
+    answer = answer_problem(why.error(2.2), "id")
+    assert answer.status == BY_CODE[why.code].status == (503 if why is Why.STOPPING else 429)
+    assert answer.headers["retry-after"] == "3"
+    assert answer.body.error.message == why.message
+
+
+def test_nothing_else_says_so() -> None:
+    elsewhere = [
+        str(file)
+        for file in (PROJECT / "app").rglob("*.py")
+        if re.search(r"(?<!class )\bOverloaded\(", file.read_text())
+    ]
+    assert elsewhere == [str(PROJECT / "app" / "concurrency" / "overload.py")]
