@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 MOST = 22_000
-GENERATED = re.compile(r"<!-- (?!not run|output|background|stop)\w+ -->\n.*?<!-- end -->", re.DOTALL)
-"""Tables that `python -m training experiments --document` writes."""
 
 
 def words() -> dict[str, int]:
     """Return the words of each page that git tracks, and of the README."""
     command = ["git", "ls-files", "README.md", "docs/*.md"]
     names = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.split()
-    return {name: _count(GENERATED.sub("", (PROJECT / name).read_text(encoding="utf-8"))) for name in names}
+    return {name: _count((PROJECT / name).read_text(encoding="utf-8")) for name in names}
 
 
 def _count(text: str) -> int:

@@ -16,7 +16,7 @@ from training.losses import ClassLoss, LossError, Triplets
 C, D = 5, 4
 LABELS = torch.tensor([0, 1, 2, 0, 1, 3])
 MULTI_CENTRE = {"subcenter_arcface": {"centers": 2}, "softtriple": {"centers": 3}, "hardtriple": {"centers": 2}}
-WITH_MODE = [n for n in losses.class_level() if "mode" in losses.hyperparameters(losses.CLASS_LEVEL[n])]
+WITH_MODE = [n for n in list(losses.CLASS_LEVEL) if "mode" in losses.hyperparameters(losses.CLASS_LEVEL[n])]
 WITH_GRAD = [
     n for n in losses.names() if "grad" in losses.hyperparameters({**losses.CLASS_LEVEL, **losses.PAIR_LEVEL}[n])
 ]
@@ -138,7 +138,7 @@ def test_one_sample_or_one_class_is_a_batch_too(name: str) -> None:
         assert x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", losses.pair_level())
+@pytest.mark.parametrize("name", list(losses.PAIR_LEVEL))
 def test_no_triplets_cost_nothing(name: str) -> None:
     none = torch.zeros(0, dtype=torch.long)
     x = torch.randn(6, D, requires_grad=True)
@@ -258,7 +258,7 @@ def test_the_registry_lists_every_loss_once() -> None:
         *("contrastive", "triplet", "margin", "circle_pair", "lifted", "unified"),
     }
     assert len(losses.names()) == len(set(losses.names()))
-    assert losses.names() == losses.class_level() + losses.pair_level()
+    assert losses.names() == [*losses.CLASS_LEVEL, *losses.PAIR_LEVEL]
     assert losses.is_class_level("arcface")
     assert not losses.is_class_level("triplet")
 
@@ -279,7 +279,7 @@ def test_a_wrong_name_names_the_nearest_right_one(name: str, hyper: dict[str, ob
         losses.build(name, num_classes=C, dim=D, **hyper)
 
 
-@pytest.mark.parametrize("name", losses.class_level())
+@pytest.mark.parametrize("name", list(losses.CLASS_LEVEL))
 def test_class_losses_have_a_row_per_class_and_scores_without_labels(name: str) -> None:
     loss = built(name)
     assert isinstance(loss, ClassLoss)
@@ -310,7 +310,7 @@ def test_a_loss_is_what_its_saved_state_says(name: str) -> None:
     assert first.eval()(x, LABELS).equal(second.eval()(x, LABELS))
 
 
-@pytest.mark.parametrize("name", losses.class_level())
+@pytest.mark.parametrize("name", list(losses.CLASS_LEVEL))
 def test_a_loss_can_be_learned(name: str) -> None:
     """A few steps on its own weights and embeddings bring every sample to its class."""
     loss = built(name)

@@ -67,7 +67,7 @@ def one_step(name: str, rank: int, ranks: int) -> dict[str, Any]:
 
 
 def every_class_loss(rank: int, ranks: int) -> dict[str, Any]:
-    return {name: one_step(name, rank, ranks) for name in losses.class_level()}
+    return {name: one_step(name, rank, ranks) for name in list(losses.CLASS_LEVEL)}
 
 
 def replicated_pair_loss(rank: int, ranks: int) -> Any:
@@ -173,7 +173,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return on_ranks(2, OverGloo(two_ranks), tmp_path_factory.mktemp("two"))
 
 
-@pytest.mark.parametrize("name", losses.class_level())
+@pytest.mark.parametrize("name", list(losses.CLASS_LEVEL))
 def test_two_ranks_give_the_loss_and_gradients_of_one(pair: list[dict[str, Any]], name: str) -> None:
     whole = one_step(name, 0, 1)
     parts = [rank["losses"][name] for rank in pair]
@@ -195,7 +195,7 @@ def test_two_ranks_give_the_loss_and_gradients_of_one(pair: list[dict[str, Any]]
 
 
 def test_one_process_equals_the_loss_itself() -> None:
-    for name in losses.class_level():
+    for name in list(losses.CLASS_LEVEL):
         head = partial(name).eval()
         x, labels = data()
         plain = losses.build(name, num_classes=C, dim=D, **MULTI_CENTRE.get(name, {})).double().eval()
@@ -252,7 +252,7 @@ def test_ranks_save_the_same_checkpoint(pair: list[dict[str, Any]]) -> None:
 # --------------------------------------------------------------------------------------- sampling, one rank
 
 
-@pytest.mark.parametrize("name", losses.class_level())
+@pytest.mark.parametrize("name", list(losses.CLASS_LEVEL))
 @pytest.mark.parametrize("make", [OPTIMIZERS["RowSGD"], OPTIMIZERS["RowAdamW"]])
 def test_rows_that_were_not_drawn_stay_bit_by_bit(name: str, make: Callable[[Any], torch.optim.Optimizer]) -> None:
     head = partial(name, sample_rate=0.5)

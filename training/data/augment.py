@@ -1,8 +1,8 @@
 """Augmentation: changes to training crops as cameras, networks and accessories cause them.
 
 Everything takes and gives (112, 112, 3) uint8 RGB (any size works), draws from a ``numpy.random.Generator`` alone,
-never writes into what it is given, and is meant for the loader's worker processes. Probabilities of ``recommended`` and
-the ranges of crop, low resolution and colour are AdaFace's (Kim et al., CVPR 2022, and its published settings).
+never writes into what it is given, and is meant for the loader's worker processes. The ranges of
+crop, low resolution and colour are AdaFace's (Kim et al., CVPR 2022, and its published settings).
 """
 
 from __future__ import annotations
@@ -69,13 +69,6 @@ class AugmentConfig:
                 raise Unusable(
                     f"Augmentation {field.name!r} is a probability, 0 to 1, not {value}.", code="augment_range"
                 )
-
-    @classmethod
-    def recommended(cls) -> AugmentConfig:
-        """Return AdaFace's three changes at 0.2 each, and small probabilities of the others."""
-        return cls(
-            colour=0.2, grey=0.02, crop_and_paste=0.2, occlusion=0.1, blur=0.1, low_resolution=0.2, noise=0.05, jpeg=0.1
-        )
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, object]) -> AugmentConfig:

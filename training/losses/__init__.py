@@ -9,8 +9,6 @@ import difflib
 import inspect
 from collections.abc import Iterable
 
-from torch import nn
-
 from training.losses.adaptive import AdaFace, CurricularFace, ElasticFace, MagFace
 from training.losses.base import ClassLoss, ClassTable, LossError
 from training.losses.centers import HardTriple, SoftTriple, SubCenterArcFace
@@ -25,7 +23,7 @@ from training.losses.margin import (
     SphereFaceFNorm,
     WNormSoftmax,
 )
-from training.losses.pairwise import BETA_LR, CirclePair, Contrastive, Lifted, Margin, PairLoss, Triplet, Unified
+from training.losses.pairwise import CirclePair, Contrastive, Lifted, Margin, PairLoss, Triplet, Unified
 from training.losses.sphereface2 import SphereFace2
 from training.losses.tuples import Triplets
 
@@ -35,11 +33,8 @@ __all__ = [
     "PairLoss",
     "Triplets",
     "build",
-    "class_level",
     "is_class_level",
     "names",
-    "pair_level",
-    "parameter_groups",
 ]
 
 CLASS_LEVEL: dict[str, type[ClassLoss]] = {
@@ -73,16 +68,6 @@ PAIR_LEVEL: dict[str, type[PairLoss]] = {
 
 def names() -> list[str]:
     return [*CLASS_LEVEL, *PAIR_LEVEL]
-
-
-def class_level() -> list[str]:
-    """Return the losses with class weights: they have `weight` and `logits`, and `PartialFC` takes them."""
-    return list(CLASS_LEVEL)
-
-
-def pair_level() -> list[str]:
-    """Return the losses on pairs of a batch: they take a miner's triplets."""
-    return list(PAIR_LEVEL)
 
 
 def is_class_level(name: str) -> bool:
@@ -133,18 +118,3 @@ def check_choice(what: str, choice: str, known: Iterable[str]) -> None:
     near = difflib.get_close_matches(choice, known, n=1, cutoff=0)
     hint = f"did you mean {near[0]!r}? There are: {', '.join(known)}" if near else "there are none"
     raise LossError(f"no {what} {choice!r}; {hint}", known=known)
-
-
-def parameter_groups(loss: nn.Module, *, lr: float, beta_lr: float = BETA_LR) -> list[dict[str, object]]:
-    """Return optimiser groups of a loss's parameters: class weights at `lr`, the margin loss's β at their own rate.
-
-    β take no weight decay: they are boundaries, not weights. Empty for a loss without parameters.
-    """
-    betas = [parameter for name, parameter in loss.named_parameters() if name.startswith("beta")]
-    others = [parameter for name, parameter in loss.named_parameters() if not name.startswith("beta")]
-    groups: list[dict[str, object]] = []
-    if others:
-        groups.append({"name": "head", "params": others, "lr": lr})
-    if betas:
-        groups.append({"name": "beta", "params": betas, "lr": beta_lr, "weight_decay": 0.0})
-    return groups
