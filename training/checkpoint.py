@@ -22,7 +22,7 @@ import torch
 
 from app.errors import InvalidInput, NotFound, Unusable
 from app.files import PUBLIC, replacing
-from training.model import EmbedderExport, build_model, tower
+from training.model import EmbedderExport, Tower, TwoTowers, add_lora, build_model, tower
 from training.recipe import Recipe
 
 STEP_NAME = re.compile(r"step_(\d{8})\.pt")
@@ -119,6 +119,12 @@ def trained_embedder(saved: Checkpoint, recipe: Recipe, *, second_tower: bool = 
     """
     if second_tower and recipe.model.towers != "pseudo_siamese":
         raise InvalidInput("Only a pseudo-siamese run has a second tower of its own.", code="no_second_tower")
+    return EmbedderExport(tower(trained_model(saved, recipe), int(second_tower)))
+
+
+def trained_model(saved: Checkpoint, recipe: Recipe) -> Tower | TwoTowers:
+    """Return the model of a checkpoint, with adapters if it has some, and the averaged weights if there are any."""
     model = build_model(recipe.model, channels_last=False)
+    add_lora(model, recipe.model)
     model.load_state_dict(saved.state["average"] or saved.state["model"])
-    return EmbedderExport(tower(model, int(second_tower)))
+    return model

@@ -121,20 +121,20 @@ def _network(start: str, dim: int, *, channels_last: bool) -> ImportedModel:
 
 
 def build_model(config: Model, *, channels_last: bool) -> Tower | TwoTowers:
-    """Build the recipe's model, with adapters if it has some; weights of another run are for
-    `training.run.start.load_start` to fill in."""
-    model = _towers(config, channels_last=channels_last)
-    if config.lora and not add_adapters(model, config.lora):
-        raise InvalidInput("model.lora: the model has no linear layer that is larger.", code="invalid_recipe")
-    return model
-
-
-def _towers(config: Model, *, channels_last: bool) -> Tower | TwoTowers:
+    """Build the recipe's model without adapters; weights of another run are for `training.run.start.load_start` to
+    fill in."""
     first = build_tower(config, channels_last=channels_last)
     if config.towers == "single":
         return first
     second = first if config.towers == "siamese" else build_tower(config, channels_last=channels_last)
     return TwoTowers(first, second)
+
+
+def add_lora(model: nn.Module, config: Model) -> None:
+    """Give the model the recipe's adapters, if it has some: after the weights that it starts from, whose layers they
+    rename. Raises InvalidInput (`invalid_recipe`)."""
+    if config.lora and not add_adapters(model, config.lora):
+        raise InvalidInput("model.lora: the model has no layer of a higher rank.", code="invalid_recipe")
 
 
 def tower(model: Tower | TwoTowers, which: int = 0) -> Tower:

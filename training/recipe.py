@@ -72,6 +72,9 @@ class Model(Section):
     """Weights to start from: a run's folder or checkpoint, a `.pt` file of weights, or a network with its weights: a
     model package (its name in `models/` or its folder) or an `.onnx` file, which then stands for `backbone`,
     `input_size` and `options`. None = fresh weights."""
+    fresh: tuple[str, ...] = ()
+    """Names of weights, with `*` for any part, that may differ from those of `start`: the model's own begin anew, the
+    start's are left out (`backbone.output.*` for another `dim`). Any other without a counterpart is an error."""
     imprint: bool = False
     """Class weights start as the mean templates that the starting weights give of each person's crops (imprinted
     weights, Qi, Brown and Lowe 2018), not at random, where the first steps would pull a good model to."""
@@ -80,7 +83,8 @@ class Model(Section):
     frozen_statistics: bool = False
     """Batch normalisation keeps the statistics it started with."""
     lora: int = Field(default=0, ge=0)
-    """Rank of the adapters that linear layers learn instead of their weights; 0 = none. Merged at export."""
+    """Rank of the adapters that linear layers and convolutions learn in place of all weights of the network; 0 = none.
+    Merged at export."""
     towers: Literal["single", "siamese", "pseudo_siamese"] = "single"
     """`siamese`: half of each person's crops go through a second tower with the same weights; `pseudo_siamese`: with
     its own. Needs the `pk` sampler with an even number of images."""

@@ -53,7 +53,10 @@ def test_a_run_starts_from_another_runs_averaged_weights(tmp_path: Path) -> None
 
 def test_what_has_another_size_starts_fresh_and_is_said(tmp_path: Path) -> None:
     first_run(tmp_path)
-    second = started(tmp_path, tmp_path / "first", model={"dim": 16})
+    with pytest.raises(InvalidInput, match=r"backbone\.head\.linear\.weight") as refused:
+        started(tmp_path, tmp_path / "first", model={"dim": 16})
+    assert refused.value.code == "start_does_not_fit"
+    second = started(tmp_path, tmp_path / "first", model={"dim": 16, "fresh": ("backbone.head.*",)})
     assert second.fresh
     assert all("layers.0." not in name for name in second.fresh)
     second.train(until=1)
@@ -181,6 +184,23 @@ def test_rates_rise_with_depth(tmp_path: Path) -> None:
     assert rates[-1] == pytest.approx(0.0005)
     assert rates == sorted(rates, reverse=True)
     trainer.train(until=2)
+
+
+def test_adapters_come_after_the_weights_of_a_run_and_nothing_else_learns(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    images = torch.from_numpy(flat_people().images(range(3)))
+    plain = embed(tower(started(tmp_path, tmp_path / "first").model), images)
+    adapted = started(tmp_path, tmp_path / "first", "adapted", model={"lora": 1}, train={"ema": 0.0})
+    torch.testing.assert_close(embed(tower(adapted.model), images), plain)
+    learning = [name for name, value in adapted.model.named_parameters() if value.requires_grad]
+    assert learning
+    assert all("parametrizations.weight.0" in name for name in learning)
+    assert any("layers" in name for name in learning)  # convolutions too
+    adapted.train(until=2)
+    again = started(tmp_path, tmp_path / "adapted", "again")
+    merged = embed(tower(again.model), images)
+    torch.testing.assert_close(merged, embed(tower(adapted.model), images), atol=1e-5, rtol=0)
+    assert float((merged * plain).sum(dim=1).min()) < 1 - 1e-6
 
 
 def test_adapters_learn_in_place_of_linear_weights_and_are_merged_at_export(tmp_path: Path) -> None:

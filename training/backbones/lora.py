@@ -1,7 +1,7 @@
-"""Low-rank adapters of linear layers (Hu et al., "LoRA: Low-rank adaptation of large language models", ICLR 2022).
+"""Low-rank adapters (Hu et al., "LoRA: Low-rank adaptation of large language models", ICLR 2022).
 
-The layer's own weights stay as they are; a product of two thin matrices is learned and added to them. It begins at 0,
-and is added into the weights for good when the model is exported.
+A network's own weights stay as they are; a product of two thin matrices is learned for each linear layer and
+convolution and added to its weights. It begins at 0, and is added in for good when the model is exported.
 """
 
 from __future__ import annotations
@@ -12,27 +12,33 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+ADAPTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
+
 
 class LowRank(nn.Module):
-    """(out, in) weights -> the same plus B·A, B (out, rank) and A (rank, in)."""
+    """(out, …) weights -> the same plus B·A, B (out, rank) and A (rank, the rest); a kernel counts as one matrix."""
 
     def __init__(self, weight: Tensor, rank: int) -> None:
         super().__init__()
-        outside, inside = weight.shape
+        outside, inside = weight.flatten(1).shape
         self.a = nn.Parameter(torch.empty(rank, inside, dtype=weight.dtype))
         self.b = nn.Parameter(torch.zeros(outside, rank, dtype=weight.dtype))
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))  # as the authors' code does
 
     def forward(self, weight: Tensor) -> Tensor:
-        return weight + self.b @ self.a
+        return weight + (self.b @ self.a).view_as(weight)
 
 
 def add_adapters(network: nn.Module, rank: int) -> int:
-    """Give every linear layer that is larger than them adapters of this rank, and freeze its weights; return how
-    many."""
-    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear) and min(layer.weight.shape) > rank]
+    """Freeze the network, and give adapters of this rank to every linear layer and convolution whose weights are a
+    larger matrix; return how many. Nothing but adapters learns."""
+    network.requires_grad_(False)
+    layers = [
+        layer
+        for layer in network.modules()
+        if isinstance(layer, ADAPTED) and min(layer.weight.flatten(1).shape) > rank
+    ]
     for layer in layers:
-        layer.weight.requires_grad_(False)
         parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, rank))
     return len(layers)
 

@@ -13,6 +13,8 @@ from training.recipe import Optimizer, Schedule
 
 ADAM_BETA2 = 0.999
 """Kingma and Ba, Adam, 2015."""
+POSITIONS = "positions"
+"""The name of a transformer's position embeddings."""
 
 
 def rate_factor(schedule: Schedule, step: int, steps: int) -> float:
@@ -41,10 +43,11 @@ def margin_share(schedule: Schedule, step: int) -> float:
 def parameter_groups(model: nn.Module, losses: nn.Module, config: Optimizer) -> list[dict[str, object]]:
     """Return groups with ``lr`` and ``peak_lr``: backbone with and without decay, head (class weights, centres), β.
 
-    Vectors and scalars of the backbone (normalisations, biases, PReLU slopes, tokens) are never decayed.
+    Vectors and scalars of the backbone (normalisations, biases, PReLU slopes) and positions are never decayed.
     """
-    matrices = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
+    learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    matrices = [p for name, p in learning if _is_decayed(name, p)]
+    vectors = [p for name, p in learning if not _is_decayed(name, p)]
     betas = [p for name, p in losses.named_parameters() if _is_beta(name)]
     heads = [p for name, p in losses.named_parameters() if not _is_beta(name)]
     head_lr = config.head_lr or config.lr
@@ -86,6 +89,10 @@ def build_optimizer(
 def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = group["peak_lr"] * factor
+
+
+def _is_decayed(name: str, parameter: nn.Parameter) -> bool:
+    return parameter.ndim > 1 and name.rpartition(".")[2] != POSITIONS
 
 
 def _is_beta(name: str) -> bool:

@@ -15,9 +15,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from app.errors import InvalidInput, NotFound, Unusable
 from training import checkpoint, collectives
 from training.data.crops import UNLABELLED, Crops
+from training.backbones.lora import merge_adapters
 from training.losses.base import unit
 from training.model import TwoTowers, embed, tower
-from training.recipe import Model
+from training.recipe import Model, Recipe
 from training.terminal import counted
 
 EMBEDDED_AT_ONCE = 256
@@ -25,28 +26,50 @@ EMBEDDED_AT_ONCE = 256
 
 def load_start(model: nn.Module, config: Model) -> list[str]:
     """Give the model the weights that the recipe starts from, if those are a run's or a `.pt` file's; return the names
-    of the model's own that keep their fresh values.
+    of the model's own that keep their fresh values, as `model.fresh` allows.
 
     Weights are told apart by name, and must have the same shape. Where no name is known, as in a `backbone.pt` of
     InsightFace's arcface_torch, they are taken in their order, if all shapes agree.
-    Raises InvalidInput (`start_does_not_fit`), NotFound (`checkpoint_not_found`), Unusable (`checkpoint_damaged`).
+    Raises InvalidInput (`start_does_not_fit`; also for a weight on either side that has no counterpart and is not
+    listed), NotFound (`checkpoint_not_found`), Unusable (`checkpoint_damaged`).
     """
     if config.start is None or config.starts_with_network:
         return []
     given = _read(Path(config.start))
-    left: list[str] = []
+    fresh: list[str] = []
     for number in range(2 if isinstance(model, TwoTowers) else 1):
         one = tower(model, number)  # type: ignore[arg-type]  # one of the two kinds that have towers
-        fitting = _fitting(one.state_dict(), given, config.start)
-        left = [name for name, _ in one.named_parameters() if name not in fitting]
+        own = one.state_dict()
+        fitting = _fitting(own, given, config.start)
+        fresh = [name for name, value in own.items() if value.ndim and name not in fitting]
+        by_name = any(name in given for name in fitting)
+        left_out = [name for name, value in given.items() if value.ndim and by_name and name not in fitting]
+        _check_listed(fresh, left_out, config)
         one.load_state_dict(fitting, strict=False)
-    return left
+    return fresh
+
+
+def _check_listed(fresh: Sequence[str], left_out: Sequence[str], config: Model) -> None:
+    """Raise InvalidInput (`start_does_not_fit`) unless `model.fresh` lists these names of the model and the start."""
+    fresh, left_out = (
+        [name for name in names if not any(fnmatch.fnmatchcase(name, pattern) for pattern in config.fresh)]
+        for names in (fresh, left_out)
+    )
+    if fresh or left_out:
+        some = ", ".join(list(dict.fromkeys([*fresh, *left_out]))[:4])
+        message = (
+            f"{len(fresh)} weights of this model are not in {config.start}, and {len(left_out)} of its weights have no "
+            f"place in this model ({some} …). List the names of those that may differ in model.fresh."
+        )
+        raise InvalidInput(message, code="start_does_not_fit", fresh=fresh, left_out=left_out)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
     if path.is_dir() or path.with_suffix(".json").is_file():
-        saved = checkpoint.load(checkpoint.resolve(path)).state
-        return dict(saved["average"] or saved["model"])
+        saved = checkpoint.load(checkpoint.resolve(path))
+        model = checkpoint.trained_model(saved, Recipe.model_validate(saved.state["recipe"]))
+        merge_adapters(model)
+        return dict(tower(model).state_dict())
     if not path.is_file():
         raise NotFound(f"There is no {path} to start from.", code="checkpoint_not_found")
     loaded = checkpoint.read_tensors(path)
@@ -59,9 +82,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _fitting(own: Mapping[str, Tensor], given: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
-    # A run of two towers has their weights under `first.` and `second.`.
-    plain = {name.removeprefix("first."): value for name, value in given.items()}
-    named = {name: plain[name] for name in own if name in plain and plain[name].shape == own[name].shape}
+    named = {name: given[name] for name in own if name in given and given[name].shape == own[name].shape}
     if named:
         return named
     bodies = [[(name, value) for name, value in each.items() if value.ndim] for each in (own, given)]

@@ -28,7 +28,7 @@ from training.data.formats.bins import VerificationPack, read_pack
 from training.data.loader import Augment, Batch, BatchKey, BatchSource, batch_keys, batches, worker_count
 from training.data.sampler import BatchSampler
 from training.evaluation import metrics
-from training.model import Averaged, Tower, TwoTowers, build_model, embed, recompute_blocks, tower
+from training.model import Averaged, Tower, TwoTowers, add_lora, build_model, embed, recompute_blocks, tower
 from training.recipe import Recipe
 from training.run import distributed, precision
 from training.run.collapse import CollapseAlarm
@@ -60,18 +60,17 @@ class Material:
 
 @dataclass(slots=True)
 class StepResult:
-    """The results of one step, on the device; `embeddings` and `labels` are the last batch's, for figures that are
-    logged now and then. Reading one waits for the device.
-    """
+    """The results of one step, on the device; `embeddings` are the last batch's. Reading one waits for the device."""
 
     loss: Tensor
     parts: dict[str, Tensor]
     norm: Tensor
     void: Tensor
-    """1 where the gradient was not finite and the step changed nothing, else 0."""
+    """1 where the gradient or the loss was not finite and the step changed nothing, else 0."""
     images: int
     embeddings: Tensor
-    labels: Tensor
+    accuracy: float | None
+    """`Objective.accuracy` of the last batch before the step moved the classes towards it; None where not asked for."""
 
 
 @dataclass(slots=True)
@@ -99,6 +98,7 @@ class Trainer:
         seed_step(recipe.seed, 0)
         self.model = build_model(recipe.model, channels_last=recipe.train.channels_last)
         self.fresh = load_start(self.model, recipe.model)
+        add_lora(self.model, recipe.model)
         freeze(self.model, recipe.model.freeze)
         if recipe.train.gradient_checkpointing:
             recompute_blocks(self.model)
@@ -137,12 +137,13 @@ class Trainer:
             for message in self._notices():
                 report.warn(self.progress.step, message)
             while self.progress.step < last:
-                result = self.train_step()
-                step = self.progress.step
+                step = self.progress.step + 1
+                logged = step % recipe.train.log_every == 0 or step == last
+                result = self.train_step(measured=logged)
                 report.stepped(step, result.images)
                 if step == self.steps:
                     self.objective.merge_centers()
-                if step % recipe.train.log_every == 0 or step == last:
+                if logged:
                     self._log(report, result)
                 if self._due(recipe.evaluate.every, last):
                     self._evaluate(report)
@@ -150,8 +151,9 @@ class Trainer:
                     self.save()
         return self.progress
 
-    def train_step(self) -> StepResult:
-        """Make one optimiser step: `accumulate` batches forward and backward, clip, step, average.
+    def train_step(self, *, measured: bool = False) -> StepResult:
+        """Make one optimiser step: `accumulate` batches forward and backward, clip, step, average. With `measured` the
+        result has the accuracy too.
 
         With class-level losses nothing here waits for the device: a gradient that is not finite is found, and its step
         left out, there.
@@ -170,7 +172,10 @@ class Trainer:
             used.append(self._backward(micro))
         self.objective.average_gradients()
         norm = self._clip()
-        void = collectives.largest((~torch.isfinite(norm)).float())
+        _, loss, parts, embeddings, labels = used[-1]
+        accuracy = self.objective.accuracy(embeddings, labels) if measured else None
+        finite = torch.isfinite(torch.stack([norm, *(each[1] for each in used)])).all()
+        void = collectives.largest((~finite).float())
         self.optimizer.found_inf = void  # type: ignore[attr-defined]  # how fused optimisers learn not to step
         self.optimizer.step()
         buffers.put_back(void)
@@ -180,9 +185,8 @@ class Trainer:
         if self.average:
             self.average.update(self.model, step, void)
         self.progress.step += 1
-        _, loss, parts, embeddings, labels = used[-1]
         images = sum(len(batch.labels) for batch, *_ in used) * self.world.size
-        return StepResult(loss, parts, norm, void, images, embeddings, labels)
+        return StepResult(loss, parts, norm, void, images, embeddings, accuracy)
 
     def _backward(self, micro: int) -> tuple[Batch, Tensor, dict[str, Tensor], Tensor, Tensor]:
         """Run one batch forward and backward; return batch, all ranks' loss, its terms, this rank's embeddings,
@@ -255,11 +259,10 @@ class Trainer:
         step, loss = self.progress.step, float(result.loss)
         figures = {"loss": loss, "gradient": float(result.norm), "lr": self.optimizer.param_groups[0]["lr"]}
         figures |= {f"loss_{name}": float(value) for name, value in result.parts.items() if len(result.parts) > 1}
-        accuracy = self.objective.accuracy(result.embeddings, result.labels)
-        if accuracy is not None:
-            figures["accuracy"] = accuracy
+        if result.accuracy is not None:
+            figures["accuracy"] = result.accuracy
         report.log(step, figures)
-        message = self.alarm.observe(loss, accuracy, result.embeddings)
+        message = self.alarm.observe(loss, result.accuracy, result.embeddings)
         if message:
             report.warn(step, message)
         self._read_void_steps(report)
