@@ -12,6 +12,16 @@ CACHE = Path("build") / "packages"
 DETECTOR = "yunet"
 
 
+def how_to_measure(name: str) -> str:
+    """Return what to tell people of a package without operating points: that it decides nothing, and what helps."""
+    return (
+        f"{name} has no operating points yet, so the service decides nothing with it. Measure them on photos, a folder "
+        "a person, that it has not seen:\n"
+        f"python -m training evaluate operating-points --package {name} --images PHOTOS --name own "
+        f'--measured-on "which photos" --write --default --out runs/{name}-points'
+    )
+
+
 def find_package(name: str, models: Path) -> Package:
     """Return the package in the folder ``name``, or with that name or id in ``models``.
 

@@ -37,8 +37,11 @@ class Data(Section):
     """People with fewer crops than this are left out."""
     unlabelled: tuple[str, ...] = ()
     """Folders of crops that show nobody in particular, as blends do: the teacher judges them, losses leave them out."""
-    held_out: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Share of the people that training never sees; evaluation measures on them."""
+    on_error: Literal["raise", "skip"] = "raise"
+    """`skip`: another image of the same person stands in for a damaged one, up to a hundredth of the set."""
+    held_out: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Share of the people that training never sees; evaluation measures on them. None = as many as make
+    `evaluate.max_images` crops, at most a tenth; 0 with an `evaluate.source`."""
     indexes: str = "build/indexes"
     """Folder for what is found out about a set once: where its images lie, who is in them, which are held out. It can
     be deleted when no run uses it."""
@@ -50,6 +53,10 @@ class Data(Section):
     at most 8; on the CPU none, the training process does it. Results don't depend on it."""
     prepare_timeout: float = Field(default=14400.0, gt=0)
     """Seconds that ranks wait for the first one of their machine to prepare the data."""
+
+
+NOT_CHOOSING = {"indexes", "cache", "workers", "prepare_timeout", "on_error"}
+"""Keys of `data` that don't change which crops a run takes."""
 
 
 class Sampler(Section):

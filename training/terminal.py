@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,6 +14,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -20,13 +23,16 @@ from rich.progress import (
 
 from app.errors import LikenessError
 
+LINE_S = 30.0
+"""Between lines of progress where there is no terminal."""
+
 
 @contextmanager
 def told(*also: type[Exception]) -> Iterator[None]:
-    """Turn our own errors, and those listed in `also`, into one line and exit status 2. Under torchrun only the
-    first rank prints it.
+    """Turn our own errors, those of files, and those listed in `also`, into one line and exit status 2. Under torchrun
+    only the first rank prints it.
     """
-    ours: tuple[type[Exception], ...] = (LikenessError, *also)
+    ours: tuple[type[Exception], ...] = (LikenessError, OSError, *also)
     try:
         yield
     except ours as error:
@@ -40,14 +46,41 @@ def told(*also: type[Exception]) -> Iterator[None]:
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar; the callback takes how many are done, and the total."""
     with _progress(what, None) as (progress, task):
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+        def update(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+            say(progress.tasks[0])
+
+        say = _Lines(progress)
+        yield update
 
 
 @contextmanager
 def counted(what: str, total: int | None, console: Console | None = None) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; the callback takes how many more are done, from any thread."""
     with _progress(what, total, console) as (progress, task):
-        yield lambda more: progress.advance(task, more)
+
+        def advance(more: int) -> None:
+            progress.advance(task, more)
+            say(progress.tasks[0])
+
+        say = _Lines(progress)
+        yield advance
+
+
+class _Lines:
+    """Prints a line every `LINE_S` seconds where no bar can be shown, as in a log file."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._console = progress.console
+        self._next = math.inf if progress.console.is_terminal else time.monotonic() + LINE_S
+
+    def __call__(self, task: Task) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + LINE_S
+            total = "" if task.total is None else f" of {task.total:.0f}"
+            self._console.print(f"{task.description}: {task.completed:.0f}{total}", soft_wrap=True)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from itertools import combinations
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from typer.testing import CliRunner
 
 from app.inference.manifest import BiasCard
 from app.inference.package import load_package
+from tests.conftest import PROJECT
 from tests.support import packages
 from training.commands.evaluate import app
+from training.commands.options import TemplateOptions
 from training.evaluation.group_labels import read_labels, utkface
 from training.evaluation.groups import bias_card, measure_groups, near_copies, thumbnail, with_doubt
 from training.evaluation.photos import Templates
@@ -176,9 +179,11 @@ def shown(tmp_path: Path) -> Path:
     rng = np.random.default_rng(3)
     vectors = np.concatenate([unit(rng, 8, 0.05), np.eye(8, dtype=np.float32)])
     package = packages.install(tmp_path / "models", "tiny", dimension=D)
-    Templates(package.id, names, vectors, np.ones(16, bool), np.full(16, 50, np.float32), {}, 1.0).save(
-        tmp_path / "templates.npz"
-    )
+    shutil.copytree(PROJECT / "models" / "yunet", tmp_path / "models" / "yunet")
+    made_by = TemplateOptions(package="tiny", models=tmp_path / "models").facts(tmp_path / "photos")
+    quality = np.full(16, 50, np.float32)
+    made = Templates(package.id, names, vectors, np.ones(16, bool), quality, {}, 1.0, made_by)
+    made.save(tmp_path / "templates.npz")
     return tmp_path
 
 

@@ -310,14 +310,6 @@ def test_a_batch_without_active_pairs_costs_nothing_whatever_nu() -> None:
     assert x.grad.abs().sum() == 0
 
 
-def test_beta_has_a_rate_of_its_own_and_no_decay() -> None:
-    groups = losses.parameter_groups(losses.build("margin", num_classes=5), lr=0.01)
-    assert [(group["name"], group["lr"], group["weight_decay"]) for group in groups] == [("beta", 0.1, 0.0)]
-    head = losses.parameter_groups(losses.build("arcface", num_classes=5, dim=D), lr=0.01)
-    assert [(group["name"], group["lr"]) for group in head] == [("head", 0.01)]
-    assert losses.parameter_groups(losses.build("triplet"), lr=0.01) == []
-
-
 # ----------------------------------------------------------------------------------------- what is refused
 
 

@@ -25,7 +25,7 @@ from training.adaptation.views import ConditionConfig, ViewConfig
 from training.backbones.imported import ImportedModel, import_package
 from training.export import export_fp32, write_embedder
 from training.model import EmbedderExport
-from training.packages import CACHE, MODELS, find_package
+from training.packages import CACHE, MODELS, find_package, how_to_measure
 from training.run.distributed import choose_device
 from training.terminal import told
 
@@ -91,9 +91,7 @@ def adapt(
         facts |= {"conditions": given.model_dump(mode="json"), "photos": photos}
         terms = Licence(name=licence, non_commercial=not commercial)
         folder = write_adapted(learned.model, old, models / name, licence=terms, facts=facts)
-        console.print(
-            f"{folder}: measure its operating points with `evaluate operating-points --package {name} --write`."
-        )
+        console.print(f"{folder}: {how_to_measure(name)}", soft_wrap=True, highlight=False)
 
 
 def read_conditions(path: Path | None) -> ConditionConfig:

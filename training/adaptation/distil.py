@@ -9,7 +9,7 @@ one that never stopped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from app.errors import InvalidInput
 from training.adaptation.views import ConditionConfig, ViewConfig, Views
 from training.backbones.mobilenet import MobileNet
 from training.model import PIXEL_CENTRE, Averaged
@@ -165,13 +166,26 @@ class OnlineDistillation:
         """Everything that the next step depends on."""
         return {
             "step": self.step,
+            "settings": self.settings(),
             "student": self.student.state_dict(),
             "average": self.average.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
 
+    def settings(self) -> dict[str, Any]:
+        """Return in plain values what a run must be resumed with; the precision may be another device's."""
+        conditions = None if self.conditions is None else self.conditions.model_dump(mode="json")
+        config = asdict(self.config)
+        del config["precision"]
+        return {**config, "view": asdict(self.view), "conditions": conditions, "crops": len(self.crops)}
+
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a state of the same settings."""
+        """Go on from a state of the same settings. Raises InvalidInput (`recipe_mismatch`) where one differs."""
+        made, wanted = state["settings"], self.settings()
+        if different := sorted(name for name in wanted if made.get(name) != wanted[name]):
+            was = ", ".join(f"{name} {made.get(name)}, now {wanted[name]}" for name in different)
+            message = f"The run was started with other settings ({was}): resume with its own, or start a new run."
+            raise InvalidInput(message, code="recipe_mismatch", settings=different)
         self.step = state["step"]
         self.student.load_state_dict(state["student"])
         self.average.model.load_state_dict(state["average"])

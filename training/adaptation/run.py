@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,13 +13,14 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from app.errors import InvalidInput
+from app.errors import InvalidInput, Unusable
 from training import checkpoint
 from training.adaptation.distil import OnlineDistillation
 from training.data import read_drop_list
 from training.data.crops import Crops
 from training.run.inputs import read_source
 from training.run.precision import Precision, has_amx
+from training.run.stopping import StopSignals
 
 LOG_EVERY = 50
 
@@ -55,10 +57,11 @@ def precision_on(device: torch.device) -> Precision:
 def run_to_end(
     run: OnlineDistillation, folder: Path, every: int, say: Callable[[str], None], *, resume: bool
 ) -> dict[str, float]:
-    """Trains to the last step with a checkpoint every so many, and returns the last losses.
+    """Train to the last step with a checkpoint every so many, and return the last losses.
 
     `metrics.jsonl` in the folder has a line for each log. Raises InvalidInput (`run_exists`) where the folder holds a
-    run and `resume` is false, or Unusable (`checkpoint_damaged`).
+    run and `resume` is false, or `recipe_mismatch`; Unusable: `checkpoint_damaged`, `training_diverged` where a loss
+    is not finite, `training_stopped` after a checkpoint on SIGTERM or Ctrl-C.
     """
     if (last := checkpoint.last_of(folder, resume=resume)) is not None:
         run.restore(checkpoint.load(last).state)
@@ -66,17 +69,23 @@ def run_to_end(
     folder.mkdir(parents=True, exist_ok=True)
     figures: dict[str, float] = {}
     start, first = time.monotonic(), run.step
-    while run.step < run.config.steps:
-        losses = run.train_step()
-        ends = run.step == run.config.steps
-        if run.step % LOG_EVERY == 0 or ends:
-            figures = {name: round(float(value), 6) for name, value in losses.items()}
-            rate = (run.step - first) * run.config.batch_size / (time.monotonic() - start)
-            line = {"step": run.step, "images_per_s": round(rate, 1), **figures}
-            with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-            say(f"step {run.step} of {run.config.steps}: loss {figures['loss']:.4f}, {rate:.0f} images/s")
-        if run.step % every == 0 or ends:
-            checkpoint.save(checkpoint.step_path(folder, run.step), run.state(), {"step": run.step})
-            checkpoint.prune(folder, 2)
+    with StopSignals() as stop:
+        while run.step < run.config.steps:
+            losses = run.train_step()
+            ends = run.step == run.config.steps
+            if run.step % LOG_EVERY == 0 or ends:
+                figures = {name: round(float(value), 6) for name, value in losses.items()}
+                rate = (run.step - first) * run.config.batch_size / (time.monotonic() - start)
+                line = {"step": run.step, "images_per_s": round(rate, 1), **figures}
+                with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+                say(f"step {run.step} of {run.config.steps}: loss {figures['loss']:.4f}, {rate:.0f} images/s")
+                if not math.isfinite(figures["loss"]):
+                    raise Unusable(f"The loss is {figures['loss']} at step {run.step}.", code="training_diverged")
+            if run.step % every == 0 or ends or stop.name:
+                checkpoint.save(checkpoint.step_path(folder, run.step), run.state(), {"step": run.step})
+                checkpoint.prune(folder, 2)
+            if stop.name and not ends:
+                message = f"Stopped by {stop.name} at step {run.step}: --resume goes on."
+                raise Unusable(message, code="training_stopped", step=run.step)
     return figures

@@ -34,9 +34,7 @@ def add_adapters(network: nn.Module, rank: int) -> int:
     larger matrix; return how many. Nothing but adapters learns."""
     network.requires_grad_(False)
     layers = [
-        layer
-        for layer in network.modules()
-        if isinstance(layer, ADAPTED) and min(layer.weight.flatten(1).shape) > rank
+        layer for layer in network.modules() if isinstance(layer, ADAPTED) and min(layer.weight.flatten(1).shape) > rank
     ]
     for layer in layers:
         parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, rank))

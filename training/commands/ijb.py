@@ -45,7 +45,7 @@ def ijb(
 
             return one
 
-        made = options.read_or_embed(faces.names, way, embed)
+        made = options.read_or_embed(folder, faces.names, way, embed)
         pooled = measuring.pool(made, protocol, by_score=by_score)
         figures = measuring.measure(pooled, protocol, rounds=rounds, seed=seed)
         scores, mated = measuring.pair_scores(pooled, protocol), protocol.pairs[:, 2] == 1

@@ -73,6 +73,21 @@ class TemplateOptions:
     def folder(self) -> Path:
         return find_package(self.package, self.models).folder
 
+    def facts(self, source: Path) -> dict[str, object]:
+        """Return in plain values all that decides what templates of ``source``'s photos are."""
+        package = load_package(self.folder)
+        detector = None if self.aligned else find_package(DETECTOR, self.models).id
+        about, stamp = source.resolve(), source.stat() if source.is_file() else None
+        return {
+            "package": package.id,
+            "package_sha256": package.manifest.sha256,
+            "detector": detector,
+            "images": str(about),
+            "images_stamp": None if stamp is None else [stamp.st_size, stamp.st_mtime_ns],
+            "aligned": self.aligned,
+            "flip": self.flip,
+        }
+
     @property
     def workers(self) -> int:
         return self.threads or cores()
@@ -126,23 +141,29 @@ def read_or_make_templates(images: Path, names: Sequence[str], way: TemplateOpti
         one = stages.embed_crop if way.aligned else stages.embed_photo
         return lambda name: one(photos.read(name))
 
-    return read_or_embed(names, way, embed)
+    return read_or_embed(images, names, way, embed)
 
 
-def read_or_embed(names: Sequence[str], way: TemplateOptions, embed: Callable[[Stages], Embed]) -> Templates:
-    """Do what `read_or_make_templates` does, each template made by its name with what ``embed`` returns."""
-    kept, folder = way.templates, way.folder
+def read_or_embed(
+    source: Path, names: Sequence[str], way: TemplateOptions, embed: Callable[[Stages], Embed]
+) -> Templates:
+    """Do what `read_or_make_templates` does, each template made by its name with what ``embed`` returns.
+
+    Raises ValueError where the kept file was made of another source, by another package or with other options.
+    """
+    kept, made_by = way.templates, way.facts(source)
     if kept is not None and kept.is_file():
         made = Templates.load(kept)
-        wanted = load_package(folder).id
-        if made.package != wanted:
-            raise ValueError(f"{kept} holds templates of {made.package}, not of {wanted}")
+        if different := [name for name, value in made_by.items() if made.made_by.get(name) != value]:
+            was = ", ".join(f"{name} {made.made_by.get(name, 'unknown')}, not {made_by[name]}" for name in different)
+            raise ValueError(f"{kept} was made otherwise ({was}): name another file, or delete it")
         return made.only(names)
     with way.open_stages() as stages, counted("embedding", len(names)) as advance:
         own = stages.embedder
         made = make_templates(
             own.package_id, own.dimension, names, embed(stages), threads=way.workers, progress=advance
         )
+        made = dataclasses.replace(made, made_by=made_by)
     if kept is not None:
         made.save(kept)
     return made

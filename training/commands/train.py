@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from app.errors import InvalidInput
+from app.inference.package import load_package
 from training import checkpoint
 from training.export import VARIANTS, About, Evaluation, Variant, export
-from training.packages import MODELS
+from training.packages import MODELS, how_to_measure
 from training.recipe import Distill, Recipe, load_recipe
 from training.run.distributed import joined
 from training.run.inputs import prepare_material, read_source
@@ -120,6 +121,9 @@ def export_package(
             second_tower=second_tower,
             say=console.print,
         )
+        for folder in folders:
+            if not load_package(folder).manifest.calibrations:
+                console.print(how_to_measure(folder.name), soft_wrap=True, highlight=False)
         console.print(f"Serve it: LIKENESS_EMBEDDER={folders[0].name} make serve")
 
 

@@ -42,6 +42,11 @@ class StreamedPixels:
     def __len__(self) -> int:
         return len(self._faces)
 
+    @property
+    def damaged(self) -> int:
+        """The number of damaged images met by this process."""
+        return len(getattr(self._faces, "skipped", ()))
+
     def __getitem__(self, index: int | slice | NDArray[np.int64]) -> Pixels:
         if isinstance(index, int | np.integer):
             return self._faces[int(index)][0]
@@ -87,6 +92,11 @@ class Crops:
         if self.kept is not None:
             return open_crops, (self.pixels, self.kept)
         return Crops, (self.pixels, self.rows, self.labels, self.people)
+
+    @property
+    def damaged(self) -> int:
+        """The number of damaged images that this process has met and that others stood in for."""
+        return self.pixels.damaged if isinstance(self.pixels, StreamedPixels) else 0
 
     def images(self, indices: Sequence[int] | NDArray[np.int64]) -> Pixels:
         """Return copies of crops, (n, 112, 112, 3)."""

@@ -28,13 +28,16 @@ from training.data.mapped import ArrayWriter, Strings, StringWriter, open_array
 LABELS_AT_ONCE = 1 << 20
 COLUMNS = ("labels", "file", "offset", "size")
 FACTS = "index.json"
+MOST_DAMAGED = 0.01
+"""Share of a set's images that may be damaged before a run ends: more is a broken copy, not chance."""
 
 
 class IndexedFaces(FaceSet):
     """The images of an index; those of other sizes than 112 x 112 are resized. It travels to other processes as a path.
 
     Where an image is damaged, ``on_error="raise"`` raises InvalidImage (or its kin) that names it; ``"skip"`` answers
-    with the next readable image of the same person, and ``skipped`` holds what this process met.
+    with the next readable image of the same person, and ``skipped`` holds what this process met. More than
+    `MOST_DAMAGED` of them raise all the same (``data_damaged``).
     """
 
     def __init__(self, folder: Path, on_error: OnError = "raise") -> None:
@@ -90,6 +93,9 @@ class IndexedFaces(FaceSet):
             if self.on_error == "raise":
                 raise
         self.skipped.add(place)
+        if len(self.skipped) > max(1, MOST_DAMAGED * len(self)):
+            message = f"{len(self.skipped)} of {len(self)} images are damaged, {self.describe(place)} among them."
+            raise InvalidImage(f"{message} `python -m training data check` lists them.", code="data_damaged")
         return self._another(place, label), label
 
     def _crop(self, index: int) -> Pixels:

@@ -38,15 +38,19 @@ class Batch:
     labels: Tensor
     indices: Tensor
     mirrored: Tensor
+    damaged: int = 0
+    """Images met for the first time, by the process that made the batch, that another stands in for."""
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(
-            *(t.to(device, non_blocking=True) for t in (self.images, self.labels, self.indices, self.mirrored))
-        )
+        return self._mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
         """Pin the tensors. DataLoader calls this if crops travel to a GPU."""
-        return Batch(*(t.pin_memory() for t in (self.images, self.labels, self.indices, self.mirrored)))
+        return self._mapped(Tensor.pin_memory)
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        images, labels, indices, mirrored = map(change, (self.images, self.labels, self.indices, self.mirrored))
+        return Batch(images, labels, indices, mirrored, self.damaged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class BatchSource(Dataset[Batch]):
 
     def __getitem__(self, key: BatchKey) -> Batch:
         images = np.empty((len(key.indices), CROP, CROP, 3), np.uint8)
+        known = self.crops.damaged
         mirrored = np.zeros(len(key.indices), bool)
         for slot, index in enumerate(key.indices):
             rng = np.random.default_rng((self.seed, key.epoch, key.start + slot))
@@ -79,7 +84,8 @@ class BatchSource(Dataset[Batch]):
             images[slot] = crop if self.augment is None else self.augment(np.ascontiguousarray(crop), rng)
         indices = np.asarray(key.indices, np.int64)
         labels = torch.from_numpy(self.crops.labels[indices])
-        return Batch(torch.from_numpy(images), labels, torch.from_numpy(indices), torch.from_numpy(mirrored))
+        tensors = torch.from_numpy(images), labels, torch.from_numpy(indices), torch.from_numpy(mirrored)
+        return Batch(*tensors, damaged=self.crops.damaged - known)
 
 
 def batch_keys(sampler: BatchSampler, first: int, rank: int, world: int) -> Iterator[BatchKey]:

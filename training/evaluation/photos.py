@@ -130,6 +130,8 @@ class Templates:
     """Photo → error code (``no_face``, ``invalid_image``…) of those not found."""
     seconds: float
     """How long it took, for figures of speed."""
+    made_by: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    """All that decided what they are, in plain values: a kept file is used only by whoever wants the same."""
 
     def rows(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the row numbers of these photos."""
@@ -161,7 +163,12 @@ class Templates:
     def save(self, path: Path) -> None:
         """Write the templates as .npz, for `load`."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        about = {"package": self.package, "failures": dict(self.failures), "seconds": self.seconds}
+        about = {
+            "package": self.package,
+            "failures": dict(self.failures),
+            "seconds": self.seconds,
+            "made_by": dict(self.made_by),
+        }
         np.savez(
             path,
             about=np.array(json.dumps(about)),
@@ -183,6 +190,7 @@ class Templates:
                 quality=file["quality"],
                 failures=about["failures"],
                 seconds=about["seconds"],
+                made_by=about.get("made_by", {}),
             )
 
 

@@ -17,9 +17,6 @@ from training.losses.base import LABEL_TYPES, Gradient, LossError, check_batch, 
 from training.losses.circle import negative_push, positive_pull
 from training.losses.tuples import Triplets, all_triplets, check_triplets, distances, pair_counts, pair_masks
 
-BETA_LR = 0.1
-"""Learning rate of the margin loss's β (Sampling Matters, arXiv 1706.07567, released code's lr_beta)."""
-
 
 def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
     """Return log-sum-exp over the masked entries of each row, (N, M) → (N,); −inf, without gradient, where there are
@@ -126,7 +123,7 @@ class Margin(PairLoss):
 
     β0 starts at `beta` = 1.2, alpha = 0.2, nu = 0: that paper. All three β are learned (`beta`; `beta_class` (C,) where
     num_classes is given and class_beta is true; `beta_image` (N,) where num_images is given, for which `forward` takes
-    `image_ids` (B,)), with a rate of their own (`BETA_LR`). The sum over the triplets' pairs, plus nu·Σ β of their
+    `image_ids` (B,)), with a rate of their own (`optimizer.beta_lr`). The sum over the triplets' pairs, plus nu·Σ β of their
     anchors, over the number of pairs with a positive term; without mined triplets over all triplets, so that both kinds
     of pairs weigh the same.
     """

@@ -19,15 +19,14 @@ from app.errors import InvalidInput
 from training.data import open_dataset, read_drop_list, sampler
 from training.data.augment import Augment, AugmentConfig
 from training.data.crops import Crops, PixelSource, open_crops, open_pixels, split_people, whole_people
-from training.data.dataset import FaceSet
+from training.data.dataset import FaceSet, OnError
 from training.packages import find_package
-from training.recipe import Recipe
+from training.recipe import NOT_CHOOSING, Recipe
 from training.run.distillation import Teacher, open_teacher
 from training.run.trainer import Material
 from training.terminal import counted
 
-NOT_CHOOSING = {"indexes", "cache", "workers", "prepare_timeout"}
-"""Keys of `data` that don't change which crops a run takes."""
+MOST_HELD_OUT = 0.1
 
 
 def prepare_material(recipe: Recipe, models: Path, console: Console | None = None) -> Material:
@@ -64,14 +63,14 @@ def read_source(source: str, console: Console) -> Crops:
     return _all(faces, open_pixels(faces, None))
 
 
-def open_source(source: str, indexes: Path | None, console: Console) -> FaceSet:
+def open_source(source: str, indexes: Path | None, console: Console, on_error: OnError = "raise") -> FaceSet:
     """Open a data source, with a progress bar while it is indexed."""
     with counted(f"indexing {source}", None, console) as progress:
-        return open_dataset(source, indexes=indexes, progress=progress)
+        return open_dataset(source, on_error, indexes=indexes, progress=progress)
 
 
 def _open(recipe: Recipe, source: str, part: str, console: Console) -> tuple[FaceSet, PixelSource]:
-    faces = open_source(source, Path(recipe.data.indexes), console)
+    faces = open_source(source, Path(recipe.data.indexes), console, recipe.data.on_error)
     with counted(f"decoding {source}", len(faces), console) as progress:
         return faces, open_pixels(faces, _folder(recipe.data.cache, part), progress)
 
@@ -98,8 +97,16 @@ def _split(recipe: Recipe, whole: Crops) -> tuple[Crops, Crops]:
     if missing := set(unlabelled) - set(kept.people):
         message = f"{recipe.data.source} has no {', '.join(sorted(missing))} that data.unlabelled names."
         raise InvalidInput(message, code="recipe_data")
-    train, held = split_people(kept.without_labels(unlabelled).labels, recipe.data.held_out, recipe.seed)
+    train, held = split_people(kept.without_labels(unlabelled).labels, _held_out_share(recipe, len(kept)), recipe.seed)
     return kept.take(train).without_labels(unlabelled), kept.take(held)
+
+
+def _held_out_share(recipe: Recipe, crops: int) -> float:
+    """Return the share of the people to hold out; by default what evaluation looks at, as people have about as many
+    crops each."""
+    if recipe.data.held_out is not None:
+        return recipe.data.held_out
+    return 0.0 if recipe.evaluate.source else min(MOST_HELD_OUT, recipe.evaluate.max_images / max(1, crops))
 
 
 def _kept(whole: Crops, recipe: Recipe) -> NDArray[np.int64]:

@@ -12,6 +12,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+METRICS = "metrics.jsonl"
+
 
 class Reporter:
     """Logs on the first rank only (`out` is None on the others). `images` count over all ranks."""
@@ -25,7 +27,7 @@ class Reporter:
         self._board = _tensorboard(out) if out else None
         self._progress: Progress | None = None
         if out and self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (MofNCompleteColumn(), BarColumn(bar_width=10), TimeRemainingColumn())
             self._progress = Progress(*columns, TextColumn("{task.fields[figures]}"), console=self._console)
             self._task = self._progress.add_task("training", total=steps, completed=first, figures="")
         self._began = time.monotonic()  # after TensorBoard, which takes seconds to load
@@ -59,8 +61,9 @@ class Reporter:
         self._mark = (now, self._images)
         self._write("train", step, {**figures, "images_per_s": speed})
         shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
-        if self._progress:
-            self._progress.update(self._task, figures=f"{shown}  {speed:.0f} img/s")
+        if self._progress:  # what fits into 80 columns
+            few = "  ".join(f"{name} {figures[name]:.3g}" for name in ("loss", "accuracy") if name in figures)
+            self._progress.update(self._task, figures=f"{few}  {speed:.0f} img/s")
         else:
             left = (now - self._began) / max(step - self._first, 1) * (self._steps - step)
             self._console.print(
@@ -92,7 +95,7 @@ class Reporter:
 
     def _append(self, line: Mapping[str, object]) -> None:
         assert self._out is not None  # noqa: S101  the callers return before where there is none
-        with (self._out / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with (self._out / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 

@@ -29,7 +29,7 @@ from training.data.loader import Augment, Batch, BatchKey, BatchSource, batch_ke
 from training.data.sampler import BatchSampler
 from training.evaluation import metrics
 from training.model import Averaged, Tower, TwoTowers, add_lora, build_model, embed, recompute_blocks, tower
-from training.recipe import Recipe
+from training.recipe import NOT_CHOOSING, Recipe
 from training.run import distributed, precision
 from training.run.collapse import CollapseAlarm
 from training.run.distillation import Teacher
@@ -37,8 +37,10 @@ from training.run.distributed import World
 from training.run.log import Reporter
 from training.run.objective import build_objective
 from training.run.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
+from training.run.plot import draw_run
 from training.run.precision import LossScale
 from training.run.start import freeze, hold_statistics, load_start, mean_templates
+from training.run.stopping import StopSignals
 from training.run.void_steps import BufferCopy, VoidSteps
 
 PACK_FOLDS = 10
@@ -83,6 +85,10 @@ class Progress:
     best: float | None = None
     best_step: int | None = None
     figures: dict[str, float] = field(default_factory=dict)
+    evaluated: int = 0
+    """The step of the last evaluation."""
+    damaged: int = 0
+    """Damaged images that another of the same person stood in for."""
 
 
 class Trainer:
@@ -119,13 +125,18 @@ class Trainer:
         self.average = Averaged(self.model, recipe.train.ema) if recipe.train.ema else None
         self.alarm = CollapseAlarm(len(material.crops.people))
         self._batches: Iterator[Batch] | None = None
+        self._damaged_said = 0
+        if world.is_first:
+            for name in recipe.evaluate.packs:
+                read_pack(Path(name))  # one that is missing or damaged ends the run now, not at the first evaluation
 
     # -------------------------------------------------------------------------------------------------- the loop
 
     def train(self, until: int | None = None) -> Progress:
         """Train up to step `until` (default: the recipe's last) and write a checkpoint there.
 
-        Raises Unusable (`training_diverged`) when too many steps in a row had no finite gradient.
+        Raises Unusable: `training_diverged` when too many steps in a row had no finite gradient or loss,
+        `training_stopped` after a checkpoint on SIGTERM or Ctrl-C (several ranks: where the run next logs).
         """
         recipe = self.recipe
         last = self.steps if until is None else min(until, self.steps)
@@ -133,9 +144,11 @@ class Trainer:
         if recipe.model.imprint and self.progress.step == 0:
             self.objective.imprint(mean_templates(tower(self.model), self.material.crops, recipe.model.dim))
         out = self.out if self.world.is_first else None
-        with Reporter(out, self.steps, self.progress.step) as report:
+        with Reporter(out, self.steps, self.progress.step) as report, StopSignals() as stop:
             for message in self._notices():
                 report.warn(self.progress.step, message)
+            if self._due(recipe.evaluate.every, last) and 0 < self.progress.step != self.progress.evaluated:
+                self._evaluate(report)  # what ended the run before it had done so
             while self.progress.step < last:
                 step = self.progress.step + 1
                 logged = step % recipe.train.log_every == 0 or step == last
@@ -145,11 +158,27 @@ class Trainer:
                     self.objective.merge_centers()
                 if logged:
                     self._log(report, result)
-                if self._due(recipe.evaluate.every, last):
-                    self._evaluate(report)
-                if self._due(recipe.train.checkpoint_every, last):
+                evaluated = self._due(recipe.evaluate.every, last)
+                if evaluated or self._due(recipe.train.checkpoint_every, last):
                     self.save()
+                if evaluated:
+                    self._evaluate(report)
+                self._stop_if_asked(stop, agreed=logged)
+        if out is not None:
+            draw_run(out)
         return self.progress
+
+    def _stop_if_asked(self, stop: StopSignals, *, agreed: bool) -> None:
+        """Save and raise Unusable (`training_stopped`) after a signal. Several ranks have to agree on the step, for
+        which they wait for each other where ``agreed``."""
+        asked = stop.name is not None
+        if self.world.size > 1:
+            mine = torch.tensor(float(asked), device=self.world.device)
+            asked = agreed and bool(collectives.largest(mine))
+        if asked and self.progress.step < self.steps:
+            path = self.save()
+            message = f"Stopped by {stop.name or 'a signal'} at step {self.progress.step}, which {path} holds: --resume"
+            raise Unusable(f"{message} goes on.", code="training_stopped", step=self.progress.step)
 
     def train_step(self, *, measured: bool = False) -> StepResult:
         """Make one optimiser step: `accumulate` batches forward and backward, clip, step, average. With `measured` the
@@ -194,6 +223,7 @@ class Trainer:
         """
         recipe, world = self.recipe, self.world
         batch = self._next_batch()
+        self.progress.damaged += batch.damaged
         here = batch.to(world.device)
         target = self.material.teacher.targets(batch).to(world.device) if self.material.teacher else None
         number = self.progress.step * recipe.train.accumulate + micro
@@ -236,10 +266,14 @@ class Trainer:
         if new and not searching:
             self._dump(found.last)
         if new:
-            message = f"{new} steps changed nothing, as their gradient was not finite; the last is step {found.last}"
+            message = (
+                f"{new} steps changed nothing, as their gradient or loss was not finite; the last is step {found.last}"
+            )
             report.warn(self.progress.step, message)
         if found.longest > self.recipe.train.max_skipped:
-            message = f"{found.longest} steps in a row had no finite gradient; lower optimizer.lr or the margin."
+            message = (
+                f"{found.longest} steps in a row had no finite gradient or loss; lower optimizer.lr or the margin."
+            )
             raise Unusable(message, code="training_diverged", step=self.progress.step)
 
     def _dump(self, step: int) -> None:
@@ -257,7 +291,9 @@ class Trainer:
 
     def _log(self, report: Reporter, result: StepResult) -> None:
         step, loss = self.progress.step, float(result.loss)
-        figures = {"loss": loss, "gradient": float(result.norm), "lr": self.optimizer.param_groups[0]["lr"]}
+        length = float(result.embeddings.float().norm(dim=1).mean())
+        figures = {"loss": loss, "gradient": float(result.norm), "length": length}
+        figures["lr"] = self.optimizer.param_groups[0]["lr"]
         figures |= {f"loss_{name}": float(value) for name, value in result.parts.items() if len(result.parts) > 1}
         if result.accuracy is not None:
             figures["accuracy"] = result.accuracy
@@ -266,6 +302,11 @@ class Trainer:
         if message:
             report.warn(step, message)
         self._read_void_steps(report)
+        if self.progress.damaged > self._damaged_said:
+            self._damaged_said = self.progress.damaged
+            report.warn(
+                step, f"{self.progress.damaged} images are damaged; others of the same people stand in for them"
+            )
 
     def _evaluate(self, report: Reporter) -> None:
         """Measure on unseen people; the checkpoint with the lowest FNMR (then EER) is kept as the best."""
@@ -275,11 +316,12 @@ class Trainer:
         # Saving is a matter of all ranks: they have to agree on whether this is the best.
         figures = collectives.object_from_first(mine, self.world.device)
         report.evaluated(self.progress.step, figures)
-        self.progress.figures = figures
+        self.progress.figures, self.progress.evaluated = figures, self.progress.step
         score = 1 - figures["accuracy"] if "accuracy" in figures else figures["fnmr"] + 1e-3 * figures["eer"]
         if self.progress.best is None or score < self.progress.best:
             self.progress.best, self.progress.best_step = score, self.progress.step
             self.save("best.pt")
+        self.save()  # the step's checkpoint with its figures
 
     def evaluate(self) -> dict[str, float]:
         """Return verification figures over all pairs of the held-out crops, and the accuracy on each pack."""
@@ -448,7 +490,7 @@ def verification_figures(vectors: np.ndarray, labels: np.ndarray, fmr: float) ->
 def _belongs_to(recipe: Recipe, people: int, crops: int) -> dict[str, object]:
     """Return the values that a checkpoint's state depends on, by recipe section; the rest may change during a run."""
     sections = ("seed", "model", "losses", "sampler", "partial_fc", "distill", "optimizer")
-    data = recipe.data.model_dump(exclude={"indexes", "cache", "workers", "prepare_timeout"})
+    data = recipe.data.model_dump(exclude=NOT_CHOOSING)
     return {
         **{section: getattr(recipe, section) for section in sections},
         "data": (data, people, crops),

@@ -1,0 +1,45 @@
+"""Draws a run: loss, accuracy, lengths and rate over its steps, beside its log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from training.run.log import METRICS
+
+SIZE_INCHES = (9.0, 6.0)
+PANELS = (
+    ("loss", ("loss",)),
+    ("share", ("accuracy", "fnmr", "eer")),
+    ("length (L2)", ("gradient", "length")),
+    ("learning rate", ("lr",)),
+)
+"""Each panel's axis and the figures of `metrics.jsonl` that it shows."""
+LOGARITHMIC = "length (L2)"
+
+
+def draw_run(out: Path) -> Path | None:
+    """Draw `metrics.jsonl` of a run's folder as `run.svg` there; return None where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415  only drawing needs matplotlib
+    except ImportError:
+        return None
+    lines = [json.loads(line) for line in (out / METRICS).read_text(encoding="utf-8").splitlines()]
+    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    for axes, (label, names) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
+        for name in names:
+            steps, values = _series(lines, name)
+            if steps:
+                axes.plot(steps, values, label=name, marker="." if len(steps) < 20 else "")
+        axes.set(xlabel="step", ylabel=label, yscale="log" if label == LOGARITHMIC else "linear")
+        axes.grid(visible=True, alpha=0.3)
+        axes.legend()
+    figure.savefig(out / "run.svg", metadata={"Date": None})
+    return out / "run.svg"
+
+
+def _series(lines: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """Return the steps and values of a figure; an evaluation's accuracy stands for training's where packs give it."""
+    found = [(line["step"], line[name]) for line in lines if line["kind"] != "warning" and name in line]
+    return [step for step, _ in found], [value for _, value in found]
