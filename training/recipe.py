@@ -377,7 +377,8 @@ def _suggestion(key: str) -> str:
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:
-    """Set a value of a recipe's table from ``key=value``. Raises InvalidInput (`invalid_recipe`)."""
+    """Set a value of a recipe's table from ``key=value``; a run's length in steps takes the place of that in epochs,
+    and the other way round. Raises InvalidInput (`invalid_recipe`)."""
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise _invalid(f"{override!r} is not key=value.")
@@ -393,6 +394,11 @@ def apply_override(table: dict[str, Any], override: str) -> None:
         node[_index(node, last, key)] = value
     else:
         node[last] = value
+        if path == ["train"] and last in LENGTHS:
+            node.pop(LENGTHS[last], None)
+
+
+LENGTHS = {"steps": "epochs", "epochs": "steps"}
 
 
 def _child(node: Any, part: str, key: str) -> Any:

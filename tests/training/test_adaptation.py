@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import cv2
@@ -11,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from app.errors import InvalidInput
+from app.errors import InvalidInput, Unusable
 from app.inference.package import load_package
 from app.inference.session import open_embedder
 from tests.support.crops import some_crops
@@ -20,7 +21,7 @@ from training.adaptation.adapt import read_conditions
 from training.adaptation.channels import choose, fit, prune
 from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation, Plain
 from training.adaptation.narrow import load_mobilenet, read_widths
-from training.adaptation.run import precision_on
+from training.adaptation.run import precision_on, run_to_end
 from training.adaptation.views import ConditionConfig, ViewConfig, Views, resize_tables
 from training.backbones.imported import import_package
 from training.backbones.mobilenet import WIDTHS, MobileNet
@@ -122,6 +123,22 @@ def run_of(steps: int, seed: int = 0) -> OnlineDistillation:
     return OnlineDistillation(
         Featured(student, shared), Featured(teacher, shared), crops, config, ViewConfig(), kept=kept
     )
+
+
+def test_a_run_is_not_resumed_with_other_settings() -> None:
+    state = run_of(4).state()
+    with pytest.raises(InvalidInput, match="steps 4, now 5") as refused:
+        run_of(5).restore(state)
+    assert refused.value.code == "recipe_mismatch"
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(2)
+    step = run.train_step
+    monkeypatch.setattr(run, "train_step", lambda: {name: value * math.inf for name, value in step().items()})
+    with pytest.raises(Unusable) as ended:
+        run_to_end(run, tmp_path, 10, lambda _line: None, resume=False)
+    assert ended.value.code == "training_diverged"
 
 
 def test_a_resumed_run_makes_the_same_steps() -> None:

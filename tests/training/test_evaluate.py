@@ -29,6 +29,7 @@ from app.types import Vector
 from tests.conftest import PROJECT
 from tests.support.crop_sets import write_pack
 from training.commands.evaluate import app
+from training.commands.options import TemplateOptions
 from training.evaluation import identification as searching
 from training.evaluation import metrics, protocols
 from training.evaluation.pairs import PackPhotos, Pair, PairList, person_of, read_pairs
@@ -489,8 +490,9 @@ def toy(tmp_path: Path) -> tuple[Path, list[str]]:
     manifest = load_package(tmp_path / "models" / "sface").manifest
     write_manifest(tmp_path / "models" / "sface", manifest.model_copy(update={"calibrations": ()}))
     names, vectors = faces(np.random.default_rng(8), 100, 3, noise=0.5, d=128)
-    made = dataclasses.replace(templates(names, vectors), package=manifest.id)
-    made.save(tmp_path / "kept.npz")
+    shutil.copytree(PROJECT / "models" / "yunet", tmp_path / "models" / "yunet")
+    made_by = TemplateOptions(package="sface", models=tmp_path / "models").facts(tmp_path)
+    dataclasses.replace(templates(names, vectors), package=manifest.id, made_by=made_by).save(tmp_path / "kept.npz")
     lines = [f"p{i:03d}\t1\t{k}" for i in range(100) for k in (2, 3)]
     lines += [f"p{i:03d}\t1\tp{(i + k) % 100:03d}\t2" for i in range(100) for k in (1, 2)]
     (tmp_path / "pairs.txt").write_text("\n".join(["200", *lines]))
@@ -514,6 +516,15 @@ def test_operating_points_are_written_into_the_manifest(toy: tuple[Path, list[st
     assert scores is not None
     assert sum(scores.mated) == 300
     assert sum(scores.nonmated) == 300 * 297 // 2  # 100 people with 3 photos each
+
+
+@pytest.mark.parametrize("other", [["--flip"], ["--aligned"], ["--images", "."]])
+def test_templates_kept_of_other_options_are_refused(toy: tuple[Path, list[str]], other: list[str]) -> None:
+    folder, named = toy
+    told = ["--name", "toys", "--measured-on", "toys", "--rounds", "20", "--out", str(folder / "out")]
+    run = CliRunner().invoke(app, ["operating-points", *named, *told, *other])
+    assert run.exit_code == 2
+    assert "was made otherwise" in run.output
 
 
 def test_golden_vectors_are_written_beside_the_points_where_there_are_none(toy: tuple[Path, list[str]]) -> None:

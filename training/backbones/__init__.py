@@ -41,7 +41,8 @@ def build(name: str, dim: int = DEFAULT_DIMENSION, **options: object) -> nn.Modu
     """Build a freshly initialised backbone: (B, 3, size, size) float in [-1, 1] -> (B, ``dim``).
 
     ``options`` are the constructor's own (``width``, ``size``, ``dropout`` and so on).
-    Raises Unusable with code ``backbone_unknown`` or ``backbone_option_unknown``, naming what comes nearest.
+    Raises Unusable with code ``backbone_unknown`` or ``backbone_option_unknown``, naming what comes nearest, or
+    ``backbone_option_invalid``.
     """
     registry = _registry()
     if name not in registry:
@@ -50,7 +51,11 @@ def build(name: str, dim: int = DEFAULT_DIMENSION, **options: object) -> nn.Modu
     for option in options:
         if option not in known:
             raise _unknown("backbone_option", option, known)
-    return registry[name](dim=dim, **options)
+    try:
+        return registry[name](dim=dim, **options)
+    except (TypeError, ValueError) as error:
+        given = ", ".join(f"{option} = {value!r}" for option, value in options.items())
+        raise Unusable(f"{name} takes no {given}: {error}", code="backbone_option_invalid") from error
 
 
 def _unknown(what: str, given: str, known: list[str]) -> Unusable:

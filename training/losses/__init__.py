@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from training.losses.adaptive import AdaFace, CurricularFace, ElasticFace, MagFace
 from training.losses.base import ClassLoss, ClassTable, LossError
@@ -90,7 +91,8 @@ def build(
         return build_part(name, ClassTable(num_classes, dim), **hyper)
     kind = PAIR_LEVEL[name]
     check_hyper(name, kind, hyper)
-    return kind(num_classes, dim, **hyper)
+    with _own_errors(name, hyper):
+        return kind(num_classes, dim, **hyper)
 
 
 def build_part(name: str, table: ClassTable, **hyper: object) -> ClassLoss:
@@ -98,7 +100,18 @@ def build_part(name: str, table: ClassTable, **hyper: object) -> ClassLoss:
     check_choice("class-level loss", name, CLASS_LEVEL)
     kind = CLASS_LEVEL[name]
     check_hyper(name, kind, hyper)
-    return kind(table, **hyper)
+    with _own_errors(name, hyper):
+        return kind(table, **hyper)
+
+
+@contextmanager
+def _own_errors(name: str, hyper: Mapping[str, object]) -> Iterator[None]:
+    """Turn what a value of the wrong type raises into LossError."""
+    try:
+        yield
+    except TypeError as error:
+        given = ", ".join(f"{key} = {value!r}" for key, value in hyper.items())
+        raise LossError(f"{name} takes no {given}: {error}") from error
 
 
 def hyperparameters(kind: type) -> list[str]:

@@ -123,7 +123,7 @@ class Margin(PairLoss):
 
     β0 starts at `beta` = 1.2, alpha = 0.2, nu = 0: that paper. All three β are learned (`beta`; `beta_class` (C,) where
     num_classes is given and class_beta is true; `beta_image` (N,) where num_images is given, for which `forward` takes
-    `image_ids` (B,)), with a rate of their own (`optimizer.beta_lr`). The sum over the triplets' pairs, plus nu·Σ β of their
+    `image_ids` (B,)), each at a rate of its own. The sum over the triplets' pairs, plus nu·Σ β of their
     anchors, over the number of pairs with a positive term; without mined triplets over all triplets, so that both kinds
     of pairs weigh the same.
     """

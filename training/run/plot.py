@@ -11,11 +11,13 @@ from training.run.log import METRICS
 SIZE_INCHES = (9.0, 6.0)
 PANELS = (
     ("loss", ("loss",)),
-    ("share", ("accuracy", "fnmr", "eer")),
+    ("share", ("accuracy", "evaluation accuracy", "evaluation fnmr", "evaluation eer")),
     ("length (L2)", ("gradient", "length")),
     ("learning rate", ("lr",)),
 )
 """Each panel's axis and the figures of `metrics.jsonl` that it shows."""
+FEW = 20
+"""Points that are marked each."""
 LOGARITHMIC = "length (L2)"
 
 
@@ -31,15 +33,17 @@ def draw_run(out: Path) -> Path | None:
         for name in names:
             steps, values = _series(lines, name)
             if steps:
-                axes.plot(steps, values, label=name, marker="." if len(steps) < 20 else "")
+                axes.plot(steps, values, label=name, marker="." if len(steps) < FEW else "")
         axes.set(xlabel="step", ylabel=label, yscale="log" if label == LOGARITHMIC else "linear")
         axes.grid(visible=True, alpha=0.3)
-        axes.legend()
+        if axes.lines:
+            axes.legend()
     figure.savefig(out / "run.svg", metadata={"Date": None})
     return out / "run.svg"
 
 
 def _series(lines: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    """Return the steps and values of a figure; an evaluation's accuracy stands for training's where packs give it."""
-    found = [(line["step"], line[name]) for line in lines if line["kind"] != "warning" and name in line]
+    """Return the steps and values of a figure; those of evaluations are called `evaluation NAME`."""
+    kind, key = ("evaluation", name.removeprefix("evaluation ")) if " " in name else ("train", name)
+    found = [(line["step"], line[key]) for line in lines if line["kind"] == kind and key in line]
     return [step for step, _ in found], [value for _, value in found]
