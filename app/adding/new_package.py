@@ -11,8 +11,10 @@ from pydantic import JsonValue
 
 from app.errors import Unusable
 from app.files import PUBLIC, new_folder, replacing, sha256_of
+from app.inference import golden
 from app.inference.manifest import FileSource, Licence, Manifest, Provenance
 from app.inference.package import Package, load_package, write_manifest
+from app.inference.session import open_embedder
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,7 @@ class NewPackage:
 
     def check_free(self) -> None:
         """Raise Unusable ``package_exists`` if there is a folder of that name."""
-        if self.folder.exists():
-            message = f"{self.folder} exists already: remove it first."
-            raise Unusable(message, code="package_exists", folder=str(self.folder))
+        check_free(self.folder)
 
     def manifest(self, origin: str = "", figures: Mapping[str, JsonValue] | None = None, **facts: Any) -> Manifest:
         """Return the manifest with these ``facts``; ``origin`` says what they rest on."""
@@ -53,8 +53,34 @@ class NewPackage:
 
         ``check`` gets a draft of the package, with a copy of the file.
         """
-        with new_folder(self.folder) as draft:
-            with replacing(draft / FileSource().path, PUBLIC) as copy:
-                copy.write(self.file.read_bytes())
-            write_manifest(draft, check(Package(draft, manifest)))
-        return load_package(self.folder)
+        return _make(self.folder, self.file.read_bytes(), manifest, check)
+
+
+def check_free(folder: Path) -> None:
+    """Raise Unusable ``package_exists`` if there is such a folder."""
+    if folder.exists():
+        raise Unusable(f"{folder} exists already: remove it first.", code="package_exists", folder=str(folder))
+
+
+def add_made(content: bytes, manifest: Manifest, models_dir: Path, cache_dir: Path) -> Package:
+    """Add an embedder that was made here: its file's ``content`` and its manifest. What fails leaves nothing behind.
+
+    Its golden vectors are compared, or recorded where it has none. Raises Unusable: package_exists, and the codes of
+    `open_embedder`.
+    """
+    folder = models_dir / manifest.name
+    check_free(folder)
+    return _make(folder, content, manifest, lambda draft: _with_golden(draft, cache_dir))
+
+
+def _with_golden(draft: Package, cache_dir: Path) -> Manifest:
+    session = open_embedder(draft, cache_dir, "cpu")  # prepares it, and compares golden vectors
+    return golden.with_golden(draft.manifest, session.run)
+
+
+def _make(folder: Path, content: bytes, manifest: Manifest, check: Callable[[Package], Manifest]) -> Package:
+    with new_folder(folder) as draft:
+        with replacing(draft / FileSource().path, PUBLIC) as file:
+            file.write(content)
+        write_manifest(draft, check(Package(draft, manifest)))
+    return load_package(folder)

@@ -126,11 +126,11 @@ def keep_data_inputs(model: ModelProto) -> None:
     model.ir_version = max(model.ir_version, MIN_IR)
 
 
-def raised_opset(model: ModelProto) -> ModelProto:
-    """Return the model converted to `MIN_OPSET`, or unchanged if its opset is higher."""
-    if opset(model) >= MIN_OPSET:
+def raised_opset(model: ModelProto, least: int = MIN_OPSET) -> ModelProto:
+    """Return the model converted to the opset ``least``, or unchanged if its own is as high."""
+    if opset(model) >= least:
         return model
-    converted: ModelProto = onnx.version_converter.convert_version(model, MIN_OPSET)
+    converted: ModelProto = onnx.version_converter.convert_version(model, least)
     return converted
 
 

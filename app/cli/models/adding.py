@@ -18,6 +18,7 @@ from app.errors import Unusable
 if TYPE_CHECKING:
     from app.adding.add import Added
     from app.adding.catalogue import KnownModel
+    from app.adding.measured import MeasuredModel
     from app.adding.new_package import NewPackage
     from app.adding.presets import Stated
     from app.adding.separation import Crops
@@ -43,16 +44,22 @@ def pull(
 ) -> None:
     """Download the file of a package or of a known model (app/adding/catalogue.json), and check its SHA-256.
 
-    A known model is added as a package, as by `likeness models add`.
+    A known model is added as a package, as by `likeness models add`. `best` and `intel-face` (app/adding/measured) come
+    with operating points; `best` is made of `sface` and `intel-face`.
     """
     from app.adding import download  # noqa: PLC0415 - slow to import
     from app.adding.catalogue import known_models  # noqa: PLC0415 - slow to import
+    from app.adding.measured import measured_models  # noqa: PLC0415 - slow to import
     from app.inference import package  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
     packages = package.find_packages(settings.models_dir)
+    is_new = not any(each.manifest.name == name for each in packages.values())
+    if is_new and (measured := measured_models().get(name)) is not None:
+        _add_measured(measured, settings, accept_non_commercial=accept_non_commercial, as_json=as_json)
+        return
     known = known_models().get(name)
-    if known is not None and not any(each.manifest.name == name for each in packages.values()):
+    if is_new and known is not None:
         path = _fetch_known(known, settings, accept_non_commercial=accept_non_commercial, sha256=sha256)
         _add_known(known, path, settings, as_json=as_json)
         return
@@ -79,6 +86,26 @@ def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial
         if not typer.confirm("Is it right?"):
             raise
         return fetch(known, folder, accept_non_commercial=accept_non_commercial, sha256=found)
+
+
+def _add_measured(model: MeasuredModel, settings: Settings, *, accept_non_commercial: bool, as_json: bool) -> None:
+    from app.adding.measured import add_measured  # noqa: PLC0415 - slow to import
+    from app.inference.package import find_packages  # noqa: PLC0415 - slow to import
+
+    made = add_measured(
+        model,
+        lambda: find_packages(settings.models_dir),
+        settings.models_dir,
+        settings.data_dir / "models",
+        accept_non_commercial=accept_non_commercial,
+    )
+    licence = made.manifest.licence.name
+    if as_json:
+        output.say_json({"model": made.id, "folder": str(made.folder), "licence": licence})
+        return
+    output.say(f"{made.id}: {made.folder} ({licence}), measured; its templates are those that were measured.")
+    output.say(f"LIKENESS_EMBEDDER={made.manifest.name} makes it the model of new galleries;")
+    output.say(f"likeness reembed start GALLERY {made.manifest.name} moves one that is in use.")
 
 
 def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bool) -> None:

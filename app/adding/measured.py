@@ -1,0 +1,132 @@
+"""Models that come measured, `measured/NAME.json`: how to make the file, and the manifest that it was measured with.
+
+The file is made of pinned downloads, or of other packages. Its bytes may differ where ONNX writes them differently, its
+templates may not: the manifest's golden vectors decide whether the operating points hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.adding.download import check_licence, download
+from app.adding.fuse import Member, fuse
+from app.adding.new_package import add_made, check_free
+from app.adding.openvino_ir import read_ir
+from app.inference.manifest import Manifest, Name, Sha256
+from app.inference.package import Package, select
+
+FOLDER = Path(__file__).with_name("measured")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Download(_Strict):
+    """A file at a fixed address."""
+
+    url: str = Field(pattern=r"^https?://")
+    sha256: Sha256
+    size: int = Field(gt=0)
+    """Bytes."""
+
+
+class OpenVino(_Strict):
+    """Made by reading OpenVINO's intermediate representation."""
+
+    kind: Literal["openvino"]
+    graph: Download
+    weights: Download
+
+
+class FusedMember(_Strict):
+    """A package by its id, its weight, and whether it sees the mirror image too."""
+
+    package: str
+    weight: float = Field(gt=0)
+    mirror: bool = False
+
+
+class Fused(_Strict):
+    """Made by fusing packages; those that are missing are made first."""
+
+    kind: Literal["fused"]
+    members: tuple[FusedMember, ...]
+
+
+class MeasuredModel(_Strict):
+    """One model: how its file is made, and its manifest."""
+
+    recipe: Annotated[OpenVino | Fused, Field(discriminator="kind")]
+    manifest: Manifest
+
+    @property
+    def name(self) -> Name:
+        return self.manifest.name
+
+
+@cache
+def measured_models() -> Mapping[str, MeasuredModel]:
+    """Return the models, by name."""
+    found = (MeasuredModel.model_validate_json(path.read_bytes()) for path in sorted(FOLDER.glob("*.json")))
+    return {each.name: each for each in found}
+
+
+def add_measured(
+    model: MeasuredModel,
+    packages: Callable[[], Mapping[str, Package]],
+    models_dir: Path,
+    cache_dir: Path,
+    *,
+    accept_non_commercial: bool = False,
+) -> Package:
+    """Add a model, and the members it lacks. ``packages`` returns those that are there. What fails leaves nothing.
+
+    Raises Unusable: package_exists, and the codes of `check_licence`, `download`, `read_ir`, `fuse`, `add_made`
+    (package_templates_differ: what was made is not what was measured).
+    """
+    manifest = model.manifest
+    check_licence(model.name, manifest.licence, accept_non_commercial=accept_non_commercial)
+    check_free(models_dir / model.name)
+    if isinstance(model.recipe, OpenVino):
+        content = _read(model.name, model.recipe, cache_dir)
+    else:
+        for member in model.recipe.members:
+            known = next((each for each in measured_models().values() if each.manifest.id == member.package), None)
+            if known is not None and member.package not in packages():
+                add_measured(known, packages, models_dir, cache_dir, accept_non_commercial=accept_non_commercial)
+        content = _fuse(model.recipe, packages(), cache_dir)
+    return add_made(content, _bound(manifest, hashlib.sha256(content).hexdigest()), models_dir, cache_dir)
+
+
+def _read(name: str, recipe: OpenVino, folder: Path) -> bytes:
+    """Download an IR's two files, and return them as one ONNX file."""
+    parts = []
+    for part, wanted in (("xml", recipe.graph), ("bin", recipe.weights)):
+        path = folder / f"{name}-{wanted.sha256[:16]}.{part}"
+        download(name, wanted.url, path, wanted.size, wanted.sha256)
+        parts.append(path)
+    xml, weights = parts
+    content: bytes = read_ir(xml.read_bytes(), weights.read_bytes(), name).SerializeToString()
+    for path in parts:
+        path.unlink()
+    return content
+
+
+def _fuse(recipe: Fused, packages: Mapping[str, Package], cache_dir: Path) -> bytes:
+    members = [Member(select(packages, each.package), each.weight, each.mirror) for each in recipe.members]
+    content: bytes = fuse(members, cache_dir).SerializeToString()
+    return content
+
+
+def _bound(manifest: Manifest, sha256: str) -> Manifest:
+    """Return the manifest for the file that was made here, its operating points and bias card with it."""
+    bound = manifest.model_copy(update={"sha256": sha256})
+    card = bound.bias_card and bound.bias_card.model_copy(update={"measured_with": bound.recipe_digest})
+    return bound.model_copy(update={"calibrations": tuple(map(bound.bind, bound.calibrations)), "bias_card": card})
