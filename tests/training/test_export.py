@@ -29,9 +29,9 @@ from training import checkpoint
 from training.commands.evaluate import app
 from training.commands.try_package import identify_drawn, served
 from training.evaluation.speed import Precision
-from training.evaluation.speed.in_torch import open_run
 from training.export import PARITY, PARITY_BATCHES, About, Evaluation, export, parity_crops, to_fp16
 from training.model import EmbedderExport, embed, tower
+from training.run.speed import open_run
 
 
 @pytest.fixture(scope="module")

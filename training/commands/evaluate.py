@@ -347,7 +347,7 @@ def speed(
         opened = [open_embedder(package, cache, device, threads) for package in chosen]
         sessions: dict[str, Runs] = {session.package_id: session for session in opened}
         if run is not None:
-            from training.evaluation.speed.in_torch import open_run  # noqa: PLC0415 - the other commands need no torch
+            from training.run.speed import open_run  # noqa: PLC0415 - the other commands need no torch
 
             sessions |= open_run(
                 run, opened[0].device, precision or [Precision.FP32], compiled=compiled, threads=threads
