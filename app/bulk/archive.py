@@ -34,8 +34,8 @@ from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
 from app.gallery.bulk import BulkFace, BulkSubject
 from app.gallery.face_rows import decode_crop
+from app.gallery.fit import is_unit
 from app.gallery.records import Consent, Gallery
-from app.gallery.service import is_unit
 from app.jobs.records import Result
 from app.jobs.runner import Running
 from app.recognition.corrections import StoredCorrection

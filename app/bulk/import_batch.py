@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from app.bulk import tar_stream
 from app.bulk.json_lines import FaceLine
 from app.bulk.sealed_files import read_sealed
 from app.db.encryption import Sealer
 from app.db.signing import Signer
 from app.errors import InvalidInput, Unusable
-from app.gallery.bulk import BulkFace, BulkSubject, Written
+from app.gallery.bulk import BulkFace, BulkSubject, write_many
 from app.gallery.records import Gallery, OnConflict, Origin, from_bytes
 from app.gallery.service import Galleries
 from app.jobs.files import JobFiles
@@ -100,17 +98,15 @@ class Batch:
             job.checkpoint(saved)
             return
 
-        def also(connection: Connection, written: Written) -> None:
+        with tools.galleries.change(gallery.id) as change:
+            written = write_many(change, package, self.subjects, [row.face for row in self.rows])
             job.counts["enrolled"] += written.faces
             job.counts["new_subjects"] += written.subjects
             for place in written.taken:
                 row = self.rows[place]
                 job.refuse(row.item, row.name, "face_exists", "A face with this id exists already.")
             report()
-            job.checkpoint(saved, connection)
-
-        faces = [row.face for row in self.rows]
-        tools.galleries.write_many(gallery.id, self.subjects, faces, package, also=also)
+            job.checkpoint(saved, change.connection)
 
     def _look(self, tools: BulkContext, job: Running, gallery: Gallery, package: str) -> list[tuple[Row, Findings]]:
         """Return what the faces resemble; leave out those that are refused, and subjects that have no others here."""

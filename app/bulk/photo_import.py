@@ -18,8 +18,8 @@ from app.bulk.tar_stream import Entry
 from app.errors import ImageTooLarge, InvalidInput
 from app.face.quality import QualityLevel
 from app.gallery.bulk import BulkSubject, bulk_face
+from app.gallery.enrolling import crop_to_keep
 from app.gallery.records import Gallery, NewFace
-from app.gallery.service import crop_to_keep
 from app.jobs.runner import Running
 from app.recognition.operations import retried
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,28 +12,36 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.db.engine import Database, in_parts
+from app.db.engine import in_parts
 from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.errors import PackageMismatch
-from app.gallery import change_log
+from app.errors import InvalidInput
+from app.gallery.change import Change
+from app.gallery.change_log import ADD
 from app.gallery.face_rows import ORIGIN_COLUMNS, box_of, insert_origins, quality_of, to_origin
+from app.gallery.fit import is_unit
 from app.gallery.records import (
-    NO_TERMS,
     Consent,
     Counts,
     Gallery,
     Metadata,
     NewFace,
     Origin,
-    Subject,
-    Terms,
-    fit_face,
+    from_bytes,
+    package_mismatch,
     to_bytes,
     two_packages,
 )
-from app.gallery.subject_rows import ensure_subjects, from_consent, subject_values, to_consent, update_subject
-from app.gallery.templates import TemplatePlan, face_columns, join_templates, template_column
+from app.gallery.subject_rows import (
+    brief_subjects,
+    from_consent,
+    make_subjects,
+    subject_values,
+    to_consent,
+    touch_subjects,
+    update_subject,
+)
+from app.gallery.templates import face_columns, join_templates, template_column
 from app.gallery.text import clean_id, clean_name, encode_metadata, fold
 from app.types import Box, Quality, Template
 
@@ -71,34 +80,6 @@ def bulk_face(subject: str, face: NewFace, crop: bytes | None) -> BulkFace:
         origin=face.origin,
         second=face.second,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Enrollment:
-    """Faces, with a JPEG or None for each, for a subject, which is made if missing. `terms` replace its own."""
-
-    subject: str
-    faces: Sequence[NewFace]
-    crops: Sequence[bytes | None]
-    terms: Terms = NO_TERMS
-
-    def bulk_faces(self, subject: str, plan: TemplatePlan) -> list[BulkFace]:
-        """Return the faces as they are written, for the subject of this normalised id, each with a new id.
-
-        Raises Conflict ``package_mismatch`` if a face lacks a template that `plan` writes.
-        """
-        return [
-            bulk_face(subject, fit_face(face, plan), crop) for face, crop in zip(self.faces, self.crops, strict=True)
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Enrolled:
-    """The result of an enrollment: the subject as it is now, and the new faces with their ids."""
-
-    subject: Subject
-    faces: tuple[BulkFace, ...]
-    created: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +137,19 @@ def subject_columns(subject: BulkSubject, max_metadata_bytes: int) -> tuple[str,
     return clean_id(subject.id, "subject"), {name: value for name, value in columns.items() if value is not None}
 
 
-def fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], plan: TemplatePlan) -> Sequence[BulkFace]:
-    """Return the faces with exactly the templates that `plan` writes; ``template`` is of the gallery's own package.
+def fit_bulk(gallery: Gallery, package: str, faces: Sequence[BulkFace]) -> Sequence[BulkFace]:
+    """Return the faces with exactly the templates that the gallery takes; `package` is that of ``template``.
 
-    Raises Conflict ``package_mismatch``, ``two_packages``.
+    Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``, ``two_packages``.
     """
-    own, *others = plan.packages
-    if faces and own != gallery.embedder:
-        message = f"Gallery {gallery.id!r} takes templates of {own} now, not of {gallery.embedder}."
-        raise PackageMismatch(message, expected=own, given=gallery.embedder)
+    own, *others = gallery.templates.packages
+    if package != own:
+        raise package_mismatch(gallery, package)
+    whole = all(len(face.template) == gallery.dimension * 4 for face in faces)
+    numbers = from_bytes(b"".join(face.template for face in faces))
+    if not whole or not is_unit(numbers.reshape(len(faces), gallery.dimension)).all():
+        message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
+        raise InvalidInput(message, code="invalid_template")
     if not others:
         return [face if face.second is None else replace(face, second=None) for face in faces]
     if any(face.second is None or face.second.package != others[0] for face in faces):
@@ -172,64 +157,79 @@ def fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], plan: TemplatePlan) ->
     return faces
 
 
+def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], faces: Sequence[BulkFace]) -> Written:
+    """Write subjects and faces, whose templates are of `package`.
+
+    Subjects that only `faces` name are made if missing. Faces that the gallery has already are skipped (`place_ids`).
+    Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_template``; Conflict
+    ``package_mismatch``; ``two_packages`` if a face lacks a template that the gallery takes by now.
+    """
+    faces = fit_bulk(change.gallery, package, faces)
+    given = {subject.id for subject in subjects}
+    others = dict.fromkeys(face.subject for face in faces if face.subject not in given)
+    wanted = [*subjects, *(BulkSubject(subject_id) for subject_id in others)]
+    checked = [subject_columns(one, change.max_metadata_bytes) for one in wanted]
+    found, made = write_subjects(change, checked)
+    keys = {raw.id: found[clean] for raw, (clean, _) in zip(wanted, checked, strict=True)}
+    new, taken = place_ids(change, faces)
+    if new:
+        write_faces(change, package, keys, new)
+        touch_subjects(change, {keys[face.subject] for face in new})
+    return Written(len(made), len(new), taken)
+
+
 def write_subjects(
-    connection: Connection,
-    database: Database,
-    gallery: Gallery,
-    subjects: Iterable[tuple[str, Mapping[str, Any]]],
-    now: str,
+    change: Change, subjects: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> tuple[dict[str, int], Collection[str]]:
     """Add missing subjects and update the others, given by their ids and columns; return the keys by id, and the new
     ids. Where two are one subject, the later one's columns count."""
     wanted: dict[str, dict[str, Any]] = {}
     for subject_id, columns in subjects:
         wanted.setdefault(subject_id, {}).update(columns)
-    rows = {subject_id: subject_values(gallery, subject_id, now, **given) for subject_id, given in wanted.items()}
-    keys, made = ensure_subjects(connection, database, gallery, rows)
-    for subject_id, given in wanted.items():
-        changes = {name: value for name, value in given.items() if name not in {"created_at", "updated_at"}}
+    keys = {name: row.key for name, row in brief_subjects(change.connection, change.gallery, wanted.keys()).items()}
+    missing = sorted(wanted.keys() - keys.keys())
+    made = make_subjects(change, [subject_values(change, subject_id, **wanted[subject_id]) for subject_id in missing])
+    for subject_id, key in sorted(keys.items()):
+        changes = {
+            name: value for name, value in wanted[subject_id].items() if name not in {"created_at", "updated_at"}
+        }
         if "name" in changes:
             changes["folded"] = fold(subject_id, changes["name"])
-        if changes and subject_id not in made:
-            update_subject(connection, keys[subject_id], changes)
-    return keys, made
+        if changes:
+            update_subject(change, key, changes)
+    return keys | made, made.keys()
 
 
-def place_ids(
-    connection: Connection, gallery: Gallery, faces: Sequence[BulkFace]
-) -> tuple[list[BulkFace], tuple[int, ...]]:
+def place_ids(change: Change, faces: Sequence[BulkFace]) -> tuple[list[BulkFace], tuple[int, ...]]:
     """Return the faces to write, and the positions of those to skip, whose ids the gallery or an earlier face has.
 
-    A face whose id exists in another gallery (perhaps a copy of this one) gets a new id.
+    A face whose id exists in another gallery (perhaps a copy of this one) gets the id `id_here`.
     """
-    first: dict[str, int] = {}
-    taken: set[int] = set()
-    for place, face in enumerate(faces):
-        if first.setdefault(face.face_id, place) != place:
-            taken.add(place)
-    elsewhere: set[int] = set()
-    for some in in_parts(list(first)):
+    here = {face.face_id: id_here(change.gallery, face.face_id) for face in faces}
+    homes: dict[str, int] = {}
+    for some in in_parts(sorted({*here, *here.values()})):
         query = sa.select(FACES.c.face_id, FACES.c.gallery_key).where(FACES.c.face_id.in_(some))
-        for face_id, gallery_key in connection.execute(query):
-            (taken if gallery_key == gallery.key else elsewhere).add(first[face_id])
-    new = [
-        replace(face, face_id=uuid.uuid4().hex) if place in elsewhere else face
-        for place, face in enumerate(faces)
-        if place not in taken
-    ]
-    return new, tuple(sorted(taken))
+        homes |= {row.face_id: row.gallery_key for row in change.connection.execute(query)}
+    new: dict[str, BulkFace] = {}
+    taken: list[int] = []
+    for place, face in enumerate(faces):
+        known = {face.face_id, here[face.face_id]}
+        if any(homes.get(one) == change.gallery.key or one in new for one in known):
+            taken.append(place)
+            continue
+        face_id = here[face.face_id] if face.face_id in homes else face.face_id
+        new[face_id] = replace(face, face_id=face_id)
+    return list(new.values()), tuple(taken)
 
 
-def write_faces(
-    connection: Connection,
-    gallery: Gallery,
-    subject_keys: Mapping[str, int],
-    faces: Sequence[BulkFace],
-    now: str,
-    *,
-    blobs: Blobs,
-) -> list[tuple[int, int]]:
-    """Insert the faces; return the key of each one's subject and its own, in their order, for `record_added`."""
+def id_here(gallery: Gallery, foreign: str) -> str:
+    """Return the id of something whose own id another gallery has, perhaps a copy: the same at each import."""
+    return hashlib.sha256(f"{gallery.key}/{foreign}".encode()).hexdigest()[:32]
+
+
+def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], faces: Sequence[BulkFace]) -> None:
+    """Insert the faces, whose templates are of `package`; `subject_keys` are given by the subjects' ids."""
+    connection, blobs = change.connection, change.blobs
     keys = _take_keys(connection, len(faces))
     rows, crops, seconds = [], [], []
     blobs.mark(connection)
@@ -238,10 +238,10 @@ def write_faces(
         rows.append(
             {
                 "key": key,
-                "gallery_key": gallery.key,
+                "gallery_key": change.gallery.key,
                 "subject_key": subject_keys[face.subject],
                 "face_id": face_id,
-                "package": gallery.embedder,
+                "package": package,
                 "template": blobs.pack("template", face_id, face.template),
                 "quality": face.quality.score,
                 "reasons": json.dumps(face.quality.reasons) if face.quality.reasons else "[]",
@@ -249,7 +249,7 @@ def write_faces(
                 "y": face.box.y,
                 "width": face.box.width,
                 "height": face.box.height,
-                "created_at": face.created_at or now,
+                "created_at": face.created_at or change.now,
             }
         )
         if face.crop is not None:
@@ -260,13 +260,8 @@ def write_faces(
     for insert, values in zip(_INSERTS, (rows, crops, seconds), strict=True):
         if values:
             connection.execute(insert, values)
-    insert_origins(connection, gallery, [(key, face.origin) for key, face in zip(keys, faces, strict=True)])
-    return [(subject_keys[face.subject], key) for key, face in zip(keys, faces, strict=True)]
-
-
-def record_added(connection: Connection, gallery: Gallery, pairs: Sequence[tuple[int, int]]) -> None:
-    """Write the change log's entries for new faces; make it the transaction's last write."""
-    change_log.record(connection, gallery.key, [(change_log.ADD, subject, face) for subject, face in pairs])
+    insert_origins(connection, change.gallery, [(key, face.origin) for key, face in zip(keys, faces, strict=True)])
+    change.log(ADD, [(subject_keys[face.subject], key) for key, face in zip(keys, faces, strict=True)])
 
 
 def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubject]:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, TypeAlias
 
+import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
@@ -24,13 +25,13 @@ from app.db.sealed_columns import Blobs
 from app.gallery.gallery_rows import GALLERY_ROWS, template_plan
 from app.gallery.records import index_specs, to_block
 from app.gallery.templates import join_templates, template_column
-from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition, Removed
+from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition, Moved, Removed, Step
 from app.timestamps import utc_now
 
-BEGIN, ADD, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "remove", "subject", "erase"
+BEGIN, ADD, MOVE, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "move", "remove", "subject", "erase"
 STAMP_BITS = 63
 Entry: TypeAlias = tuple[str, int, int | None]
-"""What happened (ADD, REMOVE, REMOVE_SUBJECT or ERASE), the subject's key, and the face's key or None for all."""
+"""What happened, the key of the subject (the new one of a MOVE), and the face's key or None for all."""
 MAX_NUMBER = 2**63 - 1
 STREAM_ROWS = 10_000
 """Faces that are read at a time when an index is built."""
@@ -160,19 +161,18 @@ class ChangeReader:
             yield position, _blocks(connection, self._blobs, spec)
 
     def faces_of(self, spec: IndexSpec, subjects: Sequence[int]) -> FaceBlock | None:
-        query = _faces(spec)
-        rows: list[Row[Any]] = []
-        with self._database.read() as connection:
-            for some in in_parts(subjects):
-                rows += connection.execute(query.where(FACES.c.subject_key.in_(some))).all()
-        rows.sort(key=lambda row: row[0])
-        return to_block(_opened(rows, self._blobs), spec.dimension) if rows else None
+        return self._some_faces(spec, FACES.c.subject_key, subjects)
 
-    def existing(self, faces: Sequence[int]) -> set[int]:
-        found: set[int] = set()
+    def faces_at(self, spec: IndexSpec, faces: Sequence[int]) -> FaceBlock | None:
+        return self._some_faces(spec, FACES.c.key, faces)
+
+    def owners(self, faces: Sequence[int]) -> dict[int, int]:
+        query = sa.select(FACES.c.key, FACES.c.subject_key)
+        found: dict[int, int] = {}
         with self._database.read() as connection:
             for some in in_parts(faces):
-                found.update(connection.execute(sa.select(FACES.c.key).where(FACES.c.key.in_(some))).scalars())
+                rows = connection.execute(query.where(FACES.c.key.in_(some)))
+                found |= {row.key: row.subject_key for row in rows}
         return found
 
     def count(self, spec: IndexSpec) -> tuple[int, int]:
@@ -180,6 +180,15 @@ class ChangeReader:
         with self._database.read() as connection:
             subjects, faces = connection.execute(_faces(spec).with_only_columns(*counts)).one()
         return subjects, faces
+
+    def _some_faces(self, spec: IndexSpec, column: sa.Column[Any], keys: Sequence[int]) -> FaceBlock | None:
+        query = _faces(spec)
+        rows: list[Row[Any]] = []
+        with self._database.read() as connection:
+            for some in in_parts(keys):
+                rows += connection.execute(query.where(column.in_(some))).all()
+        rows.sort(key=lambda row: row[0])
+        return to_block(_opened(rows, self._blobs), spec.dimension) if rows else None
 
 
 def _head(connection: Connection, spec: IndexSpec) -> LogPosition | None:
@@ -211,9 +220,9 @@ def _blocks(connection: Connection, blobs: Blobs, spec: IndexSpec) -> Iterator[F
             yield to_block(_opened(rows, blobs), spec.dimension)
 
 
-def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[FaceBlock | Removed, ...]:
-    """Convert the entries; consecutive additions become one block."""
-    steps: list[FaceBlock | Removed] = []
+def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[Step, ...]:
+    """Convert the entries; consecutive additions become one block, and so do moves."""
+    steps: list[Step] = []
     for kind, group in groupby(rows, key=lambda row: row.kind):
         if kind == ADD:
             there = [
@@ -222,6 +231,9 @@ def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[Face
                 if row.template is not None
             ]
             steps += [to_block(there, dimension)] if there else []
+        elif kind == MOVE:
+            moves = {row.face_key: row.subject_key for row in group}  # of a face that moved twice, the last
+            steps.append(Moved(np.array(list(moves), np.int64), np.array(list(moves.values()), np.int64)))
         else:
             steps += [Removed(row.subject_key, row.face_key, kind == ERASE) for row in group]
     return tuple(steps)

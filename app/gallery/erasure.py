@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Row
 
 from app.db import signing
 from app.db.engine import Database
@@ -37,6 +37,7 @@ from app.db.schema import (
 )
 from app.db.signing import Signer
 from app.errors import NotFound, Unusable
+from app.gallery.deleting import erase_subject
 from app.gallery.records import Erased
 from app.gallery.service import Galleries
 from app.timestamps import utc_now
@@ -94,8 +95,8 @@ class Erasures:
         With the reason ``expired``, a subject that hasn't expired isn't found. Raises as `erase` does.
         """
         receipt_id = secrets.token_hex(16)
-
-        def note(connection: Connection, erased: Erased) -> None:
+        with self._galleries.change(gallery_id) as change:
+            erased = erase_subject(change, subject_id, expired_by=utc_now() if reason == "expired" else None)
             document = _pending(receipt_id, erased, reason, rewrite=rewrite)
             values = {
                 "id": receipt_id,
@@ -104,10 +105,7 @@ class Erasures:
                 "created_at": document["erased_at"],
                 "document": json.dumps(document),
             }
-            connection.execute(sa.insert(RECEIPTS).values(values))
-
-        expired_by = utc_now() if reason == "expired" else None
-        self._galleries.erase_subject(gallery_id, subject_id, note, expired_by=expired_by)
+            change.connection.execute(sa.insert(RECEIPTS).values(values))
         return receipt_id
 
     def complete(self, receipt_ids: Sequence[str]) -> list[Document]:

@@ -20,6 +20,8 @@ from app.errors import FaceNotFound
 from app.face.align import CROP_SIDE
 from app.face.formats import Limits
 from app.face.image import decode
+from app.gallery.change import Change
+from app.gallery.change_log import MOVE
 from app.gallery.records import FaceRow, Gallery, Origin, Subject
 from app.gallery.templates import face_columns, join_templates
 from app.timestamps import utc_now
@@ -36,7 +38,6 @@ CROP_LIMITS = Limits(
     formats=frozenset({"JPEG"}),
 )
 """What a stored crop may be: imported archives bring crops that other programs made."""
-ROWS_AT_ONCE = 1_000
 ORIGIN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     FACE_ORIGINS.c.image_id,
     FACE_ORIGINS.c.external_id,
@@ -44,6 +45,7 @@ ORIGIN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     FACE_ORIGINS.c.height.label("photo_height"),
     FACE_ORIGINS.c.score,
 )
+_GIVE = sa.update(FACES).where(FACES.c.key == sa.bindparam("face")).values(subject_key=sa.bindparam("subject"))
 _FACE_ID = re.compile("[0-9a-f]{32}")
 # Built once: that takes longer than SQLite takes to run them.
 _LABELS = (
@@ -83,16 +85,14 @@ def box_of(row: Row[Any]) -> Box:
     return Box(row.x, row.y, row.width, row.height)
 
 
-def find_face(
-    connection: Connection, gallery: Gallery, face_id: str, subject: Subject | None = None, *, lock: bool = False
-) -> Row[Any]:
+def find_face(connection: Connection, gallery: Gallery, face_id: str, subject: Subject | None = None) -> Row[Any]:
     """Return the row of `face_query`, of any subject or of this one. Raises NotFound ``face_not_found``."""
     row = None
     if _FACE_ID.fullmatch(face_id):
         query = face_query(gallery.embedder).where(FACES.c.face_id == face_id, FACES.c.gallery_key == gallery.key)
         if subject is not None:
             query = query.where(FACES.c.subject_key == subject.key)
-        row = connection.execute(query.with_for_update(of=FACES) if lock else query).one_or_none()
+        row = connection.execute(query).one_or_none()
     if row is not None:
         return row
     if subject is not None:
@@ -138,49 +138,39 @@ def insert_origins(connection: Connection, gallery: Gallery, origins: Iterable[t
         connection.execute(sa.insert(FACE_ORIGINS), values)
 
 
-def reassign(connection: Connection, subjects: Mapping[int, int]) -> dict[int, int]:
-    """Give each face, by its key, to the subject of that key; return the faces' new keys by their old ones.
+def faces_by_id(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Return the id, the key and the subject's key of each of these faces that exists, by id."""
+    columns = (FACES.c.face_id, FACES.c.key, FACES.c.subject_key)
+    found: dict[str, Row[Any]] = {}
+    for some in in_parts(ids):
+        query = sa.select(*columns).where(FACES.c.gallery_key == gallery.key, FACES.c.face_id.in_(some))
+        found |= {row.face_id: row for row in connection.execute(query)}
+    return found
 
-    A key of a face that was removed must never come back: followers of the change log and servers that share a Milvus
-    rely on it. So a reassigned face is removed and inserted again, with the same id and all its belongings. The caller
-    has locked the faces and subjects, and writes the change log.
+
+def give(change: Change, faces: Mapping[int, int]) -> None:
+    """Give each face, by its key, to the subject of that key, with everything that refers to the face's key.
+
+    What refers to its id was said of it as its former subject's face, and is deleted.
     """
-    moved: dict[int, int] = {}
-    keys = sorted(subjects)
-    for start in range(0, len(keys), ROWS_AT_ONCE):
-        moved |= _reassign_some(connection, keys[start : start + ROWS_AT_ONCE], subjects)
-    return moved
+    if not faces:
+        return
+    order = sorted(faces)
+    change.connection.execute(_GIVE, [{"face": key, "subject": faces[key]} for key in order])
+    for some in in_parts(order):
+        ids = sa.select(FACES.c.face_id).where(FACES.c.key.in_(some))
+        for column in _said_of_faces():
+            change.connection.execute(sa.delete(column.table).where(column.in_(ids)))
+    change.log(MOVE, [(faces[key], key) for key in order])
 
 
-def _reassign_some(connection: Connection, keys: Sequence[int], subjects: Mapping[int, int]) -> dict[int, int]:
-    faces = _rows(connection, FACES, FACES.c.key, keys)
-    belongings = [(column, _rows(connection, column.table, column, keys)) for column in _references()]
-    connection.execute(sa.delete(FACES).where(FACES.c.key.in_(keys)))  # cascades to what belongs to them
-    old = [row.pop("key") for row in faces]
-    new = [row | {"subject_key": subjects[key]} for key, row in zip(old, faces, strict=True)]
-    insert = sa.insert(FACES).returning(FACES.c.key, sort_by_parameter_order=True)
-    moved = dict(zip(old, connection.execute(insert, new).scalars().all(), strict=True))
-    for column, rows in belongings:
-        if rows:
-            values = [row | {column.name: moved[row[column.name]]} for row in rows]
-            connection.execute(sa.insert(column.table), values)
-    return moved
-
-
-def _rows(
-    connection: Connection, table: sa.FromClause, column: sa.Column[Any], keys: Sequence[int]
-) -> list[dict[str, Any]]:
-    query = sa.select(table).where(column.in_(keys)).order_by(column)
-    return [dict(row) for row in connection.execute(query).mappings().all()]
-
-
-def _references() -> list[sa.Column[Any]]:
-    """Return the columns of other tables that refer to a face; each such row has no other key."""
+def _said_of_faces() -> list[sa.Column[Any]]:
+    """Return the columns of other tables that refer to a face's id."""
     return [
         column
         for table in METADATA.sorted_tables
         for column in table.columns
-        if any(key.column is FACES.c.key for key in column.foreign_keys)
+        if any(key.column is FACES.c.face_id for key in column.foreign_keys)
     ]
 
 

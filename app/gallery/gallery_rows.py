@@ -27,6 +27,8 @@ GALLERY_ROWS = sa.select(
 # Built once: that takes longer than SQLite takes to run them.
 _BY_ID = GALLERY_ROWS.where(GALLERIES.c.id == sa.bindparam("wanted"))
 _BY_KEY = GALLERY_ROWS.where(GALLERIES.c.key == sa.bindparam("wanted"))
+# Not FOR UPDATE, for which rows elsewhere that refer to the gallery would have to wait, too.
+_LOCK = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == sa.bindparam("wanted")).with_for_update(key_share=True)
 
 
 def to_gallery(row: Row[Any]) -> Gallery:
@@ -82,13 +84,13 @@ def reread(connection: Connection, gallery: Gallery) -> Gallery:
     return to_gallery(row)
 
 
-def lock_gallery(connection: Connection, gallery: Gallery, *, exclusively: bool = False) -> None:
-    """Lock the gallery's row until the transaction ends, so that nobody deletes it or, `exclusively`, writes to it.
+def lock_gallery(connection: Connection, gallery: Gallery) -> Gallery:
+    """Be alone with the gallery until the transaction ends; return it as it is from then on.
 
     Every writer does this before anything else, so writers never wait for each other in a circle. Raises NotFound
     ``gallery_not_found``.
     """
-    query = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key)
-    query = query.with_for_update(read=not exclusively, key_share=not exclusively)
-    if connection.execute(query).one_or_none() is None:
-        raise gallery_not_found(gallery.id)
+    if connection.dialect.name != "sqlite":  # its write transactions never overlap
+        # A statement of its own: one that waits for the row sees other tables as they were before.
+        connection.execute(_LOCK, {"wanted": gallery.key})
+    return reread(connection, gallery)

@@ -306,21 +306,14 @@ class Erased:
     crops: int
 
 
-def fit_face(face: NewFace, plan: TemplatePlan) -> NewFace:
-    """Return the face with exactly the templates that `plan` writes. Raises Conflict ``package_mismatch`` if one is
-    missing."""
-    templates = [face.template_of(package) for package in plan.packages]
-    first, *others = templates
-    second = others[0] if others else None
-    if first is None or None in others:
-        message = f"The gallery takes templates of {' and of '.join(plan.packages)} now."
-        raise PackageMismatch(message, expected=list(plan.packages), given=face.template.package)
-    return replace(face, template=first, second=second)
-
-
 def package_mismatch(gallery: Gallery, given: str) -> Conflict:
     message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {given}."
     return PackageMismatch(message, expected=gallery.embedder, given=given)
+
+
+def packages_missing(expected: Sequence[str], given: str) -> Conflict:
+    message = f"The gallery takes templates of {' and of '.join(expected)} now."
+    return PackageMismatch(message, expected=list(expected), given=given)
 
 
 def gallery_not_found(gallery_id: str) -> NotFound:

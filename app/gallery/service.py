@@ -4,7 +4,7 @@ A change is written to SQL together with an entry in the gallery's change log, a
 and this process's index has applied the log. Other processes over the same database follow a moment later (`follow_s`).
 An index that can't follow is built again from the database.
 
-Calls that only read are `Store`'s and `Faces`'.
+`Store` reads. What changes a gallery are functions over `Galleries.change`: see `app.gallery.change`.
 """
 
 from __future__ import annotations
@@ -15,32 +15,22 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Unpack
 
-import numpy as np
-from numpy.typing import NDArray
-from sqlalchemy.engine import Connection
-
-from app.concurrency.group_commit import MOST, GroupCommit
+from app.concurrency.group_commit import GroupCommit
 from app.concurrency.scheduler import Scheduler
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound
-from app.gallery.bulk import BulkFace, BulkSubject, Enrolled, Enrollment, Written
-from app.gallery.face_rows import encode_crop
-from app.gallery.faces import Faces, KeptAnswer
+from app.errors import Conflict, LikenessError, NotFound
+from app.gallery.change import Change
+from app.gallery.enrolling import Enrolled, Enrollment, crop_to_keep, enroll
+from app.gallery.fit import check_templates, fit_face
 from app.gallery.records import (
     NO_TERMS,
     Candidate,
     CheckReport,
     Counts,
-    Erased,
     Gallery,
     GalleryChanges,
     GallerySettings,
-    Move,
     NewFace,
-    Subject,
     Terms,
-    fit_face,
-    from_bytes,
-    package_mismatch,
 )
 from app.gallery.store import Store
 from app.search.follower import LocalBackend
@@ -50,8 +40,6 @@ from app.search.shared import SharedSearches
 from app.search.types import IndexKind, IndexSpec, Match
 from app.types import Template, Vectors
 
-UNIT_TOLERANCE = 1e-3
-"""Largest difference of a template's length from 1."""
 CHECK_EXAMPLES = 20
 FOLLOW_S = 0.2
 """Seconds between reads of the change logs' ends, one small query: the delay until others' changes are found."""
@@ -71,12 +59,10 @@ class Galleries:
     def __init__(self, store: Store, backend: IndexBackend | None = None) -> None:
         """`backend` keeps the indexes, by default in this process's memory, without snapshots."""
         self.store = store
-        self.faces = Faces(store.database)
         self.indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self.searches = SharedSearches()
         self._may_prune: Callable[[], bool] = lambda: True
-        # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
-        self._enrollments = GroupCommit[Enrollment, Enrolled](MOST if store.database.is_sqlite else 1)
+        self._enrollments = GroupCommit[Enrollment, Enrolled]()
 
     def start(
         self,
@@ -157,45 +143,14 @@ class Galleries:
         """Build the index of this package's templates. Raises Conflict ``package_mismatch``."""
         self.indexes.ready(self.store.gallery(gallery_id).view(package).index_spec)
 
-    # Subjects and faces, in the database and then in the index
+    # Subjects and faces
 
-    def delete_subject(self, gallery_id: str, subject_id: str) -> Subject:
-        """Delete the subject with its faces, crops and vectors; return it as it was. Raises SubjectNotFound."""
-        with self._changing(gallery_id) as gallery:
-            return self.store.delete_subject(gallery, subject_id)
-
-    def rename_subject(self, gallery_id: str, subject_id: str, new_id: str) -> Subject:
-        """Give the subject another id; if that is another subject's, move its faces there. Raises SubjectNotFound."""
-        with self._changing(gallery_id) as gallery:
-            kept = self.faces.rename_subject(gallery, subject_id, new_id)
-        return self.store.subject(gallery, kept)
-
-    def delete_subjects(self, gallery_id: str) -> Counts:
-        """Delete all subjects with their faces, crops and vectors in one transaction; return their numbers."""
-        with self._changing(gallery_id) as gallery:
-            return self.faces.delete_subjects(gallery)
-
-    def erase_subject(
-        self,
-        gallery_id: str,
-        subject_id: str,
-        note: Callable[[Connection, Erased], None],
-        *,
-        expired_by: str | None = None,
-    ) -> Erased:
-        """Delete the subject as `Store.erase_subject` does; see `app.gallery.erasure`."""
-        with self._changing(gallery_id) as gallery:
-            return self.store.erase_subject(gallery, subject_id, note, expired_by=expired_by)
-
-    def merge_subjects(self, gallery_id: str, subject_id: str, into: str) -> list[str]:
-        """Give the subject's faces to another one and delete it; return their ids. Raises as `Faces.merge`."""
-        with self._changing(gallery_id) as gallery:
-            return self.faces.merge(gallery, subject_id, into)
-
-    def dissolve_subject(self, gallery_id: str, subject_id: str, answer: KeptAnswer | None = None) -> None:
-        """Delete the subject but keep its faces, each as an unnamed subject's. Raises as `Faces.dissolve`."""
-        with self._changing(gallery_id) as gallery:
-            self.faces.dissolve(gallery, subject_id, answer)
+    @contextmanager
+    def change(self, gallery_id: str) -> Iterator[Change]:
+        """Open a change of the gallery; at the end it is committed, and then this process's indexes hold it."""
+        gallery = self.store.gallery(gallery_id)
+        with self.indexes.changing(gallery.index_specs), self.store.change(gallery) as change:
+            yield change
 
     def enroll(
         self,
@@ -217,53 +172,11 @@ class Galleries:
         crops = [crop_to_keep(gallery, face) for face in faces]
         wanted = Enrollment(subject_id, faces, crops, terms)
 
-        def enroll(some: Sequence[Enrollment]) -> list[Enrolled]:
-            with self.indexes.changing(gallery.index_specs):
-                return self.store.enroll(gallery, some)
+        def work(some: Sequence[Enrollment]) -> list[Enrolled]:
+            with self.change(gallery_id) as change:
+                return enroll(change, some)
 
-        return self._enrollments.run(gallery.key, wanted, enroll)
-
-    def write_many(
-        self,
-        gallery_id: str,
-        subjects: Sequence[BulkSubject],
-        faces: Sequence[BulkFace],
-        package: str,
-        *,
-        also: Callable[[Connection, Written], None] = lambda *_: None,
-    ) -> Written:
-        """Add many faces with templates of `package` in one transaction, in which `also` writes too.
-
-        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_template``; Conflict
-        ``package_mismatch``; ``two_packages`` if a face lacks a template of the package that the gallery moves to.
-        """
-        gallery = self.store.gallery(gallery_id)
-        if package != gallery.embedder:
-            raise package_mismatch(gallery, package)
-        whole = all(len(face.template) == gallery.dimension * 4 for face in faces)
-        numbers = from_bytes(b"".join(face.template for face in faces))
-        if not whole or not is_unit(numbers.reshape(len(faces), gallery.dimension)).all():
-            message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
-            raise InvalidInput(message, code="invalid_template")
-        with self.indexes.changing(gallery.index_specs):
-            return self.store.write_many(gallery, subjects, faces, also=also)
-
-    def delete_face(self, gallery_id: str, subject_id: str, face_id: str) -> None:
-        """Delete the face with its crop and vector. Raises SubjectNotFound, FaceNotFound."""
-        with self._changing(gallery_id) as gallery:
-            self.store.delete_face(gallery, subject_id, face_id)
-
-    def delete_faces(self, gallery_id: str, face_ids: Sequence[str]) -> list[str]:
-        """Delete faces of any subjects, and unnamed subjects with their last face; return the ids of those deleted."""
-        with self._changing(gallery_id) as gallery:
-            return self.faces.delete(gallery, face_ids)
-
-    def move_faces(
-        self, gallery_id: str, moves: Sequence[Move], answer: KeptAnswer | None = None, *, create: bool = False
-    ) -> None:
-        """Move faces between subjects, all or none, as `Faces.move` says."""
-        with self._changing(gallery_id) as gallery:
-            self.faces.move(gallery, moves, answer, create=create)
+        return self._enrollments.run(gallery.key, wanted, work)
 
     # Search
 
@@ -335,13 +248,6 @@ class Galleries:
         except NotFound:
             return True
 
-    @contextmanager
-    def _changing(self, gallery_id: str) -> Iterator[Gallery]:
-        """Yield the gallery; what the block has written to its change log is in the index afterwards."""
-        gallery = self.store.gallery(gallery_id)
-        with self.indexes.changing(gallery.index_specs):
-            yield gallery
-
     def _answering(self, gallery: Gallery) -> IndexSpec:
         return self.indexes.answering(gallery.index_specs)
 
@@ -374,32 +280,3 @@ class Galleries:
             package = probes[0].package  # every index that can answer holds all faces
         view = gallery.view(package)
         return view, check_templates(view, probes)
-
-
-def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
-    """Return the templates' vectors, (N, D) float32, if all are of the gallery's package and of length 1.
-
-    Raises Conflict ``package_mismatch``; InvalidInput ``invalid_template``.
-    """
-    for template in templates:
-        if template.package != gallery.embedder:
-            raise package_mismatch(gallery, template.package)
-        if template.vector.shape != (gallery.dimension,):
-            message = f"A template of {gallery.embedder} has {gallery.dimension} numbers."
-            raise InvalidInput(message, code="invalid_template")
-        if not abs(float(np.linalg.norm(template.vector)) - 1) <= UNIT_TOLERANCE:  # NaN is rejected too
-            raise InvalidInput("A template must be a vector of length 1.", code="invalid_template")
-    if not templates:
-        return np.empty((0, gallery.dimension), np.float32)
-    return np.stack([template.vector for template in templates]).astype(np.float32)
-
-
-def is_unit(vectors: Vectors) -> NDArray[np.bool_]:
-    """Return which rows have length 1, (N,). Rows with NaN have not."""
-    found: NDArray[np.bool_] = np.abs(np.linalg.norm(vectors, axis=1) - 1) <= UNIT_TOLERANCE
-    return found
-
-
-def crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:
-    """Return the face's crop as JPEG if the gallery keeps crops."""
-    return encode_crop(face.crop) if gallery.store == "crop" and face.crop is not None else None

@@ -5,66 +5,56 @@ Every public call is one transaction: what it returned is on disk, and if it rai
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import chain
-from typing import Unpack
+from typing import Any, Unpack
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from app.db.cache import Cache
-from app.db.engine import BUSY_TIMEOUT_S, Database
+from app.db.engine import BUSY_TIMEOUT_S, Database, in_parts
 from app.db.pagination import Page, read_page
-from app.db.schema import FACES, GALLERIES, SUBJECTS
+from app.db.schema import FACE_ORIGINS, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict
 from app.gallery import bulk, change_log
-from app.gallery.bulk import BulkFace, BulkSubject, Enrolled, Enrollment, Everything, Written
+from app.gallery.answers import prune_answers, recall_answer
+from app.gallery.bulk import BulkSubject, Everything
+from app.gallery.change import Change
 from app.gallery.change_log import ChangeReader
-from app.gallery.face_rows import face_query, find_face, read_crop, read_labels, to_face
+from app.gallery.face_rows import (
+    ORIGIN_COLUMNS,
+    box_of,
+    face_query,
+    find_face,
+    read_crop,
+    read_labels,
+    to_face,
+    to_origin,
+)
 from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, population_column, reread, to_gallery
 from app.gallery.records import (
-    NO_TERMS,
-    UNSET,
     Counts,
-    Erased,
     FaceRow,
     Gallery,
     GalleryChanges,
     GallerySettings,
-    Metadata,
+    Person,
+    PlacedFace,
     Subject,
-    Terms,
     Totals,
-    Unset,
 )
 from app.gallery.subject_rows import (
     SUBJECT_ROWS,
-    erase_rows,
     find_subject,
-    find_unexpired,
     has_expired,
-    lock_subject,
-    make_subjects,
+    is_unnamed_row,
     subject_not_found,
-    subject_values,
-    terms_columns,
     to_subject,
-    touch_subjects,
-    update_subject,
 )
-from app.gallery.text import (
-    MAX_METADATA_BYTES,
-    check_visible,
-    clean_id,
-    clean_name,
-    clean_search,
-    encode_metadata,
-    fold,
-)
+from app.gallery.text import MAX_METADATA_BYTES, check_visible, clean_id, clean_search, encode_metadata, fold
 from app.timestamps import utc_now
 
 
@@ -83,7 +73,7 @@ class Store:
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         blobs: Blobs | None = None,
     ) -> None:
-        self._max_metadata_bytes = max_metadata_bytes
+        self.max_metadata_bytes = max_metadata_bytes
         self.blobs = blobs or Blobs()
         """Encrypts templates and crops, or leaves them plain."""
         self.database = Database(url, busy_timeout_s=busy_timeout_s)
@@ -101,6 +91,20 @@ class Store:
 
     def close(self) -> None:
         self.database.close()
+
+    @contextmanager
+    def change(self, gallery: Gallery) -> Iterator[Change]:
+        """Open a transaction that is alone with the gallery; no index follows it (`Galleries.change` does that).
+
+        Raises NotFound ``gallery_not_found``.
+        """
+        with self.database.write() as connection:
+            held = lock_gallery(connection, gallery)
+            change = Change(held, connection, self.database.insert, self.blobs, self.max_metadata_bytes)
+            yield change
+            change.write_log()
+        if change.overwrites:
+            self.database.request_scrub()
 
     def create_gallery(
         self,
@@ -120,7 +124,7 @@ class Store:
             "embedder": embedder,
             "dimension": dimension,
             "population": population_column(settings.get("population", ())),
-            "metadata": self._encode(settings.get("metadata", {})),
+            "metadata": encode_metadata(settings.get("metadata", {}), self.max_metadata_bytes),
             "created_at": now,
             "last_stamp": stamp,
         }
@@ -154,18 +158,16 @@ class Store:
         columns: dict[str, object] = {**changes}
         if "population" in changes:
             columns["population"] = population_column(changes["population"])
-        with self.database.write() as connection:
-            lock_gallery(connection, gallery)
-            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(columns))
-            return reread(connection, gallery)
+        with self.change(gallery) as change:
+            change.connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(columns))
+            return reread(change.connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:
         """Delete the gallery; return how much it held. Raises NotFound ``gallery_not_found``."""
-        with self.database.write() as connection:
-            lock_gallery(connection, gallery, exclusively=True)
-            counts = _count(connection, gallery)
-            connection.execute(sa.delete(GALLERIES).where(GALLERIES.c.key == gallery.key))
-        self.database.request_scrub()
+        with self.change(gallery) as change:
+            counts = _count(change.connection, gallery)
+            change.connection.execute(sa.delete(GALLERIES).where(GALLERIES.c.key == gallery.key))
+            change.overwrites = True
         return counts
 
     def packages(self) -> frozenset[str]:
@@ -187,35 +189,6 @@ class Store:
         with self.database.read() as connection:
             counts = (sa.select(sa.func.count()).select_from(table) for table in (GALLERIES, SUBJECTS, FACES))
             return Totals(*(connection.execute(count).scalar_one() for count in counts))
-
-    def create_subject(
-        self,
-        gallery: Gallery,
-        subject_id: str | None = None,
-        name: str | None = None,
-        metadata: Metadata | None = None,
-        *,
-        terms: Terms = NO_TERMS,
-        note: Callable[[Connection], None] = lambda _: None,
-    ) -> Subject:
-        """Make a subject without faces, with a random id if none is given. ``note`` writes in the same transaction.
-
-        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
-        ``invalid_consent``; NotFound ``gallery_not_found``; Conflict ``subject_exists``.
-        """
-        columns = terms_columns(terms)
-        cleaned = clean_id(subject_id if subject_id is not None else uuid.uuid4().hex, "subject")
-        check_visible(cleaned, "subject id")
-        cleaned_name = None if name is None else clean_name(name)
-        encoded = self._encode(metadata or {})
-        with self.database.write() as connection:
-            lock_gallery(connection, gallery)
-            note(connection)
-            row = subject_values(gallery, cleaned, utc_now(), name=cleaned_name, metadata=encoded, **columns)
-            if not make_subjects(connection, self.database, [row]):
-                message = f"Gallery {gallery.id!r} already has a subject {cleaned!r}."
-                raise Conflict(message, code="subject_exists", gallery=gallery.id, subject=cleaned)
-            return find_subject(connection, gallery, cleaned)
 
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """Return the subject of this id. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
@@ -254,126 +227,9 @@ class Store:
         listing = f"subjects/{gallery.key}"
         return read_page(self.database, query, SUBJECTS.c.key, to_subject, listing=listing, cursor=cursor, limit=limit)
 
-    def update_subject(
-        self,
-        gallery: Gallery,
-        subject_id: str,
-        name: str | Unset | None = UNSET,
-        metadata: Metadata | Unset = UNSET,
-        *,
-        terms: Terms = NO_TERMS,
-        cover: str | Unset | None = UNSET,
-    ) -> Subject:
-        """Replace what is given, metadata as a whole; a `name` or `cover` of None removes it.
-
-        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
-        ``invalid_consent``; NotFound ``subject_not_found``, ``face_not_found``.
-        """
-        cleaned = clean_id(subject_id, "subject")
-        updates = self._updates(cleaned, name, metadata) | terms_columns(terms)
-        if cover is not UNSET:
-            updates["cover"] = None if cover is None else self.face(gallery, cleaned, cover).face_id
-        with self.database.write() as connection:
-            lock_gallery(connection, gallery)
-            update_subject(connection, lock_subject(connection, gallery, cleaned).key, updates)
-            subject = find_subject(connection, gallery, cleaned)
-        self.database.request_scrub()
-        return subject
-
-    def delete_subject(self, gallery: Gallery, subject_id: str) -> Subject:
-        """Delete the subject; return it as it was. Raises NotFound ``subject_not_found``."""
-        cleaned = clean_id(subject_id, "subject")
-        with self.database.write() as connection:
-            lock_gallery(connection, gallery)
-            subject = lock_subject(connection, gallery, cleaned)
-            connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
-            change_log.record(connection, gallery.key, [(change_log.REMOVE_SUBJECT, subject.key, None)])
-        self.database.request_scrub()
-        return subject
-
-    def erase_subject(
-        self,
-        gallery: Gallery,
-        subject_id: str,
-        note: Callable[[Connection, Erased], None],
-        *,
-        expired_by: str | None = None,
-    ) -> Erased:
-        """Delete the subject with everything that may mention it; `note` writes in the same transaction.
-
-        With `expired_by`, a subject that hasn't expired by then isn't found. Raises as `delete_subject` does.
-        """
-        cleaned = clean_id(subject_id, "subject")
-        with self.database.write() as connection:
-            lock_gallery(connection, gallery)
-            subject = lock_subject(connection, gallery, cleaned)
-            if expired_by is not None and not has_expired(subject, expired_by):
-                raise subject_not_found(gallery, cleaned)
-            erased = erase_rows(connection, gallery, subject)
-            note(connection, erased)
-            change_log.record(connection, gallery.key, [(change_log.ERASE, subject.key, None)])
-        self.database.request_scrub()
-        return erased
-
-    def enroll(self, gallery: Gallery, wanted: Sequence[Enrollment]) -> list[Enrolled]:
-        """Carry out several enrollments, all or none.
-
-        Raises InvalidInput ``invalid_id``, ``invalid_expiry``, ``invalid_consent``; Conflict ``subject_expired``;
-        NotFound ``gallery_not_found``; Conflict ``package_mismatch`` if a face lacks a template that the gallery takes.
-        """
-        now = utc_now()
-        names = [clean_id(one.subject, "subject") for one in wanted]
-        subjects = [(name, terms_columns(one.terms)) for name, one in zip(names, wanted, strict=True)]
-        with self.database.write() as connection:
-            held = self._locked(connection, gallery)
-            faces = [one.bulk_faces(name, held.templates) for name, one in zip(names, wanted, strict=True)]
-            keys, made = bulk.write_subjects(connection, self.database, gallery, subjects, now)
-            for name in made:
-                check_visible(name, "subject id")
-            touch_subjects(connection, [key for name, key in keys.items() if name not in made], now)
-            pairs = bulk.write_faces(connection, held, keys, list(chain(*faces)), now, blobs=self.blobs)
-            bulk.record_added(connection, gallery, pairs)
-            current = find_unexpired(connection, gallery, list(keys.values()))
-        return [
-            Enrolled(current[keys[name]], tuple(some), created=name in made and name not in names[:place])
-            for place, (name, some) in enumerate(zip(names, faces, strict=True))
-        ]
-
     def check_subject(self, subject: BulkSubject) -> None:
-        """Check what `write_many` checks, and raise what it would."""
-        check_visible(bulk.subject_columns(subject, self._max_metadata_bytes)[0], "subject id")
-
-    def write_many(
-        self,
-        gallery: Gallery,
-        subjects: Sequence[BulkSubject],
-        faces: Sequence[BulkFace],
-        *,
-        also: Callable[[Connection, Written], None] = lambda *_: None,
-    ) -> Written:
-        """Write subjects and faces in one transaction; `also` writes in it, too.
-
-        Subjects that only `faces` name are made if missing. Faces whose ids the gallery has already are skipped.
-        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``; NotFound ``gallery_not_found``;
-        Conflict ``package_mismatch``, ``two_packages`` if a face lacks a template that the gallery takes by now.
-        """
-        given = {subject.id for subject in subjects}
-        others = dict.fromkeys(face.subject for face in faces if face.subject not in given)
-        wanted = [*subjects, *(BulkSubject(subject_id) for subject_id in others)]
-        checked = [bulk.subject_columns(one, self._max_metadata_bytes) for one in wanted]
-        now = utc_now()
-        with self.database.write() as connection:
-            faces = bulk.fit_bulk(gallery, faces, self._locked(connection, gallery).templates)
-            found, made = bulk.write_subjects(connection, self.database, gallery, checked, now)
-            keys = {raw.id: found[clean] for raw, (clean, _) in zip(wanted, checked, strict=True)}
-            new, taken = bulk.place_ids(connection, gallery, faces)
-            pairs = bulk.write_faces(connection, gallery, keys, new, now, blobs=self.blobs) if new else []
-            written = Written(len(made), len(new), taken)
-            also(connection, written)
-            if pairs:
-                touch_subjects(connection, sorted({key for key, _ in pairs}), now)
-                bulk.record_added(connection, gallery, pairs)
-        return written
+        """Check what `bulk.write_many` checks of a subject, and raise what it would."""
+        check_visible(bulk.subject_columns(subject, self.max_metadata_bytes)[0], "subject id")
 
     @contextmanager
     def everything(self, gallery: Gallery, *, crops: bool) -> Iterator[Everything]:
@@ -415,20 +271,92 @@ class Store:
             row = find_face(connection, gallery, face_id)
             return to_face(row, self.blobs, read_crop(connection, row.key))
 
-    def delete_face(self, gallery: Gallery, subject_id: str, face_id: str) -> None:
-        """Delete the face with its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
-        with self.database.write() as connection:
-            lock_gallery(connection, gallery)
-            subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))
-            key: int = find_face(connection, gallery, face_id, subject, lock=True).key
-            connection.execute(sa.delete(FACES).where(FACES.c.key == key))
-            update_subject(connection, subject.key, {})
-            change_log.record(connection, gallery.key, [(change_log.REMOVE, subject.key, key)])
-        self.database.request_scrub()
+    def placed_faces(
+        self,
+        gallery: Gallery,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        subject: str | None = None,
+        only: Collection[str] | None = None,
+    ) -> Page[PlacedFace]:
+        """List the gallery's faces in the order of their enrollment: all, one subject's, or `only` those of these ids.
+
+        The subject need not exist. Raises InvalidInput ``invalid_cursor``.
+        """
+        listing = f"placed/{gallery.key}/{'' if subject is None else subject}"
+        query = _PLACED.where(FACES.c.gallery_key == gallery.key)
+        if subject is not None:
+            query = query.where(SUBJECTS.c.id == clean_id(subject, "subject"))
+        if only is not None:
+            query = query.where(FACES.c.face_id.in_(only))
+        return read_page(self.database, query, FACES.c.key, _placed, listing=listing, cursor=cursor, limit=limit)
+
+    def find_faces(self, gallery: Gallery, face_ids: Sequence[str]) -> dict[str, PlacedFace]:
+        """Return the faces that exist, by id."""
+        found: dict[str, PlacedFace] = {}
+        with self.database.read() as connection:
+            for some in in_parts(face_ids):
+                query = _PLACED.where((FACES.c.gallery_key == gallery.key) & FACES.c.face_id.in_(some))
+                found |= {row.face_id: _placed(row) for row in connection.execute(query)}
+        return found
+
+    def faces_of_image(self, gallery: Gallery, image_id: str) -> list[PlacedFace]:
+        """Return the faces that were enrolled from one photo."""
+        query = _PLACED.where((FACE_ORIGINS.c.gallery_key == gallery.key) & (FACE_ORIGINS.c.image_id == image_id))
+        with self.database.read() as connection:
+            return [_placed(row) for row in connection.execute(query.order_by(FACES.c.key))]
+
+    def people(self, gallery: Gallery, cursor: str | None = None, limit: int = 100) -> Page[Person]:
+        """List the named subjects, oldest first. Raises InvalidInput ``invalid_cursor``."""
+        has_faces = sa.exists().where(FACES.c.subject_key == SUBJECTS.c.key).label("has_faces")
+        query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, has_faces).where(_is_named(gallery))
+        return read_page(
+            self.database,
+            query,
+            SUBJECTS.c.key,
+            lambda row: Person(row.id, bool(row.has_faces)),
+            listing=f"people/{gallery.key}",
+            cursor=cursor,
+            limit=limit,
+        )
+
+    def count_people(self, gallery: Gallery) -> int:
+        query = sa.select(sa.func.count()).select_from(SUBJECTS).where(_is_named(gallery))
+        with self.database.read() as connection:
+            return connection.execute(query).scalar_one()
+
+    def subject_ids(self, gallery: Gallery) -> list[str]:
+        """Return the ids of all subjects, oldest first."""
+        query = sa.select(SUBJECTS.c.id).where(SUBJECTS.c.gallery_key == gallery.key).order_by(SUBJECTS.c.key)
+        with self.database.read() as connection:
+            return list(connection.execute(query).scalars())
+
+    def face_ids(
+        self, gallery: Gallery, subject_id: str | None = None, *, offset: int = 0, limit: int = 100
+    ) -> tuple[list[tuple[str, str]], int]:
+        """Return `limit` pairs of a face's and its subject's id after `offset` faces, and how many faces there are.
+
+        The faces are the gallery's, or one subject's, which need not exist. The database counts through `offset` rows.
+        """
+        query = sa.select(FACES.c.face_id, SUBJECTS.c.id).join(SUBJECTS).where(FACES.c.gallery_key == gallery.key)
+        if subject_id is not None:
+            query = query.where(SUBJECTS.c.id == clean_id(subject_id, "subject"))
+        count = sa.select(sa.func.count()).select_from(query.subquery())
+        with self.database.read(one_moment=True) as connection:
+            rows = connection.execute(query.order_by(FACES.c.key).offset(offset).limit(limit)).all()
+            return [(face, subject) for face, subject in rows], connection.execute(count).scalar_one()
+
+    def recall_answer(self, gallery: Gallery, operation: str, token: str) -> tuple[bytes, str] | None:
+        """Return the digest of the request that had this token, and its answer; None if there was none lately."""
+        with self.database.read() as connection:
+            return recall_answer(connection, gallery, operation, token)
 
     def prune_changes(self, older_than: timedelta) -> int:
-        """Delete old entries of the change log, except each gallery's last; return how many."""
+        """Delete old kept answers, and old entries of the change log, except each gallery's last; return how many of
+        these."""
         with self.database.write() as connection:
+            prune_answers(connection)
             return change_log.prune(connection, utc_now(-older_than))
 
     def expired(self, limit: int) -> list[tuple[str, str]]:
@@ -452,26 +380,6 @@ class Store:
         with self.database.read() as connection:
             return find_gallery(connection, gallery_id)
 
-    def _locked(self, connection: Connection, gallery: Gallery) -> Gallery:
-        """Lock the gallery and return it as it is from then on. Raises NotFound ``gallery_not_found``."""
-        if not self.database.is_sqlite:  # its write transactions never overlap
-            lock_gallery(connection, gallery)
-        # A statement of its own: one that waits for the gallery's row sees other tables as they were before.
-        return reread(connection, gallery)
-
-    def _updates(self, subject_id: str, name: str | Unset | None, metadata: Metadata | Unset) -> dict[str, object]:
-        """Return the columns to change. Raises InvalidInput ``invalid_name``, ``invalid_metadata``."""
-        updates: dict[str, object] = {}
-        if name is not UNSET:
-            cleaned = None if name is None else clean_name(name)
-            updates |= {"name": cleaned, "folded": fold(subject_id, cleaned)}
-        if metadata is not UNSET:
-            updates["metadata"] = self._encode(metadata)
-        return updates
-
-    def _encode(self, metadata: Metadata) -> str:
-        return encode_metadata(metadata, self._max_metadata_bytes)
-
 
 def _count(connection: Connection, gallery: Gallery) -> Counts:
     subjects, faces = (
@@ -479,3 +387,29 @@ def _count(connection: Connection, gallery: Gallery) -> Counts:
         for table in (SUBJECTS, FACES)
     )
     return Counts(*connection.execute(sa.select(subjects, faces)).one())
+
+
+_PLACED = (
+    sa.select(
+        FACES.c.key,
+        FACES.c.face_id,
+        FACES.c.x,
+        FACES.c.y,
+        FACES.c.width,
+        FACES.c.height,
+        FACES.c.created_at,
+        SUBJECTS.c.id.label("subject"),
+        *ORIGIN_COLUMNS,
+    )
+    .select_from(FACES)
+    .join(SUBJECTS)
+    .outerjoin(FACE_ORIGINS, FACE_ORIGINS.c.face_key == FACES.c.key)
+)
+
+
+def _placed(row: Row[Any]) -> PlacedFace:
+    return PlacedFace(row.face_id, row.subject, box_of(row), row.created_at, to_origin(row))
+
+
+def _is_named(gallery: Gallery) -> sa.ColumnElement[bool]:
+    return (SUBJECTS.c.gallery_key == gallery.key) & ~is_unnamed_row()

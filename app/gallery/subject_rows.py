@@ -1,25 +1,24 @@
-"""Subjects' rows: found, locked, made and changed within a transaction of the caller's."""
+"""Subjects' rows: found, made and changed within a transaction of the caller's."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.db.engine import Database, in_parts
+from app.db.engine import in_parts
 from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, JOB_REFUSALS, JOBS, SECOND_TEMPLATES, SUBJECTS
-from app.errors import Conflict, DatabaseBusy, InvalidInput, SubjectNotFound
+from app.errors import Conflict, InvalidInput, SubjectNotFound
+from app.gallery.change import Change
 from app.gallery.records import UNSET, Consent, Erased, Gallery, Subject, Terms
-from app.gallery.text import clean_consent, fold
+from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_consent, fold
 from app.timestamps import utc_now
 
 NO_METADATA = "{}"
-CREATE_ATTEMPTS = 10
-"""How often a missing subject is made again while others keep deleting it."""
 SUBJECT_ROWS = sa.select(
     SUBJECTS,
     sa.select(sa.func.count())
@@ -33,11 +32,8 @@ SUBJECT_ROWS = sa.select(
     .label("cover_face"),
 )
 _BY_KEY = SUBJECT_ROWS.where(SUBJECTS.c.key.in_(sa.bindparam("keys", expanding=True)))
-_LOCK = (
-    sa.select(SUBJECTS.c.id, SUBJECTS.c.key)
-    .where((SUBJECTS.c.gallery_key == sa.bindparam("gallery")) & SUBJECTS.c.id.in_(sa.bindparam("ids", expanding=True)))
-    .order_by(SUBJECTS.c.key)
-    .with_for_update()
+_BRIEF = sa.select(SUBJECTS.c.id, SUBJECTS.c.key, SUBJECTS.c.name, SUBJECTS.c.expires_at).where(
+    (SUBJECTS.c.gallery_key == sa.bindparam("gallery")) & SUBJECTS.c.id.in_(sa.bindparam("ids", expanding=True))
 )
 _TOUCH = (
     sa.update(SUBJECTS)
@@ -80,87 +76,63 @@ def find_subject(connection: Connection, gallery: Gallery, subject_id: str) -> S
     return to_subject(row)
 
 
-def find_unexpired(connection: Connection, gallery: Gallery, keys: Sequence[int]) -> dict[int, Subject]:
-    """Return the subjects by key. Raises Conflict ``subject_expired`` if one is about to be erased."""
-    subjects = {row.key: to_subject(row) for row in connection.execute(_BY_KEY, {"keys": keys})}
+def find_unexpired(change: Change, keys: Sequence[int]) -> dict[int, Subject]:
+    """Return the subjects by key. Raises Conflict ``subject_expired``."""
+    rows = change.connection.execute(_BY_KEY, {"keys": keys}).all()
+    check_unexpired(change.gallery, rows)
+    return {row.key: to_subject(row) for row in rows}
+
+
+def check_unexpired(gallery: Gallery, subjects: Iterable[Row[Any]]) -> None:
+    """Raise Conflict ``subject_expired`` if one of the subjects is about to be erased."""
     now = utc_now()
-    for subject in subjects.values():
-        if has_expired(subject, now):
-            message = f"Subject {subject.id!r} has expired and is about to be erased."
-            raise Conflict(message, code="subject_expired", gallery=gallery.id, subject=subject.id)
-    return subjects
+    for row in subjects:
+        if row.expires_at is not None and row.expires_at <= now:
+            message = f"Subject {row.id!r} has expired and is about to be erased."
+            raise Conflict(message, code="subject_expired", gallery=gallery.id, subject=row.id)
 
 
-def lock_subject(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
-    """Lock the subject until the transaction ends. Raises NotFound ``subject_not_found``."""
-    lock_subjects(connection, gallery, [subject_id])
-    return find_subject(connection, gallery, subject_id)
-
-
-def lock_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, int]:
-    """Lock the subjects that exist until the transaction ends; return their keys by id.
-
-    Everybody locks them in the order of their keys, so nobody waits in a circle.
-    """
-    keys: dict[str, int] = {}
+def brief_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, Row[Any]]:
+    """Return the id, key, name and expiry of each of these subjects that exists, by id."""
+    found: dict[str, Row[Any]] = {}
     for some in in_parts(sorted(ids)):
-        keys |= {row.id: row.key for row in connection.execute(_LOCK, {"gallery": gallery.key, "ids": some})}
-    return keys
+        found |= {row.id: row for row in connection.execute(_BRIEF, {"gallery": gallery.key, "ids": some})}
+    return found
 
 
-def subject_values(
-    gallery: Gallery, subject_id: str, now: str, *, name: str | None = None, **columns: object
-) -> dict[str, Any]:
+def subject_values(change: Change, subject_id: str, *, name: str | None = None, **columns: object) -> dict[str, Any]:
     """Return a new subject's columns; `columns` replace the defaults."""
     return {
-        "gallery_key": gallery.key,
+        "gallery_key": change.gallery.key,
         "id": subject_id,
         "name": name,
         "folded": fold(subject_id, name),
         "metadata": NO_METADATA,
-        "created_at": now,
-        "updated_at": now,
+        "created_at": change.now,
+        "updated_at": change.now,
         "expires_at": None,
         "consent": None,
         "cover": None,
     } | columns
 
 
-def make_subjects(connection: Connection, database: Database, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def make_subjects(change: Change, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Insert the rows whose ids are free; return the new subjects' keys by id."""
-    insert = database.insert(SUBJECTS).on_conflict_do_nothing().returning(SUBJECTS.c.id, SUBJECTS.c.key)
-    return {row.id: row.key for row in connection.execute(insert, rows)}
+    if not rows:
+        return {}
+    insert = change.insert(SUBJECTS).on_conflict_do_nothing().returning(SUBJECTS.c.id, SUBJECTS.c.key)
+    return {row.id: row.key for row in change.connection.execute(insert, rows)}
 
 
-def ensure_subjects(
-    connection: Connection, database: Database, gallery: Gallery, rows: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, int], Collection[str]]:
-    """Lock the subjects of these ids, inserting the row of each that is missing; return all keys by id, and new ids.
-
-    On PostgreSQL others may insert or delete one of them between the two statements, hence the attempts.
-    """
-    keys: dict[str, int] = {}
-    made: dict[str, int] = {}
-    for _ in range(CREATE_ATTEMPTS):
-        keys |= lock_subjects(connection, gallery, [name for name in rows if name not in keys])
-        missing = [row for name, row in rows.items() if name not in keys]
-        if missing:
-            new = make_subjects(connection, database, missing)
-            made |= new
-            keys |= new
-        if len(keys) == len(rows):
-            return keys, made.keys()
-    raise DatabaseBusy(f"Subject {missing[0]['id']!r} keeps being deleted by others.")
-
-
-def update_subject(connection: Connection, key: int, updates: Mapping[str, object]) -> None:
+def update_subject(change: Change, key: int, updates: Mapping[str, object]) -> None:
     """Set these columns and the time of the change."""
-    values = {"updated_at": utc_now(), **updates}
-    connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key == key).values(values))
+    values = {"updated_at": change.now, **updates}
+    change.connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key == key).values(values))
+    change.overwrites |= bool(updates)
 
 
 def inherited(connection: Connection, source: int, target: int) -> dict[str, object]:
-    """Return the columns of `target` that change when `source` becomes part of it (`app.gallery.faces.merge_rows`)."""
+    """Return the columns of `target` that change when `source` becomes part of it (`app.gallery.moving`)."""
     query = sa.select(SUBJECTS).where(SUBJECTS.c.key.in_((source, target)))
     rows = {row.key: row for row in connection.execute(query)}
     old, kept = rows[source], rows[target]
@@ -171,14 +143,31 @@ def inherited(connection: Connection, source: int, target: int) -> dict[str, obj
         updates["metadata"] = old.metadata
     if kept.consent is None:
         updates["consent"] = old.consent
-    ends = [row.expires_at for row in (old, kept) if row.expires_at is not None]
-    return updates | {"expires_at": min(ends, default=None)}
+    return updates | {"expires_at": earliest([old.expires_at, kept.expires_at])}
 
 
-def touch_subjects(connection: Connection, keys: Sequence[int], now: str) -> None:
+def earliest(ends: Iterable[str | None]) -> str | None:
+    """Return the first of these expiries, None if there is none."""
+    return min((end for end in ends if end is not None), default=None)
+
+
+def touch_subjects(change: Change, keys: Iterable[int]) -> None:
     """Set the time of the subjects' last change."""
-    for some in in_parts(keys):
-        connection.execute(_TOUCH, {"keys": some, "now": now})
+    for some in in_parts(sorted(keys)):
+        change.connection.execute(_TOUCH, {"keys": some, "now": change.now})
+
+
+def tidy(change: Change, keys: Iterable[int]) -> None:
+    """Delete the unnamed ones of these subjects that have lost their last face; set the others' time of change."""
+    empty = ~sa.exists().where(FACES.c.subject_key == SUBJECTS.c.key)
+    for some in in_parts(sorted(keys)):
+        change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key.in_(some) & is_unnamed_row() & empty))
+    touch_subjects(change, keys)
+
+
+def is_unnamed_row() -> sa.ColumnElement[bool]:
+    """Return `app.gallery.text.is_unnamed` as SQL."""
+    return (sa.func.substr(SUBJECTS.c.id, 1, 1) == UNNAMED_SIGN) & (sa.func.length(SUBJECTS.c.id) == UNNAMED_LENGTH)
 
 
 def erase_rows(connection: Connection, gallery: Gallery, subject: Subject) -> Erased:

@@ -7,7 +7,6 @@ re-embedded, a correction has a row for each of the two packages.
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +20,13 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS, SUBJECTS
 from app.errors import InvalidInput, NotFound
-from app.gallery.gallery_rows import lock_gallery, reread
-from app.gallery.records import Candidate, Gallery, NewFace, Subject, fit_face, to_bytes
-from app.gallery.service import crop_to_keep
+from app.gallery.bulk import id_here
+from app.gallery.change import Change
+from app.gallery.enrolling import crop_to_keep
+from app.gallery.fit import fit_face
+from app.gallery.records import Candidate, Gallery, NewFace, Subject, to_bytes
 from app.gallery.store import Store
-from app.gallery.subject_rows import find_subject, find_unexpired, lock_subjects, subject_not_found
+from app.gallery.subject_rows import brief_subjects, find_subject, find_unexpired
 from app.gallery.text import clean_id
 from app.timestamps import utc_now
 from app.types import Template, Vectors
@@ -96,6 +97,7 @@ class Corrections:
 
     def __init__(self, store: Store, days: float) -> None:
         """A correction expires after `days`, unless the call says otherwise."""
+        self._store = store
         self._database = store.database
         self._blobs = store.blobs
         self._days = days
@@ -111,16 +113,14 @@ class Corrections:
             raise InvalidInput("The correction would have expired already.", code="invalid_expiry")
         crop = crop_to_keep(gallery, probe)
         correction_id = uuid.uuid4().hex
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            fitted = fit_face(probe, reread(connection, gallery).templates)
-            subject = _locked(connection, gallery, subject_id)
+        with self._store.change(gallery) as change:
+            fitted = fit_face(probe, change.gallery.templates)
+            subject = _current_subject(change, subject_id)
             row = {"id": correction_id, "subject_key": subject.key, "created_at": utc_now(), "expires_at": ends}
             templates = [fitted.template, *([fitted.second] if fitted.second else [])]
             rows = [row | self._probe(correction_id, one.package, to_bytes(one), crop) for one in templates]
-            self._insert(connection, gallery, rows)
-            _drop_oldest(connection, subject.key)
-        self._database.request_scrub()
+            self._insert(change, rows)
+            _drop_oldest(change, subject.key)
         return Correction(correction_id, subject.id, fitted.template.package, bool(crop), str(row["created_at"]), ends)
 
     def of_subject(self, gallery: Gallery, subject_id: str) -> list[Correction]:
@@ -139,14 +139,13 @@ class Corrections:
 
     def delete(self, gallery: Gallery, subject_id: str, correction_id: str) -> None:
         """Forget a correction. Raises NotFound ``subject_not_found``, ``correction_not_found``."""
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))
+        with self._store.change(gallery) as change:
+            subject = find_subject(change.connection, gallery, clean_id(subject_id, "subject"))
             its = (CORRECTIONS.c.subject_key == subject.key) & (CORRECTIONS.c.id == correction_id)
-            if not connection.execute(sa.delete(CORRECTIONS).where(its)).rowcount:
+            change.overwrites = True
+            if not change.connection.execute(sa.delete(CORRECTIONS).where(its)).rowcount:
                 message = f"Subject {subject.id!r} has no correction {correction_id!r}."
                 raise NotFound(message, code="correction_not_found", subject=subject.id, correction=correction_id)
-        self._database.request_scrub()
 
     def wrong_probes(self, gallery: Gallery, package: str, subjects: Collection[str]) -> dict[str, Wrong]:
         """Return the recorded wrong probes of these subjects, as templates of this package, by the subjects' ids."""
@@ -200,24 +199,22 @@ class Corrections:
             for name, template in zip(crops, embed(list(crops.values())), strict=True)
             if template is not None
         }
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            there = set(connection.execute(sa.select(CORRECTIONS.c.id).where(_of(gallery))).scalars())
+        with self._store.change(gallery) as change:
+            there = set(change.connection.execute(sa.select(CORRECTIONS.c.id).where(_of(gallery))).scalars())
             values = [
                 {name: getattr(row, name) for name in ("id", "subject_key", "created_at", "expires_at")}
                 | self._probe(row.id, package, to_bytes(made[row.id]), crops[row.id])
                 for row in rows
                 if row.id in made and row.id in there
             ]
-            self._insert(connection, gallery, values)
+            self._insert(change, values)
         return len(values), len(rows) - len(made)
 
     def keep_only(self, gallery: Gallery, package: str) -> None:
         """Drop all templates of other packages, and with them the corrections that have none of this one."""
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            connection.execute(sa.delete(CORRECTIONS).where(_of(gallery) & (CORRECTIONS.c.package != package)))
-        self._database.request_scrub()
+        with self._store.change(gallery) as change:
+            others = _of(gallery) & (CORRECTIONS.c.package != package)
+            change.overwrites |= bool(change.connection.execute(sa.delete(CORRECTIONS).where(others)).rowcount)
 
     def read_all(self, gallery: Gallery, *, crops: bool) -> Iterator[StoredCorrection]:
         """Yield the gallery's corrections, oldest first."""
@@ -238,13 +235,13 @@ class Corrections:
         Those of missing subjects, of the past, and that the gallery has already are skipped.
         """
         now = utc_now()
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            keys = lock_subjects(connection, gallery, {one.subject for one in corrections})
-            others = {one.id: _id_here(gallery, one.id) for one in corrections}
+        with self._store.change(gallery) as change:
+            subjects = brief_subjects(change.connection, gallery, {one.subject for one in corrections})
+            keys: dict[str, int] = {name: row.key for name, row in subjects.items()}
+            others = {one.id: id_here(gallery, one.id) for one in corrections}
             query = sa.select(CORRECTIONS.c.id, CORRECTIONS.c.gallery_key)
             query = query.where(CORRECTIONS.c.id.in_([*others, *others.values()]))
-            homes: dict[str, int] = {row.id: row.gallery_key for row in connection.execute(query)}
+            homes: dict[str, int] = {row.id: row.gallery_key for row in change.connection.execute(query)}
             rows: dict[str, dict[str, object]] = {}
             for one in corrections:
                 name = one.id if homes.get(one.id, gallery.key) == gallery.key else others[one.id]
@@ -252,10 +249,10 @@ class Corrections:
                     times = {"created_at": one.created_at, "expires_at": one.expires_at}
                     probe = self._probe(name, gallery.embedder, one.template, one.crop)
                     rows[name] = {"id": name, "subject_key": keys[one.subject]} | times | probe
-            self._insert(connection, gallery, list(rows.values()))
+            self._insert(change, list(rows.values()))
             for key in keys.values():
-                _drop_oldest(connection, key)
-            also(connection)
+                _drop_oldest(change, key)
+            also(change.connection)
 
     def _read_wrong(
         self, gallery: Gallery, package: str, column: sa.ColumnElement[Any], subjects: Collection[int] | Collection[str]
@@ -284,10 +281,11 @@ class Corrections:
         end = _FLOAT_BYTES + int.from_bytes(plain[:_FLOAT_BYTES], "little")
         return plain[_FLOAT_BYTES:end], plain[end:] or None
 
-    def _insert(self, connection: Connection, gallery: Gallery, rows: Sequence[Mapping[str, object]]) -> None:
+    def _insert(self, change: Change, rows: Sequence[Mapping[str, object]]) -> None:
         if rows:
-            self._blobs.mark(connection)
-            connection.execute(sa.insert(CORRECTIONS), [{**row, "gallery_key": gallery.key} for row in rows])
+            change.blobs.mark(change.connection)
+            values = [{**row, "gallery_key": change.gallery.key} for row in rows]
+            change.connection.execute(sa.insert(CORRECTIONS), values)
 
 
 def rule_out(
@@ -311,17 +309,9 @@ def rule_out(
     return kept, tuple(out)
 
 
-def _id_here(gallery: Gallery, correction_id: str) -> str:
-    """Return the id of a correction whose own id another gallery has, perhaps a copy: the same at each import."""
-    return hashlib.sha256(f"{gallery.key}/{correction_id}".encode()).hexdigest()[:32]
-
-
-def _locked(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
-    cleaned = clean_id(subject_id, "subject")
-    keys = lock_subjects(connection, gallery, [cleaned])
-    if cleaned not in keys:
-        raise subject_not_found(gallery, cleaned)
-    return find_unexpired(connection, gallery, [keys[cleaned]])[keys[cleaned]]
+def _current_subject(change: Change, subject_id: str) -> Subject:
+    subject = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
+    return find_unexpired(change, [subject.key])[subject.key]
 
 
 def _rows() -> sa.Select[tuple[object, ...]]:
@@ -337,10 +327,11 @@ def _of(gallery: Gallery) -> sa.ColumnElement[bool]:
     return CORRECTIONS.c.gallery_key == gallery.key
 
 
-def _drop_oldest(connection: Connection, subject_key: int) -> None:
+def _drop_oldest(change: Change, subject_key: int) -> None:
     """Keep the newest MOST corrections of the subject."""
     mine = CORRECTIONS.c.subject_key == subject_key
     newest = sa.select(CORRECTIONS.c.id).where(mine).group_by(CORRECTIONS.c.id)
     kept = newest.order_by(sa.func.max(CORRECTIONS.c.key).desc()).limit(MOST)
-    ids = list(connection.execute(kept).scalars())
-    connection.execute(sa.delete(CORRECTIONS).where(mine & CORRECTIONS.c.id.not_in(ids)))
+    ids = list(change.connection.execute(kept).scalars())
+    gone = change.connection.execute(sa.delete(CORRECTIONS).where(mine & CORRECTIONS.c.id.not_in(ids))).rowcount
+    change.overwrites |= bool(gone)

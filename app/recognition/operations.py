@@ -14,7 +14,8 @@ from typing import Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 from app.concurrency.deadline import check_deadline
 from app.errors import InvalidInput, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
-from app.gallery.bulk import BulkFace, Enrolled
+from app.gallery.bulk import BulkFace
+from app.gallery.enrolling import Enrolled
 from app.gallery.records import (
     NO_TERMS,
     Gallery,

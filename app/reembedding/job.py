@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from app.errors import InvalidInput, LikenessError, NotFound, ReembeddingIncomplete
+from app.gallery.deleting import delete_faces
 from app.gallery.face_rows import decode_crop
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
@@ -175,7 +176,8 @@ class Reembedder:
         while not running.cancelled:
             keys, doomed = self._reembeddings.clear(gallery, after, CLEAR_BATCH)
             if doomed:
-                running.counts["dropped"] += len(self._galleries.delete_faces(gallery.id, doomed))
+                with self._galleries.change(gallery.id) as change:
+                    running.counts["dropped"] += len(delete_faces(change, doomed))
             if not keys and self._reembeddings.forget(gallery):
                 self._corrections.keep_only(gallery, self._galleries.store.gallery(gallery.id).embedder)
                 return

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.errors import Conflict, NotFound, ReembeddingIncomplete
 from app.gallery import change_log
-from app.gallery.gallery_rows import lock_gallery, reread
+from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery, to_bytes
 from app.gallery.store import Store
 from app.gallery.templates import TemplateSet, join_templates, template_column
@@ -166,7 +166,7 @@ class Reembeddings:
             self._blobs.mark(connection)
             keys = [face.key for face, _ in templates]
             here = sa.select(FACES.c.key).where(FACES.c.key.in_(keys)).order_by(FACES.c.key)
-            there = set(connection.execute(here.with_for_update(read=True, key_share=True)).scalars())
+            there = set(connection.execute(here).scalars())
             values = [
                 {
                     "face_key": face.key,
@@ -252,10 +252,9 @@ class Reembeddings:
         the caller has to delete them.
         """
         with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            package = reread(connection, gallery).embedder
+            package = lock_gallery(connection, gallery).embedder
             some = sa.select(FACES.c.key).where((FACES.c.gallery_key == gallery.key) & (FACES.c.key > after))
-            query = some.order_by(FACES.c.key).limit(limit).with_for_update()
+            query = some.order_by(FACES.c.key).limit(limit)
             keys = list(connection.execute(query).scalars())
             if not keys:
                 return [], []
@@ -271,7 +270,7 @@ class Reembeddings:
         return keys, doomed
 
     def forget(self, gallery: Gallery) -> bool:
-        """Delete the record if everything is cleared. Faces reassigned meanwhile, under new keys, may be left."""
+        """Delete the record if everything is cleared; return False if faces are left."""
         with self._database.write() as connection:
             package = _locked(connection, gallery).package
             second = sa.exists().where(SECOND_TEMPLATES.c.face_key == FACES.c.key)
@@ -296,8 +295,7 @@ def _is(gallery: Gallery) -> sa.ColumnElement[bool]:
 
 def _locked(connection: Connection, gallery: Gallery) -> TemplateSet:
     """Lock the gallery, so that nobody enrolls until the transaction ends; return its own template set."""
-    lock_gallery(connection, gallery, exclusively=True)
-    return reread(connection, gallery).templates.own
+    return lock_gallery(connection, gallery).templates.own
 
 
 def _find(connection: Connection, gallery: Gallery) -> Reembedding | None:

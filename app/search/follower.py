@@ -25,6 +25,7 @@ from app.search.types import (
     IndexKind,
     IndexSpec,
     LogPosition,
+    Moved,
     Snapshotted,
 )
 
@@ -207,6 +208,8 @@ class LocalIndex(GalleryIndex[Index]):
         for step in changes.steps:
             if isinstance(step, FaceBlock):
                 index.add(step)
+            elif isinstance(step, Moved):
+                index.move(step.faces, step.subjects)
             elif step.face is None:
                 index.remove_subject(step.subject)
                 if step.erased:

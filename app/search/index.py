@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from app.search.face_table import WIDEN, FaceTable
 from app.search.gpu import Gpu, GpuFailed, GpuIndex
 from app.search.quantised import BLAS_FROM_QUERIES, NO_ROW, Near, Scan, merged
-from app.search.types import Difference, FaceBlock, IndexKind, Match
+from app.search.types import Difference, FaceBlock, IndexKind, Keys, Match
 from app.types import Vector, Vectors
 
 FETCH_MIN = 32
@@ -142,6 +142,13 @@ class Index:
             raise ValueError(message)
         with self._lock:
             self._table.append(block, vectors)
+
+    def move(self, faces: Keys, subjects: Keys) -> None:
+        """Give each of the faces, (N,), to a subject, (N,); those that aren't there are passed over."""
+        wanted = dict(zip(faces.tolist(), subjects.tolist(), strict=True))
+        with self._lock:
+            for row in np.flatnonzero(np.isin(self._table.faces, faces)).tolist():
+                self._table.subject_rows.give(row, wanted[int(self._table.faces[row])])
 
     def remove(self, face: int, subject: int) -> bool:
         """Remove one face of `subject`; return False if it isn't there."""

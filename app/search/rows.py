@@ -144,6 +144,17 @@ class SubjectRows:
         """Return whether the row is its subject's only one."""
         return bool(self._next[row] == NO_ROW == self._previous[row])
 
+    def give(self, row: int, subject: int) -> None:
+        """Give the row to another subject."""
+        self._unlink(row)
+        first = self.first(subject)
+        self._subjects[row], self._next[row], self._previous[row] = subject, first, NO_ROW
+        if first == NO_ROW:
+            self.subject_count += 1
+        else:
+            self._previous[first] = row
+        self._set_first(subject, row)
+
     def remove(self, row: int) -> None:
         """Remove a row; the last row takes its place."""
         self._unlink(row)

@@ -87,10 +87,21 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """Faces that were given to other subjects, and these, (N,) each. The index may not know all of the faces."""
+
+    faces: Keys
+    subjects: Keys
+
+
+Step: TypeAlias = FaceBlock | Moved | Removed
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """The changes of a gallery's faces after a position, in order; ``position`` is the place after it."""
 
-    steps: tuple[FaceBlock | Removed, ...]
+    steps: tuple[Step, ...]
     position: LogPosition
     more: bool
     """Whether the log had further entries when it was read."""
@@ -183,8 +194,12 @@ class FaceSource(Protocol):
         """Return all faces of these subjects in order of their keys; None if they have none."""
         ...
 
-    def existing(self, faces: Sequence[int]) -> set[int]:
-        """Return those of the faces that still exist."""
+    def faces_at(self, spec: IndexSpec, faces: Sequence[int]) -> FaceBlock | None:
+        """Return those of these faces that still exist, in order of their keys; None without any."""
+        ...
+
+    def owners(self, faces: Sequence[int]) -> dict[int, int]:
+        """Return the subject of each of these faces that still exists."""
         ...
 
     def count(self, spec: IndexSpec) -> tuple[int, int]:

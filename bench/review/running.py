@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.concurrency.scheduler import Scheduler
 from app.errors import Unusable
-from app.gallery.bulk import BulkFace, BulkSubject
+from app.gallery.bulk import BulkFace, BulkSubject, write_many
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.inference.manifest import Manifest
@@ -29,6 +29,7 @@ from app.review.store import Reviews
 from app.search.follower import LocalBackend
 from app.search.types import IndexKind
 from app.types import Quality, Vectors
+from tests.support.changing import changed
 
 GALLERY = "reviewed"
 WRITTEN_AT_ONCE = 20_000
@@ -90,7 +91,7 @@ class Gallery:
                 )
             ]
             people = [BulkSubject(subject) for subject in sorted(set(subjects[some]))]
-            self.galleries.write_many(GALLERY, people, faces, self._package)
+            changed(self.galleries, GALLERY, write_many, self._package, people, faces)
 
     def review(self) -> Done:
         """Review the gallery from beginning to end. Raises Unusable if that fails."""

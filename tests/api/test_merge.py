@@ -12,11 +12,12 @@ import pytest
 
 from app.client import Client
 from app.errors import LikenessError
-from app.gallery.bulk import BulkFace
+from app.gallery.bulk import BulkFace, write_many
 from app.gallery.store import Store
 from app.inference.package import find_packages, select
 from app.types import Quality
 from tests.conftest import PROJECT
+from tests.support.changing import written
 from tests.support.filling import DIMENSION
 from tests.support.live import serving
 from tests.support.service import AGAIN, COLLINS, HOPPER, error_of
@@ -82,8 +83,13 @@ def test_a_killed_server_leaves_before_or_after(tmp_path: Path) -> None:
     faces, owner = 5_000, "crowd"
     store = Store(f"sqlite:///{folder / 'likeness.db'}")
     home = store.create_gallery("many", select(find_packages(PROJECT / "models"), "sface").id, DIMENSION, store="none")
-    store.write_many(
-        home, [], [BulkFace(owner, vector.tobytes(), Quality(50.0, ())) for vector in units(faces, DIMENSION)]
+    written(
+        store,
+        home,
+        write_many,
+        home.embedder,
+        [],
+        [BulkFace(owner, vector.tobytes(), Quality(50.0, ())) for vector in units(faces, DIMENSION)],
     )
     store.close()
     chance = random.Random(5)

@@ -25,12 +25,14 @@ from app.db.key_file import FoundRings
 from app.db.schema import FACES, JOBS, METADATA
 from app.db.signing import Signer, canonical, encode
 from app.errors import LikenessError
-from app.gallery.bulk import BulkFace, BulkSubject
+from app.gallery.bulk import BulkFace, BulkSubject, write_many
+from app.gallery.deleting import delete_subject
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.jobs.store import JobStore
 from app.types import Quality
 from tests.conftest import PROJECT
+from tests.support.changing import changed
 from tests.support.commands import run
 from tests.support.live import environment, serving
 from tests.support.postgres import new_database
@@ -48,7 +50,7 @@ def trusted(path: Path, url: str, *, replace: bool = False) -> Summary:
 
 def put(galleries: Galleries, subject: str, vector: Any, crop: bytes | None = None) -> None:
     face = BulkFace(subject, vector.astype("<f4").tobytes(), Quality(50.0, ()), crop=crop)
-    galleries.write_many("g", [], [face], PACKAGE)
+    changed(galleries, "g", write_many, PACKAGE, [], [face])
 
 
 @pytest.fixture
@@ -88,8 +90,8 @@ def test_what_is_restored_is_what_there_was(galleries: Galleries, target: str, t
         BulkFace(f"s{n}", vectors[n].tobytes(), Quality(50.0, ()), crop=b"\xff\xd8" + bytes([n])) for n in range(60)
     ]
     subjects = [BulkSubject("s0", "Ren\u00e9e \u96ea", {"a": [1, None, "\u2603"]})]
-    galleries.write_many("g", subjects, faces, PACKAGE)
-    galleries.delete_subject("g", "s59")
+    changed(galleries, "g", write_many, PACKAGE, subjects, faces)
+    changed(galleries, "g", delete_subject, "s59")
     store = store_of(galleries)
     jobs = JobStore(store.database)
     job = jobs.create("none", store.gallery("g"), {"a": 1}, secret=b"k" * 32, place="here")

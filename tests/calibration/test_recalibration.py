@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -14,7 +14,9 @@ from app.calibration.job import KIND, Calibrator, State
 from app.concurrency.scheduler import Scheduler
 from app.db.schema import CALIBRATION_PAIRS, GALLERY_CALIBRATIONS
 from app.errors import NotFound
-from app.gallery.bulk import BulkFace
+from app.gallery.bulk import BulkFace, write_many
+from app.gallery.deleting import delete_subject
+from app.gallery.moving import merge_subjects, rename_subject
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
@@ -25,6 +27,7 @@ from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.types import Quality
 from tests.support import packages
+from tests.support.changing import changed
 
 DIMENSION = 64
 POINTS = {1e-2: 0.29, 1e-3: 0.38, 1e-4: 0.45, 1e-6: 0.58}
@@ -81,7 +84,7 @@ class Server:
         if twice:
             names[1] = "alias"
         rows = [BulkFace(name, vector.tobytes(), Quality(50.0, ())) for name, vector in zip(names, unit, strict=True)]
-        self.galleries.write_many("staff", [], rows, "tiny@1")
+        changed(self.galleries, "staff", write_many, "tiny@1", [], rows)
 
     def measured(self) -> State:
         """Measure, and wait for the job."""
@@ -196,13 +199,23 @@ def test_one_measurement_runs_at_a_time_and_a_stopped_servers_goes_on(database_u
     second.close()
 
 
+def test_suspicious_pairs_stand_in_nobodys_way(server: Server) -> None:
+    server.fill(120, twice=True)
+    ((first, second),) = [{one.first.subject, one.second.subject} for one in server.measured().pairs]
+    for target in ("s7", "s8"):
+        for source in {first, second, "s7"} - {target}:
+            with suppress(NotFound):
+                changed(server.galleries, "staff", merge_subjects, source, target)
+    assert server.galleries.check("staff").ok
+
+
 def test_suspicious_pairs_go_with_their_subjects_and_everything_with_the_gallery(server: Server) -> None:
     server.fill(120, twice=True)
     assert len(server.measured().pairs) == 1
-    server.galleries.rename_subject("staff", "alias", "s0")
+    changed(server.galleries, "staff", rename_subject, "alias", "s0")
     assert server.calibrator.find("staff").pairs == [], "the two are one subject now"
     server.fill(1, first=500, twice=True)
-    server.galleries.delete_subject("staff", "s0")
+    changed(server.galleries, "staff", delete_subject, "s0")
     with server.store.database.read() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(CALIBRATION_PAIRS)).scalar() == 0
     server.galleries.delete_gallery("staff")

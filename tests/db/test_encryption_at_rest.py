@@ -21,6 +21,7 @@ from app.db.key_rotation import PLAIN, census, reseal, seal_job_keys
 from app.db.schema import CROPS, FACES, JOBS
 from app.db.sealed_columns import Blobs
 from app.errors import Unusable
+from app.gallery.deleting import delete_subject
 from app.gallery.records import NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -28,6 +29,7 @@ from app.jobs.store import JobStore
 from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Quality
+from tests.support.changing import changed
 from tests.support.commands import run
 from tests.support.following import engine_of, found
 from tests.support.galleries import DIMENSION, PACKAGE, template
@@ -204,7 +206,7 @@ def test_others_enroll_and_delete_while_a_key_is_replaced(database_url: str) -> 
         while not ended.is_set():
             first.enroll("staff", f"x{number}", [NewFace(template(number), Quality(50, ()), Box(0, 0, 1, 1))])
             if number % 3 == 0:
-                first.delete_subject("staff", f"x{number}")
+                changed(first, "staff", delete_subject, f"x{number}")
             number += 1
 
     thread = threading.Thread(target=churn)

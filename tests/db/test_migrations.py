@@ -15,7 +15,9 @@ from alembic.script import ScriptDirectory
 from app.db.engine import MIGRATIONS, VERSION, is_current
 from app.db.schema import METADATA
 from app.errors import Unusable
+from app.gallery.editing import create_subject
 from app.gallery.store import Store
+from tests.support.changing import written
 from tests.support.following import engine_of
 from tests.support.migrations import downgrade
 from tests.support.postgres import new_database
@@ -91,7 +93,7 @@ def test_names_are_folded_anew(empty_database_url: str) -> None:
     store = Store(empty_database_url)
     gallery = store.create_gallery("staff", "sface@1", 128)
     for number in range(3):
-        store.create_subject(gallery, f"Tony_Blair_{number}", "Zoë")
+        written(store, gallery, create_subject, f"Tony_Blair_{number}", "Zoë")
     store.close()
     folded = sa.text("SELECT folded FROM subjects ORDER BY key")
     with engine_of(empty_database_url).connect() as connection:

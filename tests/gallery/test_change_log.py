@@ -13,10 +13,13 @@ import sqlalchemy as sa
 
 from app.db.schema import CHANGES
 from app.errors import Conflict, NotFound
+from app.gallery.deleting import delete_face, delete_subject
+from app.gallery.editing import create_subject, edit_subject
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.types import FaceBlock, LogPosition
+from tests.support.changing import changed, written
 from tests.support.following import found, log_of, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll
 
@@ -40,10 +43,10 @@ def test_each_change_of_faces_has_an_entry_of_keys_alone(galleries: Galleries, d
     made = enroll(galleries, "ann", 1, 2)
     home = galleries.store.gallery("staff")
     subject, faces = made.subject.key, [galleries.store.find_face(home, one.face_id).key for one in made.faces]
-    galleries.store.create_subject(galleries.store.gallery("staff"), "bob")  # no face, no entry
-    galleries.store.update_subject(galleries.store.gallery("staff"), "bob", name="Bob")
-    galleries.delete_face("staff", "ann", made.faces[0].face_id)
-    galleries.delete_subject("staff", "ann")
+    written(galleries.store, galleries.store.gallery("staff"), create_subject, "bob")  # no face, no entry
+    written(galleries.store, galleries.store.gallery("staff"), edit_subject, "bob", name="Bob")
+    changed(galleries, "staff", delete_face, "ann", made.faces[0].face_id)
+    changed(galleries, "staff", delete_subject, "ann")
     assert log_of(database_url) == [
         (key, 0, "begin", None, None),
         (key, 1, "add", subject, faces[0]),
@@ -62,8 +65,8 @@ def test_what_was_refused_has_none_and_a_deleted_gallery_leaves_none(galleries: 
     with pytest.raises(Conflict):
         galleries.create_gallery("staff", PACKAGE, DIMENSION)
     for call in (
-        lambda: galleries.delete_subject("staff", "nobody"),
-        lambda: galleries.delete_face("staff", "ann", "0" * 32),
+        lambda: changed(galleries, "staff", delete_subject, "nobody"),
+        lambda: changed(galleries, "staff", delete_face, "ann", "0" * 32),
     ):
         with pytest.raises(NotFound):
             call()
@@ -95,7 +98,7 @@ def test_writers_of_several_processes_leave_no_gap_and_readers_never_see_one(dat
             seed = worker * 100 + turn
             made = enroll(writers[worker % 3], f"s{worker}", seed, seed + 50)
             if turn % 2:
-                writers[worker % 3].delete_face("staff", f"s{worker}", made.faces[0].face_id)
+                changed(writers[worker % 3], "staff", delete_face, f"s{worker}", made.faces[0].face_id)
 
     with ThreadPoolExecutor(7) as pool:
         watcher = pool.submit(watch)
@@ -115,7 +118,7 @@ def test_reading_stops_where_it_is_told_and_leaves_out_who_has_gone(galleries: G
     begin = head_of(store, gallery)
     enroll(galleries, "ann", 1, 2)
     enroll(galleries, "bob", 3)
-    galleries.delete_subject("staff", "ann")
+    changed(galleries, "staff", delete_subject, "ann")
     first = store.change_reader.changes(gallery.index_spec, begin, 2)
     assert first is not None
     assert (first.steps, first.position.number, first.more) == ((), 2, True)

@@ -16,12 +16,17 @@ from app.access.audit_store import AuditFilter, AuditStore
 from app.client import Client
 from app.db import signing
 from app.errors import Conflict, InvalidInput, NotFound
+from app.gallery.change import Change
+from app.gallery.editing import create_subject, edit_subject
 from app.gallery.erasure import Expiry, check_receipt
-from app.gallery.records import Consent, NewFace, Terms
+from app.gallery.moving import dissolve_subject, move_faces, rename_subject
+from app.gallery.records import Consent, Move, NewFace, Terms
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.text import is_unnamed
 from app.timestamps import utc_text
 from app.types import Box, Quality
+from tests.support.changing import changed, written
 from tests.support.erasing import erasures
 from tests.support.following import PAST, found, let_expire, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
@@ -51,21 +56,52 @@ def soon(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
 
 def test_terms_are_kept_changed_and_taken_away(alone: Galleries) -> None:
     agreed = Consent("form 12, Müller", "2026-05-01T00:00:00.000000Z")
-    made = alone.store.create_subject(alone.store.gallery("staff"), "eileen", terms=Terms(LATER, agreed))
+    made = written(alone.store, alone.store.gallery("staff"), create_subject, "eileen", terms=Terms(LATER, agreed))
     assert (made.expires_at, made.consent) == (LATER, agreed)
-    same = alone.store.update_subject(alone.store.gallery("staff"), "eileen", name="Eileen")
+    same = written(alone.store, alone.store.gallery("staff"), edit_subject, "eileen", name="Eileen")
     assert (same.expires_at, same.consent) == (LATER, agreed)
-    gone = alone.store.update_subject(alone.store.gallery("staff"), "eileen", terms=Terms(None, None))
+    gone = written(alone.store, alone.store.gallery("staff"), edit_subject, "eileen", terms=Terms(None, None))
     assert (gone.expires_at, gone.consent) == (None, None)
     face = NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))
     enrolled = alone.enroll("staff", "eileen", [face], terms=Terms(expires_at=LATER)).subject
     assert (enrolled.expires_at, enrolled.consent) == (LATER, None)
     assert alone.enroll("staff", "eileen", [face]).subject.expires_at == LATER
-    alone.store.create_subject(alone.store.gallery("staff"), "grace")
+    written(alone.store, alone.store.gallery("staff"), create_subject, "grace")
     assert [
         one.id for one in alone.store.subjects(alone.store.gallery("staff"), expires_before="2999-01-01").items
     ] == ["eileen"]
     assert alone.store.subjects(alone.store.gallery("staff"), expires_before=LATER).items == ()
+
+
+def ends_of(galleries: Galleries) -> dict[str, str | None]:
+    found = galleries.store.subjects(galleries.store.gallery("staff")).items
+    return {"~" if is_unnamed(one.id) else one.id: one.expires_at for one in found}
+
+
+def test_faces_keep_the_promise_when_their_subject_is_dissolved_or_they_go_to_a_new_one(alone: Galleries) -> None:
+    face = NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))
+    made = alone.enroll("staff", "eileen", [face, face], terms=Terms(expires_at=LATER))
+    changed(alone, "staff", move_faces, [Move(made.faces[0].face_id, "eileen", "grace")], create=True)
+    changed(alone, "staff", dissolve_subject, "eileen")
+    assert ends_of(alone) == {"grace": LATER, "~": LATER}
+
+
+def test_faces_neither_leave_nor_join_who_has_expired(alone: Galleries, database_url: str) -> None:
+    face = NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))
+    ids = {name: alone.enroll("staff", name, [face]).faces[0].face_id for name in ("eileen", "grace")}
+    let_expire(database_url, "eileen")
+    verbs: list[Callable[[Change], object]] = [
+        lambda change: move_faces(change, [Move(ids["grace"], "grace", "eileen")]),
+        lambda change: move_faces(change, [Move(ids["eileen"], "eileen", "grace")]),
+        lambda change: rename_subject(change, "grace", "eileen"),
+        lambda change: rename_subject(change, "eileen", "grace"),
+        lambda change: dissolve_subject(change, "eileen"),
+    ]
+    for verb in verbs:
+        with pytest.raises(Conflict) as caught:
+            changed(alone, "staff", verb)
+        assert caught.value.code == "subject_expired"
+    assert ends_of(alone) == {"grace": None, "eileen": PAST}
 
 
 def test_terms_that_make_no_sense_change_nothing(database_url: str) -> None:
@@ -78,7 +114,7 @@ def test_terms_that_make_no_sense_change_nothing(database_url: str) -> None:
         (Terms(consent=Consent("x" * 1001, PAST)), "invalid_consent"),
     ):
         with pytest.raises(InvalidInput) as caught:
-            galleries.store.create_subject(galleries.store.gallery("staff"), "eileen", terms=terms)
+            written(galleries.store, galleries.store.gallery("staff"), create_subject, "eileen", terms=terms)
         assert caught.value.code == code
         with pytest.raises(InvalidInput):
             galleries.enroll("staff", "eileen", [NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))], terms=terms)
@@ -103,7 +139,7 @@ def test_who_has_expired_is_not_answered_before_anybody_sweeps(alone: Galleries,
         enroll(alone, "eileen", 3)
     assert conflict.value.code == "subject_expired"
     assert alone.check("staff").faces == 2, "nothing came of the enrollment"
-    alone.store.update_subject(alone.store.gallery("staff"), "eileen", terms=Terms(expires_at=LATER))
+    written(alone.store, alone.store.gallery("staff"), edit_subject, "eileen", terms=Terms(expires_at=LATER))
     assert found(alone, 1) == ["eileen"]
 
 
@@ -111,7 +147,7 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(alone: Galleries,
     for seed in range(4):
         enroll(alone, f"s{seed}", seed)
     let_expire(database_url, "s1", "s3")
-    alone.store.update_subject(alone.store.gallery("staff"), "s2", terms=Terms(expires_at=LATER))
+    written(alone.store, alone.store.gallery("staff"), edit_subject, "s2", terms=Terms(expires_at=LATER))
     work, log = open_expiry(alone)
     assert work.sweep() == 2
     assert work.sweep() == 0

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.db.schema import SUBJECTS
+from app.db.schema import DISMISSALS, SUBJECTS
 from app.errors import Conflict, InvalidInput, NotFound
-from app.gallery.faces import AlreadyAnswered, KeptAnswer
+from app.gallery.answers import AlreadyAnswered, KeptAnswer, keep_answer
+from app.gallery.deleting import delete_faces
+from app.gallery.editing import create_subject
+from app.gallery.moving import dissolve_subject, move_faces
 from app.gallery.records import Move, NewFace, Origin
 from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed, unnamed_id
 from app.types import Box, Quality
-from tests.support.following import engine_of, found, quiet
+from tests.support.changing import changed, written
+from tests.support.following import engine_of, found, log_of, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.service import COLLINS, error_of
 
@@ -41,7 +46,7 @@ def test_a_moved_face_is_found_under_its_new_subject_by_everybody(pair: tuple[Ga
     made = enroll(one, "ann", 1, 2)
     enroll(one, "bob", 3)
     assert found(other, 1) == ["ann"]
-    one.move_faces("staff", [Move(made.faces[0].face_id, "ann", "bob")])
+    changed(one, "staff", move_faces, [Move(made.faces[0].face_id, "ann", "bob")])
     assert (found(one, 1), found(one, 2), found(one, 3)) == (["bob"], ["ann"], ["bob"])
     other.indexes.follow()
     assert (found(other, 1), found(other, 2), found(other, 3)) == (["bob"], ["ann"], ["bob"])
@@ -49,12 +54,48 @@ def test_a_moved_face_is_found_under_its_new_subject_by_everybody(pair: tuple[Ga
     assert agree(one, other)
 
 
+def test_a_moved_face_keeps_its_key_and_the_log_says_so(pair: tuple[Galleries, Galleries], database_url: str) -> None:
+    one, _ = pair
+    made = enroll(one, "ann", 1)
+    enroll(one, "bob", 2)
+    store, staff = one.store, one.store.gallery("staff")
+    before = store.face(staff, "ann", made.faces[0].face_id)
+    changed(one, "staff", move_faces, [Move(before.face_id, "ann", "bob")])
+    assert store.face(staff, "bob", before.face_id) == replace(before, subject="bob")
+    assert log_of(database_url)[-1][2:] == ("move", store.subject(staff, "bob").key, before.key)
+
+
+def test_a_face_that_moved_and_went_before_others_looked_is_gone_for_them(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    made = enroll(one, "ann", 1)
+    enroll(one, "bob", 2)
+    assert found(other, 1) == ["ann"]
+    changed(one, "staff", move_faces, [Move(made.faces[0].face_id, "ann", "bob")])
+    changed(one, "staff", delete_faces, [made.faces[0].face_id])
+    assert agree(one, other)
+    assert found(other, 1) == []
+
+
+def test_what_said_something_of_a_face_as_its_subjects_goes_when_it_moves(pair: tuple[Galleries, Galleries]) -> None:
+    """Findings and dismissals refer to faces by their ids; a calibration's pairs, by their keys, stay."""
+    one, _ = pair
+    face = enroll(one, "ann", 1).faces[0].face_id
+    other = enroll(one, "bob", 2).faces[0].face_id
+    staff = one.store.gallery("staff")
+    with one.store.database.write() as connection:
+        values = {"gallery_key": staff.key, "kind": "one_person", "face_id": face, "other_face_id": other}
+        connection.execute(sa.insert(DISMISSALS).values(values | {"created_at": "2026-01-01T00:00:00.000000Z"}))
+    changed(one, "staff", move_faces, [Move(other, "bob", unnamed_id())])
+    with one.store.database.read() as connection:
+        assert connection.execute(sa.select(DISMISSALS)).all() == []
+
+
 def test_a_process_that_starts_later_finds_moved_faces_where_they_are(database_url: str) -> None:
     one = quiet(database_url)
     one.create_gallery("staff", PACKAGE, DIMENSION)
     face_id, subject = unnamed(one, 1)
-    one.store.create_subject(one.store.gallery("staff"), "ann")
-    one.move_faces("staff", [Move(face_id, subject, "ann")])
+    written(one.store, one.store.gallery("staff"), create_subject, "ann")
+    changed(one, "staff", move_faces, [Move(face_id, subject, "ann")])
     later = quiet(database_url)
     assert found(later, 1) == ["ann"]
     assert agree(one, later)
@@ -65,24 +106,24 @@ def test_a_process_that_starts_later_finds_moved_faces_where_they_are(database_u
 def test_unnamed_subjects_come_and_go_with_their_faces(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
     face_id, subject = unnamed(one, 1)
-    one.store.create_subject(one.store.gallery("staff"), "ann")
+    written(one.store, one.store.gallery("staff"), create_subject, "ann")
     assert is_unnamed(subject)
-    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["ann"]
-    one.move_faces("staff", [Move(face_id, subject, "ann")])
+    assert [person.id for person in one.store.people(one.store.gallery("staff")).items] == ["ann"]
+    changed(one, "staff", move_faces, [Move(face_id, subject, "ann")])
     with pytest.raises(NotFound):
         one.store.subject(one.store.gallery("staff"), subject)
-    assert [(person.id, person.has_faces) for person in one.faces.people(one.store.gallery("staff")).items] == [
+    assert [(person.id, person.has_faces) for person in one.store.people(one.store.gallery("staff")).items] == [
         ("ann", True)
     ]
     again = unnamed_id()
-    one.move_faces("staff", [Move(face_id, "ann", again)])
+    changed(one, "staff", move_faces, [Move(face_id, "ann", again)])
     assert found(one, 1) == [again]
     assert one.store.subject(one.store.gallery("staff"), "ann").face_count == 0
-    assert one.delete_faces("staff", [face_id, "f" * 32]) == [face_id]
+    assert changed(one, "staff", delete_faces, [face_id, "f" * 32]) == [face_id]
     with pytest.raises(NotFound):
         one.store.subject(one.store.gallery("staff"), again)
     assert (
-        one.store.counts(one.store.gallery("staff")).subjects == one.faces.count_people(one.store.gallery("staff")) == 1
+        one.store.counts(one.store.gallery("staff")).subjects == one.store.count_people(one.store.gallery("staff")) == 1
     )
     assert agree(one, other)
 
@@ -99,11 +140,11 @@ def test_moves_happen_together_or_not_at_all(pair: tuple[Galleries, Galleries]) 
         ([Move(ids[0], "nobody", "bob")], "face_not_found"),
     ):
         with pytest.raises(NotFound) as caught:
-            one.move_faces("staff", moves)
+            changed(one, "staff", move_faces, moves)
         assert caught.value.code == code
     assert (found(one, 1), found(one, 2)) == (["ann"], ["ann"])
-    one.move_faces("staff", [Move(ids[0], "ann", "ann")])
-    one.move_faces("staff", [])
+    changed(one, "staff", move_faces, [Move(ids[0], "ann", "ann")])
+    changed(one, "staff", move_faces, [])
     assert agree(one, other)
 
 
@@ -111,13 +152,13 @@ def test_a_dissolved_subject_leaves_its_faces(pair: tuple[Galleries, Galleries])
     one, other = pair
     enroll(one, "ann", 1, 2)
     enroll(one, "bob", 3)
-    one.dissolve_subject("staff", "ann")
+    changed(one, "staff", dissolve_subject, "ann")
     with pytest.raises(NotFound):
-        one.dissolve_subject("staff", "ann")
+        changed(one, "staff", dissolve_subject, "ann")
     owners = [found(one, 1)[0], found(one, 2)[0]]
     assert all(map(is_unnamed, owners))
     assert owners[0] != owners[1]
-    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["bob"]
+    assert [person.id for person in one.store.people(one.store.gallery("staff")).items] == ["bob"]
     assert one.store.counts(one.store.gallery("staff")).faces == 3
     assert agree(one, other)
 
@@ -126,64 +167,71 @@ def test_faces_are_listed_with_where_they_came_from(pair: tuple[Galleries, Galle
     one, _ = pair
     known, _ = unnamed(one, 1, ORIGIN)
     plain = enroll(one, "ann", 2).faces[0].face_id
-    page = one.faces.faces(one.store.gallery("staff"), limit=1)
-    rest = one.faces.faces(one.store.gallery("staff"), page.next_cursor)
+    page = one.store.placed_faces(one.store.gallery("staff"), limit=1)
+    rest = one.store.placed_faces(one.store.gallery("staff"), page.next_cursor)
     assert [face.face_id for face in (*page.items, *rest.items)] == [known, plain]
     assert page.items[0].origin == ORIGIN
     assert page.items[0].box == Box(1, 2, 3, 4)
     assert (rest.items[0].subject, rest.items[0].origin, rest.next_cursor) == ("ann", None, None)
-    assert [face.face_id for face in one.faces.faces(one.store.gallery("staff"), subject="ann").items] == [plain]
-    assert one.faces.faces(one.store.gallery("staff"), subject="nobody").items == ()
-    assert [face.face_id for face in one.faces.faces(one.store.gallery("staff"), only=[known, "0" * 32]).items] == [
-        known
-    ]
-    assert set(one.faces.find(one.store.gallery("staff"), [plain, known, "0" * 32])) == {known, plain}
-    assert [face.face_id for face in one.faces.of_image(one.store.gallery("staff"), ORIGIN.image_id)] == [known]
+    assert [face.face_id for face in one.store.placed_faces(one.store.gallery("staff"), subject="ann").items] == [plain]
+    assert one.store.placed_faces(one.store.gallery("staff"), subject="nobody").items == ()
+    assert [
+        face.face_id for face in one.store.placed_faces(one.store.gallery("staff"), only=[known, "0" * 32]).items
+    ] == [known]
+    assert set(one.store.find_faces(one.store.gallery("staff"), [plain, known, "0" * 32])) == {known, plain}
+    assert [face.face_id for face in one.store.faces_of_image(one.store.gallery("staff"), ORIGIN.image_id)] == [known]
     with pytest.raises(InvalidInput) as caught:
-        one.faces.faces(one.store.gallery("staff"), page.next_cursor, subject="ann")
+        one.store.placed_faces(one.store.gallery("staff"), page.next_cursor, subject="ann")
     assert caught.value.code == "invalid_cursor"
-    one.delete_faces("staff", [known])
-    assert one.faces.of_image(one.store.gallery("staff"), ORIGIN.image_id) == []
+    changed(one, "staff", delete_faces, [known])
+    assert one.store.faces_of_image(one.store.gallery("staff"), ORIGIN.image_id) == []
 
 
 def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
 
     def make(galleries: Galleries, subject: str, answer: KeptAnswer) -> None:
-        staff = galleries.store.gallery("staff")
-        galleries.store.create_subject(staff, subject, note=galleries.faces.noting(staff, answer))
+        with galleries.change("staff") as change:
+            keep_answer(change, answer)
+            create_subject(change, subject)
 
     kept = KeptAnswer("CreateUser", "token", b"digest", "{}")
-    assert one.faces.recall_answer(one.store.gallery("staff"), "CreateUser", "token") is None
+    assert one.store.recall_answer(one.store.gallery("staff"), "CreateUser", "token") is None
     make(one, "ann", kept)
     with pytest.raises(AlreadyAnswered):
         make(other, "bob", replace(kept, digest=b"another"))
-    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["ann"]
-    assert other.faces.recall_answer(other.store.gallery("staff"), "CreateUser", "token") == (b"digest", "{}")
-    assert other.faces.recall_answer(other.store.gallery("staff"), "DeleteUser", "token") is None
+    assert [person.id for person in one.store.people(one.store.gallery("staff")).items] == ["ann"]
+    assert other.store.recall_answer(other.store.gallery("staff"), "CreateUser", "token") == (b"digest", "{}")
+    assert other.store.recall_answer(other.store.gallery("staff"), "DeleteUser", "token") is None
     with pytest.raises(Conflict):
         make(one, "ann", replace(kept, token="failed"))
-    assert one.faces.recall_answer(one.store.gallery("staff"), "CreateUser", "failed") is None, (
+    assert one.store.recall_answer(one.store.gallery("staff"), "CreateUser", "failed") is None, (
         "what failed is not answered"
     )
 
 
+def again(galleries: Galleries, answer: KeptAnswer, verb: Callable[..., object], *args: object) -> None:
+    with galleries.change("staff") as change:
+        keep_answer(change, answer)
+        verb(change, *args)
+
+
 def test_what_was_answered_is_not_done_again(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
-    one.store.create_subject(one.store.gallery("staff"), "ann")
+    written(one.store, one.store.gallery("staff"), create_subject, "ann")
     face, owner = unnamed(one, 1)
     move = KeptAnswer("AssociateFaces", "token", b"digest", "{}")
-    one.move_faces("staff", [Move(face, owner, "ann")], move)
-    one.move_faces("staff", [Move(face, "ann", unnamed_id())])
+    again(one, move, move_faces, [Move(face, owner, "ann")])
+    changed(one, "staff", move_faces, [Move(face, "ann", unnamed_id())])
     with pytest.raises(AlreadyAnswered):
-        other.move_faces("staff", [Move(face, owner, "ann")], move)
+        again(other, move, move_faces, [Move(face, owner, "ann")])
     end = KeptAnswer("DeleteUser", "token", b"digest", "{}")
-    one.dissolve_subject("staff", "ann", end)
-    one.store.create_subject(one.store.gallery("staff"), "ann")
+    again(one, end, dissolve_subject, "ann")
+    written(one.store, one.store.gallery("staff"), create_subject, "ann")
     with pytest.raises(AlreadyAnswered):
-        other.dissolve_subject("staff", "ann", end)
-    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["ann"]
-    assert one.faces.count_people(one.store.gallery("staff")) == 1
+        again(other, end, dissolve_subject, "ann")
+    assert [person.id for person in one.store.people(one.store.gallery("staff")).items] == ["ann"]
+    assert one.store.count_people(one.store.gallery("staff")) == 1
     assert agree(one, other)
 
 
@@ -194,7 +242,7 @@ def test_any_order_of_moves_leaves_everybody_in_agreement(database_url: str) -> 
     owner: dict[str, str] = {}
     seeds: dict[str, int] = {}
     for name in ("ann", "bob"):
-        one.store.create_subject(one.store.gallery("staff"), name)
+        written(one.store, one.store.gallery("staff"), create_subject, name)
     for step in range(60):
         actor = rng.choice([one, other])
         kind = rng.choice(["enroll", "move", "loosen", "delete", "follow"]) if owner else "enroll"
@@ -204,14 +252,14 @@ def test_any_order_of_moves_leaves_everybody_in_agreement(database_url: str) -> 
             owner[face_id], seeds[face_id] = subject, step
         elif kind == "move":
             target = rng.choice(["ann", "bob"])
-            actor.move_faces("staff", [Move(face, owner[face], target)])
+            changed(actor, "staff", move_faces, [Move(face, owner[face], target)])
             owner[face] = target
         elif kind == "loosen":
             target = unnamed_id()
-            actor.move_faces("staff", [Move(face, owner[face], target)])
+            changed(actor, "staff", move_faces, [Move(face, owner[face], target)])
             owner[face] = target
         elif kind == "delete":
-            assert actor.delete_faces("staff", [face]) == [face]
+            assert changed(actor, "staff", delete_faces, [face]) == [face]
             del owner[face]
         else:
             actor.indexes.follow()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ import sqlalchemy as sa
 
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
-from app.gallery.bulk import Enrollment
+from app.gallery.change import Change
+from app.gallery.deleting import delete_face, delete_subject
+from app.gallery.editing import create_subject, edit_subject
 from app.gallery.face_rows import decode_crop
 from app.gallery.records import Gallery, NewFace
 from app.gallery.service import Galleries
@@ -20,6 +23,7 @@ from app.gallery.store import Store
 from app.search.index import Index
 from app.search.types import FaceBlock
 from app.types import Box, Quality, Template
+from tests.support.changing import changed, written
 from tests.support.following import engine_of, let_expire
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, found, template
 
@@ -34,7 +38,7 @@ def change_sql(url: str, *statements: sa.Executable) -> None:
 
 def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries, database_url: str) -> None:
     """Half of them for a subject that has expired: the others are found, and nothing of those is there."""
-    galleries.store.create_subject(galleries.store.gallery("staff"), "gone")
+    written(galleries.store, galleries.store.gallery("staff"), create_subject, "gone")
     let_expire(database_url, "gone")
 
     def one(number: int) -> str:
@@ -62,7 +66,7 @@ def test_enrollments_of_one_subject_that_come_together_all_count(galleries: Gall
 
 def test_an_enrolled_subject_is_found_at_once_with_its_words(galleries: Galleries) -> None:
     made = galleries.enroll("staff", "ann/😀", [face(1, 90), face(2, 10)])
-    galleries.store.update_subject(galleries.store.gallery("staff"), "ann/😀", "Ann")
+    written(galleries.store, galleries.store.gallery("staff"), edit_subject, "ann/😀", "Ann")
     enroll(galleries, "bob", 3)
     assert (made.subject.id, made.subject.face_count, made.created) == ("ann/😀", 2, True)
     best, second = galleries.search("staff", [template(2)], 5)[0]
@@ -98,12 +102,12 @@ def test_searches_share_passes_in_large_galleries_only(galleries: Galleries, mon
 def test_deleted_faces_subjects_and_galleries_are_not_found_again(galleries: Galleries) -> None:
     first, second = enroll(galleries, "ann", 1, 2).faces
     enroll(galleries, "bob", 3)
-    galleries.delete_face("staff", "ann", first.face_id)
+    changed(galleries, "staff", delete_face, "ann", first.face_id)
     assert galleries.search("staff", [template(1)], 5)[0][0].score < 0.999
     assert galleries.verify("staff", "ann", template(2)).face_id == second.face_id
-    galleries.delete_subject("staff", "bob")
+    changed(galleries, "staff", delete_subject, "bob")
     assert found(galleries, 3) == ["ann"]
-    galleries.delete_face("staff", "ann", second.face_id)
+    changed(galleries, "staff", delete_face, "ann", second.face_id)
     assert found(galleries, 2) == []
     assert galleries.store.subject(galleries.store.gallery("staff"), "ann").face_count == 0
     with pytest.raises(Conflict) as conflict:
@@ -123,14 +127,14 @@ def test_a_missing_gallery_is_said_so_by_every_call(galleries: Galleries) -> Non
         galleries.check,
         galleries.rebuild,
         lambda gallery: galleries.store.subjects(galleries.store.gallery(gallery)),
-        lambda gallery: galleries.store.create_subject(galleries.store.gallery(gallery), "a"),
+        lambda gallery: written(galleries.store, galleries.store.gallery(gallery), create_subject, "a"),
         lambda gallery: galleries.store.subject(galleries.store.gallery(gallery), "a"),
-        lambda gallery: galleries.store.update_subject(galleries.store.gallery(gallery), "a", name="A"),
-        lambda gallery: galleries.delete_subject(gallery, "a"),
+        lambda gallery: written(galleries.store, galleries.store.gallery(gallery), edit_subject, "a", name="A"),
+        lambda gallery: changed(galleries, gallery, delete_subject, "a"),
         lambda gallery: galleries.enroll(gallery, "a", [face(1)]),
         lambda gallery: galleries.store.faces(galleries.store.gallery(gallery), "a"),
         lambda gallery: galleries.store.face(galleries.store.gallery(gallery), "a", "0" * 32),
-        lambda gallery: galleries.delete_face(gallery, "a", "0" * 32),
+        lambda gallery: changed(galleries, gallery, delete_face, "a", "0" * 32),
         lambda gallery: galleries.search(gallery, [template(1)], 1),
         lambda gallery: galleries.verify(gallery, "a", template(1)),
     ]
@@ -205,8 +209,10 @@ def test_a_restart_changes_no_answer(database_url: str) -> None:
     before.create_gallery("staff", PACKAGE, DIMENSION)
     for seed in range(60):
         enroll(before, f"s{seed % 17}", seed)
-    before.delete_subject("staff", "s3")
-    before.delete_face("staff", "s4", before.store.faces(before.store.gallery("staff"), "s4").items[1].face_id)
+    changed(before, "staff", delete_subject, "s3")
+    changed(
+        before, "staff", delete_face, "s4", before.store.faces(before.store.gallery("staff"), "s4").items[1].face_id
+    )
     probes = [template(seed) for seed in range(100, 110)]
     answers = before.search("staff", probes, 6)
     before.close()
@@ -261,7 +267,7 @@ def test_an_index_that_cannot_follow_is_made_anew(
     assert found(galleries, 2)[0] == "bob"
     assert galleries.check("staff").ok
     monkeypatch.setattr(Index, "remove_subject", remove_subject)
-    galleries.delete_subject("staff", "ann")
+    changed(galleries, "staff", delete_subject, "ann")
     assert found(galleries, 1) == ["bob"]
     assert galleries.check("staff").ok
     assert caplog.text.count("built again") == 2
@@ -269,13 +275,15 @@ def test_an_index_that_cannot_follow_is_made_anew(
 
 def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
     enroll(galleries, "ann", 1)
-    real_enroll = Store.enroll
+    real_change = Store.change
 
-    def commit_and_lose_the_connection(self: Store, gallery: Gallery, wanted: Sequence[Enrollment]) -> None:
-        real_enroll(self, gallery, wanted)
+    @contextmanager
+    def commit_and_lose_the_connection(self: Store, gallery: Gallery) -> Iterator[Change]:
+        with real_change(self, gallery) as change:
+            yield change
         raise ConnectionError("gone before the answer")
 
-    monkeypatch.setattr(Store, "enroll", commit_and_lose_the_connection)
+    monkeypatch.setattr(Store, "change", commit_and_lose_the_connection)
     with pytest.raises(ConnectionError):
         enroll(galleries, "bob", 2)
     assert found(galleries, 2)[0] == "bob"
@@ -306,11 +314,11 @@ def test_sixteen_callers_at_once_leave_sql_and_index_agreed(galleries: Galleries
             assert found(galleries, seed)[0] == mine  # acknowledged is found
             if turn % 2:
                 gone, face_id = kept.pop(0)
-                galleries.delete_face("staff", mine, face_id)
+                changed(galleries, "staff", delete_face, mine, face_id)
                 assert galleries.verify("staff", mine, template(gone)).score < 0.9999  # acknowledged is gone
         expected[mine] = len(kept)
         if worker % 4 == 0:
-            galleries.delete_subject("staff", mine)
+            changed(galleries, "staff", delete_subject, mine)
             del expected[mine]
 
     with ThreadPoolExecutor(16) as pool:

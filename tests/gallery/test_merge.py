@@ -10,8 +10,11 @@ import sqlalchemy as sa
 
 from app.db.schema import ANSWERED_REQUESTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
+from app.gallery.editing import create_subject
+from app.gallery.moving import merge_subjects, move_faces
 from app.gallery.records import Consent, Move, Terms
 from app.gallery.service import Galleries
+from tests.support.changing import changed, written
 from tests.support.following import engine_of, found, let_expire
 from tests.support.galleries import enroll
 
@@ -26,7 +29,7 @@ def test_faces_keep_their_ids_and_every_process_finds_them(pair: tuple[Galleries
     one, other = pair
     ann, bob = enroll(one, "ann", 1, 2), enroll(one, "bob", 3)
     assert found(other, 1) == ["ann"]
-    moved = one.merge_subjects("staff", "ann", "bob")
+    moved = changed(one, "staff", merge_subjects, "ann", "bob")
     assert moved == [face.face_id for face in ann.faces]
     assert sorted(ids_of(one, "bob")) == sorted([*moved, bob.faces[0].face_id])
     with pytest.raises(NotFound):
@@ -42,14 +45,14 @@ def test_a_repeated_request_gets_the_same_answer(pair: tuple[Galleries, Gallerie
     enroll(one, "ann", 1, 2)
     enroll(one, "bob", 3)
     enroll(one, "cid", 4)
-    moved = one.merge_subjects("staff", "ann", "bob")
-    assert other.merge_subjects("staff", "ann", "bob") == moved
+    moved = changed(one, "staff", merge_subjects, "ann", "bob")
+    assert changed(other, "staff", merge_subjects, "ann", "bob") == moved
     with pytest.raises(NotFound):
-        one.merge_subjects("staff", "ann", "cid")
+        changed(one, "staff", merge_subjects, "ann", "cid")
     enroll(one, "ann", 5)
-    again = one.merge_subjects("staff", "ann", "bob")
+    again = changed(one, "staff", merge_subjects, "ann", "bob")
     assert len(again) == 1, "somebody who has come back is merged anew"
-    assert one.merge_subjects("staff", "ann", "bob") == again
+    assert changed(one, "staff", merge_subjects, "ann", "bob") == again
     assert one.store.subject(one.store.gallery("staff"), "bob").face_count == 4
 
 
@@ -57,14 +60,14 @@ def test_it_is_undone_by_one_move(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
     enroll(one, "ann", 1, 2)
     enroll(one, "bob", 3)
-    moved = one.merge_subjects("staff", "ann", "bob")
+    moved = changed(one, "staff", merge_subjects, "ann", "bob")
     moves = [Move(face, "bob", "ann") for face in moved]
     with pytest.raises(NotFound) as caught:
-        one.move_faces("staff", moves)
+        changed(one, "staff", move_faces, moves)
     assert caught.value.code == "subject_not_found"
     with pytest.raises(InvalidInput):
-        one.move_faces("staff", [Move(moved[0], "bob", "a\u200bnn")], create=True)
-    one.move_faces("staff", moves, create=True)
+        changed(one, "staff", move_faces, [Move(moved[0], "bob", "a\u200bnn")], create=True)
+    changed(one, "staff", move_faces, moves, create=True)
     assert ids_of(one, "ann") == moved
     other.indexes.follow()
     for galleries in pair:
@@ -76,14 +79,14 @@ def test_the_one_that_stays_takes_what_it_lacks_and_the_earlier_end(pair: tuple[
     one, _ = pair
     store, gallery = one.store, one.store.gallery("staff")
     form, other_form = Consent("form", SOON), Consent("other form", SOON)
-    store.create_subject(gallery, "ann", "Ann", {"team": 1}, terms=Terms(SOON, form))
-    store.create_subject(gallery, "bob", terms=Terms(LATER))
-    store.create_subject(gallery, "cid", "Cid", {"team": 2}, terms=Terms(None, other_form))
-    one.merge_subjects("staff", "ann", "bob")
+    written(store, gallery, create_subject, "ann", "Ann", {"team": 1}, terms=Terms(SOON, form))
+    written(store, gallery, create_subject, "bob", terms=Terms(LATER))
+    written(store, gallery, create_subject, "cid", "Cid", {"team": 2}, terms=Terms(None, other_form))
+    changed(one, "staff", merge_subjects, "ann", "bob")
     bob = store.subject(gallery, "bob")
     assert (bob.name, bob.metadata, bob.expires_at, bob.consent) == ("Ann", {"team": 1}, SOON, form)
     assert [subject.id for subject in store.subjects(gallery, search="ann").items] == ["bob"]
-    one.merge_subjects("staff", "bob", "cid")
+    changed(one, "staff", merge_subjects, "bob", "cid")
     cid = store.subject(gallery, "cid")
     assert (cid.name, cid.metadata, cid.expires_at, cid.consent) == ("Cid", {"team": 2}, SOON, other_form)
 
@@ -98,12 +101,12 @@ def test_what_can_not_be_merged_stays_as_it_is(pair: tuple[Galleries, Galleries]
         ("nobody", "ann", "subject_not_found"),
     ):
         with pytest.raises(LikenessError) as caught:
-            one.merge_subjects("staff", source, target)
+            changed(one, "staff", merge_subjects, source, target)
         assert caught.value.code == code
     let_expire(database_url, "ann")
     for source, target in (("ann", "bob"), ("bob", "ann")):
         with pytest.raises(Conflict) as conflict:
-            one.merge_subjects("staff", source, target)
+            changed(one, "staff", merge_subjects, source, target)
         assert conflict.value.code == "subject_expired", "the other would be erased with it"
     assert (ids_of(one, "ann"), ids_of(one, "bob")) != ([], [])
     assert one.check("staff").ok
@@ -113,7 +116,7 @@ def test_the_kept_answer_names_nobody(pair: tuple[Galleries, Galleries], databas
     one, _ = pair
     enroll(one, "ann", 1)
     enroll(one, "bob", 2)
-    moved = one.merge_subjects("staff", "ann", "bob")
+    moved = changed(one, "staff", merge_subjects, "ann", "bob")
     with engine_of(database_url).connect() as connection:
         (row,) = connection.execute(sa.select(ANSWERED_REQUESTS)).all()
     assert json.loads(row.answer) == moved
@@ -128,7 +131,7 @@ def test_merges_in_a_circle_end_with_one_of_them(pair: tuple[Galleries, Gallerie
 
     def merge(number: int) -> str:
         try:
-            pair[number % 2].merge_subjects("staff", names[number], names[(number + 1) % 4])
+            changed(pair[number % 2], "staff", merge_subjects, names[number], names[(number + 1) % 4])
         except NotFound:
             return "gone"
         return "merged"

@@ -26,12 +26,15 @@ from sqlalchemy.engine import Connection
 from app.db.pagination import encode_cursor
 from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
-from app.gallery.bulk import BulkFace, BulkSubject
-from app.gallery.faces import Faces
+from app.gallery.bulk import BulkFace, BulkSubject, write_many
+from app.gallery.deleting import delete_face, delete_subject
+from app.gallery.editing import create_subject, edit_subject
+from app.gallery.moving import rename_subject
 from app.gallery.records import Gallery, Metadata, NewFace, to_bytes
 from app.gallery.store import Store
 from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH
 from app.types import Box, Quality, Reason, Template
+from tests.support.changing import written
 from tests.support.following import engine_of
 from tests.support.stores import DIMENSION, PACKAGE, enroll, face
 
@@ -103,7 +106,7 @@ def test_what_is_enrolled_comes_back_the_same(
     row = store.face(gallery, subject_id, enrolled.faces[0].face_id)
     assert (row.quality, row.box, row.crop, row.package) == (quality, box, crop, PACKAGE)
     assert row.template == vector.astype("<f4").tobytes()
-    store.delete_subject(gallery, subject_id)
+    written(store, gallery, delete_subject, subject_id)
     assert store.counts(gallery).faces == 0
 
 
@@ -112,10 +115,10 @@ def test_what_another_process_changes_is_seen_at_once(database_url: str, store: 
     other = Store(database_url)
     try:
         assert store.counts(store.gallery("staff")).subjects == 0
-        other.create_subject(gallery, "ada", "Ada")
+        written(other, gallery, create_subject, "ada", "Ada")
         assert store.counts(gallery).subjects == 1
         assert store.subject(gallery, "ada").name == "Ada"
-        other.update_subject(gallery, "ada", None)
+        written(other, gallery, edit_subject, "ada", None)
         assert store.subject(gallery, "ada").name is None
         other.update_gallery(gallery, {"search": "int8"})
         assert store.gallery("staff").search == "int8"
@@ -132,18 +135,18 @@ def test_ids_are_exact(store: Store, gallery: Gallery) -> None:
     ids = ["a", "A", "a ", " a", "á", "%", "_", "a_", "a%", "\\", "'", '"', "a/b", "á\u200db", "ß", "ss", "SS", "İ"]
     ids += ["😀", "👩‍👩‍👧", "日本", "ﬁ", "fi", "١", "1", "٠", "/", "...", " ", "a" * 255, "😀" * 255]
     for subject_id in ids:
-        store.create_subject(gallery, subject_id, name=f"<{len(subject_id)}>")
+        written(store, gallery, create_subject, subject_id, name=f"<{len(subject_id)}>")
     assert [subject.id for subject in store.subjects(gallery).items] == ids
     for subject_id in ids:
         assert store.subject(gallery, subject_id).id == subject_id
 
 
 def test_ids_written_differently_are_one_in_nfc(store: Store, gallery: Gallery) -> None:
-    store.create_subject(gallery, "e\u0301")
+    written(store, gallery, create_subject, "e\u0301")
     assert store.subject(gallery, "\u00e9").id == "\u00e9"
     with pytest.raises(Conflict):
-        store.create_subject(gallery, "\u00e9")
-    long = store.create_subject(gallery, "e\u0301" * 255)
+        written(store, gallery, create_subject, "\u00e9")
+    long = written(store, gallery, create_subject, "e\u0301" * 255)
     assert len(long.id) == 255
 
 
@@ -162,12 +165,12 @@ def test_ids_written_differently_are_one_in_nfc(store: Store, gallery: Gallery) 
     ],
 )
 def test_new_ids_hold_nothing_invisible(store: Store, gallery: Gallery, hidden: str) -> None:
-    store.create_subject(gallery, "ada")
+    written(store, gallery, create_subject, "ada")
     for attempt in (
         lambda: store.create_gallery(hidden, PACKAGE, DIMENSION),
-        lambda: store.create_subject(gallery, hidden),
+        lambda: written(store, gallery, create_subject, hidden),
         lambda: enroll(store, gallery, hidden, [face()], crops=[None]),
-        lambda: Faces(store.database).rename_subject(gallery, "ada", hidden),
+        lambda: written(store, gallery, rename_subject, "ada", hidden),
     ):
         with pytest.raises(InvalidInput) as caught:
             attempt()
@@ -177,11 +180,11 @@ def test_new_ids_hold_nothing_invisible(store: Store, gallery: Gallery, hidden: 
 
 
 def test_an_invisible_character_of_an_older_id_keeps_working(store: Store, gallery: Gallery) -> None:
-    store.create_subject(gallery, "ada")
+    written(store, gallery, create_subject, "ada")
     with store.database.write() as connection:
         connection.execute(sa.update(SUBJECTS).values(id="ad\u200ba"))
     enroll(store, gallery, "ad\u200ba", [face()], crops=[None])
-    assert store.delete_subject(gallery, "ad\u200ba").face_count == 1
+    assert written(store, gallery, delete_subject, "ad\u200ba").face_count == 1
 
 
 @pytest.mark.parametrize(
@@ -194,7 +197,7 @@ def test_an_invisible_character_of_an_older_id_keeps_working(store: Store, galle
     ],
 )
 def test_scripts_and_emoji_are_written_as_they_need_it(store: Store, gallery: Gallery, name: str) -> None:
-    assert store.create_subject(gallery, name).id == name
+    assert written(store, gallery, create_subject, name).id == name
 
 
 @pytest.mark.parametrize(
@@ -204,7 +207,7 @@ def test_unfit_ids_and_names_are_refused(store: Store, gallery: Gallery, bad: st
     for attempt in (
         lambda: store.create_gallery(bad, PACKAGE, DIMENSION),
         lambda: store.gallery(bad),
-        lambda: store.create_subject(gallery, bad),
+        lambda: written(store, gallery, create_subject, bad),
         lambda: store.subject(gallery, bad),
         lambda: enroll(store, gallery, bad, [face()], crops=[None]),
     ):
@@ -213,11 +216,11 @@ def test_unfit_ids_and_names_are_refused(store: Store, gallery: Gallery, bad: st
         assert caught.value.code == "invalid_id"
     if bad not in {".", ".."}:
         with pytest.raises(InvalidInput) as caught:
-            store.create_subject(gallery, "fine", name=bad)
+            written(store, gallery, create_subject, "fine", name=bad)
         assert caught.value.code == "invalid_name"
     for hidden in ("Ann\u202e", "\u200bAnn", "An\u00adn"):
         with pytest.raises(InvalidInput) as caught:
-            store.create_subject(gallery, "fine", name=hidden)
+            written(store, gallery, create_subject, "fine", name=hidden)
         assert caught.value.code == "invalid_name"
     assert store.subjects(gallery).items == ()
 
@@ -259,9 +262,9 @@ UNFIT_METADATA: dict[str, object] = {
 @pytest.mark.parametrize("what", UNFIT_METADATA)
 def test_unfit_metadata_is_refused(store: Store, gallery: Gallery, what: str) -> None:
     bad = cast("Metadata", UNFIT_METADATA[what])
-    store.create_subject(gallery, "fine", metadata={"k": 1})
+    written(store, gallery, create_subject, "fine", metadata={"k": 1})
     with pytest.raises(InvalidInput) as caught:
-        store.update_subject(gallery, "fine", metadata=bad)
+        written(store, gallery, edit_subject, "fine", metadata=bad)
     assert caught.value.code == "invalid_metadata"
     assert store.subject(gallery, "fine").metadata == {"k": 1}
 
@@ -270,16 +273,16 @@ def test_metadata_up_to_the_limits_is_kept(database_url: str) -> None:
     store = Store(database_url, max_metadata_bytes=1000)
     gallery = store.create_gallery("staff", PACKAGE, DIMENSION, metadata=nested(MAX_METADATA_DEPTH))
     assert store.gallery("staff") == gallery
-    assert store.create_subject(gallery, metadata={"k": "x" * (1000 - len('{"k":""}'))}).metadata
+    assert written(store, gallery, create_subject, metadata={"k": "x" * (1000 - len('{"k":""}'))}).metadata
     with pytest.raises(InvalidInput):
-        store.create_subject(gallery, metadata={"k": "x" * 1000})
+        written(store, gallery, create_subject, metadata={"k": "x" * 1000})
     store.close()
 
 
 def test_names_are_changed_removed_and_left_alone(store: Store, gallery: Gallery) -> None:
-    made = store.create_subject(gallery, "a", "Ann", {"k": 1})
-    assert store.update_subject(gallery, "a", metadata={"n": 2}).name == "Ann"
-    changed = store.update_subject(gallery, "a", name=None)
+    made = written(store, gallery, create_subject, "a", "Ann", {"k": 1})
+    assert written(store, gallery, edit_subject, "a", metadata={"n": 2}).name == "Ann"
+    changed = written(store, gallery, edit_subject, "a", name=None)
     assert (changed.name, changed.metadata, changed.created_at) == (None, {"n": 2}, made.created_at)
     assert changed.updated_at > made.updated_at
     kept = enroll(store, gallery, "a", [face()], crops=[None])
@@ -289,7 +292,7 @@ def test_names_are_changed_removed_and_left_alone(store: Store, gallery: Gallery
 
 
 def test_what_is_not_there_is_named(store: Store, gallery: Gallery) -> None:
-    subject = store.create_subject(gallery, "a")
+    subject = written(store, gallery, create_subject, "a")
     missing = "0" * 32
     by_code: dict[str, Callable[[], object]] = {
         "gallery_not_found": lambda: store.gallery("nobody's"),
@@ -301,10 +304,10 @@ def test_what_is_not_there_is_named(store: Store, gallery: Gallery) -> None:
             attempt()
         assert caught.value.code == code
     on_nobody: list[Callable[[], object]] = [
-        lambda: store.update_subject(gallery, "b", name="B"),
-        lambda: store.delete_subject(gallery, "b"),
+        lambda: written(store, gallery, edit_subject, "b", name="B"),
+        lambda: written(store, gallery, delete_subject, "b"),
         lambda: store.faces(gallery, "b"),
-        lambda: store.delete_face(gallery, "b", missing),
+        lambda: written(store, gallery, delete_face, "b", missing),
     ]
     for subject_attempt in on_nobody:
         with pytest.raises(NotFound) as caught:
@@ -312,20 +315,20 @@ def test_what_is_not_there_is_named(store: Store, gallery: Gallery) -> None:
         assert caught.value.code == "subject_not_found"
     for face_id in ("", missing, "\0", "\ud800", "%", "F" * 32):
         with pytest.raises(NotFound) as caught:
-            store.delete_face(gallery, "a", face_id)
+            written(store, gallery, delete_face, "a", face_id)
         assert caught.value.code == "face_not_found"
 
 
 def test_a_face_is_found_under_its_own_subject_and_gallery_only(store: Store, gallery: Gallery) -> None:
     other = store.create_gallery("other", PACKAGE, DIMENSION)
     face_id = enroll(store, gallery, "a", [face()], crops=[None]).faces[0].face_id
-    store.create_subject(gallery, "b")
-    store.create_subject(other, "a")
+    written(store, gallery, create_subject, "b")
+    written(store, other, create_subject, "a")
     for where, subject_id in ((gallery, "b"), (other, "a")):
         with pytest.raises(NotFound):
             store.face(where, subject_id, face_id)
         with pytest.raises(NotFound):
-            store.delete_face(where, subject_id, face_id)
+            written(store, where, delete_face, subject_id, face_id)
     assert store.face(gallery, "a", face_id).face_id == face_id
 
 
@@ -333,27 +336,27 @@ def test_ids_are_taken_once(store: Store, gallery: Gallery) -> None:
     with pytest.raises(Conflict) as caught:
         store.create_gallery("staff", PACKAGE, DIMENSION)
     assert caught.value.code == "gallery_exists"
-    store.create_subject(gallery, "a", "Ann")
+    written(store, gallery, create_subject, "a", "Ann")
     with pytest.raises(Conflict) as caught:
-        store.create_subject(gallery, "a", "Another")
+        written(store, gallery, create_subject, "a", "Another")
     assert caught.value.code == "subject_exists"
     assert store.subject(gallery, "a").name == "Ann"
-    made = {store.create_subject(gallery).id for _ in range(3)}
+    made = {written(store, gallery, create_subject).id for _ in range(3)}
     assert len(made) == 3
 
 
 def test_pages_give_everything_once_while_others_come_and_go(store: Store, gallery: Gallery) -> None:
     for number in range(10):
-        store.create_subject(gallery, f"s{number}")
+        written(store, gallery, create_subject, f"s{number}")
     seen: list[str] = []
     cursor = None
     while True:
         page = store.subjects(gallery, cursor, limit=3)
         seen += [subject.id for subject in page.items]
         if len(seen) == 3:
-            store.delete_subject(gallery, "s0")
-            store.delete_subject(gallery, "s2")
-            store.create_subject(gallery, "late")
+            written(store, gallery, delete_subject, "s0")
+            written(store, gallery, delete_subject, "s2")
+            written(store, gallery, create_subject, "late")
         if (cursor := page.next_cursor) is None:
             break
     assert seen == [*(f"s{number}" for number in range(10)), "late"]
@@ -378,7 +381,7 @@ def test_invented_cursors_are_refused(store: Store, text: str) -> None:
 
 def test_changed_and_strange_cursors_are_refused(store: Store, gallery: Gallery) -> None:
     for number in range(3):
-        store.create_subject(gallery, f"s{number}")
+        written(store, gallery, create_subject, f"s{number}")
     cursor = store.subjects(gallery, limit=1).next_cursor
     assert cursor
     for place in range(len(cursor)):
@@ -400,7 +403,7 @@ def test_search_looks_into_ids_and_names_without_case_accents_and_underscores(st
         "Tony_Blair": None,
         "j-p": "Jean-Paul Šakić",
     }.items():
-        store.create_subject(gallery, subject_id, name)
+        written(store, gallery, create_subject, subject_id, name)
 
     def found(text: str) -> list[str]:
         return [subject.id for subject in store.subjects(gallery, search=text).items]
@@ -415,7 +418,7 @@ def test_search_looks_into_ids_and_names_without_case_accents_and_underscores(st
     assert found("u") == ["u1", "u2", "u_3", "u5", "j-p"]
     assert found("1ångström") == []  # not across id and name
     assert found("") == ["u1", "u2", "u_3", "Ω", "u5", "Tony_Blair", "j-p"]
-    store.update_subject(gallery, "u2", name="Platz")
+    written(store, gallery, edit_subject, "u2", name="Platz")
     assert (found("strasse"), found("platz")) == ([], ["u2"])
     page = store.subjects(gallery, search="ångström", limit=1)
     assert [s.id for s in store.subjects(gallery, page.next_cursor, search="ångström").items] == ["u5"]
@@ -430,14 +433,14 @@ def test_covers_are_written_where_some_subjects_have_none(store: Store, gallery:
     faces = [BulkFace(one, to_bytes(face().template), Quality(50, ())) for one in ("a", "b")]
     covers = [one.face_id if place == covered else None for place, one in enumerate(faces)]
     people = [BulkSubject(one.subject, cover=cover) for one, cover in zip(faces, covers, strict=True)]
-    store.write_many(gallery, people, faces)
+    written(store, gallery, write_many, gallery.embedder, people, faces)
     assert [one.cover for one in store.subjects(gallery).items] == covers
 
 
 def test_a_subject_and_its_faces_may_write_its_id_otherwise(store: Store, gallery: Gallery) -> None:
     faces = [BulkFace("Zoe\u0308", to_bytes(face().template), Quality(50, ()))]
-    written = store.write_many(gallery, [BulkSubject("Zo\u00eb", "Zoë B.")], faces)
-    assert (written.subjects, written.faces) == (1, 1)
+    added = written(store, gallery, write_many, gallery.embedder, [BulkSubject("Zo\u00eb", "Zoë B.")], faces)
+    assert (added.subjects, added.faces) == (1, 1)
     (subject,) = store.subjects(gallery).items
     assert (subject.id, subject.name, subject.face_count) == ("Zo\u00eb", "Zoë B.", 1)
 
@@ -448,16 +451,16 @@ def test_a_cover_counts_while_the_face_is_the_subjects(store: Store, gallery: Ga
         for subject, faces in (("a", [face(1), face(2)]), ("b", [face(3)]))
     )
     assert store.subject(gallery, "a").cover is None
-    assert store.update_subject(gallery, "a", cover=other).cover == other
-    assert store.update_subject(gallery, "a", name="Anna").cover == other
+    assert written(store, gallery, edit_subject, "a", cover=other).cover == other
+    assert written(store, gallery, edit_subject, "a", name="Anna").cover == other
     assert [subject.cover for subject in store.subjects(gallery).items] == [other, None]
     with pytest.raises(NotFound) as caught:
-        store.update_subject(gallery, "a", cover=strange)
+        written(store, gallery, edit_subject, "a", cover=strange)
     assert caught.value.code == "face_not_found"
-    store.delete_face(gallery, "a", other)
+    written(store, gallery, delete_face, "a", other)
     assert store.subject(gallery, "a").cover is None
-    assert store.update_subject(gallery, "a", cover=one).cover == one
-    assert store.update_subject(gallery, "a", cover=None).cover is None
+    assert written(store, gallery, edit_subject, "a", cover=one).cover == one
+    assert written(store, gallery, edit_subject, "a", cover=None).cover is None
 
 
 def test_deleting_takes_everything_below_along(store: Store, gallery: Gallery, database_url: str) -> None:
@@ -468,10 +471,10 @@ def test_deleting_takes_everything_below_along(store: Store, gallery: Gallery, d
     first, _ = enroll_two("a"), enroll_two("b")
     other = store.create_gallery("other", PACKAGE, DIMENSION)
     enroll(store, other, "a", [face(3)], crops=[b"jpeg3"])
-    store.delete_face(gallery, "a", first[0])
+    written(store, gallery, delete_face, "a", first[0])
     assert (count(database_url, FACES), count(database_url, CROPS)) == (4, 4)
     assert store.subject(gallery, "a").face_count == 1
-    assert store.delete_subject(gallery, "a").face_count == 1
+    assert written(store, gallery, delete_subject, "a").face_count == 1
     assert (count(database_url, FACES), count(database_url, CROPS)) == (3, 3)
     deleted = store.delete_gallery(gallery)
     assert (deleted.subjects, deleted.faces) == (1, 2)
@@ -486,10 +489,10 @@ def test_a_deleted_gallery_takes_no_more_even_if_there_is_one_of_its_name_again(
     assert again.key != gallery.key
     for attempt in (
         lambda: enroll(store, gallery, "a", [face()], crops=[None]),
-        lambda: store.create_subject(gallery, "a"),
-        lambda: store.update_subject(gallery, "a", name="A"),
-        lambda: store.delete_subject(gallery, "a"),
-        lambda: store.delete_face(gallery, "a", "0" * 32),
+        lambda: written(store, gallery, create_subject, "a"),
+        lambda: written(store, gallery, edit_subject, "a", name="A"),
+        lambda: written(store, gallery, delete_subject, "a"),
+        lambda: written(store, gallery, delete_face, "a", "0" * 32),
         lambda: store.delete_gallery(gallery),
     ):
         with pytest.raises(NotFound) as caught:
@@ -528,7 +531,7 @@ def test_galleries_and_subjects_deleted_under_others_feet_leave_no_orphans(datab
                 if worker == 0:
                     store.delete_gallery(gallery)
                 elif worker == 1:
-                    store.delete_subject(gallery, "a")
+                    written(store, gallery, delete_subject, "a")
                 else:
                     enroll(store, gallery, "a", [face(turn)], crops=[b"jpeg"])
             except NotFound as error:
@@ -581,7 +584,7 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
 def test_labels_name_the_faces_that_are_left(store: Store, gallery: Gallery) -> None:
     enrolled = enroll(store, gallery, "a", [face(1), face(2)], crops=[None, None], name="Ann")
     gone, left = (store.face(gallery, "a", one.face_id) for one in enrolled.faces)
-    store.delete_face(gallery, "a", gone.face_id)
+    written(store, gallery, delete_face, "a", gone.face_id)
     assert store.labels([gone.key, left.key]) == {left.key: (left.face_id, "a", "Ann")}
 
 
@@ -643,7 +646,7 @@ def test_nothing_of_what_was_deleted_is_left_in_the_files(tmp_path: Path) -> Non
         enroll(store, gallery, f"person-{number:04}", [new], crops=[crop * 100], name=f"Name of {number:04}")
     assert all(files_hold(tmp_path, *templates, *crops))
     for number in range(0, 40, 2):
-        store.delete_subject(gallery, f"person-{number:04}")
+        written(store, gallery, delete_subject, f"person-{number:04}")
     assert store.database.scrub()
     names = [f"Name of {number:04}".encode() for number in range(40)]
     ids = [f"person-{number:04}".encode() for number in range(40)]
@@ -664,9 +667,9 @@ def test_what_could_not_be_scrubbed_yet_is_scrubbed_once_no_one_reads(tmp_path: 
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM faces").fetchone()
-    store.delete_subject(gallery, "a")
+    written(store, gallery, delete_subject, "a")
     assert not store.database.scrub(timeout_s=0.5)
-    store.create_subject(gallery, "b")  # writers aren't held up
+    written(store, gallery, create_subject, "b")  # writers aren't held up
     reader.execute("COMMIT")
     reader.close()
     assert store.database.scrub()
@@ -676,7 +679,9 @@ def test_what_could_not_be_scrubbed_yet_is_scrubbed_once_no_one_reads(tmp_path: 
 
 ENROLL_FOR_EVER = """
 import sys
+from app.gallery.deleting import delete_subject
 from app.gallery.store import Store
+from tests.support.changing import written
 from tests.support.stores import DIMENSION, PACKAGE, enroll, face
 
 store = Store(sys.argv[1])
@@ -686,7 +691,7 @@ while True:
     enroll(store, gallery, f"s{number}", [face(number)], crops=[b"jpeg"])
     print(f"+s{number}", flush=True)
     if number % 3 == 2:
-        store.delete_subject(gallery, f"s{number - 1}")
+        written(store, gallery, delete_subject, f"s{number - 1}")
         print(f"-s{number - 1}", flush=True)
     number += 1
 """

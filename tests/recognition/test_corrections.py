@@ -16,6 +16,8 @@ from app.db.key_rotation import census, reseal
 from app.db.schema import CORRECTIONS
 from app.db.sealed_columns import Blobs
 from app.errors import InvalidInput, NotFound
+from app.gallery.deleting import erase_subject
+from app.gallery.moving import merge_subjects
 from app.gallery.records import Candidate, Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -23,6 +25,7 @@ from app.recognition.corrections import MOST, Corrections, StoredCorrection, Wro
 from app.recognition.decisions import cosine
 from app.timestamps import utc_now
 from app.types import Box, Pixels, Quality, Template
+from tests.support.changing import changed
 from tests.support.following import engine_of, let_expire
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 
@@ -124,10 +127,10 @@ def test_they_expire(galleries: Galleries, corrections: Corrections, database_ur
 def test_they_go_with_their_subject_and_with_a_merge(galleries: Galleries, corrections: Corrections) -> None:
     for subject in ("ann", "bob"):
         corrections.add(staff(galleries), subject, probe(9))
-    galleries.merge_subjects("staff", "ann", "bob")
+    changed(galleries, "staff", merge_subjects, "ann", "bob")
     assert corrections.of_subject(staff(galleries), "bob") == []
     corrections.add(staff(galleries), "bob", probe(9))
-    galleries.erase_subject("staff", "bob", lambda *_: None)
+    changed(galleries, "staff", erase_subject, "bob")
     assert not staff(galleries).corrected
     with pytest.raises(NotFound):
         corrections.add(staff(galleries), "bob", probe(9))

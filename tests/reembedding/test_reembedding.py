@@ -24,10 +24,14 @@ from app.db.key_rotation import reseal
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, LikenessError, NotFound
-from app.gallery.bulk import bulk_face
+from app.gallery.bulk import bulk_face, write_many
+from app.gallery.deleting import delete_face, delete_subject
+from app.gallery.editing import create_subject
+from app.gallery.enrolling import crop_to_keep
 from app.gallery.face_rows import decode_crop, encode_crop
+from app.gallery.moving import move_faces
 from app.gallery.records import Move, NewFace
-from app.gallery.service import Galleries, crop_to_keep
+from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
@@ -45,6 +49,7 @@ from app.search.milvus.indexes import MilvusBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Pixels, Quality, Template
 from tests.support import packages
+from tests.support.changing import changed, written
 from tests.support.milvus import lite
 from tests.support.postgres import new_database
 
@@ -232,10 +237,10 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
     one.enroll(1, 2, 3, 4)
     one.move()
     other.enroll(5)
-    one.galleries.delete_subject("staff", "s1")
+    changed(one.galleries, "staff", delete_subject, "s1")
     (face,) = other.galleries.store.faces(other.galleries.store.gallery("staff"), "s2").items
-    one.galleries.store.create_subject(one.galleries.store.gallery("staff"), "s6")
-    other.galleries.move_faces("staff", [Move(face.face_id, "s2", "s6")])
+    written(one.galleries.store, one.galleries.store.gallery("staff"), create_subject, "s6")
+    changed(other.galleries, "staff", move_faces, [Move(face.face_id, "s2", "s6")])
     for package in (NEW, OLD):
         for server in two_servers:
             assert server.galleries.store.gallery("staff").embedder == package
@@ -282,7 +287,7 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
             server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
         tried.append(len(server.galleries.store.gallery("staff").templates.packages))
         one = bulk_face("s1", face, crop_to_keep(gallery, face))
-        server.galleries.write_many("staff", [], [one], face.template.package)
+        changed(server.galleries, "staff", write_many, face.template.package, [], [one])
 
     retried(write)()
     assert tried == [2, 2]
@@ -473,7 +478,7 @@ def test_a_job_that_was_stopped_goes_on_where_it_was(server: Server) -> None:
     server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
     first = server.reembeddings.crops(gallery, NEW, 0, BATCH)
     server.reembeddings.add(gallery, [(face, server.template(0, NEW)) for face in first])  # and then it was killed
-    server.galleries.delete_subject("staff", "s40")
+    changed(server.galleries, "staff", delete_subject, "s40")
     server.reembedder.begin("staff", "new")
     job = server.ended()
     assert job.counts == {"embedded": 2 * BATCH - 1}
@@ -485,7 +490,7 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
     """Faces that move get new keys, behind the one that the job has come to."""
     numbers = range(4 * BATCH)
     server.enroll(*numbers)
-    server.galleries.store.create_subject(server.galleries.store.gallery("staff"), "s1000")
+    written(server.galleries.store, server.galleries.store.gallery("staff"), create_subject, "s1000")
     stop = threading.Event()
     trouble: list[LikenessError] = []
 
@@ -496,9 +501,9 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
             try:
                 (face,) = server.galleries.store.faces(server.galleries.store.gallery("staff"), f"s{number}").items
                 if number % 2:
-                    server.galleries.move_faces("staff", [Move(face.face_id, f"s{number}", "s1000")])
+                    changed(server.galleries, "staff", move_faces, [Move(face.face_id, f"s{number}", "s1000")])
                 else:
-                    server.galleries.delete_face("staff", f"s{number}", face.face_id)
+                    changed(server.galleries, "staff", delete_face, f"s{number}", face.face_id)
             except LikenessError as error:
                 trouble.append(error)
 

@@ -18,7 +18,6 @@ import pytest
 
 from app.api import schemas
 from app.client import ApiError, Client
-from app.gallery.faces import Faces
 from app.gallery.store import Store
 from tests.conftest import PROJECT
 from tests.support import packages
@@ -211,7 +210,7 @@ def test_photos_come_in_and_an_archive_goes_out_while_there_are_two_packages(
         assert client.check_gallery("copy").ok
     store = Store(str(settings["DATABASE_URL"]))
     first, copy = (store.gallery(name) for name in ("staff", "copy"))
-    origins = [Faces(store.database).faces(gallery).items for gallery in (first, copy)]
+    origins = [store.placed_faces(gallery).items for gallery in (first, copy)]
     store.close()
     assert [one.origin for one in origins[0]] == [one.origin for one in origins[1]]
     assert None not in [one.origin for one in origins[0]]

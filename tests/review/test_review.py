@@ -10,6 +10,9 @@ import sqlalchemy as sa
 
 from app.db.schema import DISMISSALS, FINDINGS, REVIEWS
 from app.errors import InvalidInput, NotFound, OperatingPointUnavailable
+from app.gallery.deleting import delete_face, delete_subject
+from app.gallery.editing import create_subject
+from app.gallery.moving import move_faces
 from app.gallery.records import Move
 from app.gallery.text import unnamed_id
 from app.inference.thresholds import Thresholds
@@ -17,6 +20,7 @@ from app.jobs.records import JobState
 from app.jobs.runner import Running
 from app.review import job as review_job
 from app.review.records import Kind
+from tests.support.changing import changed, written
 from tests.support.following import let_expire
 from tests.support.packages import manifest
 from tests.support.reviewing import BAD, GOOD, Reviewing, between, vector
@@ -170,10 +174,10 @@ def test_work_takes_its_findings_along(planted: Reviewing) -> None:
     by_kind = {one.kind: one for one in planted.findings()}
     planted.reviews.dismiss(planted.gallery, by_kind[Kind.NO_GOOD_FACE].id)
     moved = by_kind[Kind.MISPLACED]
-    planted.galleries.move_faces("staff", [Move(moved.face.face_id, "p2", "p3")])
-    planted.galleries.delete_face("staff", "p4", by_kind[Kind.OUTLIER].face.face_id)
-    planted.galleries.delete_subject("staff", "twice")
-    planted.galleries.delete_subject("staff", "poor")
+    changed(planted.galleries, "staff", move_faces, [Move(moved.face.face_id, "p2", "p3")])
+    changed(planted.galleries, "staff", delete_face, "p4", by_kind[Kind.OUTLIER].face.face_id)
+    changed(planted.galleries, "staff", delete_subject, "twice")
+    changed(planted.galleries, "staff", delete_subject, "poor")
     assert planted.found() == {("poor_face", "p5", "p6")}
     assert rows(planted, DISMISSALS) == 0
     with pytest.raises(NotFound) as caught:
@@ -306,7 +310,7 @@ def test_a_package_without_operating_points_is_refused(reviewing: Reviewing) -> 
 
 
 def test_an_empty_gallery_has_no_findings(reviewing: Reviewing) -> None:
-    reviewing.store.create_subject(reviewing.gallery, "nobody")
+    written(reviewing.store, reviewing.gallery, create_subject, "nobody")
     job = reviewing.review()
     assert (job.state, job.done) == (JobState.DONE, 0)
     summary = reviewing.reviews.find(reviewing.gallery).summary

@@ -16,11 +16,13 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from app.concurrency.scheduler import Scheduler
 from app.db.schema import FACES
 from app.errors import NotFound
+from app.gallery.deleting import delete_face, delete_subject
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.index import Index
 from app.search.snapshots import Snapshots
 from app.search.types import FaceBlock
+from tests.support.changing import changed
 from tests.support.following import engine_of, found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.postgres import new_database
@@ -58,9 +60,9 @@ def test_what_one_acknowledged_the_other_answers(pair: tuple[Galleries, Gallerie
     assert soon(lambda: found(other, 2) == ["ann"])
     enroll(other, "ann", 3)
     assert soon(lambda: found(one, 3) == ["ann"])
-    other.delete_face("staff", "ann", made.faces[0].face_id)
+    changed(other, "staff", delete_face, "ann", made.faces[0].face_id)
     assert soon(lambda: found(one, 1) == [])
-    one.delete_subject("staff", "ann")
+    changed(one, "staff", delete_subject, "ann")
     assert soon(lambda: found(other, 2) == found(other, 3) == [])
     assert (one.check("staff").ok, other.check("staff").ok) == (True, True)
     other.delete_gallery("staff")
@@ -111,9 +113,9 @@ def test_replaying_the_log_and_reading_sql_make_the_same_index(database_url: str
     for seed in range(40):
         made = enroll(writer, f"s{seed % 7}", seed, seed + 100)
         if seed % 5 == 0:
-            writer.delete_face("staff", f"s{seed % 7}", made.faces[1].face_id)
+            changed(writer, "staff", delete_face, f"s{seed % 7}", made.faces[1].face_id)
         if seed % 11 == 0:
-            writer.delete_subject("staff", f"s{seed % 7}")
+            changed(writer, "staff", delete_subject, f"s{seed % 7}")
     follower.indexes.follow()
     rebuilt = quiet(database_url)
     probes = [template(1000 + seed) for seed in range(10)]
@@ -204,15 +206,15 @@ class Processes(RuleBasedStateMachine):
         subject, face_id, seed = face
         if self.expected.pop(seed, None) is None:
             with pytest.raises(NotFound):
-                self.processes[who].delete_face("staff", subject, face_id)
+                changed(self.processes[who], "staff", delete_face, subject, face_id)
         else:
-            self.processes[who].delete_face("staff", subject, face_id)
+            changed(self.processes[who], "staff", delete_face, subject, face_id)
             assert found(self.processes[who], seed) == []
 
     @rule(who=st.integers(0, 1), subject=st.sampled_from(SUBJECTS))
     def delete_subject(self, who: int, subject: str) -> None:
         try:
-            self.processes[who].delete_subject("staff", subject)
+            changed(self.processes[who], "staff", delete_subject, subject)
         except NotFound:
             assert subject not in self.expected.values()
         self.expected = {seed: whose for seed, whose in self.expected.items() if whose != subject}

@@ -100,6 +100,16 @@ class IndexMachine(RuleBasedStateMachine):
         for key in data.draw(st.lists(st.sampled_from(sorted(self.faces)), unique=True, max_size=how_many)):
             assert self.index.remove(key, self.faces.pop(key)[1])
 
+    @precondition(lambda self: self.faces)
+    @rule(data=st.data(), stray=st.integers(10_000, 10_001))
+    def move(self, data: st.DataObject, stray: int) -> None:
+        keys = data.draw(st.lists(st.sampled_from(sorted(self.faces)), unique=True, max_size=10))
+        subjects = data.draw(st.lists(st.integers(1, 9), min_size=len(keys), max_size=len(keys)))
+        self.index.move(np.array([*keys, stray], np.int64), np.array([*subjects, 1], np.int64))
+        for key, subject in zip(keys, subjects, strict=True):
+            _, _, quality, vector = self.faces[key]
+            self.faces[key] = (key, subject, quality, vector)
+
     @rule(key=st.integers(-5, 500), subject=st.integers(0, 8))
     def remove_what_is_not_there(self, key: int, subject: int) -> None:
         if key not in self.faces or self.faces[key][1] != subject:

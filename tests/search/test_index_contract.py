@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from app.errors import Conflict, NotFound
+from app.gallery.deleting import delete_face, delete_subject, delete_subjects
+from app.gallery.editing import create_subject
+from app.gallery.moving import rename_subject
 from app.gallery.records import Candidate, NewFace
 from app.gallery.service import Galleries
 from app.search.face_table import MIN_WEIGHT
 from app.types import Box, Quality, Template, Vector
+from tests.support.changing import changed, written
 from tests.support.following import found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.milvus import lite, remote
@@ -52,7 +56,7 @@ def test_an_empty_gallery_finds_nobody_and_knows_that_it_is_whole(galleries: Gal
     assert found(galleries, 1) == []
     assert galleries.subjects_with_faces(galleries.store.gallery("staff")) == 0
     assert galleries.check("staff").ok
-    galleries.store.create_subject(galleries.store.gallery("staff"), "ann")
+    written(galleries.store, galleries.store.gallery("staff"), create_subject, "ann")
     with pytest.raises(Conflict) as caught:
         galleries.verify("staff", "ann", template(1))
     assert caught.value.code == "subject_without_faces"
@@ -67,9 +71,9 @@ def test_what_was_acknowledged_is_found_and_what_was_deleted_is_not(galleries: G
         ["bob"],
     )
     assert galleries.subjects_with_faces(galleries.store.gallery("staff")) == 2
-    galleries.delete_face("staff", "ann", made.faces[0].face_id)
+    changed(galleries, "staff", delete_face, "ann", made.faces[0].face_id)
     assert (found(galleries, 1), found(galleries, 2)) == ([], ["ann"])
-    galleries.delete_subject("staff", "ann")
+    changed(galleries, "staff", delete_subject, "ann")
     assert (found(galleries, 2), found(galleries, 3)) == ([], ["bob"])
     assert galleries.subjects_with_faces(galleries.store.gallery("staff")) == 1
     report = galleries.check("staff")
@@ -86,13 +90,13 @@ def test_what_was_acknowledged_is_found_and_what_was_deleted_is_not(galleries: G
 def test_who_gets_another_id_and_whose_faces_go_over_is_found_by_it(galleries: Galleries) -> None:
     enroll(galleries, "ann", 1, 2)
     enroll(galleries, "bob", 3)
-    galleries.rename_subject("staff", "ann", "anna")
+    changed(galleries, "staff", rename_subject, "ann", "anna")
     assert (found(galleries, 1), found(galleries, 3)) == (["anna"], ["bob"])
-    galleries.rename_subject("staff", "anna", "bob")
+    changed(galleries, "staff", rename_subject, "anna", "bob")
     assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
     assert galleries.subjects_with_faces(galleries.store.gallery("staff")) == 1
     assert galleries.check("staff").ok
-    galleries.delete_subjects("staff")
+    changed(galleries, "staff", delete_subjects)
     assert found(galleries, 1) == []
     assert galleries.check("staff").ok
 
@@ -133,7 +137,7 @@ def test_among_equal_scores_the_face_enrolled_first_wins(galleries: Galleries) -
     for name in names:
         add(galleries, name, vector)
     assert [one.subject for one in ask(galleries, vector, 3)] == names[:3]
-    galleries.delete_subject("staff", names[0])
+    changed(galleries, "staff", delete_subject, names[0])
     assert [one.subject for one in ask(galleries, vector, 3)] == names[1:4]
 
 
@@ -166,9 +170,9 @@ def test_answers_are_those_of_brute_force_whatever_comes_and_goes(galleries: Gal
             faces[add(galleries, subject, vector, quality)] = (subject, quality, vector)
         elif what == 4:
             face_id = str(random.choice(list(faces)))
-            galleries.delete_face("staff", faces.pop(face_id)[0], face_id)
+            changed(galleries, "staff", delete_face, faces.pop(face_id)[0], face_id)
         elif any(whose == subject for whose, _, _ in faces.values()):
-            galleries.delete_subject("staff", subject)
+            changed(galleries, "staff", delete_subject, subject)
             faces = {key: face for key, face in faces.items() if face[0] != subject}
         if turn % 8 == 0:
             galleries.indexes.follow()

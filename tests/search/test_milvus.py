@@ -21,6 +21,9 @@ import sqlalchemy as sa
 
 from app.db.schema import CHANGES, COLLECTIONS
 from app.errors import Conflict, NotFound, Unusable
+from app.gallery.deleting import delete_face, delete_subject
+from app.gallery.moving import merge_subjects, move_faces
+from app.gallery.records import Move
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.milvus import indexes as module
@@ -28,6 +31,7 @@ from app.search.milvus.client import CollectionLost, Milvus, parse_address
 from app.search.milvus.collections import Collections
 from app.search.types import FaceBlock, LogPosition
 from tests.conftest import PROJECT
+from tests.support.changing import changed
 from tests.support.following import engine_of, found
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.milvus import lite, milvus_server, need_milvus, remote
@@ -118,14 +122,14 @@ def test_what_one_acknowledged_the_other_answers_at_once(one: Galleries, other: 
     assert found(other, 2) == ["ann"]
     enroll(other, "ann", 3)
     assert found(one, 3) == ["ann"]
-    other.delete_face("staff", "ann", made.faces[0].face_id)
+    changed(other, "staff", delete_face, "ann", made.faces[0].face_id)
     assert found(one, 1) == []
     one.rebuild("staff")
     enroll(other, "bob", 4)  # which still knew the old collection
     assert (found(one, 4), found(other, 4)) == (["bob"], ["bob"])
     other.rebuild("staff")
     assert (found(one, 4), found(one, 2)) == (["bob"], ["ann"])
-    one.delete_subject("staff", "ann")
+    changed(one, "staff", delete_subject, "ann")
     assert (found(other, 2), found(other, 3), found(other, 4)) == ([], [], ["bob"])
     assert (one.check("staff").ok, other.check("staff").ok) == (True, True)
     other.delete_gallery("staff")
@@ -133,6 +137,41 @@ def test_what_one_acknowledged_the_other_answers_at_once(one: Galleries, other: 
         found(one, 4)
     one.create_gallery("staff", PACKAGE, DIMENSION)
     assert found(other, 4) == []
+
+
+def test_a_face_that_moves_is_its_new_subjects_for_all(one: Galleries, other: Galleries) -> None:
+    made = enroll(one, "ann", 1, 2)
+    enroll(other, "bob", 3)
+    ids = [face.face_id for face in made.faces]
+    changed(other, "staff", move_faces, [Move(ids[0], "ann", "bob")])
+    assert [found(galleries, 1) for galleries in (one, other)] == [["bob"]] * 2
+    changed(one, "staff", merge_subjects, "bob", "ann")
+    assert [found(galleries, seed) for galleries in (one, other) for seed in (1, 2, 3)] == [["ann"]] * 6
+    assert one.check("staff").ok
+    assert other.check("staff").ok
+
+
+def test_a_face_moved_while_another_server_still_adds_it_is_its_new_subjects(
+    one: Galleries, other: Galleries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enroll(one, "ann", 1)
+    enroll(one, "bob", 2)
+    assert found(other, 2) == ["bob"]
+    real_add = Milvus.add
+    moved: list[str] = []
+
+    def add(self: Milvus, name: str, block: FaceBlock) -> None:
+        if not moved:
+            moved.extend(face.face_id for face in other.store.faces(other.store.gallery("staff"), "ann").items)
+            changed(other, "staff", move_faces, [Move(face, "ann", "bob") for face in moved])
+        real_add(self, name, block)
+
+    monkeypatch.setattr(Milvus, "add", add)
+    enroll(one, "ann", 3)
+    assert len(moved) == 2
+    assert found(one, 3) == ["bob"]
+    assert one.check("staff").ok
+    assert other.check("staff").ok
 
 
 def test_two_first_faces_at_once_end_in_one_collection(
@@ -181,7 +220,7 @@ def test_a_face_deleted_by_one_while_another_still_adds_it_does_not_come_back(
 
     def add(milvus: Milvus, name: str, faces: FaceBlock) -> None:
         monkeypatch.setattr(Milvus, "add", adding)
-        other.delete_subject("staff", "cem")
+        changed(other, "staff", delete_subject, "cem")
         adding(milvus, name, faces)
 
     monkeypatch.setattr(Milvus, "add", add)
@@ -195,6 +234,8 @@ def test_a_face_deleted_by_one_while_another_still_adds_it_does_not_come_back(
 
 KILLED = """
 import os, signal, sys
+from app.gallery.deleting import delete_subject
+from tests.support.changing import changed
 from app.search.milvus.client import Milvus, parse_address
 from tests.support.galleries import enroll
 from tests.support.milvus import remote
@@ -211,7 +252,7 @@ galleries = remote(sys.argv[1], Deadly(parse_address(sys.argv[2])))
 if sys.argv[3] == "enroll":
     enroll(galleries, "bob", 2)
 else:
-    galleries.delete_subject("staff", "ann")
+    changed(galleries, "staff", delete_subject, "ann")
 print("acknowledged")
 """
 
@@ -259,8 +300,8 @@ def test_what_a_dead_server_added_too_late_is_removed_later(one: Galleries, plac
     enroll(one, "ann", 1)
     face = one.store.find_face(one.store.gallery("staff"), enroll(one, "bob", 2).faces[0].face_id)
     subject = enroll(one, "cem", 3).subject
-    one.delete_face("staff", "bob", face.face_id)
-    one.delete_subject("staff", "cem")
+    changed(one, "staff", delete_face, "bob", face.face_id)
+    changed(one, "staff", delete_subject, "cem")
     settle(one)
     late = block(face.key, face.key + 1, subject=subject.key)
     place.milvus().add(place.name(), late)
@@ -356,7 +397,7 @@ def test_a_collection_dropped_under_a_running_server_is_made_anew(one: Galleries
     enroll(one, "bob", 2)
     assert found(one, 2) == ["bob"]
     dropped(place)
-    one.delete_subject("staff", "ann")
+    changed(one, "staff", delete_subject, "ann")
     dropped(place)
     assert one.check("staff").ok
     dropped(place)
@@ -381,7 +422,7 @@ def test_an_older_copy_of_milvus_is_brought_up_to_date(tmp_path: Path, port: int
     shutil.copytree(folder, tmp_path / "copy")
     with milvus_server(folder, port):
         assert comes_to(galleries, available=True)
-        galleries.delete_subject("staff", "ann")
+        changed(galleries, "staff", delete_subject, "ann")
         enroll(galleries, "cem", 3)
         settle(galleries)
         galleries.close()
@@ -432,7 +473,7 @@ def test_without_milvus_and_with_it_again(tmp_path: Path, port: int, monkeypatch
     for work in (
         lambda: found(galleries, 1),
         lambda: enroll(galleries, "cem", 4),
-        lambda: galleries.delete_face("staff", "ann", ann.face_id),
+        lambda: changed(galleries, "staff", delete_face, "ann", ann.face_id),
         lambda: galleries.rebuild("staff"),
     ):
         with pytest.raises(Unusable) as caught:
@@ -584,7 +625,7 @@ def test_a_collection_that_is_not_there_is_told_from_a_milvus_that_is_not(place:
         lambda: milvus.add("nothing", block(1)),
         lambda: milvus.remove("nothing", [1]),
         lambda: milvus.remove_subjects("nothing", [1]),
-        lambda: milvus.which("nothing", [1]),
+        lambda: milvus.owners("nothing", [1]),
         lambda: list(milvus.blocks("nothing", 0, None, DIMENSION)),
     )
     for call in calls:

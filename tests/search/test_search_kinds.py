@@ -14,10 +14,12 @@ from app.bulk.backup import _numbered as numbered
 from app.client import ApiError, AsyncClient, Client
 from app.db.key_file import FoundRings
 from app.errors import NotFound
+from app.gallery.deleting import delete_subject
 from app.gallery.service import Galleries
 from app.search.follower import LocalIndex
 from app.search.snapshots import Snapshots
 from app.search.types import IndexKind
+from tests.support.changing import changed
 from tests.support.commands import run as likeness
 from tests.support.following import engine_of, found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
@@ -45,7 +47,7 @@ def test_a_gallery_keeps_its_kind_and_answers_the_same_by_each(database_url: str
     for gallery in ("plain", "staff"):
         for seed in range(40):
             enroll(galleries, f"person {seed % 25}", seed, gallery=gallery)
-        galleries.delete_subject(gallery, "person 3")
+        changed(galleries, gallery, delete_subject, "person 3")
     assert kind_here(galleries) == kind
     probes = [template(seed) for seed in (0, 3, 17, 99)]
     answers = [
@@ -77,7 +79,7 @@ def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Pat
         enroll(one, kind, 2)
         other.indexes.follow()
         assert found(other, 2) == [kind]
-        one.delete_subject("staff", kind)
+        changed(one, "staff", delete_subject, kind)
     other.close()
     third = quiet(database_url, Snapshots(tmp_path / "snapshots", min_faces=1))
     third.indexes.load()

@@ -18,12 +18,14 @@ import pytest
 
 from app.concurrency.scheduler import Scheduler
 from app.gallery.change_log import ChangeReader
+from app.gallery.deleting import delete_face, delete_subject
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.follower import LocalBackend
 from app.search.snapshots import HEADER_BYTES, Snapshots
 from app.search.types import IndexSpec
 from tests.conftest import PROJECT
+from tests.support.changing import changed
 from tests.support.following import NEVER_S, found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 
@@ -50,7 +52,7 @@ def save(database_url: str, folder: Path) -> str:
     galleries.close()
     later = quiet(database_url)
     enroll(later, "late", FACES)
-    later.delete_subject("staff", "s8")
+    changed(later, "staff", delete_subject, "s8")
     later.close()
     return database_url
 
@@ -99,8 +101,8 @@ def test_a_start_reads_the_snapshot_and_the_log_and_nothing_else(saved: str, fol
 def test_an_index_from_a_snapshot_takes_every_change(saved: str, folder: Path) -> None:
     galleries = start(saved, folder)
     made = enroll(galleries, "ann", 500, 501)
-    galleries.delete_subject("staff", "s1")
-    galleries.delete_face("staff", "ann", made.faces[0].face_id)
+    changed(galleries, "staff", delete_subject, "s1")
+    changed(galleries, "staff", delete_face, "ann", made.faces[0].face_id)
     assert (found(galleries, 500), found(galleries, 501), found(galleries, 1)) == (
         [],
         ["ann"],
@@ -207,7 +209,7 @@ def test_deleted_templates_leave_the_folder_with_the_next_round(saved: str, fold
     assert holds(8)  # deleted while no server ran
     galleries = start(saved, folder)
     galleries.indexes.load()
-    galleries.delete_subject("staff", "s0")
+    changed(galleries, "staff", delete_subject, "s0")
     galleries.keep()
     assert not holds(0)
     assert not holds(8)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.gallery.bulk import BulkFace
+from app.gallery.bulk import BulkFace, write_many
 from app.gallery.store import Store
 from app.inference.package import find_packages, select
 from app.types import Quality
 from tests.conftest import PROJECT
+from tests.support.changing import written
 
 DIMENSION = 128
 
@@ -25,7 +26,12 @@ def fill(url: str, count: int) -> None:
     for start in range(1, count, AT_ONCE):
         vectors = generator.standard_normal((AT_ONCE, DIMENSION), dtype=np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        store.write_many(
-            gallery, [], [BulkFace(f"s{start + n}", vectors[n].tobytes(), Quality(50.0, ())) for n in range(AT_ONCE)]
+        written(
+            store,
+            gallery,
+            write_many,
+            gallery.embedder,
+            [],
+            [BulkFace(f"s{start + n}", vectors[n].tobytes(), Quality(50.0, ())) for n in range(AT_ONCE)],
         )
     store.close()

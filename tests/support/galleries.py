@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.gallery.bulk import Enrolled
+from app.gallery.enrolling import Enrolled
 from app.gallery.records import NewFace
 from app.gallery.service import Galleries
 from app.types import Box, Pixels, Quality, Template

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from app.concurrency.scheduler import Scheduler
-from app.gallery.bulk import Enrolled
+from app.gallery.enrolling import Enrolled
 from app.gallery.records import Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from app.gallery.bulk import Enrolled, Enrollment
+from app.gallery import enrolling
+from app.gallery.editing import edit_subject
+from app.gallery.enrolling import Enrolled, Enrollment
 from app.gallery.records import Gallery, NewFace
 from app.gallery.store import Store
 from app.types import Box, Quality, Reason, Template
+from tests.support.changing import written
 
 DIMENSION = 4
 
@@ -28,8 +31,8 @@ def face(seed: int = 0, quality: float = 80.0) -> NewFace:
 def enroll(
     store: Store, gallery: Gallery, subject: str, faces: list[NewFace], crops: list[bytes | None], **changes: Any
 ) -> Enrolled:
-    """Enroll faces; `changes` are `Store.update_subject`'s."""
-    made = store.enroll(gallery, [Enrollment(subject, faces, crops)])[0]
+    """Enroll faces; `changes` are `edit_subject`'s."""
+    made = written(store, gallery, enrolling.enroll, [Enrollment(subject, faces, crops)])[0]
     if not changes:
         return made
-    return replace(made, subject=store.update_subject(gallery, made.subject.id, **changes))
+    return replace(made, subject=written(store, gallery, edit_subject, made.subject.id, **changes))

@@ -11,6 +11,7 @@ from app.api import answers, endpoints, schemas
 from app.api.dependencies import FaceId, GalleryId, ServiceDep, SubjectId, entry_of
 from app.api.router import Router
 from app.errors import NotFound
+from app.gallery import deleting, moving
 from app.gallery.records import Move
 from app.gallery.text import clean_id
 
@@ -53,7 +54,8 @@ def delete_face(service: ServiceDep, gallery: GalleryId, subject: SubjectId, fac
 
     Deletes the face, its stored crop and its vector. The subject stays, even without any face.
     """
-    service.galleries.delete_face(gallery, subject, face_id)
+    with service.galleries.change(gallery) as change:
+        deleting.delete_face(change, subject, face_id)
 
 
 @router.handles(endpoints.SHOW_CROP)
@@ -85,7 +87,8 @@ async def move_face(
         home = store.gallery(gallery)
         known = store.face(home, subject, face_id)
         target = store.subject(home, asked.subject).id
-        service.galleries.move_faces(gallery, [Move(known.face_id, known.subject, target)])
+        with service.galleries.change(gallery) as change:
+            moving.move_faces(change, [Move(known.face_id, known.subject, target)])
         return answers.stored_face(store.face(home, target, face_id), home)
 
     return await service.run(move)
@@ -105,7 +108,8 @@ async def move_faces(request: Request, service: ServiceDep, gallery: GalleryId, 
         home = store.gallery(gallery)
         source, target = store.subject(home, subject).id, clean_id(asked.subject, "subject")
         moves = [Move(face_id, source, target) for face_id in asked.faces]
-        service.galleries.move_faces(gallery, moves, create=asked.create)
+        with service.galleries.change(gallery) as change:
+            moving.move_faces(change, moves, create=asked.create)
         return schemas.Subject.model_validate(store.subject(home, target))
 
     return await service.run(move)

@@ -11,6 +11,7 @@ from app.access.audit_store import fit_id
 from app.api import endpoints, schemas
 from app.api.dependencies import GalleryId, ServiceDep, SubjectId, entry_of
 from app.api.router import Router
+from app.gallery import deleting, editing, moving
 from app.gallery.records import UNSET, Consent, Terms
 from app.gallery.text import clean_id
 from app.timestamps import utc_now, utc_text, utc_text_or_none
@@ -47,14 +48,14 @@ async def create_subject(request: Request, service: ServiceDep, gallery: Gallery
     """
     asked = await service.read_json(request, schemas.SubjectCreate)
     entry_of(request).subject = fit_id(asked.id)
-    store = service.galleries.store
-    return schemas.Subject.model_validate(
-        await service.run(
-            lambda: store.create_subject(
-                store.gallery(gallery), asked.id, asked.name, asked.metadata, terms=_terms_of(asked)
-            )
-        )
-    )
+
+    def create() -> schemas.Subject:
+        store = service.galleries.store
+        with store.change(store.gallery(gallery)) as change:
+            made = editing.create_subject(change, asked.id, asked.name, asked.metadata, terms=_terms_of(asked))
+        return schemas.Subject.model_validate(made)
+
+    return await service.run(create)
 
 
 @router.handles(endpoints.SHOW_SUBJECT)
@@ -82,9 +83,10 @@ async def update_subject(
     store = service.galleries.store
 
     def update() -> schemas.Subject:
-        home, terms = store.gallery(gallery), _terms_of(asked)
-        changed = store.update_subject(home, subject, name=name, metadata=metadata, terms=terms, cover=cover)
-        return schemas.Subject.model_validate(changed)
+        terms = _terms_of(asked)
+        with store.change(store.gallery(gallery)) as change:
+            edited = editing.edit_subject(change, subject, name=name, metadata=metadata, terms=terms, cover=cover)
+        return schemas.Subject.model_validate(edited)
 
     return await service.run(update)
 
@@ -95,7 +97,8 @@ def delete_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectId) 
 
     Deletes the subject, its faces, their stored crops and vectors. This can't be undone.
     """
-    service.galleries.delete_subject(gallery, subject)
+    with service.galleries.change(gallery) as change:
+        deleting.delete_subject(change, subject)
 
 
 @router.handles(endpoints.ERASE_SUBJECT)
@@ -124,7 +127,8 @@ async def merge_subject(
     entry_of(request).target = fit_id(asked.into)
 
     def merge() -> schemas.MergedSubject:
-        faces = service.galleries.merge_subjects(gallery, subject, asked.into)
+        with service.galleries.change(gallery) as change:
+            faces = moving.merge_subjects(change, subject, asked.into)
         store = service.galleries.store
         kept = schemas.Subject.model_validate(store.subject(store.gallery(gallery), asked.into))
         return schemas.MergedSubject(subject=kept, merged=clean_id(subject, "subject"), faces=faces)

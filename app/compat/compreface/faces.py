@@ -29,6 +29,7 @@ from app.compat.compreface.requests import (
 )
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
+from app.gallery import deleting
 from app.gallery.bulk import BulkFace
 from app.gallery.records import Gallery
 from app.pipeline import Choice
@@ -46,7 +47,7 @@ def list_faces(
     """List the images of all subjects, or of one."""
     size, subject = min(query.size, MAX_PAGE), query.subject or None
     entry_of(request).subject = fit_id(subject)
-    rows, total = service.galleries.faces.face_ids(gallery, subject, offset=query.page * size, limit=size)
+    rows, total = service.galleries.store.face_ids(gallery, subject, offset=query.page * size, limit=size)
     return {
         "faces": [{"image_id": image_id_of(face_id), "subject": subject} for face_id, subject in rows],
         "page_number": query.page,
@@ -99,12 +100,11 @@ async def delete_faces_of(request: Request, service: ServiceDep, subject: str | 
     def delete() -> int:
         if not is_stored(gallery):
             return 0
-        if subject is None:
-            return service.galleries.delete_subjects(gallery.id).faces
-        try:
-            return service.galleries.delete_subject(gallery.id, subject).face_count
-        except SubjectNotFound:
-            return 0
+        with suppress(SubjectNotFound), service.galleries.change(gallery.id) as change:
+            if subject is None:
+                return deleting.delete_subjects(change).faces
+            return deleting.delete_subject(change, subject).face_count
+        return 0
 
     return {"deleted": await service.run(delete)}
 
@@ -151,12 +151,8 @@ def show_image(request: Request, service: ServiceDep, gallery: GalleryDep, face_
 
 
 def _delete(service: Service, gallery: Gallery, face_id: str) -> Json:
-    """Delete a face, also if it moves to another subject meanwhile. Raises NotFound (``face_not_found``)."""
-    store = service.galleries.store
-    while True:
-        found = store.find_face(gallery, face_id)
-        try:
-            service.galleries.delete_face(gallery.id, found.subject, face_id)
-        except (FaceNotFound, SubjectNotFound):
-            continue
-        return {"image_id": image_id_of(face_id), "subject": found.subject}
+    """Delete a face of any subject. Raises NotFound (``face_not_found``)."""
+    found = service.galleries.store.find_face(gallery, face_id)
+    with service.galleries.change(gallery.id) as change:
+        deleting.delete_faces(change, [face_id])
+    return {"image_id": image_id_of(face_id), "subject": found.subject}

@@ -14,6 +14,7 @@ from app.compat.compreface import endpoints
 from app.compat.compreface.answers import Json
 from app.compat.compreface.errors import INCORRECT_ARGUMENT, VALIDATION, Refused
 from app.compat.compreface.requests import GalleryDep, SubjectRequest, gallery_of, is_stored, read_json
+from app.gallery import deleting, editing, moving
 from app.gallery.subject_rows import subject_not_found
 
 router = Router(COMPREFACE)
@@ -38,7 +39,7 @@ def checked_name(name: str | None) -> str:
 @router.handles(endpoints.LIST_SUBJECTS_SLASH, include_in_schema=False)
 def list_subjects(service: ServiceDep, gallery: GalleryDep) -> Json:
     """List the subjects."""
-    return {"subjects": service.galleries.faces.subject_ids(gallery)}
+    return {"subjects": service.galleries.store.subject_ids(gallery)}
 
 
 @router.handles(endpoints.CREATE_SUBJECT)
@@ -47,8 +48,12 @@ async def create_subject(request: Request, service: ServiceDep) -> Json:
     name = checked_name((await read_json(request, service, SubjectRequest)).subject)
     entry_of(request).subject = fit_id(name)
     gallery = await gallery_of(request, service, create=True)
-    made = await service.run(lambda: service.galleries.store.create_subject(gallery, name))
-    return {"subject": made.id}
+
+    def create() -> str:
+        with service.galleries.store.change(gallery) as change:
+            return editing.create_subject(change, name).id
+
+    return {"subject": await service.run(create)}
 
 
 @router.handles(endpoints.RENAME_SUBJECT)
@@ -64,7 +69,12 @@ async def rename_subject(request: Request, service: ServiceDep, subject: Subject
         return {"updated": False}
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
-    await service.run(lambda: service.galleries.rename_subject(gallery.id, subject, name))
+
+    def rename() -> None:
+        with service.galleries.change(gallery.id) as change:
+            moving.rename_subject(change, subject, name)
+
+    await service.run(rename)
     return {"updated": True}
 
 
@@ -73,10 +83,14 @@ def delete_subject(service: ServiceDep, gallery: GalleryDep, subject: SubjectId)
     """Delete a subject."""
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
-    return {"subject": service.galleries.delete_subject(gallery.id, subject).id}
+    with service.galleries.change(gallery.id) as change:
+        return {"subject": deleting.delete_subject(change, subject).id}
 
 
 @router.handles(endpoints.DELETE_ALL_SUBJECTS)
 def delete_all_subjects(service: ServiceDep, gallery: GalleryDep) -> Json:
     """Delete all subjects."""
-    return {"deleted": service.galleries.delete_subjects(gallery.id).subjects if is_stored(gallery) else 0}
+    if not is_stored(gallery):
+        return {"deleted": 0}
+    with service.galleries.change(gallery.id) as change:
+        return {"deleted": deleting.delete_subjects(change).subjects}

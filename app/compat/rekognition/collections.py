@@ -23,6 +23,7 @@ from app.compat.rekognition.answers import (
 from app.compat.rekognition.call import LEVELS, Call, good_enough
 from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
+from app.gallery import deleting
 from app.gallery.records import Gallery, Origin, PlacedFace
 from app.gallery.text import is_unnamed, unnamed_id
 from app.pipeline import Choice
@@ -46,7 +47,7 @@ def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     return {
         "FaceCount": call.service.galleries.store.counts(gallery).faces,
-        "UserCount": call.service.galleries.faces.count_people(gallery),
+        "UserCount": call.service.galleries.store.count_people(gallery),
         "FaceModelVersion": gallery.embedder,
         "CollectionARN": arn(gallery.id, call.region),
         "CreationTimestamp": seconds(gallery.created_at),
@@ -79,7 +80,7 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
     good = good_enough(photo, wanted.QualityFilter)
     chosen = good[: min(wanted.MaxFaces or MOST_INDEXED, MOST_INDEXED)]
     image_id = _image_id(gallery, image, wanted.ExternalImageId)
-    known = call.service.galleries.faces.of_image(gallery, image_id)
+    known = call.service.galleries.store.faces_of_image(gallery, image_id)
     records = []
     for face in chosen:
         stored = _same(known, face.detection.box)
@@ -103,7 +104,7 @@ def list_faces(call: Call, wanted: requests.ListFaces) -> Shape:
     if wanted.UserId is not None:
         call.service.galleries.store.subject(gallery, wanted.UserId)
     only = None if wanted.FaceIds is None else [face_id_from(face) for face in wanted.FaceIds]
-    page = call.service.galleries.faces.faces(
+    page = call.service.galleries.store.placed_faces(
         gallery, wanted.NextToken, wanted.MaxResults or PAGE, subject=wanted.UserId, only=only
     )
     faces = [stored_face(face, gallery) for face in page.items]
@@ -114,9 +115,10 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
     """Delete faces, except those associated with a user, as in Rekognition."""
     gallery = call.gallery(wanted.CollectionId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.faces.find(gallery, ids)
+    found = call.service.galleries.store.find_faces(gallery, ids)
     free = [face for face in ids if face in found and is_unnamed(found[face].subject)]
-    deleted = set(call.service.galleries.delete_faces(gallery.id, free))
+    with call.service.galleries.change(gallery.id) as change:
+        deleted = set(deleting.delete_faces(change, free))
     refused: list[Shape] = []
     for face in ids:
         if face in found and not is_unnamed(found[face].subject):
@@ -134,7 +136,7 @@ def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origi
     place = next(index for index, one in enumerate(photo.faces) if one is face)
     picked = Chosen(photo, Choice(place, "all faces are indexed", 0.0))
     row = call.service.operations.enroll_face(gallery.id, unnamed_id(), picked, QualityLevel.NONE, origin)
-    found = call.service.galleries.faces.find(gallery, [row.face_id])
+    found = call.service.galleries.store.find_faces(gallery, [row.face_id])
     if row.face_id not in found:
         raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)
     return found[row.face_id]

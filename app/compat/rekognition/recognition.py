@@ -101,7 +101,7 @@ def match_faces(
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     passing = [(-score, face) for score, face in scored if score >= similarity.threshold and face != leave_out]
     best = sorted(passing)[:limit]
-    found = call.service.galleries.faces.find(gallery, [face for _, face in best])
+    found = call.service.galleries.store.find_faces(gallery, [face for _, face in best])
     return [
         {"Similarity": percent(answered), "Face": stored_face(found[face], gallery)}
         for score, face in best

@@ -24,7 +24,9 @@ from app.compat.rekognition.call import Call, good_enough
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.recognition import match_users
 from app.errors import FaceNotFound
-from app.gallery.faces import AlreadyAnswered, KeptAnswer
+from app.gallery import editing, moving
+from app.gallery.answers import AlreadyAnswered, KeptAnswer, keep_answer
+from app.gallery.change import Change
 from app.gallery.records import Gallery, Move, PlacedFace, stored_template
 from app.gallery.text import is_unnamed, unnamed_id
 from app.recognition.results import template_of
@@ -32,8 +34,8 @@ from app.recognition.results import template_of
 MOST_FACES = 100
 """Faces of one user."""
 PAGE = 500
-StoreAnswer: TypeAlias = Callable[[Shape], KeptAnswer | None]
-"""Returns the answer to store with the change; None if the request has no token."""
+StoreAnswer: TypeAlias = Callable[[Change, Shape], None]
+"""Stores the answer with the change, unless the request has no token."""
 Work: TypeAlias = Callable[[StoreAnswer], Shape]
 
 
@@ -43,7 +45,9 @@ def create(call: Call, wanted: requests.UserRequest) -> Shape:
 
     def make(store_answer: StoreAnswer) -> Shape:
         galleries = call.service.galleries
-        galleries.store.create_subject(gallery, wanted.UserId, note=galleries.faces.noting(gallery, store_answer({})))
+        with galleries.store.change(gallery) as change:
+            store_answer(change, {})
+            editing.create_subject(change, wanted.UserId)
         return {}
 
     return _once(call, gallery, "CreateUser", wanted, make)
@@ -55,7 +59,9 @@ def delete(call: Call, wanted: requests.UserRequest) -> Shape:
     call.entry.subject = wanted.UserId
 
     def remove(store_answer: StoreAnswer) -> Shape:
-        call.service.galleries.dissolve_subject(gallery.id, wanted.UserId, store_answer({}))
+        with call.service.galleries.change(gallery.id) as change:
+            store_answer(change, {})
+            moving.dissolve_subject(change, wanted.UserId)
         return {}
 
     return _once(call, gallery, "DeleteUser", wanted, remove)
@@ -63,7 +69,7 @@ def delete(call: Call, wanted: requests.UserRequest) -> Shape:
 
 def list_all(call: Call, wanted: requests.ListUsers) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    page = call.service.galleries.faces.people(gallery, wanted.NextToken, wanted.MaxResults or PAGE)
+    page = call.service.galleries.store.people(gallery, wanted.NextToken, wanted.MaxResults or PAGE)
     users = [{"UserId": person.id, "UserStatus": status_of(person.has_faces)} for person in page.items]
     return paged({"Users": users}, page)
 
@@ -120,7 +126,7 @@ def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
 def _associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.service.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.faces.find(gallery, ids)
+    found = call.service.galleries.store.find_faces(gallery, ids)
     accepted: list[str] = []
     refused: list[Shape] = []
     for face in ids:
@@ -138,14 +144,19 @@ def _associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, st
         "UnsuccessfulFaceAssociations": refused,
         "UserStatus": status_of(bool(user.face_count or accepted)),
     }
-    _move(call, gallery, [Move(face, found[face].subject, user.id) for face in accepted], store_answer(answer))
+    _move(
+        call,
+        gallery,
+        [Move(face, found[face].subject, user.id) for face in accepted],
+        lambda change: store_answer(change, answer),
+    )
     return answer
 
 
 def _disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.service.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.faces.find(gallery, ids)
+    found = call.service.galleries.store.find_faces(gallery, ids)
     refused = [
         {"FaceId": face_id_to(face)} | refusal
         for face in ids
@@ -157,7 +168,9 @@ def _disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFac
         "UnsuccessfulFaceDisassociations": refused,
         "UserStatus": status_of(user.face_count > len(mine)),
     }
-    _move(call, gallery, [Move(face, user.id, unnamed_id()) for face in mine], store_answer(answer))
+    _move(
+        call, gallery, [Move(face, user.id, unnamed_id()) for face in mine], lambda change: store_answer(change, answer)
+    )
     return answer
 
 
@@ -181,10 +194,12 @@ def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.Associa
     return {"UserId": wanted.UserId, "Confidence": confidence, "Reasons": ["LOW_MATCH_CONFIDENCE"]}
 
 
-def _move(call: Call, gallery: Gallery, moves: list[Move], answer: KeptAnswer | None) -> None:
+def _move(call: Call, gallery: Gallery, moves: list[Move], note: Callable[[Change], None]) -> None:
     """Move faces and store the answer. Raises Refused if one was moved or deleted meanwhile; then none is moved."""
     try:
-        call.service.galleries.move_faces(gallery.id, moves, answer)
+        with call.service.galleries.change(gallery.id) as change:
+            note(change)
+            moving.move_faces(change, moves)
     except FaceNotFound:
         raise Refused(errors.CONFLICT, "A face was moved or deleted meanwhile.", code="conflict") from None
 
@@ -197,20 +212,22 @@ def _once(call: Call, gallery: Gallery, operation: str, wanted: requests.UserReq
     """
     token = wanted.ClientRequestToken
     if token is None:
-        return work(lambda _: None)
+        return work(lambda _change, _answer: None)
     text = json.dumps(wanted.model_dump(exclude={"ClientRequestToken"}), sort_keys=True)
     digest = hashlib.sha256(text.encode()).digest()
     before = _stored_answer(call, gallery, operation, token, digest)
     if before is not None:
         return before
     try:
-        return work(lambda answer: KeptAnswer(operation, token, digest, json.dumps(answer)))
+        return work(
+            lambda change, answer: keep_answer(change, KeptAnswer(operation, token, digest, json.dumps(answer)))
+        )
     except AlreadyAnswered:
         return _stored_answer(call, gallery, operation, token, digest) or {}
 
 
 def _stored_answer(call: Call, gallery: Gallery, operation: str, token: str, digest: bytes) -> Shape | None:
-    before = call.service.galleries.faces.recall_answer(gallery, operation, token)
+    before = call.service.galleries.store.recall_answer(gallery, operation, token)
     if before is None:
         return None
     if before[0] != digest:

@@ -216,12 +216,13 @@ class Milvus:
                     name, filter=f"subject in {some}", consistency_level="Strong", timeout=self._timeout_s
                 )
 
-    def which(self, name: str, faces: Sequence[int]) -> set[int]:
-        """Return those of the faces that exist."""
-        found: set[int] = set()
+    def owners(self, name: str, faces: Sequence[int]) -> dict[int, int]:
+        """Return the subject of each of the faces that exists."""
+        found: dict[int, int] = {}
         for start in range(0, len(faces), KEYS_AT_ONCE):
             some = [int(key) for key in faces[start : start + KEYS_AT_ONCE]]
-            found |= {row["face"] for row in self._query(name, f"face in {some}", ["face"])}
+            rows = self._query(name, f"face in {some}", ["face", "subject"])
+            found |= {int(row["face"]): int(row["subject"]) for row in rows}
         return found
 
     def blocks(self, name: str, after: int, until: int | None, dimension: int) -> Iterator[FaceBlock]:

@@ -4,7 +4,8 @@ The database is the truth here too, and no server leads. Whoever changes a galle
 is acknowledged. A server may die in between, so each server checks a moment after a change that Milvus holds it, adds
 what is missing, and then marks in the collection how far in the change log that is true (`_settle`). This needs no
 order between servers: a face removed from the database never comes back and its key is never used again, so adding or
-removing twice changes nothing, and whoever added a face checks afterwards that it still exists (`_apply`).
+removing twice changes nothing, and whoever wrote a face checks afterwards that it still exists and whose it is
+(`_write`).
 
 A collection is replaced by building another one beside it and switching in the database. Which one is current is looked
 up at each search and after each change.
@@ -35,7 +36,10 @@ from app.search.types import (
     IndexKind,
     IndexSpec,
     LogPosition,
+    Moved,
+    Removed,
     Snapshotted,
+    joined,
 )
 
 CHANGES_AT_ONCE = 5_000
@@ -156,9 +160,9 @@ class MilvusIndex(GalleryIndex[Searcher]):
         return name is None
 
     def save(self) -> None:
-        """Repeat the removals up to the last call, and have Milvus clear them from its files.
+        """Repeat the moves and removals up to the last call, and have Milvus clear what was removed from its files.
 
-        A server may have added a face that another one just removed, and died before it checked.
+        A server may have written a face that another one just moved or removed, and died before it checked.
         """
         searcher, until = self._searcher, self._sweep_until
         self._sweep_until = self._source.head(self._spec)
@@ -240,7 +244,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             for block in blocks:
                 comparison.look(block)
             comparison.look_beyond()
-        there = self._source.existing([*comparison.missing, *comparison.different, *comparison.extra])
+        there = self._source.owners([*comparison.missing, *comparison.different, *comparison.extra])
         missing, different = (
             tuple(key for key in keys if key in there) for keys in (comparison.missing, comparison.different)
         )
@@ -338,20 +342,35 @@ class MilvusIndex(GalleryIndex[Searcher]):
 
     def _apply(self, name: str, changes: Changes, *, only_missing: bool = False) -> None:
         """Apply changes in any order: the log leaves out additions of faces that are gone."""
-        blocks = [step for step in changes.steps if isinstance(step, FaceBlock)]
-        added: list[int] = []
-        for block in blocks:
-            keys: list[int] = block.faces.tolist()
-            there = self._milvus.which(name, keys) if only_missing else set()
-            missing = block.only(np.array([key not in there for key in keys]))
-            self._milvus.add(name, missing)
-            added += missing.faces.tolist()
+        for block in (step for step in changes.steps if isinstance(step, FaceBlock)):
+            there = self._milvus.owners(name, block.faces.tolist()) if only_missing else {}
+            self._write(name, block.only(np.array([key not in there for key in block.faces.tolist()], bool)))
+        self._move(name, changes)
         self._remove(name, changes)
-        self._milvus.remove(name, sorted(set(added) - self._source.existing(added)))
+
+    def _write(self, name: str, block: FaceBlock) -> None:
+        """Add faces or replace them, until they are as the database has them."""
+        while len(block.faces):
+            self._milvus.add(name, block)
+            written = dict(zip(block.faces.tolist(), block.subjects.tolist(), strict=True))
+            owners = self._source.owners(list(written))
+            self._milvus.remove(name, sorted(written.keys() - owners.keys()))
+            other = [face for face, subject in owners.items() if subject != written[face]]
+            block = self._source.faces_at(self._spec, other) or joined([], self._spec.dimension)
+
+    def _move(self, name: str, changes: Changes) -> None:
+        """Give faces to the subjects that they belong to by now; those that are gone are removed."""
+        keys = sorted({key for step in changes.steps if isinstance(step, Moved) for key in step.faces.tolist()})
+        if keys:
+            block = self._source.faces_at(self._spec, keys) or joined([], self._spec.dimension)
+            self._milvus.remove(name, sorted(set(keys) - set(block.faces.tolist())))
+            there = self._milvus.owners(name, block.faces.tolist())
+            pairs = zip(block.faces.tolist(), block.subjects.tolist(), strict=True)
+            self._write(name, block.only(np.array([there.get(face) != subject for face, subject in pairs], bool)))
 
     def _remove(self, name: str, changes: Changes) -> bool:
         """Remove what the changes removed; return whether there was anything."""
-        removed = [step for step in changes.steps if not isinstance(step, FaceBlock)]
+        removed = [step for step in changes.steps if isinstance(step, Removed)]
         self._milvus.remove(name, [step.face for step in removed if step.face is not None])
         self._milvus.remove_subjects(name, [step.subject for step in removed if step.face is None])
         return bool(removed)
@@ -364,6 +383,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
             if changes is None:  # pruned
                 since = self._source.log_start(self._spec)
                 continue
+            self._move(name, changes)
             removed |= self._remove(name, changes)
             since = changes.position
         return removed

@@ -1,0 +1,158 @@
+"""Faces given to other subjects: moved, merged into one subject, or each to an unnamed one of its own.
+
+A face keeps its key and its id, so everything that refers to its key stays, and the index only learns whose it is. What
+refers to its id speaks of it as its subject's face and goes (`face_rows.give`). An unnamed subject
+(`app.gallery.text.unnamed_id`) is made with its only face and deleted with it.
+
+Nothing is kept longer than was promised: a subject that is made to take faces expires with the one that had them, one
+that a merge leaves expires with the earlier of the two, and those that have expired neither give nor take.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from app.db.schema import CORRECTIONS, FACES, SUBJECTS
+from app.errors import InvalidInput
+from app.gallery.answers import KeptAnswer, forget_answer, keep_answer, recall_answer
+from app.gallery.change import Change
+from app.gallery.face_rows import face_not_found, faces_by_id, give
+from app.gallery.records import Move, Subject
+from app.gallery.subject_rows import (
+    brief_subjects,
+    check_unexpired,
+    earliest,
+    find_subject,
+    inherited,
+    make_subjects,
+    subject_not_found,
+    subject_values,
+    tidy,
+    update_subject,
+)
+from app.gallery.text import check_visible, clean_id, fold, is_unnamed, unnamed_id
+
+MERGE = "merge"
+"""The operation under which merges are kept; the token stands for the subject that is gone."""
+
+
+def move_faces(change: Change, moves: Sequence[Move], *, create: bool = False) -> None:
+    """Give faces to other subjects, all or none.
+
+    Missing targets are made if they are unnamed or `create` says so; an unnamed source is deleted with its last face.
+
+    Raises InvalidInput ``invalid_id``; NotFound ``face_not_found`` (not its source's), ``subject_not_found`` (a
+    target); Conflict ``subject_expired``.
+    """
+    wanted = [move for move in {move.face_id: move for move in moves}.values() if move.source != move.target]
+    ids = {end for move in wanted for end in (move.source, move.target)}
+    subjects = brief_subjects(change.connection, change.gallery, ids)
+    check_unexpired(change.gallery, subjects.values())
+    targets = {name: row.key for name, row in subjects.items()} | _make_targets(change, wanted, subjects, create=create)
+    faces = faces_by_id(change.connection, change.gallery, [move.face_id for move in wanted])
+    moved: dict[int, int] = {}
+    for move in wanted:
+        if move.target not in targets:
+            raise subject_not_found(change.gallery, move.target)
+        face, source = faces.get(move.face_id), subjects.get(move.source)
+        if face is None or source is None or face.subject_key != source.key:
+            raise face_not_found(move.source, move.face_id)
+        moved[face.key] = targets[move.target]
+    give(change, moved)
+    tidy(change, {face.subject_key for face in faces.values()} | set(moved.values()))
+
+
+def merge_subjects(change: Change, subject_id: str, into: str) -> list[str]:
+    """Give the subject's faces to another one and delete it; return the ids of the faces.
+
+    The other keeps its name, metadata and consent, and takes those it lacks. Corrections of both are dropped: they may
+    be about each other. Repeated within a day, it changes nothing and returns the same.
+
+    Raises InvalidInput ``invalid_id``, ``invalid_request`` (into itself); NotFound ``subject_not_found``; Conflict
+    ``subject_expired``.
+    """
+    source, target = clean_id(subject_id, "subject"), clean_id(into, "subject")
+    if source == target:
+        raise InvalidInput("A subject can't be merged into itself.")
+    asked = hashlib.sha256(json.dumps([source, target]).encode()).digest()
+    token = hashlib.sha256(source.encode()).hexdigest()
+    subjects = brief_subjects(change.connection, change.gallery, {source, target})
+    if target not in subjects:
+        raise subject_not_found(change.gallery, target)
+    if source not in subjects:
+        done = recall_answer(change.connection, change.gallery, MERGE, token)
+        if done is None or done[0] != asked:
+            raise subject_not_found(change.gallery, source)
+        return [str(face_id) for face_id in json.loads(done[1])]
+    ids = _merge(change, subjects[source], subjects[target])
+    forget_answer(change, MERGE, token)
+    keep_answer(change, KeptAnswer(MERGE, token, asked, json.dumps(ids)))
+    return ids
+
+
+def rename_subject(change: Change, subject_id: str, new_id: str) -> Subject:
+    """Give the subject another id, or merge it into the subject that has it; return that one.
+
+    Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``; Conflict ``subject_expired`` of a merge.
+    """
+    old, new = clean_id(subject_id, "subject"), clean_id(new_id, "subject")
+    subjects = brief_subjects(change.connection, change.gallery, {old, new})
+    if old not in subjects:
+        raise subject_not_found(change.gallery, old)
+    if new not in subjects:
+        check_visible(new, "subject id")
+        row = subjects[old]
+        update_subject(change, row.key, {"id": new, "folded": fold(new, row.name)})
+    elif old != new:
+        _merge(change, subjects[old], subjects[new])
+    return find_subject(change.connection, change.gallery, new)
+
+
+def dissolve_subject(change: Change, subject_id: str) -> None:
+    """Give each of the subject's faces to an unnamed subject of its own, and delete the subject.
+
+    Raises NotFound ``subject_not_found``; Conflict ``subject_expired``.
+    """
+    cleaned = clean_id(subject_id, "subject")
+    subjects = brief_subjects(change.connection, change.gallery, [cleaned])
+    if cleaned not in subjects:
+        raise subject_not_found(change.gallery, cleaned)
+    faces = _faces_of(change, subjects[cleaned].key)
+    move_faces(change, [Move(face.face_id, cleaned, unnamed_id()) for face in faces])
+    change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subjects[cleaned].key))
+    change.overwrites = True
+
+
+def _make_targets(
+    change: Change, moves: Iterable[Move], subjects: dict[str, Row[Any]], *, create: bool
+) -> dict[str, int]:
+    """Make the missing targets, which expire with the first of those who had their faces; return the keys by id."""
+    ends: dict[str, list[str | None]] = defaultdict(list)
+    for move in moves:
+        if move.target not in subjects and move.source in subjects and (create or is_unnamed(move.target)):
+            check_visible(move.target, "subject")
+            ends[move.target].append(subjects[move.source].expires_at)
+    rows = [subject_values(change, name, expires_at=earliest(each)) for name, each in sorted(ends.items())]
+    return make_subjects(change, rows)
+
+
+def _merge(change: Change, source: Row[Any], target: Row[Any]) -> list[str]:
+    check_unexpired(change.gallery, [source, target])
+    faces = _faces_of(change, source.key)
+    give(change, dict.fromkeys((face.key for face in faces), target.key))
+    update_subject(change, target.key, inherited(change.connection, source.key, target.key))
+    change.connection.execute(sa.delete(CORRECTIONS).where(CORRECTIONS.c.subject_key == target.key))
+    change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == source.key))
+    return [face.face_id for face in faces]
+
+
+def _faces_of(change: Change, subject_key: int) -> list[Row[Any]]:
+    query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.subject_key == subject_key).order_by(FACES.c.key)
+    return list(change.connection.execute(query))

@@ -1,0 +1,62 @@
+"""Changes of one gallery by many at once: whole or not at all, in one order, without a circle of locks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from app.errors import NotFound
+from app.gallery.change import Change
+from app.gallery.deleting import delete_faces, delete_subject
+from app.gallery.moving import merge_subjects
+from app.gallery.service import Galleries
+from tests.support.changing import changed
+from tests.support.galleries import enroll
+
+ROUNDS = 6
+
+
+def test_merging_beside_deleting_ends_well(pair: tuple[Galleries, Galleries]) -> None:
+    """Two processes: one takes subjects, then their faces; the other starts from faces."""
+    one, other = pair
+    for turn in range(ROUNDS):
+        faces = [face.face_id for name in "ab" for face in enroll(one, name, *range(8)).faces]
+        both: list[tuple[Galleries, Callable[[Change], object]]] = [
+            (one, lambda change: merge_subjects(change, "a", "b")),
+            (other, lambda change, ids=faces[::-1]: delete_faces(change, ids)),  # type: ignore[misc]
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            done = [pool.submit(changed, galleries, "staff", verb) for galleries, verb in both[:: 1 - 2 * (turn % 2)]]
+        for each in done:
+            each.result()
+        assert one.check("staff").faces == 0
+        changed(one, "staff", delete_subject, "b")
+
+
+def test_new_subjects_in_any_order_end_well(pair: tuple[Galleries, Galleries]) -> None:
+    names = [f"s{number}" for number in range(12)]
+
+    def work(number: int) -> None:
+        for name in names if number else names[::-1]:
+            enroll(pair[number], name, number)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
+    assert pair[0].check("staff").faces == 24
+    assert pair[0].check("staff").subjects == 12
+
+
+def test_what_fails_inside_a_change_undoes_all_of_it(galleries: Galleries) -> None:
+    enroll(galleries, "ann", 1)
+    enroll(galleries, "bob", 2)
+
+    def both(change: Change) -> None:
+        merge_subjects(change, "ann", "bob")
+        delete_subject(change, "nobody")
+
+    with pytest.raises(NotFound):
+        changed(galleries, "staff", both)
+    assert galleries.store.subject_ids(galleries.store.gallery("staff")) == ["ann", "bob"]
+    assert galleries.check("staff").ok

@@ -1,0 +1,30 @@
+"""One change of a gallery in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from app.gallery.change import Change
+from app.gallery.records import Gallery
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def changed(
+    galleries: Galleries, gallery: str, verb: Callable[Concatenate[Change, P], R], *args: P.args, **options: P.kwargs
+) -> R:
+    """Call one of `app.gallery`'s functions over a change of its own."""
+    with galleries.change(gallery) as change:
+        return verb(change, *args, **options)
+
+
+def written(
+    store: Store, gallery: Gallery, verb: Callable[Concatenate[Change, P], R], *args: P.args, **options: P.kwargs
+) -> R:
+    """Call one of them in the database alone."""
+    with store.change(gallery) as change:
+        return verb(change, *args, **options)
