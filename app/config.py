@@ -242,6 +242,11 @@ class Settings(BaseSettings):
     audit_days: float = Field(
         default=365, ge=0, allow_inf_nan=False, description="How long audit entries are kept; 0: for ever."
     )
+    audit_sink: str | None = Field(
+        default=None,
+        description="Where each entry of the audit log is also written, as a line of JSON when it is committed: "
+        "`stdout` or a file that lines are appended to. Nowhere by default.",
+    )
     correction_days: float = Field(
         default=365,
         gt=0,

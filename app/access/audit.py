@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from app.access.audit_sink import AuditSink
 from app.access.audit_store import AuditEntry, AuditStore
 from app.concurrency.scheduler import FailureLog
 from app.errors import DatabaseBusy, LikenessError, NotFound
@@ -41,10 +42,21 @@ class _Waiting:
 
 
 class AuditLog:
-    """Writes the audit log. Safe to share between threads. Entries are kept for `days`; 0: forever."""
+    """Writes the audit log. Safe to share between threads. Entries are kept for `days`; 0: forever.
 
-    def __init__(self, store: AuditStore, *, days: float = 0, clock: Callable[[], float] = time.time) -> None:
+    Entries go to the `sink` when they are committed, before a caller that waits goes on.
+    """
+
+    def __init__(
+        self,
+        store: AuditStore,
+        *,
+        days: float = 0,
+        sink: AuditSink | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.store = store
+        self._sink = sink
         self._days = days
         self._clock = clock
         self._condition = threading.Condition()
@@ -134,12 +146,15 @@ class AuditLog:
         for one in batch:
             if one.done and not one.done.set_running_or_notify_cancel():
                 one.done = None  # cancelled
+        entries = list({id(one.entry): one.entry for one in batch}.values())
         try:
-            self.store.write(list({id(one.entry): one.entry for one in batch}.values()))
+            self.store.write(entries)
         except Exception as error:  # noqa: BLE001 (a worker's edge: every waiting caller gets it)
             self._failed(batch, error)
             return False
         self._failures.succeeded()
+        if self._sink:
+            self._sink.write(entries)
         for one in batch:
             if one.done:
                 one.done.set_result(None)

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Row
 
 from app.db.engine import Database
 from app.db.pagination import Page, read_page
@@ -59,18 +59,6 @@ def fit_id(text: str | None) -> str | None:
         return None
 
 
-def read_rows(connection: Connection, rows: Sequence[int]) -> list[AuditEntry]:
-    """Return the entries of these rows that exist."""
-    found = connection.execute(sa.select(AUDIT).where(AUDIT.c.key.in_(rows)).order_by(AUDIT.c.key))
-    return [_entry(row) for row in found]
-
-
-def read_after(connection: Connection, row: int, until: int, limit: int) -> list[AuditEntry]:
-    """Return the first `limit` entries after `row`, up to and including the row `until`."""
-    query = sa.select(AUDIT).where((AUDIT.c.key > row) & (AUDIT.c.key <= until)).order_by(AUDIT.c.key).limit(limit)
-    return [_entry(found) for found in connection.execute(query)]
-
-
 class AuditStore:
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -112,19 +100,6 @@ class AuditStore:
             limit=limit,
             newest_first=newest_first,
         )
-
-    def last_settled(self) -> int:
-        """Return the last row; no entry will be committed to an earlier one. 0: there is none.
-
-        PostgreSQL numbers rows before they are committed; the lock waits for the transactions that have a number.
-        """
-        newest = sa.select(sa.func.max(AUDIT.c.key))
-        if self.database.is_sqlite:
-            with self.database.read() as connection:
-                return connection.execute(newest).scalar() or 0
-        with self.database.write() as connection:
-            connection.execute(sa.text(f"LOCK TABLE {AUDIT.name} IN SHARE MODE"))
-            return connection.execute(newest).scalar() or 0
 
     def prune(self, before: str) -> int:
         """Delete the entries older than `before`; return how many."""

@@ -12,7 +12,6 @@ from pydantic import BaseModel, BeforeValidator
 from starlette.datastructures import State
 
 from app.access.audit import AuditLog
-from app.access.audit_export import AuditExports
 from app.access.audit_store import AuditEntry
 from app.access.challenges import Challenges
 from app.access.grants import Grant
@@ -66,7 +65,6 @@ class Service:
     challenges: Challenges
     challenge_judge: ChallengeJudge
     audit: AuditLog
-    audit_exports: AuditExports
     signatures: SeenSignatures
     signer: Signer
     erasures: Erasures

@@ -421,17 +421,6 @@ ROTATE_KEY = Operation(
     codes=(*NO_KEY, "key_revoked"),
 )
 READ_AUDIT = Operation("read_audit", "GET", "/v1/audit", schemas.AuditPage, ADMIN, unrestricted=True, codes=CURSOR)
-EXPORT_AUDIT = Operation(
-    "export_audit",
-    "POST",
-    "/v1/audit/export",
-    bytes,
-    ADMIN,
-    unrestricted=True,
-    body=schemas.AuditExport,
-    file=File((LINES_TYPE,), "Chained lines of JSON; the last one is a signed checkpoint."),
-    codes=("invalid_checkpoint", "audit_log_differs"),
-)
 LIST_RECEIPTS = Operation("list_receipts", "GET", RECEIPTS, schemas.ReceiptPage, ADMIN, unrestricted=True, codes=CURSOR)
 SHOW_RECEIPT = Operation(
     "show_receipt",

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import Annotated
 
 import typer
 
@@ -17,17 +12,10 @@ from app.api import schemas
 from app.api.endpoints import SIGN_IN_LINK
 from app.cli import options, output
 from app.cli.connect import Data, answering, find_server, has_data, missing, own_key, takes_key
-from app.cli.erasure import read_public_key
 from app.cli.session import Session, with_session
 from app.client import Unreachable
 from app.config import load_settings
-from app.errors import Conflict, FileMissing
-from app.files import PRIVATE, sync_folder
 from app.server import data_folder
-
-if TYPE_CHECKING:
-    from app.access.audit_chain import Reader
-    from app.client import Client
 
 keys = typer.Typer(no_args_is_help=True, epilog="Example: likeness keys create --scope recognize --gallery staff")
 audit = typer.Typer(no_args_is_help=True, epilog="Example: likeness audit export --since 2026-01-01")
@@ -140,15 +128,10 @@ def show_admin_key(
             raise typer.Exit(output.Exit.NO)
 
 
-@audit.command(
-    epilog="Examples: likeness audit export --since 2026-01-01 --json\n\nlikeness audit export --to audit.jsonl"
-)
+@audit.command(epilog="Examples: likeness audit export --since 2026-01-01 --json")
 @with_session
 def export(
     session: Session,
-    to: Annotated[
-        Path | None, typer.Option(help="Append what is new to this file, chained and signed by the server.")
-    ] = None,
     by: Annotated[str | None, typer.Option(help="Only what this key did.")] = None,
     operation: Annotated[str | None, typer.Option(help="Only this operation, for example enroll.")] = None,
     gallery: options.InGallery = None,
@@ -156,120 +139,13 @@ def export(
     since: Annotated[datetime | None, typer.Option(help="Only from this time on, in UTC.")] = None,
     until: Annotated[datetime | None, typer.Option(help="Only before this time, in UTC.")] = None,
 ) -> None:
-    """Print the audit log, oldest first, one entry per line; or append it to a signed file."""
+    """Print the audit log, oldest first, one entry per line."""
     wanted = {"key": by, "operation": operation, "gallery": gallery, "subject": subject}
-    if to is not None:
-        if any([*wanted.values(), since, until]):
-            raise typer.BadParameter("a signed export holds every entry: leave the filters out", param_hint="--to")
-        with session.connect() as client, _appending(to) as file:
-            _say_export(to, _append(client, file, to), as_json=session.as_json)
-        return
     with session.connect() as client:
         for entry in client.all_audit(
             **wanted, since=_utc(since), until=_utc(until), order="oldest", limit=EXPORT_PAGE
         ):
             session.say(entry.model_dump(mode="json"), _line(entry))
-
-
-@audit.command(epilog="Example: likeness audit verify audit.jsonl --signer server-key.json")
-def verify(
-    file: Annotated[Path, typer.Argument(help="A file that `likeness audit export --to` wrote.")],
-    signer: Annotated[
-        str | None,
-        typer.Option(help="The server's public key: a file, base64, or the SHA-256 that this command prints."),
-    ] = None,
-    head: Annotated[
-        str | None, typer.Option(help="A head that was printed earlier: check that the file still leads up to it.")
-    ] = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Check that an export is whole. No server is needed. Exit code 1: it is not, and where it breaks."""
-    from app.access.audit_chain import Broken, Reader  # noqa: PLC0415 - slow to import
-    from app.db import signing  # noqa: PLC0415 - slow to import
-
-    reader = Reader()
-    try:
-        with file.open("rb") as lines:
-            reader.read(lines)
-        fault = reader.fault(head)
-    except OSError as error:
-        raise FileMissing(f"{file}: {error.strerror}") from None
-    except Broken as error:
-        fault = error.message
-    if fault is None and signer is not None and reader.public_key is not None:
-        path = Path(signer)
-        named = signing.encode(read_public_key(path)) if path.is_file() else signer
-        if not signing.is_named(reader.public_key, named):
-            fault = f"It was signed with another key, {signing.fingerprint(reader.public_key)}."
-    if fault is not None:
-        if as_json:
-            output.say_json({"whole": False, "fault": fault})
-        else:
-            output.say(f"NOT whole: {fault}")
-        raise typer.Exit(output.Exit.NO)
-    _say_export(file, reader, as_json=as_json, whole=True)
-
-
-@contextmanager
-def _appending(path: Path) -> Iterator[BinaryIO]:
-    """Open the file, which is created if it is missing, for this process alone. Raises Conflict, FileMissing."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE)
-    except OSError as error:
-        raise FileMissing(f"{path}: {error.strerror}") from None
-    with os.fdopen(handle, "r+b") as file:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Conflict(f"{path}: another export writes to it.", code="audit_export_in_use") from None
-        yield file
-
-
-def _append(client: Client, file: BinaryIO, path: Path) -> Reader:
-    """Check the file, drop lines that no checkpoint signs (of an export that was killed), and append what is new.
-
-    Raises Broken, and as the client does.
-    """
-    from app.access.audit_chain import Broken, Reader  # noqa: PLC0415 - slow to import
-
-    reader = Reader()
-    reader.read(file)
-    if reader.unsigned and not reader.checkpoint:
-        raise Broken(f"{path} is not an export of the audit log: name another file.")
-    if reader.unsigned:
-        output.warn(f"{path}: the last {reader.unsigned} lines are not signed, and are read again")
-        file.truncate(reader.size)
-        file.seek(0)
-        reader = Reader()
-        reader.read(file)
-    while True:
-        lines = client.audit_export(reader.checkpoint.decode() or None)
-        for line in lines.splitlines():
-            reader.add(line)
-        file.write(lines)
-        file.flush()
-        os.fsync(file.fileno())
-        if reader.complete:
-            sync_folder(path.absolute().parent)
-            return reader
-
-
-def _say_export(path: Path, reader: Reader, *, as_json: bool, whole: bool = False) -> None:
-    from app.db import signing  # noqa: PLC0415 - slow to import
-
-    signer = signing.fingerprint(reader.public_key or b"")
-    last = reader.last or {"at": None}
-    if as_json:
-        found = {"entries": reader.entries, "first_at": reader.first_at, "last_at": last["at"], "signer": signer}
-        counts = {"open": len(reader.open), "lost": reader.lost, "missing": reader.missing}
-        head = {"head": reader.head, "signed_at": reader.head_at}
-        output.say_json({**({"whole": True} if whole else {}), **found, **counts, **head})
-        return
-    period = f", {reader.first_at} to {last['at']}" if reader.entries else ""
-    output.say(f"{path}: {'whole, ' if whole else ''}{reader.entries} entries{period}")
-    output.say(f"open {len(reader.open)}, without outcome {reader.lost}, rows missing between others {reader.missing}")
-    output.say(f"signed at {reader.head_at} with the key {signer}")
-    output.say(f"head {reader.head}")
 
 
 def _utc(time: datetime | None) -> datetime | None:

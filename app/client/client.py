@@ -146,7 +146,6 @@ class _Operations:
     rotate_key = _Operation(server_calls.rotate_key)
     revoke_key = _Operation(server_calls.revoke_key)
     audit = _Operation(server_calls.audit)
-    audit_export = _Operation(server_calls.audit_export)
 
     import_faces = _Operation(calls.import_faces)
     export_gallery = _Operation(calls.export_gallery)

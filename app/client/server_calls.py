@@ -86,11 +86,6 @@ def audit(
     return call(endpoints.READ_AUDIT, params=params)
 
 
-def audit_export(after: str | None = None) -> Call[bytes]:
-    """Return the next lines of a signed export; ``after`` is its last line so far, without the line break."""
-    return call(endpoints.EXPORT_AUDIT, json=given(after=after))
-
-
 def job_result(job_id: str) -> Call[bytes]:
     """Return the file that a job made: the archive of an export."""
     return call(endpoints.FETCH_RESULT, job=job_id)

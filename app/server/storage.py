@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from app.access.audit import AuditLog
-from app.access.audit_export import AuditExports
+from app.access.audit_sink import AuditSink
 from app.access.audit_store import AuditStore
 from app.access.key_store import KeyStore
 from app.access.sign_in_codes import SignInCodes
@@ -54,7 +54,6 @@ class Storage:
     keys: KeyStore
     codes: SignInCodes
     audit: AuditLog
-    audit_exports: AuditExports
     jobs: JobStore
     files: JobFiles
 
@@ -77,8 +76,8 @@ def open_storage(settings: Settings, stack: ExitStack) -> Storage:
         seal_job_keys(sql.database, sql.blobs)
     secrets = SecretStore(sql.database, rings.secrets)
     signer = _signer(settings, secrets)
-    audit_store = AuditStore(sql.database)
-    audit = AuditLog(audit_store, days=settings.audit_days)
+    sink = AuditSink(settings.audit_sink) if settings.audit_sink else None
+    audit = AuditLog(AuditStore(sql.database), days=settings.audit_days, sink=sink)
     stack.callback(audit.close)
     return Storage(
         database=sql.database,
@@ -92,7 +91,6 @@ def open_storage(settings: Settings, stack: ExitStack) -> Storage:
         keys=KeyStore(sql.database),
         codes=SignInCodes(sql.database, rings.secrets),
         audit=audit,
-        audit_exports=AuditExports(audit_store, signer, days=settings.audit_days),
         jobs=JobStore(sql.database, sql.blobs),
         files=JobFiles(settings.data_dir / JOBS_FOLDER),
     )

@@ -68,7 +68,6 @@ NEEDS: dict[str, str] = {
     "DELETE /v1/keys/{key}": "admin",
     "POST /v1/keys/{key}/rotate": "admin",
     "GET /v1/audit": "admin",
-    "POST /v1/audit/export": "admin",
     f"POST {GALLERY}/import": "admin",
     f"POST {GALLERY}/export": "admin",
     "GET /v1/jobs/{job}/result": "admin",
@@ -84,7 +83,6 @@ EVERYWHERE = {
     f"DELETE {GALLERY}",
     *(name for name in NEEDS if "/v1/keys" in name),
     "GET /v1/audit",
-    "POST /v1/audit/export",
     "GET /v1/receipts",
     "GET /v1/receipts/{receipt}",
 }

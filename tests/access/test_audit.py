@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +22,7 @@ import pytest
 
 from app.access import audit as audit_module
 from app.access.audit import BATCH, DAY_S, MAX_WAITING, AuditLog
+from app.access.audit_sink import AuditSink
 from app.access.audit_store import AuditEntry, AuditFilter, AuditStore
 from app.api.endpoints import ENDPOINTS
 from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, Unusable
@@ -89,6 +92,48 @@ def test_what_was_written_is_in_the_database_and_its_outcome_is_added(store: Slo
         log.write(entry).result(WAIT_S)
         (done,) = all_of(store)
         assert (done.key, done.status, done.subject) == (begun.key, 201, "eileen")
+
+
+def test_what_is_committed_goes_to_the_sink_and_nothing_else(store: Slow, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+
+    def lines() -> list[dict[str, Any]]:
+        return [json.loads(line)["audit"] for line in path.read_text().splitlines()]
+
+    with closing(AuditLog(store, sink=AuditSink(str(path)))) as log:
+        entry = log.entry("door", "enroll", "r1")
+        entry.subject = "\n\u2028\xe9"
+        log.write(entry).result(WAIT_S)
+        assert [(one["row"], one["status"], one["subject"]) for one in lines()] == [(entry.row, None, entry.subject)]
+        entry.status = 201
+        log.write(entry).result(WAIT_S)
+        assert lines()[1] == asdict(entry)
+        path.rename(tmp_path / "rotated")
+        store.lost = True
+        with pytest.raises(DatabaseUnavailable):
+            log.write(log.entry("door", "erase", "r2")).result(WAIT_S)
+        store.lost = False
+        log.note(log.entry("door", "identify", "r3"))
+        soon(path.exists)
+        assert [one["operation"] for one in lines()] == ["identify"]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_sink_that_fails_stops_no_operation(
+    store: Slow, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    with pytest.raises(Unusable, match="No such file"):
+        AuditSink(str(tmp_path / "none" / "audit.jsonl"))
+    folder = tmp_path / "there"
+    folder.mkdir()
+    sink = AuditSink(str(folder / "audit.jsonl"))
+    shutil.rmtree(folder)
+    with closing(AuditLog(store, sink=sink)) as log:
+        log.write(log.entry("door", "enroll", "r1")).result(WAIT_S)
+    assert len(all_of(store)) == 1
+    assert "the audit sink" in caplog.text
+    AuditSink("stdout").write(all_of(store))
+    assert json.loads(capfdbinary.readouterr().out)["audit"]["operation"] == "enroll"
 
 
 def test_what_comes_together_shares_a_transaction(store: Slow) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from app.access.audit_chain import Chain, Reader
 from app.access.challenges import Bound, Challenges
 from app.access.seen_signatures import SeenSignatures
 from app.api import body, schemas
@@ -31,7 +29,6 @@ from app.compat.rekognition import requests, sigv4
 from app.compat.rekognition.sigv4 import SignedRequest
 from app.db import pagination
 from app.db.encryption import KEY_BYTES, Sealer
-from app.db.signing import Signer
 from app.errors import LikenessError
 from app.face import formats, image
 from app.gallery.erasure import check_receipt
@@ -206,15 +203,6 @@ class _file:  # noqa: N801 (a context manager, used as a function)
         self._opened.close()
 
 
-def read_audit(data: bytes) -> None:
-    """An export of the audit log: nobody but the server's key makes one that is whole."""
-    reader = Reader()
-    reader.read(io.BytesIO(data))
-    if reader.fault() is None:
-        assert reader.size == len(data)
-        assert data.endswith(reader.checkpoint + b"\n")
-
-
 def read_receipt(data: bytes) -> None:
     """A receipt of an erasure, and a model package's manifest."""
     if not _is_json(data):
@@ -282,19 +270,6 @@ def _lines() -> list[bytes]:
     return [b"".join(json.dumps(one).encode() + b"\n" for one in (photo, face, {"id": "a", "name": None}))]
 
 
-def _exports() -> list[bytes]:
-    chain = Chain()
-    fields = {"at": "2027-01-15T08:00:00.000000Z", "key": None, "operation": "enroll", "gallery": "g"}
-    more = {"subject": "é", "target": None, "request_id": "r", "status": None, "row": 1}
-    chain.add("entry", fields | more)
-    last = {"row": 1, "at": fields["at"], "request_id": "r"}
-    signer = Signer(bytes(32))
-    chain.sign({"at": fields["at"], "last": last, "open": [1], "complete": True}, signer)
-    chain.add("lost", {"row": 1})
-    chain.sign({"at": fields["at"], "last": last, "open": [], "complete": True}, signer)
-    return [b"".join(line + b"\n" for line in chain.lines)]
-
-
 def _dumps() -> Iterator[bytes]:
     yield b"\n".join((PROJECT / "tests" / "compreface_dump.sql").read_bytes().split(b"\n")[:400])
     yield (
@@ -332,7 +307,6 @@ TARGETS: Mapping[str, Target] = {
     "csv": Target(read_table, lambda: [b'subject,path,metadata\nada,ada.jpg,"{""a"":1}"\nbob,,\n'], 4096),
     "upload": Target(read_upload, _tars, 64 * 1024),
     "dump": Target(read_dump, lambda: list(_dumps()), 8192),
-    "audit": Target(read_audit, _exports, 8192),
     "documents": Target(read_receipt, _manifests, 64 * 1024),
 }
 

@@ -167,7 +167,6 @@ class Ground:
             f"POST {SUBJECT}/faces/move": {"faces": ["0" * 32], "subject": "eileen"},
             f"POST {SUBJECT}/merge": {"into": "nobody"},
             "POST /v1/keys/{key}/rotate": {},
-            "POST /v1/audit/export": {},
         }
         example = content.get("application/json", {}).get("example")
         return {"json": bodies.get(name, example)} if name in bodies or example else {}

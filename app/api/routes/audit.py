@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse
 
 from app.access.audit_store import AuditFilter
 from app.api import endpoints, schemas
@@ -40,19 +40,6 @@ def read_audit(
     return schemas.AuditPage(
         entries=[schemas.AuditEntry.model_validate(entry) for entry in page.items], next_cursor=page.next_cursor
     )
-
-
-@router.handles(endpoints.EXPORT_AUDIT)
-async def export_audit(request: Request, service: ServiceDep) -> Response:
-    """Export the audit log, chained and signed.
-
-    Lines to append to a file: each names the SHA-256 of the one before, and the last one is a checkpoint with the
-    server's signature. Repeat with that line as `after` until a checkpoint says `complete`, and continue later in the
-    same way. `likeness audit verify` checks the file without a server.
-    """
-    asked = await service.read_json(request, schemas.AuditExport)
-    lines = await service.run(lambda: service.audit_exports.after(asked.after))
-    return Response(lines, media_type=endpoints.LINES_TYPE)
 
 
 @router.handles(endpoints.LIST_RECEIPTS)

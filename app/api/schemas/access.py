@@ -148,15 +148,6 @@ class AuditParams(PageParams):
     order: Literal["newest", "oldest"] = Field(default="newest", description="Which entries come first.")
 
 
-class AuditExport(Params):
-    """Absent: the export begins with the oldest entry."""
-
-    example: ClassVar[Example] = {"after": '{"at":"2026-01-31T09:30:00.000000Z","complete":true,"kind":"checkpoint",…}'}
-    after: str | None = Field(
-        default=None, max_length=16384, description="The last line of the export so far, which is a checkpoint."
-    )
-
-
 class AuditEntry(Wire):
     """An operation that a key called: when, on what, with which outcome."""
 
