@@ -20,6 +20,7 @@ from app.cgroup import read_limits
 
 SWITCH_S = 0.0005
 ARENAS_PER_CORE = 2
+MOST_DESCRIPTORS = 65_536
 _M_ARENA_MAX = -8
 """<malloc.h>"""
 
@@ -126,6 +127,16 @@ def set_switch_interval() -> None:
     clients get 5 % (± 3) more photos identified a second on two busy cores (136 paired windows of two seconds).
     """
     sys.setswitchinterval(SWITCH_S)
+
+
+def raise_descriptors() -> int:
+    """Let the process open as many files and connections as it may, at most MOST_DESCRIPTORS; return how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def share_arenas() -> None:

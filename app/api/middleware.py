@@ -4,6 +4,7 @@ authorization, the limit of requests in progress, the audit log, and errors as a
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import re
 import secrets
@@ -105,15 +106,10 @@ class RequestMiddleware:
             await _problem(scope, error)(scope, receive, answer)
         except ClientDisconnect:
             answer.status = CLIENT_GONE
-        except MemoryError:
-            log.exception("not enough memory", extra={"fields": {"request_id": scope["request_id"]}})
-            if answer.status == CLIENT_GONE:
-                await _problem(scope, Why.MEMORY.error())(scope, receive, answer)
-        except Exception:
+        except Exception as error:
             log.exception("internal error", extra={"fields": {"request_id": scope["request_id"]}})
             if answer.status == CLIENT_GONE:
-                problem = LikenessError("Something went wrong; the log has it under this request id.")
-                await _problem(scope, problem)(scope, receive, answer)
+                await _problem(scope, _unforeseen(error))(scope, receive, answer)
 
     async def _call(self, scope: Scope, receive: Receive, answer: _Answer, service: Service) -> None:
         protocol = protocol_of(scope)
@@ -230,6 +226,14 @@ def _problem(scope: Scope, error: LikenessError, headers: dict[str, str] | None 
     answer = protocol_of(scope).error_response(error, scope["request_id"], scope["path"])
     answer.headers.update(headers or {})
     return answer
+
+
+def _unforeseen(error: Exception) -> LikenessError:
+    if isinstance(error, MemoryError):
+        return Why.MEMORY.error()
+    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+        return Why.CONNECTIONS.error()
+    return LikenessError("Something went wrong; the log has it under this request id.")
 
 
 def _keep_encoded(scope: Scope) -> None:

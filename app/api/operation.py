@@ -40,6 +40,7 @@ CALL_CODES = (
     "invalid_request",
     "overloaded",
     "request_timeout",
+    "too_many_connections",
     "shutting_down",
     "database_busy",
     "database_unavailable",

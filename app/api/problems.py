@@ -119,6 +119,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(500, "internal_error", "An error of the server; the log has it under the request id."),
     Kind(503, "not_ready", "The server is starting or stopping."),
     Kind(503, "request_timeout", "The work took too long."),
+    Kind(503, "too_many_connections", "The server has no connection or file descriptor left; try again later."),
     Kind(503, "shutting_down", "The server is stopping."),
     Kind(503, "database_busy", "The database is locked; try again after `Retry-After` seconds."),
     Kind(503, "database_unavailable", "The database can't be reached."),

@@ -1,4 +1,4 @@
-"""Why a request is told to come again: one table for every 429, and for the 503 of a service that stops."""
+"""Why a request is told to come again: one table for every 429, and for each 503 that passes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Why(Enum):
     VECTOR_RATE = "This key sends too many embeddings.", "rate_limited", 1.0
     FACE_RATE = "This key has too many faces compared.", "rate_limited", 1.0
     FAILURES = "Too many wrong keys came from this address.", "too_many_failures", 1.0
+    CONNECTIONS = "The server has no connection or file left.", "too_many_connections", 1.0
+    """All connections are busy, or the process has no file descriptor left. Answered with 503."""
     STOPPING = "The service is shutting down.", "shutting_down", 1.0
     """Answered with 503."""
 

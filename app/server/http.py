@@ -21,8 +21,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api.middleware import ANSWER_POLICY, CSP, HEADERS, ID_HEADER
 from app.api.problems import answer_problem
-from app.errors import InvalidInput, Unusable
+from app.concurrency.overload import Why
+from app.errors import InvalidInput, LikenessError, Unusable
 from app.logs import LOGGER
+from app.server.connections import Connections
 
 FLUSH_S = 5.0
 """Seconds that closing may take once the requests are done; then the process ends."""
@@ -57,6 +59,7 @@ class Connection(HttpToolsProtocol):
     """
 
     waits: Waits
+    crowd: Connections
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -69,11 +72,16 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
-        self._watch_head()
+        if self.crowd.add(self, self.client[0] if self.client else ""):
+            self._watch_head()
+        else:
+            self._refused = True
+            self._refuse(Why.CONNECTIONS.error())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head()
         self._stop_answer()
+        self.crowd.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -107,6 +115,7 @@ class Connection(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many pipelined requests")
         self._in_head, self._unheard = False, 0
+        self.crowd.begin(self)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -117,10 +126,12 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_answer()
-        elif self._refused and self._between_requests:
-            self._refuse(NOT_HTTP)
         elif not self._between_requests:  # the next one was there already
             self._stop_head()
+        elif self._refused:
+            self._refuse(_not_http())
+        else:
+            self.crowd.end(self)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -138,21 +149,25 @@ class Connection(HttpToolsProtocol):
         """Answer invalid HTTP, which never reaches the application, in the common shape and in order."""
         self._refused = True
         if self._between_requests:
-            self._refuse(msg)
+            self._refuse(_not_http(msg))
         elif self.cycle.more_body:  # of the body that is being read
             if self.pipeline or self.cycle.response_started:
                 self.transport.abort()
             else:
-                self._refuse(msg)
+                self._refuse(_not_http(msg))
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()
 
-    def _refuse(self, msg: str) -> None:
+    def close_idle(self) -> None:
+        """Close the connection, which has no request in progress."""
+        self.transport.close()
+
+    def _refuse(self, error: LikenessError) -> None:
         request_id = secrets.token_hex(16)
-        problem = answer_problem(InvalidInput(msg, code="invalid_http"), request_id)
+        problem = answer_problem(error, request_id)
         body = problem.body.model_dump_json().encode()
-        headers = HEADERS | {CSP: ANSWER_POLICY, ID_HEADER: request_id, "content-type": "application/json"}
-        headers |= {"content-length": str(len(body)), "connection": "close"}
+        headers = HEADERS | problem.headers | {CSP: ANSWER_POLICY, ID_HEADER: request_id, "connection": "close"}
+        headers |= {"content-type": "application/json", "content-length": str(len(body))}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(STATUS_LINE[problem.status] + lines.encode() + b"\r\n" + body)
         # Read what is still on its way: closing at once could make the client lose the answer (RFC 9112, 9.6).
@@ -190,14 +205,21 @@ class Connection(HttpToolsProtocol):
 
 
 def server_config(
-    app: FastAPI, waits: Waits, *, trusted_proxies: Sequence[str] = (), tls: ssl.SSLContext | None = None
+    app: FastAPI,
+    waits: Waits,
+    *,
+    trusted_proxies: Sequence[str] = (),
+    tls: ssl.SSLContext | None = None,
+    descriptors: int = 1024,
 ) -> uvicorn.Config:
-    """Configure uvicorn: heads up to 16 KiB, no WebSockets, client addresses from ``trusted_proxies`` only."""
+    """Configure uvicorn: heads up to 16 KiB, no WebSockets, client addresses from ``trusted_proxies`` only, and
+    at most as many connections as ``descriptors`` allow."""
 
     class Limited(Connection):
         pass
 
     Limited.waits = waits
+    Limited.crowd = Connections(descriptors, trusted_proxies)
     factory: Callable[..., ssl.SSLContext] | None = None if tls is None else lambda *_: tls
     return uvicorn.Config(
         app,
@@ -229,6 +251,10 @@ def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
 
 def _no_password() -> str:
     raise ValueError("the key has a password; store it without one")
+
+
+def _not_http(message: str = NOT_HTTP) -> InvalidInput:
+    return InvalidInput(message, code="invalid_http")
 
 
 class Server(uvicorn.Server):

@@ -18,7 +18,7 @@ from app.api.endpoints import CREATE_SIGN_IN_CODE, SIGN_IN_LINK
 from app.config import Settings
 from app.db.key_file import ADMIN_KEY_FILE
 from app.errors import LikenessError, Unusable
-from app.machine import resume_collector, set_switch_interval
+from app.machine import raise_descriptors, resume_collector, set_switch_interval
 from app.server import data_folder, http
 
 BACKLOG = 2048
@@ -54,7 +54,9 @@ async def _serve(
         answer_s=settings.request_timeout,
         drain_s=settings.drain_seconds,
     )
-    config = http.server_config(app, waits, trusted_proxies=settings.trusted_proxies, tls=tls)
+    config = http.server_config(
+        app, waits, trusted_proxies=settings.trusted_proxies, tls=tls, descriptors=raise_descriptors()
+    )
     server = http.Server(config, app, settings.drain_seconds)
     http.ignore_signals()
     answering = asyncio.create_task(server.serve(sockets=[listener]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import logging
@@ -279,18 +280,23 @@ def test_what_goes_wrong_inside_is_answered_without_its_insides(
         database.execute("update galleries set metadata = '{}'")
 
 
-def test_a_request_without_memory_for_it_is_told_to_come_again(
-    narrow: tuple[httpx.Client, Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [(MemoryError(), 429, "overloaded"), (OSError(errno.EMFILE, ""), 503, "too_many_connections")],
+)
+def test_a_request_without_memory_or_a_descriptor_for_it_is_told_to_come_again(
+    narrow: tuple[httpx.Client, Path], monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, code: str
 ) -> None:
     client, _ = narrow
 
     async def fail(*_: object) -> None:
-        raise MemoryError
+        raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(Service, "run", fail)
         answer = client.get("/v1/galleries")
-    error_of(answer, 429, "overloaded")
+    error_of(answer, status, code)
+    assert int(answer.headers["retry-after"]) >= 1
     assert client.get("/v1/galleries").status_code == 200
 
 
@@ -314,7 +320,7 @@ async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -
     admission = Admission(budget, queue_limit=2)
     workers = WorkerPool(threads=1, seconds=0.05, admission=admission)
     release = threading.Event()
-    with admission.admit("key"):
+    with admission.admit(""):
         admission.take(240)
         with pytest.raises(Overloaded):
             admission.take(1)
