@@ -83,10 +83,13 @@ class Settings(BaseSettings):
     )
     data_dir: Path = Field(
         default=Path("data"),
-        description="Folder of the database, index snapshots and prepared models, and of `admin.key` and "
-        "`vault.key`, which can't be made again: keep a copy of both.",
+        description="Folder of the database, index snapshots and prepared models, and of what can't be made again: "
+        "`admin.key`, `vault.key`, `packages` and `calibrations`. Keep a copy of these.",
     )
-    models_dir: Path = Field(default=PROJECT / "models", description="Folder of the model packages.")
+    models_dir: Path = Field(
+        default=PROJECT / "models",
+        description="Folder of the shipped model packages, which is only read; others lie in the data folder's `packages`.",
+    )
     database_url: str | None = Field(
         default=None,
         description="SQLAlchemy URL, e.g. `postgresql+psycopg://user:password@host/name`; "

@@ -240,7 +240,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         bulk=background.bulk,
         clock=background.clock,
         models=partial(_models, inference),
-        skipped_models=partial(_skipped_models, settings.models_dir),
+        skipped_models=partial(_skipped_models, settings.models_dir, settings.data_dir),
     )
 
 
@@ -386,7 +386,7 @@ def _embedders(models: Models, budget: Budget) -> Embedders:
         embedder.embed([_grey()])  # so that no first caller waits for what that sets up
         return embedder
 
-    find = partial(find_packages, settings.models_dir)
+    find = partial(find_packages, settings.models_dir, settings.data_dir)
     return Embedders(models.embedder_package, find, open_one, kept=settings.max_embedders)
 
 
@@ -415,14 +415,14 @@ def _models(inference: _Inference) -> list[schemas.Model]:
     return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
 
 
-def _skipped_models(models_dir: Path) -> list[schemas.SkippedModel]:
-    """Return the folders whose package can't be used, without telling where the models folder is."""
+def _skipped_models(models_dir: Path, data_dir: Path) -> list[schemas.SkippedModel]:
+    """Return the folders whose package can't be used, without telling where these folders are."""
     try:
-        skipped = scan_packages(models_dir).skipped
+        skipped = scan_packages(models_dir, data_dir).skipped
     except Unusable:  # the folder is gone; the packages found before stay in use
         return []
-    inside = f"{models_dir}/"
-    return [schemas.SkippedModel(folder=one.folder.name, problem=one.problem.replace(inside, "")) for one in skipped]
+    told = [(one.folder.name, one.problem.replace(f"{models_dir}/", "").replace(f"{data_dir}/", "")) for one in skipped]
+    return [schemas.SkippedModel(folder=folder, problem=problem) for folder, problem in told]
 
 
 def _grey() -> Pixels:

@@ -149,14 +149,17 @@ def _in_process(data: Data) -> Iterator[Client]:
 
 
 def _temporary(settings: Settings, folder: str) -> Settings:
-    """Return the settings for a data folder that is deleted afterwards; prepared models are shared where there are
-    any."""
+    """Return the settings for a data folder that is deleted afterwards; it has the models and thresholds of the real
+    one."""
     from app.config import load_settings  # noqa: PLC0415 - slow to import
+    from app.inference.own_calibrations import FOLDER as CALIBRATIONS  # noqa: PLC0415 - slow to import
+    from app.inference.package import OWN_FOLDER  # noqa: PLC0415 - slow to import
     from app.server.models import FOLDER  # noqa: PLC0415 - slow to import
 
-    models = settings.data_dir.absolute() / FOLDER
-    if models.is_dir():
-        (Path(folder) / FOLDER).symlink_to(models)
+    for name in (FOLDER, OWN_FOLDER, CALIBRATIONS):
+        kept = settings.data_dir.absolute() / name
+        if kept.is_dir():
+            (Path(folder) / name).symlink_to(kept)
     return load_settings(data_dir=Path(folder), database_url=None, index="faiss", keys_file=None)
 
 

@@ -48,10 +48,10 @@ def _packages() -> Iterator[str]:
     from app.config import load_settings  # noqa: PLC0415 - only completion needs it here
 
     try:
-        folder = load_settings().models_dir
+        settings = load_settings()
     except LikenessError:
         return
-    for path in sorted(folder.glob("*/manifest.json")):
+    for path in (*settings.models_dir.glob("*/manifest.json"), *settings.data_dir.glob("packages/*/manifest.json")):
         try:
             manifest = json.loads(path.read_bytes())
             yield f"{manifest['name']}@{manifest['version']}"

@@ -99,7 +99,10 @@ def _of_data_folder(settings: Settings) -> Status:
     from app.db.inspection import inspect  # noqa: PLC0415 - slow to import
     from app.inference.package import scan_packages  # noqa: PLC0415 - slow to import
 
-    packages, database = scan_packages(settings.models_dir), inspect(settings.data_dir, settings.database)
+    packages, database = (
+        scan_packages(settings.models_dir, settings.data_dir),
+        inspect(settings.data_dir, settings.database),
+    )
     return Status(
         health="not running" if not database.problem else f"not running, database unreadable ({database.problem})",
         data_folder=str(settings.data_dir.absolute()),

@@ -14,10 +14,13 @@ from pydantic import ValidationError
 from app.errors import Unusable
 from app.files import PUBLIC, replacing, sha256_of
 from app.inference.manifest import CarrierSource, FileSource, Manifest, UrlSource
+from app.inference.own_calibrations import own_path, read_own, with_own
 
 MANIFEST_NAME = "manifest.json"
+OWN_FOLDER = "packages"
+"""In the data folder, of packages that were added here."""
 Stamp: TypeAlias = tuple[int, int, int] | None
-"""Modification time, inode and size of a manifest; None where it is gone."""
+"""Modification time, inode and size of a file; None where it is gone."""
 _log = logging.getLogger(__name__)
 
 
@@ -29,16 +32,19 @@ class Package:
     manifest: Manifest
     warnings: tuple[str, ...] = ()
     """What was left out of the manifest when it was read, and why."""
+    data_dir: Path | None = None
+    """The data folder, which may have calibrations of it that were measured here."""
 
     @property
     def id(self) -> str:
         return self.manifest.id
 
 
-def load_package(folder: Path) -> Package:
+def load_package(folder: Path, data_dir: Path | None = None) -> Package:
     """Read ``folder/manifest.json``, without operating points that were measured with another model.
 
-    Raises Unusable: package_manifest_missing, package_manifest_invalid.
+    Calibrations that were measured here are added from ``data_dir``, the data folder.
+    Raises Unusable: package_manifest_missing, package_manifest_invalid, calibrations_invalid.
     """
     path = folder / MANIFEST_NAME
     try:
@@ -54,7 +60,10 @@ def load_package(folder: Path) -> Package:
         problems = [f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}" for each in error.errors()]
         message = f"{path} is no valid manifest; correct or restore it. {'; '.join(problems)}"
         raise Unusable(message, code="package_manifest_invalid", path=str(path), problems=problems) from error
-    return Package(folder, manifest, (_foreign_points(manifest.id, removed),) if removed else ())
+    if data_dir is not None:
+        manifest, left_out = with_own(manifest, read_own(own_path(data_dir, manifest.id)))
+        removed = (*removed, *left_out)
+    return Package(folder, manifest, (_foreign_points(manifest.id, removed),) if removed else (), data_dir)
 
 
 def _foreign_points(package_id: str, names: Sequence[str]) -> str:
@@ -69,25 +78,31 @@ class CurrentManifests:
     threads."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Stamp, Package]] = {}
+        self._known: dict[str, tuple[list[Stamp], Package]] = {}
 
     def read(self, package: Package) -> Package:
         """Return the package as its manifest describes it now; as it was last, with a warning, where that can't be read
         or describes another model."""
-        try:
-            state = (package.folder / MANIFEST_NAME).stat()
-        except OSError:
-            state = None
-        stamp = state and (state.st_mtime_ns, state.st_ino, state.st_size)
+        stamps = [_stamp(package.folder / MANIFEST_NAME)]
+        if package.data_dir is not None:
+            stamps.append(_stamp(own_path(package.data_dir, package.id)))
         known = self._known.get(package.id)
-        if known is None or known[0] != stamp:
-            known = self._known[package.id] = stamp, _read_again(package) or (known[1] if known else package)
+        if known is None or known[0] != stamps:
+            known = self._known[package.id] = stamps, _read_again(package) or (known[1] if known else package)
         return known[1]
+
+
+def _stamp(file: Path) -> Stamp:
+    try:
+        state = file.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_ino, state.st_size
 
 
 def _read_again(package: Package) -> Package | None:
     try:
-        found = load_package(package.folder)
+        found = load_package(package.folder, package.data_dir)
     except Unusable as error:
         _log.warning("A manifest can't be read; its operating points stay as they are: %s", error)
         return None
@@ -113,8 +128,10 @@ class Scan:
     skipped: tuple[Skipped, ...]
 
 
-def scan_packages(models_dir: Path) -> Scan:
+def scan_packages(models_dir: Path, data_dir: Path | None = None) -> Scan:
     """Read the manifest of every folder in ``models_dir`` that has one; skip those that can't be used.
+
+    With ``data_dir``, the data folder, packages that were added there, and calibrations measured there, are read too.
 
     Raises Unusable: models_dir_missing.
     """
@@ -123,9 +140,9 @@ def scan_packages(models_dir: Path) -> Scan:
         raise Unusable(message, code="models_dir_missing", folder=str(models_dir))
     found: dict[str, Package] = {}
     skipped = []
-    for folder in sorted(path.parent for path in models_dir.glob(f"[!.]*/{MANIFEST_NAME}")):  # none of drafts
+    for folder in [*_folders(models_dir), *(_folders(data_dir / OWN_FOLDER) if data_dir is not None else ())]:
         try:
-            package = load_package(folder)
+            package = load_package(folder, data_dir)
         except Unusable as error:
             skipped.append(Skipped(folder, error.message))
             continue
@@ -137,9 +154,13 @@ def scan_packages(models_dir: Path) -> Scan:
     return Scan(found, tuple(skipped))
 
 
-def find_packages(models_dir: Path) -> dict[str, Package]:
-    """Return the usable packages in ``models_dir`` by id. Raises Unusable: models_dir_missing."""
-    return scan_packages(models_dir).packages
+def _folders(parent: Path) -> list[Path]:
+    return sorted(path.parent for path in parent.glob(f"[!.]*/{MANIFEST_NAME}"))  # without drafts
+
+
+def find_packages(models_dir: Path, data_dir: Path | None = None) -> dict[str, Package]:
+    """Return the usable packages by id, as `scan_packages` finds them. Raises Unusable: models_dir_missing."""
+    return scan_packages(models_dir, data_dir).packages
 
 
 def select(packages: Mapping[str, Package], name: str) -> Package:

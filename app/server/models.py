@@ -46,7 +46,7 @@ def open_models(settings: Settings) -> Models:
 
     Raises Unusable if a package is missing, damaged or for another task, or the device can't be used.
     """
-    found = scan_packages(settings.models_dir)
+    found = scan_packages(settings.models_dir, settings.data_dir)
     for one in found.skipped:
         _log.warning("a model package is skipped", extra={"fields": {"problem": one.problem}})
     embedder = _select(found, settings.embedder, "embed")

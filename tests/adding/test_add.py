@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -181,10 +180,10 @@ def endless() -> ModelProto:
 def test_a_graph_that_never_ends_is_given_up(tmp_path: Path) -> None:
     file = tmp_path / "given.onnx"
     file.write_bytes(endless().SerializeToString())
-    words = ("models", "add", file, "--name", "mine", "--licence", "MIT", "--preset", "sface", "--time-limit", 2)
-    done = run(tmp_path / "data", *words, models_dir=tmp_path / "models")
+    words = ("models", "add", file, "--name", "mine", "--licence", "MIT", "--preset", "sface", "--time-limit", 3)
+    done = run(tmp_path / "data", *words)
     assert (done.returncode, "model_too_slow" in done.stderr) == (4, True), done.stderr
-    assert not list(tmp_path.glob("models/*"))
+    assert not list(tmp_path.glob("data/packages/*"))
 
 
 @pytest.mark.parametrize(
@@ -219,21 +218,19 @@ def test_a_graph_that_takes_no_crops_is_refused(tmp_path: Path, shape: list[int]
 
 @pytest.mark.long
 def test_the_command_asks_for_a_licence_and_a_running_server_finds_the_package(tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(PROJECT / "models", models)
     words = ("models", "add", SMALL / "model.onnx", "--colour", "rgb", "--name", "mine")
-    refused = run(tmp_path / "data", *words, models_dir=models)
+    refused = run(tmp_path / "data", *words)
     assert (refused.returncode, "--licence" in refused.stderr) == (2, True)
     assert run(tmp_path / "data", *words[:-1], "../mine", "--licence", "MIT").returncode == 2
-    with running(tmp_path / "server", models_dir=models) as client:
-        done = run(tmp_path / "data", *words, "--licence", "MIT", "--json", models_dir=models)
+    with running(tmp_path / "data") as client:
+        done = run(tmp_path / "data", *words, "--licence", "MIT", "--json")
         assert done.returncode == 0, done.stderr
         assert done.rows[0]["input"]["colour"] == "rgb"
         client.post("/v1/galleries", json={"id": "own", "embedder": "mine"}).raise_for_status()
         client.post("/v1/galleries/own/subjects/e/faces", files={"images": COLLINS}).raise_for_status()
         refusal = client.post("/v1/galleries/own/identify", files={"image": COLLINS})
         assert refusal.status_code == httpx.codes.UNPROCESSABLE_ENTITY, "it has no operating points yet"
-    again = run(tmp_path / "data", *words, "--licence", "MIT", models_dir=models)
+    again = run(tmp_path / "data", *words, "--licence", "MIT")
     assert (again.returncode, "package_exists" in again.stderr) == (4, True)
 
 

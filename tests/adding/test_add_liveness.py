@@ -122,7 +122,7 @@ def test_the_command_adds_a_package_that_a_running_server_uses_at_once(tmp_path:
     assert "--classes" in run(tmp_path / "data", *words, *shown, models_dir=models).stderr
     bad = run(tmp_path / "data", *words, *shown, "--classes", "live,Spoof!", models_dir=models)
     assert (bad.returncode, "--classes" in bad.stderr) == (2, True)
-    with running(tmp_path / "server", models_dir=models) as client:
+    with running(tmp_path / "data", models_dir=models) as client:
         photos = {"image1": COLLINS, "image2": COLLINS}
         assert client.post("/v1/verify", files=photos, params={"liveness": "report"}).status_code == 503
         stated = ("--classes", "live,spoof", "--preset", "unit", "--json")

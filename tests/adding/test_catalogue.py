@@ -320,7 +320,7 @@ def test_the_command_fetches_adds_and_leaves_a_package(
     done = run(tmp_path / "data", *words, "--sha256", found, "--json", models_dir=models)
     assert done.returncode == 0, done.stderr
     assert done.rows[0]["model"] == "known@1"
-    manifest = load_package(models / "known").manifest
+    manifest = load_package(tmp_path / "data" / "packages" / "known").manifest
     assert (manifest.sha256, manifest.licence.name) == (found, "MIT")
     again = run(tmp_path / "data", *words, models_dir=models)
     assert again.returncode == 0, again.stderr

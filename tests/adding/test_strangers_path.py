@@ -117,7 +117,7 @@ def test_what_can_not_work_is_refused_at_once(
     file.write_bytes(make())
     done = add(tmp_path, models, file, "--colour", "rgb")
     assert (done.returncode, code in done.stderr) == (4, True), done.stderr
-    assert not (models / "mine").exists()
+    assert not (tmp_path / "data" / "packages" / "mine").exists()
 
 
 @pytest.mark.long
@@ -125,14 +125,14 @@ def test_photos_of_people_choose_or_check_what_is_stated(tmp_path: Path, models:
     done = add(tmp_path, models, written(tmp_path, floats()), "--photos", photos, "--preset", "insightface", "--json")
     assert done.returncode == 0, done.stderr
     assert len(done.rows[0]["separation"]) == 7, "what is stated, and the presets that differ and fit its size"
-    described = json.loads((models / "mine" / "manifest.json").read_text())
+    described = json.loads((tmp_path / "data" / "packages" / "mine" / "manifest.json").read_text())
     assert "10 people" in described["provenance"]["text"]
 
 
 def test_random_weights_are_refused_on_photos_too(tmp_path: Path, models: Path, photos: Path) -> None:
     done = add(tmp_path, models, written(tmp_path, untrained()), "--photos", photos)
     assert (done.returncode, "model_separates_nothing" in done.stderr) == (4, True), done.stderr
-    assert not (models / "mine").exists()
+    assert not (tmp_path / "data" / "packages" / "mine").exists()
 
 
 def test_too_few_people_are_refused_and_photos_without_a_face_are_named(
@@ -228,14 +228,14 @@ def test_a_yunet_becomes_the_detector_and_nothing_else_does(tmp_path: Path, mode
             "/v1/detect", content=(SAMPLES / "both.jpg").read_bytes(), headers={"content-type": "image/jpeg"}
         )
         assert len(found.raise_for_status().json()["faces"]) == 2
-    shutil.rmtree(models / "mine")
+    shutil.rmtree(data / "packages" / "mine")
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(yunet.read_bytes()[:5000])
     for file, code in ((SMALL / "model.onnx", "package_not_preparable"), (broken, "model_unsuitable"),
                        (tmp_path / "nowhere.onnx", "model_unsuitable")):  # fmt: skip
         done = add(tmp_path, models, file, "--task", "detect")
         assert (done.returncode, code in done.stderr) == (4, True), done.stderr
-        assert not (models / "mine").exists()
+        assert not (data / "packages" / "mine").exists()
 
 
 def test_a_yunet_that_finds_nobody_is_refused(models: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 
 from app.calibration.people import people_for
+from app.errors import Unusable
+from app.inference.own_calibrations import OwnCalibrations, own_path, write_own
 from app.inference.package import load_package, write_manifest
 from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
@@ -45,7 +47,7 @@ def people(tmp_path: Path) -> Path:
 
 
 def test_points_with_intervals_are_written_drawn_and_said(models: Path, people: Path, tmp_path: Path) -> None:
-    drawn = tmp_path / "det.svg"
+    drawn, shipped = tmp_path / "det.svg", (models / NAME / "manifest.json").read_bytes()
     told = ("--photos", people, "--aligned", "--name", "doors", "--draw", drawn)
     done = likeness(tmp_path / "data", "models", "measure", NAME, *told, models_dir=models)
     assert done.returncode == 0, done.stderr
@@ -55,7 +57,8 @@ def test_points_with_intervals_are_written_drawn_and_said(models: Path, people: 
     assert "people with as many photos each" in done.stdout
     assert "FPIR 0.01, the server's default, is supported up to" in done.stdout
     assert "Most alike of two people: 0." in done.stdout
-    manifest = load_package(models / NAME).manifest
+    assert (models / NAME / "manifest.json").read_bytes() == shipped, "what is shipped stays as it was"
+    manifest = load_package(models / NAME, tmp_path / "data").manifest
     [written] = manifest.calibrations
     assert (written.name, written.default, written.measured_with) == ("doors", True, manifest.recipe_digest)
     assert written.points[0].fmr == 1e-2
@@ -76,13 +79,12 @@ def test_points_with_intervals_are_written_drawn_and_said(models: Path, people: 
         models_dir=models,
     )
     assert again.rows[0]["calibration"]["name"] == "other"
-    kept = load_package(models / NAME).manifest
+    kept = load_package(models / NAME, tmp_path / "data").manifest
     assert [(each.name, each.default) for each in kept.calibrations] == [("doors", True), ("other", False)]
     assert Thresholds(kept).threshold(1e-2) == written.points[0].threshold
 
 
 def test_few_people_are_refused_and_nothing_is_written(models: Path, people: Path, tmp_path: Path) -> None:
-    before = (models / NAME / "manifest.json").read_bytes()
     for folder in sorted(people.iterdir())[6:]:
         shutil.rmtree(folder)
     done = likeness(tmp_path, "models", "measure", NAME, "--photos", people, "--aligned", models_dir=models)
@@ -92,8 +94,36 @@ def test_few_people_are_refused_and_nothing_is_written(models: Path, people: Pat
         shutil.rmtree(folder)
     done = likeness(tmp_path, "models", "measure", NAME, "--photos", people, "--aligned", models_dir=models)
     assert "Photos of two people at least are needed" in done.stderr
-    assert (models / NAME / "manifest.json").read_bytes() == before
+    assert not (tmp_path / "calibrations").exists()
     assert likeness(tmp_path, "models", "measure", NAME, "--photos", tmp_path / "no", models_dir=models).returncode == 2
+
+
+def test_own_calibrations_are_listed_chosen_and_removed(models: Path, tmp_path: Path) -> None:
+    data, sface = tmp_path / "data", load_package(models / "sface").manifest
+    (shipped,) = (each for each in sface.calibrations if each.default)
+    own = shipped.model_copy(update={"name": "doors", "default": False})
+    foreign = own.model_copy(update={"name": "other", "measured_with": "0" * 64})
+    write_own(own_path(data, sface.id), OwnCalibrations(calibrations=(sface.bind(own), foreign)))
+
+    def deciding() -> list[str]:
+        rows = likeness(data, "models", "calibrations", "list", "sface", "--json", models_dir=models).rows
+        assert [row["name"] for row in rows if row["source"] == "data folder"] in (["doors"], [])
+        return [row["name"] for row in rows if row["decides"]]
+
+    assert deciding() == [shipped.name]
+    warned = load_package(models / "sface", data).warnings
+    assert "(other)" in warned[0], "measured with another model"
+    words = ("models", "calibrations")
+    assert likeness(data, *words, "use", "sface", "doors", models_dir=models).returncode == 0
+    assert deciding() == ["doors"]
+    assert "calibration_unknown" in likeness(data, *words, "use", "sface", "nothing", models_dir=models).stderr
+    assert "calibration_unknown" in likeness(data, *words, "remove", "sface", shipped.name, models_dir=models).stderr
+    assert likeness(data, *words, "remove", "sface", "doors", models_dir=models).returncode == 0
+    assert deciding() == [shipped.name]
+    own_path(data, sface.id).write_text("{}}")
+    with pytest.raises(Unusable) as caught:
+        load_package(models / "sface", data)
+    assert caught.value.code == "calibrations_invalid"
 
 
 def test_people_needed_grow_with_the_root_of_the_pairs() -> None:

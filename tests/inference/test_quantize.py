@@ -129,7 +129,10 @@ def test_the_command_finds_faces_in_photos(source: Package, tmp_path: Path) -> N
     done = run(tmp_path / "data", "models", "quantize", "tiny", models_dir=models)
     assert done.returncode == 0
     assert "tiny-int8@1-w7" in done.stdout
-    assert "faces of the packaged photos" in load_package(models / "tiny-int8").manifest.provenance.text
+    assert (
+        "faces of the packaged photos"
+        in load_package(tmp_path / "data" / "packages" / "tiny-int8").manifest.provenance.text
+    )
 
 
 def test_the_command_takes_aligned_crops_as_they_are(source: Package, tmp_path: Path) -> None:
@@ -140,8 +143,11 @@ def test_the_command_takes_aligned_crops_as_they_are(source: Package, tmp_path: 
         (folder / f"{number}.png").write_bytes(encoded(crop))
     words = ("models", "quantize", "tiny", "--photos", folder, "--aligned")
     assert run(tmp_path / "data", *words, models_dir=models).returncode == 0
-    assert "16 faces of photos given" in load_package(models / "tiny-int8").manifest.provenance.text
-    shutil.rmtree(models / "tiny-int8")
+    assert (
+        "16 faces of photos given"
+        in load_package(tmp_path / "data" / "packages" / "tiny-int8").manifest.provenance.text
+    )
+    shutil.rmtree(tmp_path / "data" / "packages" / "tiny-int8")
     (folder / "0.png").write_bytes(encoded(crops(1)[0][:100]))
     refused = run(tmp_path / "data", *words, models_dir=models)
     assert (refused.returncode != 0, "112×100" in refused.stderr) == (True, True)

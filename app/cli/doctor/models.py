@@ -12,7 +12,7 @@ from app.db.inspection import inspect
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
 from app.face.liveness import choose_packages, find_calibration
 from app.inference.manifest import RunAsIs
-from app.inference.package import Package, find_packages, locate, scan_packages, select
+from app.inference.package import OWN_FOLDER, Package, find_packages, locate, scan_packages, select
 from app.inference.prepare import find_prepared
 from app.inference.session import open_embedder, open_liveness, resolve_device
 from app.liveness.decision import liveness_point
@@ -20,7 +20,7 @@ from app.liveness.decision import liveness_point
 
 def check_models(settings: Settings) -> Iterator[Finding]:
     """Check the manifest and the file of every package; those that the settings name must exist."""
-    found = scan_packages(settings.models_dir)
+    found = scan_packages(settings.models_dir, settings.data_dir)
     packages = found.packages
     for skipped in found.skipped:
         yield Finding("warning", f"skipped: {skipped.problem}", f"Repair or remove {skipped.folder}.")
@@ -40,12 +40,12 @@ def check_models(settings: Settings) -> Iterator[Finding]:
             file = f"{package.id}: SHA-256 {package.manifest.sha256[:12]}… as its manifest says"
             yield Finding("ok", file + _whether_checked(package))
         for warning in package.warnings:
-            yield Finding("warning", warning, f"Or remove `calibrations` from {package.folder}/manifest.json.")
+            yield Finding("warning", warning, "Measure them again: likeness models measure.")
 
 
 def check_liveness(settings: Settings) -> Iterator[Finding]:
     """Open the liveness packages that the server would use, and look for their operating points."""
-    installed = find_packages(settings.models_dir)
+    installed = find_packages(settings.models_dir, settings.data_dir)
     if not settings.liveness and not any(one.manifest.task == "liveness" for one in installed.values()):
         yield Finding("ok", "no liveness package is installed; requests for liveness are answered with 503")
         return
@@ -82,7 +82,7 @@ def _whether_checked(package: Package) -> str:
 
 def check_device(settings: Settings) -> Iterator[Finding]:
     """Run the embedder on its device. A package that isn't prepared yet is prepared in a temporary folder."""
-    package = select(find_packages(settings.models_dir), settings.embedder)
+    package = select(find_packages(settings.models_dir, settings.data_dir), settings.embedder)
     cache = settings.data_dir / "models"
     try:
         kept = find_prepared(package, cache, resolve_device(settings.device))
@@ -114,13 +114,17 @@ def check_galleries(settings: Settings) -> Iterator[Finding]:
     if not found.exists or found.problem:
         yield Finding("ok", "no database yet")
         return
-    installed = {name: one for name, one in find_packages(settings.models_dir).items() if one.manifest.task == "embed"}
+    installed = {
+        name: one
+        for name, one in find_packages(settings.models_dir, settings.data_dir).items()
+        if one.manifest.task == "embed"
+    }
     for need in found.needs:
         package = installed.get(need.package)
         whose = f"needed by {need.galleries} galleries ({need.example}{', …' if need.galleries > 1 else ''})"
         way_out = f"or move the galleries to another: likeness reembed start {need.example} PACKAGE"
         if package is None:
-            remedy = f"Put its folder back into {settings.models_dir}, {way_out}"
+            remedy = f"Put its folder back into {settings.data_dir / OWN_FOLDER}, {way_out}"
             yield Finding("failed", f"{need.package} is not installed, and {whose}", remedy)
             continue
         try:

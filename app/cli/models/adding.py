@@ -53,7 +53,7 @@ def pull(
     from app.inference import package  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
-    packages = package.find_packages(settings.models_dir)
+    packages = package.find_packages(settings.models_dir, settings.data_dir)
     is_new = not any(each.manifest.name == name for each in packages.values())
     if is_new and (measured := measured_models().get(name)) is not None:
         _add_measured(measured, settings, accept_non_commercial=accept_non_commercial, as_json=as_json)
@@ -90,12 +90,12 @@ def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial
 
 def _add_measured(model: MeasuredModel, settings: Settings, *, accept_non_commercial: bool, as_json: bool) -> None:
     from app.adding.measured import add_measured  # noqa: PLC0415 - slow to import
-    from app.inference.package import find_packages  # noqa: PLC0415 - slow to import
+    from app.inference.package import OWN_FOLDER, find_packages  # noqa: PLC0415 - slow to import
 
     made = add_measured(
         model,
-        lambda: find_packages(settings.models_dir),
-        settings.models_dir,
+        lambda: find_packages(settings.models_dir, settings.data_dir),
+        settings.data_dir / OWN_FOLDER,
         settings.data_dir / "models",
         accept_non_commercial=accept_non_commercial,
     )
@@ -121,8 +121,12 @@ def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bo
 
 def _new(file: Path, name: str, licence: Licence, settings: Settings) -> NewPackage:
     from app.adding.new_package import NewPackage  # noqa: PLC0415 - slow to import
+    from app.inference.package import OWN_FOLDER, find_packages  # noqa: PLC0415 - slow to import
 
-    return NewPackage(file, name, licence, settings.models_dir, settings.data_dir / "models")
+    installed = find_packages(settings.models_dir, settings.data_dir).values()
+    if (folder := next((each.folder for each in installed if each.manifest.name == name), None)) is not None:
+        raise Unusable(f"There is a package {name} already: {folder}.", code="package_exists", folder=str(folder))
+    return NewPackage(file, name, licence, settings.data_dir / OWN_FOLDER, settings.data_dir / "models")
 
 
 def add(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from app.cli.models import adding, fusing, listing, measuring
+from app.cli.models import adding, calibrations, fusing, listing, measuring
 
 models = typer.Typer(no_args_is_help=True, epilog="Example: likeness models list")
 models.command("list", epilog="Example: likeness models list --json")(listing.list_models)
@@ -16,3 +16,4 @@ models.command(epilog="Example: likeness models add w600k_r50.onnx --name mine -
 models.command(epilog="Example: likeness models measure auraface --photos people/")(measuring.measure)
 models.command(epilog="Example: likeness models quantize sface --photos photos/")(measuring.quantize)
 models.command(epilog="Example: likeness models fuse sface intel-face --name pair --photos people/")(fusing.fuse)
+models.add_typer(calibrations.commands, name="calibrations", help="Which operating points of a package decide.")

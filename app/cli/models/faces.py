@@ -29,7 +29,7 @@ def open_pipeline(settings: Settings, detector: Package | None = None) -> Pipeli
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.pipeline import Pipeline  # noqa: PLC0415 - slow to import
 
-    detector = detector or select(find_packages(settings.models_dir), settings.detector)
+    detector = detector or select(find_packages(settings.models_dir, settings.data_dir), settings.detector)
     return Pipeline(open_detector(detector, settings.data_dir / "models"), Limits())
 
 

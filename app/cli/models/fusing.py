@@ -45,7 +45,7 @@ def fuse(
     photos than those that it was chosen on.
     """
     from app.adding.fuse import Member, add_fused  # noqa: PLC0415 - slow to import
-    from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
+    from app.inference.package import OWN_FOLDER, find_packages, select  # noqa: PLC0415 - slow to import
 
     options.check_name(name, "--name")
     if weight is not None and len(weight) != len(names):
@@ -55,7 +55,7 @@ def fuse(
             "they choose weights and mirror; leave --weight and --mirror away", param_hint="--photos"
         )
     settings = load_settings()
-    found = find_packages(settings.models_dir)
+    found = find_packages(settings.models_dir, settings.data_dir)
     packages, mirrored = [select(found, each) for each in names], {select(found, each).id for each in mirror or ()}
     if stray := mirrored - {each.id for each in packages}:
         raise typer.BadParameter(f"{', '.join(stray)}: not among the packages", param_hint="--mirror")
@@ -68,7 +68,7 @@ def fuse(
         members = [Member(*each) for each in zip(packages, weighed[0].weights, weighed[0].mirrors, strict=True)]
         rates = " and ".join(f"{rate:g}" for rate in weighed[0].rates)
         chosen = f"Weights and mirror image chosen on photos of {people} people, by the FNMR at FMR {rates}."
-    made = add_fused(members, name, chosen, settings.models_dir, settings.data_dir / "models")
+    made = add_fused(members, name, chosen, settings.data_dir / OWN_FOLDER, settings.data_dir / "models")
     _say(made, members, weighed, as_json=as_json)
 
 

@@ -36,7 +36,7 @@ def measure(
     aligned: Annotated[bool, typer.Option("--aligned", help="The photos are aligned 112×112 crops already.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure a package's operating points on photos of people, and write them into its manifest.
+    """Measure a package's operating points on photos of people, and keep them in the data folder.
 
     Each threshold has a 95 % interval over people. A running server decides by them at once.
     """
@@ -44,28 +44,27 @@ def measure(
     from app.calibration import operating_points as points  # noqa: PLC0415 - slow to import
     from app.calibration import people as measuring  # noqa: PLC0415 - slow to import
     from app.cli.photos import each, people  # noqa: PLC0415 - slow to import
-    from app.inference import golden  # noqa: PLC0415 - slow to import
-    from app.inference.package import find_packages, select, write_manifest  # noqa: PLC0415 - slow to import
+    from app.inference.own_calibrations import own_path, read_own, write_own  # noqa: PLC0415 - slow to import
+    from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.machine import cores  # noqa: PLC0415 - slow to import
     from app.stages import open_stages  # noqa: PLC0415 - slow to import
 
     options.check_name(calibration, "--name")
     settings = load_settings()
-    packages = find_packages(settings.models_dir)
+    packages = find_packages(settings.models_dir, settings.data_dir)
     package = select(packages, name)
     files = [(person, path) for person, paths in people(photos).items() for path in paths]
     with open_stages(package, select(packages, settings.detector), settings.data_dir / "models") as stages:
         embed = stages.embed_crop if aligned else stages.embed_photo
         rows = each(lambda file: _unless_refused(embed, file[1]), files, "embed", jobs=cores())
         found = measuring.Photographed.of([(*file, vector) for file, vector in rows if vector is not None])
-        manifest = golden.with_golden(package.manifest, stages.session.run)
     done = measuring.measure_package(found, same_above=same_above)
     on = f"{len(found.paths)} photos of {found.count} people, {datetime.now(UTC):%Y-%m-%d}"
     about = f"all pairs of {len(found.paths)} photos, without {done.left_out} that show one person"
     new = points.calibration(done.measurement, name=calibration, measured_on=on, pairs=about, default=default)
-    manifest = points.with_calibration(manifest, new)
-    write_manifest(package.folder, manifest)
-    written = next(each for each in manifest.calibrations if each.name == calibration)
+    written = package.manifest.bind(new)
+    path = own_path(settings.data_dir, package.id)
+    write_own(path, read_own(path).added(written, deciding=default or not package.manifest.calibrations))
     if draw is not None:
         draw.write_text(charts.svg(written, f"{package.id}, {calibration}: {on}"), encoding="utf-8")
     if as_json:
@@ -75,7 +74,8 @@ def measure(
     output.say_table(measuring.HEADS, measuring.rows(points.rising(done.measurement.points)))
     for line in measuring.remarks(done, found.count, settings.fpir):
         output.say(line)
-    output.say(f"Written to {package.folder}/manifest.json; a running server decides by it at once." if default else "")
+    using = "a running server decides by it at once" if default else f"models calibrations use {name} {calibration}"
+    output.say(f"Written to {path}; {using}.")
 
 
 def _unless_refused(embed: Callable[[bytes], tuple[Vector, float]], path: Path) -> Vector | None:
@@ -105,12 +105,12 @@ def quantize(
 
     from app.cli.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
     from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
-    from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
+    from app.inference.package import OWN_FOLDER, find_packages, select  # noqa: PLC0415 - slow to import
     from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
     from app.stages import aligned_crop  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
-    package, pipeline = select(find_packages(settings.models_dir), name), open_pipeline(settings)
+    package, pipeline = select(find_packages(settings.models_dir, settings.data_dir), name), open_pipeline(settings)
     crops: list[Pixels] = []
     for photo in load(photos or SAMPLES, CALIBRATION_CROPS if aligned else CALIBRATION_PHOTOS):
         crops += [aligned_crop(photo)] if aligned else [face.crop for face in pipeline.detect(photo).faces]
@@ -119,7 +119,7 @@ def quantize(
     source = "the packaged photos" if photos is None else "photos given"
     stacked = np.stack(crops) if crops else np.empty((0, CROP_SIDE, CROP_SIDE, 3), np.uint8)
     cache, ranges = settings.data_dir / "models", f"{len(crops)} faces of {source}"
-    made = quantize_package(package, stacked, settings.models_dir, cache, ranges_from=ranges)
+    made = quantize_package(package, stacked, settings.data_dir / OWN_FOLDER, cache, ranges_from=ranges)
     _say_quantized(made, package, len(crops), as_json=as_json)
 
 
