@@ -33,6 +33,13 @@ class Entry(NamedTuple):
 
 
 _RECOGNITION, _PEOPLE, _TRANSFER, _SERVER = "Recognition", "Galleries and people", "Import and export", "Server"
+UNWRITABLE = {
+    errno.ENOSPC: "disk_full",
+    errno.EDQUOT: "disk_full",
+    errno.EROFS: "not_writable",
+    errno.EACCES: "not_writable",
+}
+"""The code of an error of the file system that is one sentence."""
 ENTRIES = {
     "detect": Entry("recognition:commands", "Find the faces in photos.", _RECOGNITION),
     "verify": Entry("recognition:commands", "Compare two photos: do they show the same person?", _RECOGNITION),
@@ -144,11 +151,12 @@ def main() -> None:
     except BrokenPipeError:  # `likeness ... | head`
         sys.exit(output.Exit.DONE)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        code = UNWRITABLE.get(error.errno or 0)
+        if code is None:
             raise
-        full = Unusable(f"{error.filename or 'A file'} can't be written: {error.strerror}.", code="disk_full")
-        output.complain(full)
-        sys.exit(output.exit_code(full))
+        refusal = Unusable(f"{error.filename or 'A file'} can't be written: {error.strerror}.", code=code)
+        output.complain(refusal)
+        sys.exit(output.exit_code(refusal))
 
 
 def _called() -> TyperCommand | TyperGroup:
