@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     )
     models_dir: Path = Field(
         default=PROJECT / "models",
-        description="Folder of the shipped model packages, which is only read; others lie in the data folder's `packages`.",
+        description="Folder of the shipped model packages, only read; the data folder's `packages` has others.",
     )
     database_url: str | None = Field(
         default=None,

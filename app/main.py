@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -57,6 +57,7 @@ from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
 from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Expiry
+from app.gallery.package_bindings import PackageBindings
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
@@ -261,7 +262,7 @@ def _build_inference(models: Models, storage: Storage, stack: ExitStack) -> _Inf
     """Take over the open models; other embedders are opened when they are used."""
     stack.callback(models.detector.close)
     budget = Budget(cores())
-    embedders = _embedders(models, budget)
+    embedders = _embedders(models, budget, PackageBindings(storage.database).bind)
     stack.callback(embedders.close)
     liveness = LivenessPackages(embedders.packages, models.liveness, models.settings.liveness)
     stack.callback(liveness.close)
@@ -341,7 +342,7 @@ def _build_background(
 
 def _package_sha256(embedders: Embedders, package_id: str) -> str | None:
     package = embedders.packages().get(package_id)
-    return None if package is None else package.manifest.sha256
+    return None if package is None else embedders.checked(package).manifest.sha256
 
 
 def _keys(settings: Settings, store: KeyStore, secrets: SecretStore) -> Keys:
@@ -371,7 +372,7 @@ def _rate(name: str, text: str) -> Rate | None:
         raise InvalidSetting(f"{PREFIX}{name.upper()}: {error.message}") from None
 
 
-def _embedders(models: Models, budget: Budget) -> Embedders:
+def _embedders(models: Models, budget: Budget, bind: Callable[[Package], None]) -> Embedders:
     """Make the owner of the embedders; none is open yet."""
     settings = models.settings
 
@@ -387,20 +388,24 @@ def _embedders(models: Models, budget: Budget) -> Embedders:
         return embedder
 
     find = partial(find_packages, settings.models_dir, settings.data_dir)
-    return Embedders(models.embedder_package, find, open_one, kept=settings.max_embedders)
+    return Embedders(models.embedder_package, find, open_one, kept=settings.max_embedders, bind=bind)
 
 
 def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> None:
-    """Open the default embedder, and those that galleries use, up to `count` in all.
+    """Open the default embedder, and those that galleries use, up to `count` in all; bind all to their models.
 
     A gallery's embedder that fails to open is logged, and only its gallery is unavailable. Raises Unusable if the
     default fails.
     """
     embedders.open_default()
-    for package_id in sorted(galleries.store.packages() - {embedders.default.id})[: count - 1]:
+    for place, package_id in enumerate(
+        sorted(galleries.store.packages(), key=lambda name: name != embedders.default.id)
+    ):
         try:
-            with embedders.use(package_id):
-                pass
+            embedders.thresholds(package_id)
+            if place < count:
+                with embedders.use(package_id):
+                    pass
         except Unusable as error:
             _log.warning("galleries wait for their model package", extra={"fields": {"error": error.message}})
 

@@ -37,6 +37,7 @@ ARCHIVE = File(
 
 RATES = ("operating_point_unavailable",)
 PACKAGE = ("package_unknown", "package_ambiguous", "package_unavailable")
+GALLERY_PACKAGE = (*PACKAGE, "package_not_measured", "licence_not_accepted")
 LIVENESS = ("not_live", "liveness_unavailable", "liveness_not_measured")
 TEMPLATES = ("package_mismatch", "package_unavailable")
 SEARCH = ("search_unavailable",)
@@ -162,7 +163,7 @@ CREATE_GALLERY = Operation(
     unrestricted=True,
     status=201,
     body=schemas.GalleryCreate,
-    codes=("invalid_id", "invalid_metadata", "gallery_exists", *SEARCH, *PACKAGE),
+    codes=("invalid_id", "invalid_metadata", "gallery_exists", *SEARCH, *GALLERY_PACKAGE),
 )
 SHOW_GALLERY = Operation("show_gallery", "GET", GALLERY, schemas.Gallery, READ)
 UPDATE_GALLERY = Operation(
@@ -233,7 +234,7 @@ REEMBED_GALLERY = Operation(
     changes=True,
     status=202,
     body=schemas.ReembedStart,
-    codes=(*PACKAGE, "package_unchanged", "crops_missing", "reembedding_exists"),
+    codes=(*GALLERY_PACKAGE, "package_unchanged", "crops_missing", "reembedding_exists"),
 )
 CANCEL_REEMBEDDING = Operation(
     "cancel_reembedding",

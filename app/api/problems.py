@@ -112,6 +112,16 @@ KINDS: tuple[Kind, ...] = (
     Kind(422, "nothing_enrolled", "No image could be enrolled, for different reasons; `details.rejected` lists them."),
     Kind(422, "operating_point_unavailable", "The error rate was never measured; `details` has the measured range."),
     Kind(422, "package_unknown", "No such model package is installed; `details.known` lists those that are."),
+    Kind(
+        422,
+        "package_not_measured",
+        "The model package has no operating points, so it decides nothing; measure it first, or give `force`.",
+    ),
+    Kind(
+        422,
+        "licence_not_accepted",
+        "The model package may not be used commercially; if that is your use, give `accept_non_commercial`.",
+    ),
     Kind(422, "package_ambiguous", "Several versions of the model package are installed; name one of them."),
     Kind(429, "overloaded", "Too many requests at once; try again after `Retry-After` seconds."),
     Kind(429, "rate_limited", "The key sends too many requests; try again after `Retry-After` seconds."),
@@ -127,8 +137,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         503,
         "package_unavailable",
-        "The model package is not installed, its file is missing or damaged, or it computes other templates here than "
-        "its manifest says; see `details.reason`.",
+        "The model package is not installed, its file is missing or damaged, it computes other templates here than its "
+        "manifest says, or galleries have templates of another model of its id; see `details.reason`.",
     ),
     Kind(
         503,

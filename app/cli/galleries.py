@@ -60,6 +60,8 @@ def create(
     on_conflict: options.OnConflict = None,
     population: options.Populations = None,
     liveness: options.Liveness = None,
+    force: options.Force = False,
+    accept_non_commercial: options.AcceptNonCommercial = False,
 ) -> None:
     """Create a gallery."""
     with session.connect(Data.CREATED) as client:
@@ -71,6 +73,8 @@ def create(
             on_conflict=on_conflict,
             population=population,
             liveness=liveness,
+            force=force or None,
+            accept_non_commercial=accept_non_commercial or None,
         )
     session.say(made, f"{made.id}: created, for templates of {made.embedder}")
 
@@ -255,12 +259,21 @@ def start(
     keep_days: Annotated[
         float | None, typer.Option(min=0, help="Days after the switch in which a rollback is possible. Default: 7.")
     ] = None,
+    force: options.Force = False,
+    accept_non_commercial: options.AcceptNonCommercial = False,
     wait: options.Wait = False,
 ) -> None:
     """Embed every face with another package, then switch to it. Called again, it continues a stopped move."""
     _do(
         session,
-        lambda client: client.reembed(gallery, embedder, without_crop=without_crop, keep_days=keep_days),
+        lambda client: client.reembed(
+            gallery,
+            embedder,
+            without_crop=without_crop,
+            keep_days=keep_days,
+            force=force or None,
+            accept_non_commercial=accept_non_commercial or None,
+        ),
         wait=wait,
     )
 

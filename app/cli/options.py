@@ -127,3 +127,7 @@ ImportPackage: TypeAlias = Annotated[
     str | None,
     typer.Option("--package", help="Templates: the model package that made them.", autocompletion=_model_ids),
 ]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Take a package without operating points.")]
+AcceptNonCommercial: TypeAlias = Annotated[
+    bool, typer.Option("--accept-non-commercial", help="Take weights whose licence forbids commercial use.")
+]

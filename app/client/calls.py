@@ -146,8 +146,11 @@ def create_gallery(
     on_conflict: str | None = None,
     population: Sequence[str] | None = None,
     liveness: str | None = None,
+    force: bool | None = None,
+    accept_non_commercial: bool | None = None,
 ) -> Call[schemas.Gallery]:
-    """Create a gallery. ``population``: whom it is for, groups of the model's bias card."""
+    """Create a gallery. ``population``: whom it is for, groups of the model's bias card. ``force`` takes a model
+    without operating points, ``accept_non_commercial`` one that may not be used commercially."""
     body = given(
         id=gallery,
         embedder=embedder,
@@ -156,6 +159,8 @@ def create_gallery(
         on_conflict=on_conflict,
         population=population,
         liveness=liveness,
+        force=force,
+        accept_non_commercial=accept_non_commercial,
     )
     return call(endpoints.CREATE_GALLERY, json=body)
 
@@ -220,10 +225,22 @@ def reopen_finding(gallery: str, finding: str) -> Call[None]:
 
 
 def reembed(
-    gallery: str, embedder: str, *, without_crop: str | None = None, keep_days: float | None = None
+    gallery: str,
+    embedder: str,
+    *,
+    without_crop: str | None = None,
+    keep_days: float | None = None,
+    force: bool | None = None,
+    accept_non_commercial: bool | None = None,
 ) -> Call[schemas.Reembedding]:
     """Move a gallery to another model package, as a job; ``without_crop`` is ``refuse`` or ``drop``."""
-    body = given(embedder=embedder, without_crop=without_crop, keep_days=keep_days)
+    body = given(
+        embedder=embedder,
+        without_crop=without_crop,
+        keep_days=keep_days,
+        force=force,
+        accept_non_commercial=accept_non_commercial,
+    )
     return call(endpoints.REEMBED_GALLERY, gallery=gallery, json=body)
 
 

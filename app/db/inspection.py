@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.db import usage
 from app.db.engine import open_engine, parse_url
-from app.db.schema import GALLERIES, REEMBEDDINGS, SECRETS
+from app.db.schema import GALLERIES, PACKAGES, REEMBEDDINGS, SECRETS
 
 LOOK_BUSY_MS = 2_000
 """How long to wait for another process's lock."""
@@ -47,6 +47,8 @@ class Need:
     dimension: int
     galleries: int
     example: str
+    digest: str | None = None
+    """The model that its templates were made with (`Manifest.recipe_digest`), as far as it is known."""
 
 
 def inspect(data_dir: Path, url: str) -> Inspection:
@@ -113,7 +115,10 @@ def _needs(connection: Connection) -> list[Need]:
     count, example = sa.func.count().label("galleries"), sa.func.min(every.c.id).label("example")
     query = sa.select(every.c.package, every.c.dimension, count, example).group_by(every.c.package, every.c.dimension)
     rows = connection.execute(query.order_by(every.c.package))
-    return [Need(row.package, row.dimension, row.galleries, row.example) for row in rows]
+    bound = {}
+    if tables.has_table(PACKAGES.name):
+        bound = {row.id: row.digest for row in connection.execute(sa.select(PACKAGES))}
+    return [Need(row.package, row.dimension, row.galleries, row.example, bound.get(row.package)) for row in rows]
 
 
 def _takes_writes(engine: Engine) -> bool:

@@ -155,6 +155,14 @@ SECOND_TEMPLATES = Table(
     Column("template", LargeBinary, nullable=False),
 )
 
+PACKAGES = Table(
+    "packages",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("digest", String(64), nullable=False),
+)
+"""The model that each package id stood for when its first template was made; see `app.gallery.package_bindings`."""
+
 REEMBEDDINGS = Table(
     "reembeddings",
     METADATA,

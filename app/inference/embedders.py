@@ -13,6 +13,7 @@ from threading import Lock
 from app.concurrency.overload import Why
 from app.errors import InvalidInput, LikenessError, PackageUnavailable, Unusable
 from app.inference.embedder import Embedder
+from app.inference.gate import check_choice
 from app.inference.package import MANIFEST_NAME, CurrentManifests, Package, select
 from app.inference.thresholds import Thresholds
 
@@ -51,7 +52,8 @@ class Embedders:
 
     ``find`` returns the installed packages, ``open_one`` opens one. The ``default`` is never closed; ``kept`` limits
     how many stay open in all. A package in use is not closed, so that more may be open for a moment. A package that
-    failed to open is not tried again for ``retry_s`` seconds.
+    failed to open is not tried again for ``retry_s`` seconds. ``bind`` raises PackageUnavailable if stored templates of
+    a package were made with another model of its id.
     """
 
     def __init__(
@@ -61,12 +63,15 @@ class Embedders:
         open_one: Callable[[Package], Embedder],
         *,
         kept: int,
+        bind: Callable[[Package], None] = lambda _package: None,
         retry_s: float = RETRY_S,
     ) -> None:
         self.default = default
         self._find = find
         self._open_one = open_one
         self._kept, self._retry_s = kept, retry_s
+        self._bind = bind
+        self._bound: dict[str, Package] = {}
         self._packages: Mapping[str, Package] = {default.id: default}
         self._lock = Lock()
         self._slots: OrderedDict[str, _Slot] = OrderedDict()  # the one used longest ago first
@@ -103,15 +108,40 @@ class Embedders:
         except Unusable as error:
             raise InvalidInput(error.message, code=error.code, **error.details) from None
 
+    def choose_for_gallery(
+        self, name: str | None, *, force: bool = False, accept_non_commercial: bool = False
+    ) -> Package:
+        """Return the embedder called `name` for templates that will be stored; None means the default.
+
+        Raises InvalidInput as `choose` and, unless it is the default, `check_choice` do; PackageUnavailable
+        ``package_changed``.
+        """
+        package = self.choose(name)
+        if package is not self.default:
+            check_choice(
+                self._manifests.read(package).manifest, force=force, accept_non_commercial=accept_non_commercial
+            )
+        return self.checked(package, again=True)
+
     def thresholds(self, package_id: str) -> Thresholds:
         """Return a package's operating points without opening it. Raises Unusable ``package_unavailable``."""
-        return self._current(self._installed(package_id))
+        return self._current(self.checked(self._installed(package_id)))
+
+    def checked(self, package: Package, *, again: bool = False) -> Package:
+        """Return the package if stored templates of its id are its own. Raises PackageUnavailable ``package_changed``.
+
+        It is asked once for each reading of a manifest; with ``again``, every time.
+        """
+        if again or self._bound.get(package.id) is not package:
+            self._bind(package)
+            self._bound[package.id] = package
+        return package
 
     @contextmanager
     def use(self, package_id: str) -> Iterator[Model]:
         """Keep the package open while the block runs; open it first if needed.
 
-        Raises Unusable ``package_unavailable`` (``details.reason``: not installed, file missing, damaged …) and
+        Raises Unusable ``package_unavailable`` (``details.reason``: not installed, file missing, changed …) and
         Overloaded ``shutting_down``.
         """
         slot = self._take(package_id)
@@ -123,7 +153,7 @@ class Embedders:
             except Unusable as error:
                 message = f"The model package {package_id} can't be used: {error.message}"
                 raise PackageUnavailable(message, package=package_id, reason=error.code) from error
-            yield replace(model, thresholds=self._current(model.package))
+            yield replace(model, thresholds=self._current(self.checked(model.package)))
         finally:
             self._give_back(slot)
 

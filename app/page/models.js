@@ -15,7 +15,7 @@ export async function models() {
   return (await (answer ?? loadModels())).models;
 }
 
-/** The error rates that the server decides at unless asked otherwise: {fmr, fpir}. */
+/** What the server decides by unless asked otherwise: {fmr, fpir, embedder}. */
 export async function defaults() {
   return (await (answer ?? loadModels())).defaults;
 }

@@ -12,7 +12,7 @@ from functools import partial, wraps
 from typing import Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from app.concurrency.deadline import check_deadline
-from app.errors import InvalidInput, PackageMismatch, TwoPackages
+from app.errors import InvalidInput, PackageMismatch, PackageUnavailable, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.bulk import BulkFace
 from app.gallery.enrolling import Enrolled
@@ -457,15 +457,28 @@ class Operations:
         self,
         gallery: str,
         embedder: str | None,
+        *,
+        force: bool = False,
+        accept_non_commercial: bool = False,
         **settings: Unpack[GallerySettings],
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
 
-        Raises InvalidInput (``package_unknown``, ``package_ambiguous``), Conflict (``gallery_exists``,
+        Raises InvalidInput (``package_unknown``, ``package_ambiguous``; ``package_not_measured`` unless ``force``,
+        ``licence_not_accepted`` unless ``accept_non_commercial``), Conflict (``gallery_exists``,
         ``search_unavailable``).
         """
-        with self._embedders.use(self._embedders.choose(embedder).id) as used:
+        package = self._embedders.choose_for_gallery(embedder, force=force, accept_non_commercial=accept_non_commercial)
+        with self._embedders.use(package.id) as used:
             return self._galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
+
+    def changed_package(self, gallery: str) -> str | None:
+        """Return what is wrong if the gallery's templates were made with another model than its package has now."""
+        try:
+            self._embedders.thresholds(self._home(gallery).embedder)
+        except PackageUnavailable as error:
+            return error.message if error.details.get("reason") == "package_changed" else None
+        return None
 
     def _used_by(self, home: Gallery) -> AbstractContextManager[Model]:
         """Open the package that the gallery is searched by."""

@@ -57,15 +57,17 @@ class Reembedder:
         *,
         without_crop: WithoutCrop = "refuse",
         keep_days: float = 7.0,
+        force: bool = False,
+        accept_non_commercial: bool = False,
         who: str | None = None,
     ) -> Reembedding:
         """Begin, or continue if it has stopped; the job switches at its end.
 
-        Raises InvalidInput ``package_unknown``, ``package_ambiguous``; Unusable ``package_unavailable``; Conflict as
-        `Reembeddings.begin` says.
+        Raises InvalidInput and Unusable as `Embedders.choose_for_gallery` does; Conflict as `Reembeddings.begin` says.
         """
         gallery = self._galleries.store.gallery(gallery_id)
-        with self._embedders.use(self._embedders.choose(embedder).id) as used:
+        package = self._embedders.choose_for_gallery(embedder, force=force, accept_non_commercial=accept_non_commercial)
+        with self._embedders.use(package.id) as used:
             found = self._reembeddings.begin(
                 gallery, used.id, used.embedder.dimension, without_crop=without_crop, keep_days=keep_days
             )

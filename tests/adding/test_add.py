@@ -226,7 +226,7 @@ def test_the_command_asks_for_a_licence_and_a_running_server_finds_the_package(t
         done = run(tmp_path / "data", *words, "--licence", "MIT", "--json")
         assert done.returncode == 0, done.stderr
         assert done.rows[0]["input"]["colour"] == "rgb"
-        client.post("/v1/galleries", json={"id": "own", "embedder": "mine"}).raise_for_status()
+        client.post("/v1/galleries", json={"id": "own", "embedder": "mine", "force": True}).raise_for_status()
         client.post("/v1/galleries/own/subjects/e/faces", files={"images": COLLINS}).raise_for_status()
         refusal = client.post("/v1/galleries/own/identify", files={"image": COLLINS})
         assert refusal.status_code == httpx.codes.UNPROCESSABLE_ENTITY, "it has no operating points yet"

@@ -130,6 +130,6 @@ def test_the_command_fuses_as_stated(tmp_path: Path) -> None:
         {"model": "one@1", "weight": 0.7, "mirror": True},
         {"model": "second@1", "weight": 0.3, "mirror": False},
     ]
-    assert json.loads((tmp_path / "pair" / "manifest.json").read_text())["dimension"] == 16
+    assert json.loads((tmp_path / "data" / "packages" / "pair" / "manifest.json").read_text())["dimension"] == 16
     wrong = run(tmp_path / "data", *words[:-1], "other", "--weight", "1", models_dir=tmp_path)
     assert wrong.returncode == 2

@@ -95,9 +95,9 @@ def test_a_model_is_pulled_by_one_command(served: str, tmp_path: Path, monkeypat
     assert done.returncode == 0, done.stderr
     assert [row["model"] for row in done.rows] == [measured_models()["intel-face"].manifest.id]
     assert not [*(tmp_path / "data").rglob("*.xml"), *(tmp_path / "data").rglob("*.bin")]
-    found = find_packages(models)
+    found = find_packages(models, tmp_path / "data")
     for name in ("intel-face",):
-        made, shipped = load_package(models / name), measured_models()[name].manifest
+        made, shipped = load_package(tmp_path / "data" / "packages" / name), measured_models()[name].manifest
         assert made.warnings == ()
         assert (made.manifest.sha256, made.manifest) == (shipped.sha256, shipped), "made as it was measured"
         assert made.id in found

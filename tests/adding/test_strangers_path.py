@@ -97,7 +97,7 @@ def test_two_commands_lead_from_a_file_to_a_gallery(
     done = add(tmp_path, models, make(tmp_path), *words)
     assert done.returncode == 0, done.stderr
     data = tmp_path / "data"
-    made = run(data, "galleries", "create", "crew", "--embedder", "mine", models_dir=models)
+    made = run(data, "galleries", "create", "crew", "--embedder", "mine", "--force", models_dir=models)
     assert made.returncode == 0, made.stderr
     enrolled = run(data, "enroll", "crew", "eileen", SAMPLES / "collins.jpg", models_dir=models)
     assert enrolled.returncode == 0, enrolled.stderr
@@ -205,7 +205,7 @@ def test_no_request_fails_while_a_model_is_added_and_measured(tmp_path: Path, mo
             found = {model.name: model for model in (await client.models()).models}
             assert [bool(found[name].calibrations) for name in names] == [True, False]
             assert (await client.calibration("staff")).points
-            assert (await client.create_gallery("own", embedder="second")).embedder == "second@1"
+            assert (await client.create_gallery("own", embedder="second", force=True)).embedder == "second@1"
             assert (await client.check_gallery(GALLERY)).ok
 
     with serving(data, {"MODELS_DIR": models}) as server:

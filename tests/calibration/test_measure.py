@@ -134,7 +134,9 @@ def test_people_needed_grow_with_the_root_of_the_pairs() -> None:
 def test_a_running_server_decides_by_them_at_once(models: Path, people: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data, models_dir=models) as api:
-        api.post("/v1/galleries", json={"id": "trial", "embedder": NAME}).raise_for_status()
+        api.post(
+            "/v1/galleries", json={"id": "trial", "embedder": NAME, "force": True, "accept_non_commercial": True}
+        ).raise_for_status()
         api.post("/v1/galleries/trial/subjects/collins/faces", files={"images": COLLINS}).raise_for_status()
         assert identify(api).json()["error"]["code"] == "operating_point_unavailable"
         done = likeness(data, "models", "measure", NAME, "--photos", people, "--aligned", models_dir=models)

@@ -92,9 +92,13 @@ def delete_gallery(service: ServiceDep, gallery: GalleryId) -> None:
 def check_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCheck:
     """Check a gallery.
 
-    Compares the database with the search index: do both hold the same faces with the same vectors?
+    Compares the database with the search index: do both hold the same faces with the same vectors? Is the model package
+    the one that they were made with?
     """
-    return schemas.GalleryCheck.model_validate(service.galleries.check(gallery))
+    report = schemas.GalleryCheck.model_validate(service.galleries.check(gallery))
+    if changed := service.operations.changed_package(gallery):
+        return report.model_copy(update={"ok": False, "problems": [*report.problems, changed]})
+    return report
 
 
 @router.handles(endpoints.IMPORT_FACES)

@@ -24,9 +24,7 @@ async def reembed(request: Request, service: ServiceDep, grant: GrantDep, galler
     asked = await service.read_json(request, schemas.ReembedStart)
 
     def begin() -> schemas.Reembedding:
-        found = service.reembedder.begin(
-            gallery, asked.embedder, without_crop=asked.without_crop, keep_days=asked.keep_days, who=grant.key_id
-        )
+        found = service.reembedder.begin(gallery, **asked.model_dump(), who=grant.key_id)
         return _answer(service, found)
 
     return await service.run(begin)

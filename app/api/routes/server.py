@@ -82,8 +82,9 @@ def list_models(service: ServiceDep) -> schemas.ModelList:
     Every package in the models folder: its licence, SHA-256, measured operating points, and whether it is running.
     Folders whose manifest can't be used are in `skipped`.
     """
-    rates = schemas.DefaultRates(fmr=service.operations.fmr, fpir=service.operations.fpir)
-    return schemas.ModelList(defaults=rates, models=list(service.models()), skipped=list(service.skipped_models()))
+    operations = service.operations
+    defaults = schemas.Defaults(fmr=operations.fmr, fpir=operations.fpir, embedder=operations.package)
+    return schemas.ModelList(defaults=defaults, models=list(service.models()), skipped=list(service.skipped_models()))
 
 
 @router.handles(endpoints.SHOW_SERVER_KEY)

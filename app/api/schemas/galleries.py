@@ -33,6 +33,9 @@ from app.api.schemas.base import (
 )
 from app.api.schemas.jobs import Job
 
+FORCE = "Take a package without operating points: nobody is identified by it before it is measured."
+ACCEPT_NON_COMMERCIAL = "Take a package whose licence forbids commercial use."
+
 
 class GalleryCreate(Params):
     example: ClassVar[Example] = {"id": "staff"}
@@ -56,6 +59,8 @@ class GalleryCreate(Params):
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
     population: Populations = Field(default=[], description=POPULATIONS)
     liveness: LivenessMode = Field(default="off", description=GALLERY_LIVENESS)
+    force: bool = Field(default=False, description=FORCE)
+    accept_non_commercial: bool = Field(default=False, description=ACCEPT_NON_COMMERCIAL)
 
 
 class GalleryPatch(Params):
@@ -181,6 +186,8 @@ class ReembedStart(Params):
         allow_inf_nan=False,
         description="Days after the switch during which a rollback is possible; then the server finishes by itself.",
     )
+    force: bool = Field(default=False, description=FORCE)
+    accept_non_commercial: bool = Field(default=False, description=ACCEPT_NON_COMMERCIAL)
 
 
 class Reembedding(Wire):

@@ -165,22 +165,23 @@ class SkippedModel(Wire):
     problem: str = Field(description="What is wrong with its manifest.")
 
 
-class DefaultRates(Wire):
-    """The error rates that the server decides at unless a request or a gallery says otherwise."""
+class Defaults(Wire):
+    """The error rates that the server decides at, and its embedder, unless a request or a gallery says otherwise."""
 
     fmr: float = Field(description="Verification: false match rate.")
     fpir: float = Field(description="Identification: false positive identification rate.")
+    embedder: str = Field(description="The model package of new galleries, `name@version`.")
 
 
 class ModelList(Wire):
     example: ClassVar[Example] = {
-        "defaults": {"fmr": 0.0001, "fpir": 0.01},
+        "defaults": {"fmr": 0.0001, "fpir": 0.01, "embedder": MODEL},
         "models": [Model.example],
         "skipped": [
             {"folder": "arcface", "problem": "arcface/manifest.json is no valid manifest; correct or restore it."}
         ],
     }
-    defaults: DefaultRates
+    defaults: Defaults
     models: list[Model]
     skipped: list[SkippedModel] = Field(
         default_factory=list, description="Folders whose manifest can't be used; the server goes on without them."

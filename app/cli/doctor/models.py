@@ -132,7 +132,11 @@ def check_galleries(settings: Settings) -> Iterator[Finding]:
         except LikenessError as error:
             yield Finding("failed", f"{error.message} It is {whose}", f"Download its file again, {way_out}")
             continue
-        if package.manifest.dimension != need.dimension:
+        if need.digest not in {None, package.manifest.recipe_digest}:
+            message = f"{need.package} in {package.folder} is another model than the one of the galleries' templates"
+            remedy = f"Put the previous package of this name back, or give this one another version {way_out}"
+            yield Finding("failed", f"{message}; {whose}", remedy)
+        elif package.manifest.dimension != need.dimension:
             message = (
                 f"{need.package} makes {package.manifest.dimension} numbers, not the {need.dimension} of the galleries"
             )

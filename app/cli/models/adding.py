@@ -34,9 +34,7 @@ TIME_LIMIT_S = 900.0
 
 def pull(
     name: options.Package,
-    accept_non_commercial: Annotated[
-        bool, typer.Option("--accept-non-commercial", help="Accept weights whose licence forbids commercial use.")
-    ] = False,
+    accept_non_commercial: options.AcceptNonCommercial = False,
     sha256: Annotated[
         str | None, typer.Option(help="SHA-256 that you confirm, for a known model whose hash nobody published.")
     ] = None,

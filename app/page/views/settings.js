@@ -2,7 +2,7 @@
 
 import { call, get, path, patch, post } from "../api.js";
 import { confirm, field, h, put, select, tell } from "../dom.js";
-import { models } from "../models.js";
+import { defaults, models } from "../models.js";
 import { backTo, head } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
@@ -73,15 +73,28 @@ async function modelBody(gallery, home) {
   if (moving) return [own, ...underWay(moving, where, act), place.element];
   const others = (await models()).filter((one) => one.task === "embed" && one.id !== gallery.embedder);
   if (!others.length) return [own, h("p.small", {}, "No other model is installed.")];
-  const wanted = select(others.map((one) => [one.id, one.title]), others[0].id, () => {}, { "aria-label": "Other model" });
-  const start = act("Move the gallery to it", () => begin(gallery, where, wanted.value));
+  const { embedder: preferred } = await defaults();
+  const first = others.some((one) => one.id === preferred) ? preferred : "";
+  const choices = [...(first ? [] : [["", "Choose a model"]]), ...others.map((one) => [one.id, one.title])];
+  const wanted = select(choices, first, () => {}, { "aria-label": "Other model" });
+  const start = act("Move the gallery to it", () => begin(gallery, where, others.find((one) => one.id === wanted.value)));
   return [own, h("div.row", {}, wanted, start), gallery.store === "crop" ? null : h("p.small", {}, "This gallery keeps no crops, so its people would have to be enrolled again."), place.element];
 }
 
-async function begin(gallery, where, embedder) {
-  const sure = await confirm({ title: `Move ${gallery.id} to ${embedder}?`, text: `${count(gallery.faces, "face")} get new templates, in the background; the gallery answers meanwhile. For 7 days you can go back.`, action: "Move it" });
-  if (!sure) return false;
-  return post(where, { embedder });
+/** Ask, and begin to move the gallery to a model. What is said of the model is accepted with the dialog. */
+async function begin(gallery, where, model) {
+  if (!model) return false;
+  const { name, non_commercial: research } = model.licence;
+  const unmeasured = !model.calibrations.length;
+  const text = [
+    `${count(gallery.faces, "face")} get new templates, in the background; the gallery answers meanwhile. For 7 days you can go back.`,
+    `Its licence: ${name}.`,
+    research ? "It may not be used commercially." : "",
+    unmeasured ? "It was never measured: after the move nobody is identified until its thresholds are." : "",
+  ].filter(Boolean).join(" ");
+  const action = research || unmeasured ? "Move it anyway" : "Move it";
+  if (!(await confirm({ title: `Move ${gallery.id} to ${model.id}?`, text, action }))) return false;
+  return post(where, { embedder: model.id, force: unmeasured, accept_non_commercial: research });
 }
 
 function underWay(moving, where, act) {
