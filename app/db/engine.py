@@ -46,6 +46,8 @@ SCRUB_RETRY_S = (0.2, 5.0)
 """The first pause between attempts, and the longest; it doubles each time."""
 WAL_RETRY_S = 0.01
 """Pause between attempts to switch a new SQLite file to write-ahead logging."""
+IN_EACH_OTHERS_WAY = ("40001", "40P01")
+"""PostgreSQL's states of a transaction that it ended for another's sake: serialization_failure, deadlock_detected."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION = sa.table("alembic_version", sa.column("version_num"))
 MIGRATION_LOCK = 0x4C494B45
@@ -473,7 +475,7 @@ def translated() -> Iterator[None]:
     except PoolTimeout as error:
         raise DatabaseBusy("All database connections are busy.") from error
     except OperationalError as error:
-        if "database is locked" in str(error.orig):
+        if "database is locked" in str(error.orig) or getattr(error.orig, "sqlstate", None) in IN_EACH_OTHERS_WAY:
             raise DatabaseBusy("The database is busy.") from error
         if "disk is full" in str(error.orig):
             raise DatabaseUnavailable("The database can't be written to: its disk is full.") from error

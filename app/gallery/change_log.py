@@ -96,6 +96,7 @@ def _reading() -> sa.Select[Any]:
 
 
 _READ = _reading()
+_SNAPSHOT = sa.text("SELECT pg_current_snapshot()::text")
 
 
 class ChangeReader:
@@ -104,6 +105,12 @@ class ChangeReader:
     def __init__(self, database: Database, blobs: Blobs) -> None:
         self._database = database
         self._blobs = blobs
+
+    def version(self) -> object:
+        if self._database.is_sqlite:
+            return self._database.version()
+        with self._database.read() as connection:  # equal snapshots of transactions see the same
+            return connection.execute(_SNAPSHOT).scalar_one()
 
     def states(self) -> dict[int, GalleryState]:
         with self._database.read() as connection:

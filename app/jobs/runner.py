@@ -169,6 +169,7 @@ class Runner:
         self._running: dict[str, Running] = {}
         self._ended: Counter[tuple[str, str]] = Counter()
         self._retries: Counter[str] = Counter()
+        self._unreleased: list[Running] = []  # jobs that could not be handed back
         self._threads = [threading.Thread(target=self._run, name=f"jobs-{n}", daemon=True) for n in range(workers)]
 
     @property
@@ -218,6 +219,7 @@ class Runner:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
+                self._release_late()
                 owner = secrets.token_hex(16)  # a new one each time: an expired lease must not pass for the next one
                 with self._lock:
                     own = list(self._running)
@@ -264,7 +266,7 @@ class Runner:
             raise
         except LikenessError as error:
             if isinstance(error, RETRIED) and self._may_retry(running):
-                running.release(again_in=RETRY)
+                self._release(running, again_in=RETRY)
                 return
             self._finish(running, JobState.FAILED, (error.code, error.message))
         except Exception as error:  # noqa: BLE001 - the thread's edge
@@ -287,9 +289,24 @@ class Runner:
         if running.cancel_asked:
             self._finish(running, JobState.CANCELLED)
         elif self._closing.is_set():
-            running.release()
+            self._release(running)
         else:
             self._finish(running, JobState.DONE)
+
+    def _release(self, running: Running, *, again_in: timedelta = timedelta()) -> None:
+        """Hand the job back; if the database is away, later: no crash is to be counted for a start that was none."""
+        try:
+            running.release(again_in=again_in)
+        except RETRIED:
+            with self._lock:
+                self._unreleased.append(running)
+            raise
+
+    def _release_late(self) -> None:
+        with self._lock:
+            late, self._unreleased = self._unreleased, []
+        for running in late:
+            self._release(running)
 
     def _finish(self, running: Running, state: JobState, error: tuple[str, str] | None = None) -> None:
         release_memory()  # a job leaves freed memory in many places

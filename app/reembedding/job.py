@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 
-from app.errors import InvalidInput, LikenessError, NotFound, ReembeddingIncomplete
+from app.errors import InvalidInput, LikenessError, NotFound
 from app.gallery.deleting import delete_faces
 from app.gallery.face_rows import decode_crop
 from app.gallery.records import Gallery
@@ -113,12 +112,11 @@ class Reembedder:
             raise NotFound(
                 f"Gallery {gallery.id!r} is being re-embedded to {found.target} now.", code="reembedding_not_found"
             )
-        while found.state == "embedding":
+        if found.state == "embedding":
             self._embed(running, gallery, found)
             if running.cancelled:
                 return
-            with suppress(ReembeddingIncomplete):  # faces were reassigned: their new keys come after all others
-                found = self._reembeddings.complete(gallery, running.counts["unreadable"])
+            found = self._reembeddings.complete(gallery, running.counts["unreadable"])
         if found.state == "ready":
             self._embed_corrections(running, gallery, found.target)
             self._galleries.prepare(gallery.id, found.target)

@@ -248,11 +248,13 @@ class Reembeddings:
     def clear(self, gallery: Gallery, after: int, limit: int) -> tuple[list[int], list[str]]:
         """Remove the other package's templates of the next faces, in the order of their keys.
 
-        Return the faces' keys, none at the end, and the ids of those without a template of the gallery's own package:
-        the caller has to delete them.
+        Return the faces' keys, none at the end or if another job has cleared all, and the ids of those without a
+        template of the gallery's own package: the caller has to delete them.
         """
         with self._database.write() as connection:
             package = lock_gallery(connection, gallery).embedder
+            if not _is_ending(connection, gallery):
+                return [], []
             some = sa.select(FACES.c.key).where((FACES.c.gallery_key == gallery.key) & (FACES.c.key > after))
             query = some.order_by(FACES.c.key).limit(limit)
             keys = list(connection.execute(query).scalars())
@@ -270,9 +272,11 @@ class Reembeddings:
         return keys, doomed
 
     def forget(self, gallery: Gallery) -> bool:
-        """Delete the record if everything is cleared; return False if faces are left."""
+        """Delete the record if everything is cleared; return False if faces are left. Another job may have done it."""
         with self._database.write() as connection:
             package = _locked(connection, gallery).package
+            if not _is_ending(connection, gallery):
+                return True
             second = sa.exists().where(SECOND_TEMPLATES.c.face_key == FACES.c.key)
             left = sa.select(FACES.c.key).where(FACES.c.gallery_key == gallery.key)
             left = left.where((FACES.c.package != package) | second).limit(1)
@@ -301,6 +305,11 @@ def _locked(connection: Connection, gallery: Gallery) -> TemplateSet:
 def _find(connection: Connection, gallery: Gallery) -> Reembedding | None:
     row = connection.execute(_REEMBEDDINGS.where(_is(gallery))).one_or_none()
     return None if row is None else Reembedding(*row)
+
+
+def _is_ending(connection: Connection, gallery: Gallery) -> bool:
+    found = _find(connection, gallery)
+    return found is not None and found.state == "ending"
 
 
 def _found(connection: Connection, gallery: Gallery) -> Reembedding:

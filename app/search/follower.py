@@ -101,24 +101,30 @@ class LocalIndex(GalleryIndex[Index]):
     def behind(self, head: LogPosition) -> int:
         return 0 if self._index is None else max(0, head.number - self._position.number)
 
-    def follow(self, head: LogPosition) -> None:
-        if self._index is None or self._position == head or not self._lock.acquire(blocking=False):
-            return  # a change in progress will catch up itself
+    def follow(self, head: LogPosition) -> bool:
+        if self._index is None or self._position == head:
+            return True
+        if not self._lock.acquire(blocking=False):
+            return False
         try:
             self._catch_up()
         finally:
             self._lock.release()
+        return True
 
-    def set_kind(self, kind: IndexKind) -> None:
+    def set_kind(self, kind: IndexKind) -> bool:
         """Convert the index's copy of the vectors while searches wait, unless the gallery is just being changed."""
-        if kind == self._kind or not self._lock.acquire(blocking=False):
-            return
+        if kind == self._kind:
+            return True
+        if not self._lock.acquire(blocking=False):
+            return False
         try:
             self._kind = kind
             if self._index is not None:
                 self._index.convert(kind)
         finally:
             self._lock.release()
+        return True
 
     def drop_stale_copies(self) -> None:
         index = self._index

@@ -104,8 +104,9 @@ class GalleryIndex(ABC, Generic[S_co]):
         with self._lock:
             self._build()
 
-    def set_kind(self, kind: IndexKind) -> None:
-        """Search by this kind from now on, or from a later call on if the gallery is just being changed."""
+    def set_kind(self, kind: IndexKind) -> bool:  # noqa: ARG002 - most kinds of indexes have one kind of search
+        """Search by this kind from now on; False if the gallery is just being changed."""
+        return True
 
     def drop_stale_copies(self) -> None:
         """Drop copies on a GPU that have held removed faces for too long."""
@@ -119,8 +120,8 @@ class GalleryIndex(ABC, Generic[S_co]):
         """Return how many changes it lacks of a log that ends at `head`; 0 if it was never built."""
 
     @abstractmethod
-    def follow(self, head: LogPosition) -> None:
-        """Apply what other processes wrote to the log, which ends at `head`."""
+    def follow(self, head: LogPosition) -> bool:
+        """Apply what other processes wrote to the log, which ends at `head`; False if that is to be asked again."""
 
     @abstractmethod
     def compare(self) -> tuple[Difference, int]:

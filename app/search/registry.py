@@ -38,6 +38,8 @@ class IndexRegistry:
         self._lock = threading.Lock()
         self._load_new = False
         self._states: Mapping[int, GalleryState] = {}  # as of the last `follow`
+        self._version: object = None  # of the database, when the states were read
+        self._up_to_date: set[IndexKey] = set()  # indexes that have all of these states
         self._followed_at = time.monotonic()
 
     def close(self) -> None:
@@ -137,10 +139,13 @@ class IndexRegistry:
     def follow(self) -> None:
         """Apply what other processes changed; called often."""
         self._backend.check_health()
-        known = self._known()
-        states = self._source.states()
-        self._states, self._followed_at = states, time.monotonic()
+        version = self._source.version()  # read first: what is committed in between is found by the next look
+        if version is None or version != self._version:
+            self._states, self._version, self._up_to_date = self._source.states(), version, set()
+        known, states, self._followed_at = self._known(), self._states, time.monotonic()
         for key, index in known.items():
+            if key in self._up_to_date:
+                continue
             state = states.get(key.gallery)
             spec = None if state is None else next((spec for spec in state.specs if spec.key == key), None)
             if state is None:
@@ -149,8 +154,8 @@ class IndexRegistry:
                 self._drop(key)
             else:
                 with suppress(NotFound):  # deleted meanwhile
-                    index.follow(state.head)
-                    index.set_kind(spec.kind)
+                    if index.follow(state.head) and index.set_kind(spec.kind):
+                        self._up_to_date.add(key)
         if self._load_new:
             seen = {key.gallery for key in known}
             self._load(state for gallery, state in states.items() if gallery not in seen)

@@ -168,6 +168,10 @@ class FaceSource(Protocol):
     Every call may raise Unusable ``database_unavailable``, ``template_damaged`` and Overloaded ``database_busy``.
     """
 
+    def version(self) -> object:
+        """Return a value that every commit changes, at next to no cost; None if there is none."""
+        ...
+
     def states(self) -> dict[int, GalleryState]:
         """Return the state of every gallery, by its key."""
         ...

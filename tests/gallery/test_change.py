@@ -6,14 +6,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from app.errors import NotFound
+from app.db.engine import translated
+from app.errors import DatabaseBusy, NotFound
 from app.gallery.change import Change
 from app.gallery.deleting import delete_faces, delete_subject
 from app.gallery.moving import merge_subjects
 from app.gallery.service import Galleries
+from app.search.types import GalleryState
 from tests.support.changing import changed
-from tests.support.galleries import enroll
+from tests.support.galleries import enroll, found
 
 ROUNDS = 6
 
@@ -60,3 +63,36 @@ def test_what_fails_inside_a_change_undoes_all_of_it(galleries: Galleries) -> No
         changed(galleries, "staff", both)
     assert galleries.store.subject_ids(galleries.store.gallery("staff")) == ["ann", "bob"]
     assert galleries.check("staff").ok
+
+
+def test_a_deadlock_is_a_busy_database() -> None:
+    class Deadlock(Exception):
+        sqlstate = "40P01"
+
+    with pytest.raises(DatabaseBusy), translated():
+        raise OperationalError("UPDATE", {}, Deadlock())
+
+
+def test_a_look_at_galleries_that_nobody_changed_reads_none(
+    pair: tuple[Galleries, Galleries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    enroll(one, "ann", 1)
+    assert found(other, 1) == ["ann"]
+    one.indexes.follow()
+    other.indexes.follow()
+    real = other.store.change_reader.states
+    reads: list[int] = []
+
+    def states() -> dict[int, GalleryState]:
+        reads.append(1)
+        return real()
+
+    monkeypatch.setattr(other.store.change_reader, "states", states)
+    for _ in range(3):
+        other.indexes.follow()
+    assert reads == []
+    enroll(one, "bob", 2)
+    other.indexes.follow()
+    assert reads == [1]
+    assert other.indexes.followed().behind == 0

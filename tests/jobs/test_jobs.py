@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from app.concurrency.scheduler import Scheduler
-from app.errors import DatabaseBusy, NotFound, PackageMismatch
+from app.errors import DatabaseBusy, DatabaseUnavailable, NotFound, PackageMismatch
 from app.gallery.records import Gallery
 from app.gallery.store import Store
 from app.jobs import files, runner
@@ -145,6 +145,29 @@ def test_a_job_that_gets_nowhere_is_given_up(jobs: JobStore, gallery: Gallery, m
     with running(jobs, work):
         job = ended(jobs, jobs.create("count", gallery))
     assert (job.state, job.error_code, len(begun)) == (JobState.FAILED, "database_busy", runner.MAX_RETRIES)
+
+
+def test_a_start_that_ends_while_the_database_is_away_is_no_crash(
+    jobs: JobStore, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RETRY", timedelta())
+    real, begun, failures = jobs.release, [], [1, 1, 1]
+
+    def release(job: Job, *, again_in: timedelta = timedelta()) -> None:
+        if failures:
+            failures.pop()
+            raise DatabaseUnavailable("away")
+        real(job, again_in=again_in)
+
+    def work(_: Running) -> None:
+        begun.append(1)
+        if len(begun) < 4:
+            raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(jobs, "release", release)
+    with running(jobs, work):
+        assert ended(jobs, jobs.create("count", gallery)).state is JobState.DONE
+    assert not failures
 
 
 @pytest.mark.parametrize(("deaths", "state"), [(1, JobState.DONE), (2, JobState.FAILED)])

@@ -575,3 +575,28 @@ def test_a_stored_crop_embeds_nearly_as_the_original() -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (112, 112, 3), np.uint8)
     again = decode_crop(encode_crop(pixels)).astype(int)
     assert np.abs(again - pixels).mean() < 5
+
+
+def test_what_still_clears_when_another_has_ended_touches_no_new_beginning(
+    database_url: str, embedders: Embedders
+) -> None:
+    server = Server(database_url, embedders, runs=False)
+    server.galleries.create_gallery("staff", OLD, OLD_DIMENSION)
+    server.enroll(1, 2)
+    staff, steps = server.store.gallery("staff"), server.reembeddings
+
+    def begin() -> None:
+        steps.begin(staff, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
+        crops = steps.crops(staff, NEW, 0, 10)
+        steps.add(staff, [(one, server.template(number, NEW)) for number, one in enumerate(crops, 1)])
+
+    begin()
+    steps.cancel(staff)
+    first = steps.clear(staff, 0, 10)[0]
+    assert steps.clear(staff, first[-1], 10) == ([], [])
+    assert steps.forget(staff)
+    begin()
+    assert steps.clear(staff, 0, 10) == ([], []), "the second job, still at it"
+    assert steps.forget(staff)
+    assert steps.complete(staff, 0).missing == 0
+    server.close()

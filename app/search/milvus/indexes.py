@@ -127,15 +127,16 @@ class MilvusIndex(GalleryIndex[Searcher]):
                 self._searcher = None
             return self._catch_up()
 
-    def follow(self, head: LogPosition) -> None:
+    def follow(self, head: LogPosition) -> bool:
         """SETTLE_S after the log reached `head`, make sure that Milvus holds all of it, whoever wrote it."""
         if self._settled == head or self._searcher is None:
-            return
+            return True
         if self._due is None:
             self._due = (time.monotonic() + SETTLE_S, head)
         when, until = self._due
         if time.monotonic() >= when and self._settle(until):
             self._due = None
+        return self._settled == head
 
     def behind(self, head: LogPosition) -> int:
         """Return how many changes this process hasn't checked yet; most likely Milvus holds them."""
