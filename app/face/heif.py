@@ -41,6 +41,11 @@ class Container:
         for content in self.content.values():
             yield from _stream_sizes(content)
 
+    def largest_part(self) -> int:
+        """Return the pixels of the largest item that others are composed of; 0 without one."""
+        sizes = (self.sizes.get(part, (0, 0)) for parts in self.parts.values() for part in parts)
+        return max((width * height for width, height in sizes), default=0)
+
     def pixels(self) -> int:
         """Return the most pixels that decoding one item takes, its parts included. Raises ValueError for a cycle."""
         known: dict[int, int] = {}

@@ -19,7 +19,16 @@ from app.errors import (
     ImageTooLarge,
     InvalidImage,
 )
-from app.face.formats import READER_ERRORS, Limits, check_size, no_memory, open_file, size_before_opening
+from app.face.formats import (
+    READER_ERRORS,
+    Limits,
+    check_size,
+    cost_before_opening,
+    no_memory,
+    open_file,
+    size_before_opening,
+)
+from app.face.memory import Cost
 from app.face.pixels import to_rgb
 from app.types import Pixels
 
@@ -56,7 +65,12 @@ class EncodedImage:
     width: int
     """As the file says, before it is turned upright."""
     height: int
+    _cost: Cost
     _opened: ImageFile.ImageFile | None
+
+    def decode_bytes(self, factor: int = 1) -> int:
+        """Return the most memory that `decode` takes beside the file, its result included; known from the header."""
+        return self._cost.bytes(-(-self.width // factor), -(-self.height // factor))
 
     def pixels(self, factor: int = 1) -> int:
         """Return how many pixels decoding takes memory for. A reduced JPEG still keeps coefficients of all of it."""
@@ -67,7 +81,7 @@ class EncodedImage:
 
     def decode(self, factor: int = 1) -> Decoded:
         """Decode the first picture, upright, as `decode` does; ``factor``: 1, or of REDUCTIONS. Call it once."""
-        with closing(self._opened or open_file(self.data, self.limits)) as image:  # frees the reader's own pixels
+        with closing(self._opened or open_file(self.data, self.limits).image) as image:  # frees the reader's own pixels
             return _decode(image, factor)
 
 
@@ -77,9 +91,9 @@ def open_image(data: bytes, limits: Limits) -> EncodedImage:
     size = size_before_opening(data)
     if size is not None and len(data) <= limits.max_bytes:
         check_size(*size, limits)
-        return EncodedImage(data, limits, *size, None)
+        return EncodedImage(data, limits, *size, cost_before_opening(data), None)
     opened = open_file(data, limits)
-    return EncodedImage(data, limits, *opened.size, opened)
+    return EncodedImage(data, limits, *opened.image.size, opened.cost, opened.image)
 
 
 def decode(data: bytes, limits: Limits) -> Decoded:
@@ -105,6 +119,7 @@ def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
         # Some formats keep orientation behind the pixels, and Pillow turns TIFF by itself.
         orientation = _orientation(image)
         rgb = to_rgb(image)
+        image.close()  # its pixels are not needed while these are turned
         return _upright(rgb, orientation, scale, whole)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge("The image has too many pixels.") from error

@@ -1,6 +1,10 @@
-"""From a decoded Pillow image of any mode to RGB pixels."""
+"""From a decoded Pillow image of any mode to RGB pixels, a band of rows at a time: beside the image and the result,
+no step holds more than a band."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,47 +12,68 @@ from PIL import Image, ImageCms
 from PIL.TiffImagePlugin import TiffImageFile
 
 WHITE = (255, 255, 255)
+BAND_PIXELS = 1 << 16
+"""Pixels of a band: its copies fit the processor's cache, and take 3 MB at most."""
 
 
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
-    """(H, W, 3) uint8 RGB of a loaded image of any of Pillow's modes."""
+    """Return (H, W, 3) uint8 RGB of a loaded image of any of Pillow's modes. Raises ValueError for nothing but NaNs."""
+    convert = _converter(image)
+    rgb = np.empty((image.height, image.width, 3), np.uint8)
+    for top, band in _bands(image):
+        rgb[top : top + band.height] = convert(band)
+    return rgb
+
+
+def _bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Yield the first row of each band and the band."""
+    rows = max(1, BAND_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(image.height, top + rows)))
+
+
+def _converter(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
+    """Return what turns a band of the image into (H, W, 3) or, for grey values, (H, W, 1)."""
     if image.mode.startswith("I;16"):
-        return _grey(_sixteen_bits(image))
+        return _upper_bits(image)
     if image.mode in ("I", "F"):
-        with np.errstate(invalid="ignore"):  # signalling NaNs
-            values = np.asarray(image, np.float64)
-        return _grey(_stretched(values))
+        return _stretch(image)
     if image.mode == "LAB":
-        return np.asarray(_from_lab(image), np.uint8)
-    return np.asarray(_opaque(image), np.uint8)
+        return _from_lab()
+    return _opaque
 
 
-def _opaque(image: Image.Image) -> Image.Image:
+def _opaque(image: Image.Image) -> NDArray[np.uint8]:
     """Return the image as RGB, what is transparent composited on white."""
     if not image.has_transparency_data:
-        return image if image.mode == "RGB" else image.convert("RGB")
+        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"), np.uint8)
     if image.mode == "La":
         image = image.convert("LA")
-    rgba = image if image.mode == "RGBA" else image.convert("RGBA")  # which would copy it
+    rgba = image.convert("RGBA")
     paper = Image.new("RGB", image.size, WHITE)
     paper.paste(rgba, mask=rgba)
-    return paper
+    return np.asarray(paper, np.uint8)
 
 
-def _from_lab(image: Image.Image) -> Image.Image:
-    lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
-    transform = ImageCms.buildTransform(ImageCms.ImageCmsProfile(lab), ImageCms.ImageCmsProfile(srgb), "LAB", "RGB")
-    return transform.apply(image)
+def _from_lab() -> Callable[[Image.Image], NDArray[np.uint8]]:
+    lab, srgb = (ImageCms.ImageCmsProfile(ImageCms.createProfile(space)) for space in ("LAB", "sRGB"))
+    transform = ImageCms.buildTransform(lab, srgb, "LAB", "RGB")
+    return lambda band: np.asarray(transform.apply(band), np.uint8)
 
 
-def _sixteen_bits(image: Image.Image) -> NDArray[np.uint8]:
-    """The upper 8 bits of grey values; ``transparency`` is a PNG's one transparent value."""
-    values = np.asarray(image)
-    grey = (values >> (_significant_bits(image) - 8)).clip(0, 255).astype(np.uint8)
+def _upper_bits(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
+    """Keep the upper 8 bits of grey values; ``transparency`` is a PNG's one transparent value."""
+    shift = _significant_bits(image) - 8
     transparent = image.info.get("transparency")
-    if isinstance(transparent, int):
-        grey[values == transparent] = 255
-    return grey
+
+    def convert(band: Image.Image) -> NDArray[np.uint8]:
+        values = np.asarray(band)
+        grey = (values >> shift).clip(0, 255).astype(np.uint8)
+        if isinstance(transparent, int):
+            grey[values == transparent] = 255
+        return grey[:, :, None]
+
+    return convert
 
 
 def _significant_bits(image: Image.Image) -> int:
@@ -57,15 +82,25 @@ def _significant_bits(image: Image.Image) -> int:
     return 12 if bits in ((12,), 12) else 16
 
 
-def _stretched(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Values of no declared range, from their lowest to their highest; what is not finite is black."""
-    finite = np.isfinite(values)
-    if not finite.any():
+def _stretch(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
+    """Spread values of no declared range, from their lowest to their highest; what is not finite is black."""
+    low, high = math.inf, -math.inf
+    for _, band in _bands(image):
+        values = _values(band)
+        finite = np.isfinite(values)
+        low = min(low, float(values.min(where=finite, initial=math.inf)))
+        high = max(high, float(values.max(where=finite, initial=-math.inf)))
+    if low > high:
         raise ValueError("no finite pixel")
-    low, high = float(values[finite].min()), float(values[finite].max())
-    share = (np.where(finite, values, low) - low) / ((high - low) or 1.0)
-    return np.asarray(np.rint(share * 255), np.uint8)
+
+    def convert(band: Image.Image) -> NDArray[np.uint8]:
+        values = _values(band)
+        share = (np.where(np.isfinite(values), values, low) - low) / ((high - low) or 1.0)
+        return np.rint(share * 255).astype(np.uint8)[:, :, None]
+
+    return convert
 
 
-def _grey(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.repeat(values[:, :, None], 3, axis=2)
+def _values(band: Image.Image) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return np.asarray(band, np.float64)
