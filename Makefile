@@ -17,7 +17,7 @@ DEMO_MODELS ?= models
 train-demo: $(VENV)/.train
 	rm -rf $(DEMO_RUN)
 	$(BIN)/python -m training train training/recipes/demo.toml --out $(DEMO_RUN) $(DEMO)
-	$(BIN)/python -m training export $(DEMO_RUN) --name demo --out $(DEMO_MODELS) --licence Apache-2.0 --commercial
+	$(BIN)/python -m training export $(DEMO_RUN) --name demo --out $(DEMO_MODELS) --replace --licence Apache-2.0 --commercial
 	$(BIN)/python -m training try demo --models $(DEMO_MODELS)
 
 # How fast it is here, beside the raw limit and the plain ways of doing the same: some 25 minutes on two cores, during

@@ -384,7 +384,7 @@ def _write_package(
         figures=exported.figures | (measured.figures if measured else {}) | {"recipe": recipe.model_dump(mode="json")},
     )
     return write_embedder(
-        models / (about.name if variant == "fp32" else f"{about.name}-{variant}"),
+        package_folder(models, about.name, variant),
         exported.model,
         recipe.model.dim,
         calibration=None if measured is None else measured.calibration,
@@ -396,6 +396,11 @@ def _write_package(
         provenance=provenance,
         golden=golden_vectors(exported.model),
     )
+
+
+def package_folder(models: Path, name: str, variant: Variant) -> Path:
+    """Return the folder of a variant's package."""
+    return models / (name if variant == "fp32" else f"{name}-{variant}")
 
 
 def write_embedder(

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from app.errors import Unusable
 from app.inference.package import MANIFEST_NAME, Package, find_packages, load_package, select
 
 MODELS = Path("models")
 CACHE = Path("build") / "packages"
 """Of prepared model files, where a command names none."""
 DETECTOR = "yunet"
+
+
+def check_free(folder: Path, *, replace: bool = False) -> None:
+    """Raise Unusable ``package_exists`` if there is a package in the folder that may not be replaced."""
+    if replace or not (folder / MANIFEST_NAME).exists():
+        return
+    message = (
+        f"There is a package in {folder}, and galleries may have its templates, which another model's don't compare "
+        "with. Choose another --name; or --replace it, if no gallery has."
+    )
+    raise Unusable(message, code="package_exists", folder=str(folder))
 
 
 def how_to_measure(name: str) -> str:

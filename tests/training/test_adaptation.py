@@ -248,8 +248,10 @@ def test_adapt_makes_a_package_that_the_service_loads(tmp_path: Path) -> None:
     old = open_embedder(load_package(models / "mobilefacenet-64"), tmp_path / "cache", device="cpu", threads=1)
     score = (session.run(crops) * old.run(crops)).sum(axis=1).min()
     assert 0.9 < score <= 1.0001
-    again = CliRunner().invoke(app, arguments)
-    assert again.exit_code == 2
+    kept = (target / "adapted" / "model.onnx").read_bytes()
+    again = CliRunner().invoke(app, [*arguments[:-3], str(tmp_path / "other run"), *arguments[-2:]])
+    assert (again.exit_code, "Choose another --name" in again.output) == (2, True), again.output
+    assert (target / "adapted" / "model.onnx").read_bytes() == kept
 
 
 def test_prune_makes_a_checkpoint_that_export_takes(tmp_path: Path) -> None:

@@ -22,10 +22,12 @@ from app.inference.package import load_package
 from app.inference.session import Session, open_embedder
 from tests.conftest import PROJECT
 from tests.support.commands import run as run_command
+from tests.support.packages import package as write_package
 from tests.support.ready import give_models
 from tests.support.runs import flat_people, small_recipe, small_trainer
 from tests.support.service import COLLINS, HOPPER
 from training import checkpoint
+from training.__main__ import app as training_app
 from training.commands.evaluate import app
 from training.commands.try_package import identify_drawn, served
 from training.evaluation.speed import Precision
@@ -202,3 +204,12 @@ def test_the_net_in_pytorch_is_timed_beside_its_package(run: Path, packages: Pat
     rows = json.loads((tmp_path / "out" / "result.json").read_text())["speed"]
     assert [row["package"] for row in rows] == ["small@1", name, name.replace("fp32", "bf16")]
     assert all(row["milliseconds"] > 0 for row in rows)
+
+
+def test_a_package_is_not_replaced_unasked(run: Path, tmp_path: Path) -> None:
+    write_package(tmp_path / "mine")
+    before = (tmp_path / "mine" / "model.onnx").read_bytes()
+    command = ["export", str(run), "--name", "mine", "--out", str(tmp_path), "--unmeasured"]
+    refused = CliRunner().invoke(training_app, command)
+    assert (refused.exit_code, "package_exists" in refused.output) == (2, True), refused.output
+    assert (tmp_path / "mine" / "model.onnx").read_bytes() == before

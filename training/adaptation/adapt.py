@@ -25,7 +25,7 @@ from training.adaptation.views import ConditionConfig, ViewConfig
 from training.backbones.imported import ImportedModel, import_package
 from training.export import export_fp32, write_embedder
 from training.model import EmbedderExport
-from training.packages import CACHE, MODELS, find_package, how_to_measure
+from training.packages import CACHE, MODELS, check_free, find_package, how_to_measure
 from training.run.distributed import choose_device
 from training.terminal import told
 
@@ -59,9 +59,11 @@ def adapt(
     ] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1)] = 500,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's latest checkpoint.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a package of this name.")] = False,
 ) -> None:
     """Adapt a package to poor photos, without labels."""
     with told():
+        check_free(models / name, replace=replace)
         old = find_package(package, models)
         target = choose_device(device)
         given = read_conditions(conditions)

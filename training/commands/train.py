@@ -13,8 +13,8 @@ from rich.console import Console
 from app.errors import InvalidInput
 from app.inference.package import load_package
 from training import checkpoint
-from training.export import VARIANTS, About, Evaluation, Variant, export
-from training.packages import MODELS, how_to_measure
+from training.export import VARIANTS, About, Evaluation, Variant, export, package_folder
+from training.packages import MODELS, check_free, how_to_measure
 from training.recipe import Distill, Recipe, load_recipe
 from training.run.distributed import joined
 from training.run.inputs import prepare_material, read_source
@@ -97,12 +97,15 @@ def export_package(
     licence: Annotated[str, typer.Option(help="SPDX identifier of the model's licence.")] = "LicenseRef-unspecified",
     commercial: Annotated[bool, typer.Option("--commercial", help="The licence allows commercial use.")] = False,
     second_tower: Annotated[bool, typer.Option("--second-tower", help="Of a pseudo-siamese run.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace packages of this name.")] = False,
 ) -> None:
     """Export a checkpoint as a model package that the service loads."""
     with told():
         saved = checkpoint.load(checkpoint.resolve(run))
         recipe = Recipe.model_validate(saved.state["recipe"])
         chosen = _variants(variants)
+        for variant in chosen:
+            check_free(package_folder(out, name, variant), replace=replace)
         unseen = None if evaluate is None else read_source(evaluate, console)
         calibration = None
         if "int8" in chosen or (evaluate is None and not unmeasured):
