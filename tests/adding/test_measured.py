@@ -80,6 +80,7 @@ def test_what_is_shipped_is_measured_and_pinned() -> None:
         manifest = model.manifest
         assert manifest.golden is not None
         assert not manifest.licence.non_commercial
+        assert any(each.default for each in manifest.calibrations)
         assert manifest.without_foreign_points() == (manifest, ())
 
 
