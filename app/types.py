@@ -6,6 +6,7 @@ Pixels are ``uint8`` RGB, coordinates are pixels of the upright original photo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
@@ -22,6 +23,13 @@ Vector: TypeAlias = NDArray[np.float32]
 """(D,) float32 of length 1."""
 Vectors: TypeAlias = NDArray[np.float32]
 """(N, D) float32, each row of length 1."""
+Sizes: TypeAlias = Mapping[int, int]
+"""How many subjects have so many faces, by the number of faces; subjects without a face are not counted."""
+
+
+def count_faces(sizes: Sizes) -> int:
+    """Return how many faces the subjects have together."""
+    return sum(faces * subjects for faces, subjects in sizes.items())
 
 
 class Reason(StrEnum):

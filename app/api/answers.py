@@ -80,7 +80,8 @@ def verify_subject(
     found: results.SubjectVerified, fmr_asked: float | None, *, explain: bool
 ) -> schemas.SubjectVerifyAnswer:
     chosen, ruled_out = found.chosen, [found.ruled_out] if found.ruled_out else []
-    why = explained([chosen.photo], [chosen], found.stages, [found.nearest_other], [ruled_out]) if explain else None
+    others = [found.nearest_other], [ruled_out]
+    why = explained([chosen.photo], [chosen], found.stages, *others, point=found.point) if explain else None
     return schemas.SubjectVerifyAnswer.of(
         found,
         found.candidate,
@@ -102,7 +103,9 @@ def identify(found: results.Identification, asked: schemas.IdentifyParams) -> sc
         faces=[_identified(face, found.point) for face in found.faces],
         fmr_asked=asked.fmr,
         fpir_asked=asked.fpir,
-        explain=explained([found.photo], (), found.stages, nearest, ruled_out) if asked.explain else None,
+        explain=explained([found.photo], (), found.stages, nearest, ruled_out, point=found.point)
+        if asked.explain
+        else None,
         warnings=_warnings(found.warnings),
     )
 
@@ -173,8 +176,12 @@ def explained(
     stages: Mapping[str, float] | None = None,
     nearest: Iterable[decisions.AnsweredCandidate | None] = (),
     ruled_out: Iterable[Sequence[corrections.RuledOut]] = (),
+    *,
+    point: decisions.VerifyPoint | decisions.IdentifyPoint | None = None,
 ) -> schemas.Explain:
-    """Return how an answer came about. ``stages``: milliseconds beside those of the photos, which are summed."""
+    """Return how an answer came about. ``stages``: milliseconds beside those of the photos, which are summed;
+    ``point``: what decided about a gallery's faces.
+    """
     photos = list(photos)
     total: dict[str, float] = {}
     for part in (*(photo.stages for photo in photos), stages or {}):
@@ -193,6 +200,7 @@ def explained(
         ],
         nearest_other=[None if one is None else schemas.NearestOther.model_validate(one) for one in nearest],
         ruled_out=[[schemas.RuledOut.model_validate(one) for one in some] for some in ruled_out],
+        comparisons=None if point is None else round(point.comparisons, 1),
     )
 
 

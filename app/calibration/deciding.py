@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
-from app.calibration.operating_points import LEAST_RISE
-from app.inference.manifest import Calibration, Point
-from app.inference.thresholds import Thresholds
+from app.inference.manifest import Calibration
+from app.inference.thresholds import Thresholds, extended, raised
 
 FLOOR_FACTOR = 10**0.5
 """A gallery's threshold is never laxer than the package's at so many times the FMR, unless an admin says so: half a
@@ -31,21 +28,10 @@ def deciding(package: Thresholds, own: Calibration, *, allow_laxer: bool) -> Thr
 
     Below its lowest rate the package's points decide, each at least as strict as the gallery's strictest.
     """
-    floored = [(point, floor_of(package, point.fmr, allow_laxer=allow_laxer)) for point in own.points]
-    stricter = [(point, None) for point in package.points if point.fmr < own.points[-1].fmr]
-    found: list[Point] = []
-    least = -math.inf
-    for point, floor in [*floored, *stricter]:
-        threshold = max(point.threshold, least, -math.inf if floor is None else floor)
-        found.append(_raised(point, threshold))
-        least = threshold + LEAST_RISE
-    kept = tuple(point for point in found if point.threshold <= 1)
-    return package.with_gallery(own, own.model_copy(update={"points": kept}))
-
-
-def _raised(point: Point, threshold: float) -> Point:
-    bounds = {
-        "threshold_low": min(point.threshold_low, threshold),
-        "threshold_high": max(point.threshold_high, threshold),
-    }
-    return point.model_copy(update={"threshold": threshold, **bounds})
+    floors = [floor_of(package, point.fmr, allow_laxer=allow_laxer) for point in own.points]
+    floored = [
+        point if floor is None else raised(point, floor) for point, floor in zip(own.points, floors, strict=True)
+    ]
+    independence = package.independence if own.independence is None else own.independence
+    decides = {"points": extended(floored, package.points), "independence": independence}
+    return package.with_gallery(own, own.model_copy(update=decides))

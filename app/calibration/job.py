@@ -23,6 +23,7 @@ from app.jobs.runner import Running
 from app.jobs.store import JobStore
 from app.search.types import FaceBlock, joined
 from app.timestamps import utc_now
+from app.types import count_faces
 
 KIND = "calibrate"
 REST = 1.0
@@ -161,17 +162,20 @@ class Calibrator:
         self._calibrations.write(gallery, measured, pairs)
 
     def _sample(self, running: Running, gallery: Gallery) -> _Sample:
-        """Read the faces to compare: all, or those of a sample of the subjects. Memory is bounded at any size."""
+        """Read the faces to compare, of named subjects: all, or those of a sample. Memory is bounded at any size.
+
+        Unnamed subjects may be anybody, so that two of them are no evidence of how alike different people are.
+        """
         source, spec = self._galleries.store.change_reader, gallery.index_spec
-        subjects, faces = source.count(spec)
-        share, taken = sample_share(subjects, faces), Counter[int]()
+        sizes, named = source.sizes(spec), source.sizes(spec, named=True)
+        share, taken = sample_share(named), Counter[int]()
         parts: list[FaceBlock] = []
-        with source.read_all(spec) as (position, blocks):
+        with source.read_all(spec, named=True) as (position, blocks):
             for block in blocks:
                 if running.cancelled:
                     raise Cancelled
                 parts.append(block.only(sample_rows(block.subjects, share, taken)))
-        return _Sample(joined(parts, spec.dimension), subjects, faces, position.number)
+        return _Sample(joined(parts, spec.dimension), sum(sizes.values()), count_faces(sizes), position.number)
 
 
 class _Pace:

@@ -30,7 +30,9 @@ from app.calibration.intervals import (
     wilson,
 )
 from app.calibration.pairs import AllPairs, Pairs
+from app.calibration.repeats import measure_independence
 from app.inference.manifest import SCORE_BINS, Calibration, Manifest, Point, Scores
+from app.inference.thresholds import LEAST_RISE
 from app.types import Vectors
 
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
@@ -39,8 +41,6 @@ MARGIN = 2.0
 LEAST_ERRORS = 10
 """A rate is measured if so many non-mated pairs exceed it, of as many different pairs of people: the photos of two
 people who look alike count once."""
-LEAST_RISE = 1e-6
-"""Between the thresholds of two points, which are rounded to this."""
 ROUNDS = 200
 SAMPLE_ROWS = 512
 BLOCK = 2048
@@ -85,6 +85,8 @@ class Measurement:
     left_out: Bools
     comparisons: int
     """Non-mated pairs compared, those left out taken away."""
+    independence: float | None = None
+    """`measure_independence` at the highest rate, where most pairs match."""
 
 
 def numbered(people: Sequence[str]) -> Ints:
@@ -139,10 +141,11 @@ def measure(
     points = []
     for i, (rate, threshold) in enumerate(at):
         false_matches = int((kept.top.score >= threshold).sum())
-        fnmr = _fnmr(threshold, pairs, samples[:, i, 1])
+        fnmr = _fnmr(threshold, pairs, people, samples[:, i, 1])
         interval = percentile_interval(threshold, samples[:, i, 0])
         points.append(OperatingPoint(rate, interval, fnmr, false_matches, shown(false_matches)))
-    return Measurement(pairs, tuple(points), left_out, kept.nonmated_count)
+    independence = measure_independence(kept.top, people, at[0][1]) if at else None
+    return Measurement(pairs, tuple(points), left_out, kept.nonmated_count, independence)
 
 
 def _pairs_of_people(top: Pairs, people: Ints) -> Callable[[int], int]:
@@ -187,10 +190,16 @@ def false_match_rates(
     return rates
 
 
-def _fnmr(threshold: float, pairs: AllPairs, samples: Floats) -> Interval:
+def _fnmr(threshold: float, pairs: AllPairs, people: Ints, samples: Floats) -> Interval:
+    """Return the FNMR. Where no pair failed, or each did, every round of the bootstrap says the same: then the interval
+    is Wilson's, with each person counted once."""
     if not pairs.mated.size:
         return Interval(math.nan, math.nan, math.nan)
-    return percentile_interval(float(np.mean(pairs.mated < threshold)), samples)
+    value = float(np.mean(pairs.mated < threshold))
+    if value not in {0.0, 1.0}:
+        return percentile_interval(value, samples)
+    shown = len(np.unique(people[pairs.mated_first]))
+    return wilson(round(value * shown), shown)
 
 
 def _bootstrap(
@@ -316,6 +325,7 @@ def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs:
         points=found,
         default=default,
         scores=_scores(measurement.pairs),
+        independence=measurement.independence,
     )
 
 

@@ -13,7 +13,7 @@ from app.calibration import operating_points as points
 from app.calibration.intervals import Ints
 from app.calibration.operating_points import NOBODY, Measurement, OperatingPoint
 from app.errors import InvalidInput
-from app.recognition.decisions import subjects_for
+from app.recognition.decisions import comparisons_for
 from app.types import Vector, Vectors
 
 MOST_ALIKE = 5
@@ -112,8 +112,8 @@ def remarks(found: PackageMeasured, people: int, fpir: float) -> list[str]:
         more = people_for(lower, people, found.measurement.comparisons)
         lines.append(f"FMR {lower:g} needs about {more:,} people with as many photos each.")
     lines.append(
-        f"FPIR {fpir:g}, the server's default, is supported up to {subjects_for(fpir, lowest):,} subjects: in a larger "
-        f"gallery `identify` decides at FMR {lowest:g}, and its answer says which FPIR to expect."
+        f"FPIR {fpir:g}, the server's default, is supported up to {comparisons_for(fpir, lowest):,} subjects of one "
+        f"photo: in a larger gallery `identify` decides at FMR {lowest:g}, and its answer says which FPIR to expect."
     )
     lines += [f"Most alike of two people: {score:.3f} {one} {other}" for one, other, score in found.most_alike]
     return lines

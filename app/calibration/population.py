@@ -23,7 +23,7 @@ from app.calibration.intervals import Interval, Ints
 from app.calibration.operating_points import Measurement, SamePeople
 from app.inference.manifest import Calibration
 from app.inference.thresholds import Thresholds
-from app.types import Vectors
+from app.types import Sizes, Vectors
 
 LEAST_SUBJECTS = 30
 """A bootstrap over fewer groups gives intervals that are too narrow (Cameron, Gelbach and Miller 2008, "Bootstrap-based
@@ -96,9 +96,9 @@ def sampled(subjects: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
     return chosen
 
 
-def sample_share(subjects: int, faces: int) -> float:
+def sample_share(sizes: Sizes) -> float:
     """Return the share of the subjects to compare, so that about MOST_FACES faces are."""
-    return MOST_FACES / max(1, min(faces, MOST_OF_SUBJECT * subjects))
+    return MOST_FACES / max(1, sum(min(faces, MOST_OF_SUBJECT) * subjects for faces, subjects in sizes.items()))
 
 
 def sample_rows(subjects: NDArray[np.int64], share: float, taken: Counter[int]) -> NDArray[np.int64]:

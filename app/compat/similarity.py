@@ -41,7 +41,7 @@ LEVELS: tuple[tuple[float, float], ...] = (
 )
 """FMR and similarity: the table above, with an end on either side for packages measured beyond it."""
 SHOWN = (0.5, 0.8, 0.9, 0.95, 0.99)
-LEAST_STEP = 1e-6
+LEAST_STEP = 1e-7
 """Least distance between anchors, on either scale, so that no slope is too steep for the precision of a float."""
 
 

@@ -20,13 +20,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database, in_parts
-from app.db.schema import CHANGES, FACES, GALLERIES
+from app.db.schema import CHANGES, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.gallery.gallery_rows import GALLERY_ROWS, template_plan
 from app.gallery.records import index_specs, to_block
+from app.gallery.subject_rows import is_unnamed_row
 from app.gallery.templates import join_templates, template_column
 from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition, Moved, Removed, Step
 from app.timestamps import utc_now
+from app.types import Sizes
 
 BEGIN, ADD, MOVE, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "move", "remove", "subject", "erase"
 STAMP_BITS = 63
@@ -160,12 +162,12 @@ class ChangeReader:
         return Changes(steps, LogPosition(some[-1].number, some[-1].stamp), len(rows) > len(some))
 
     @contextmanager
-    def read_all(self, spec: IndexSpec) -> Iterator[tuple[LogPosition, Iterator[FaceBlock]]]:
+    def read_all(self, spec: IndexSpec, *, named: bool = False) -> Iterator[tuple[LogPosition, Iterator[FaceBlock]]]:
         with self._database.read(one_moment=True) as connection:
             position = _head(connection, spec)
             if position is None:
                 raise spec.not_found()
-            yield position, _blocks(connection, self._blobs, spec)
+            yield position, _blocks(connection, self._blobs, spec, named=named)
 
     def faces_of(self, spec: IndexSpec, subjects: Sequence[int]) -> FaceBlock | None:
         return self._some_faces(spec, FACES.c.subject_key, subjects)
@@ -182,11 +184,12 @@ class ChangeReader:
                 found |= {row.key: row.subject_key for row in rows}
         return found
 
-    def count(self, spec: IndexSpec) -> tuple[int, int]:
-        counts = (sa.func.count(sa.distinct(FACES.c.subject_key)), sa.func.count())
+    def sizes(self, spec: IndexSpec, *, named: bool = False) -> Sizes:
+        faces = sa.func.count().label("faces")
+        each = _faces(spec, named=named).with_only_columns(faces).group_by(FACES.c.subject_key).subquery()
         with self._database.read() as connection:
-            subjects, faces = connection.execute(_faces(spec).with_only_columns(*counts)).one()
-        return subjects, faces
+            rows = connection.execute(sa.select(each.c.faces, sa.func.count()).group_by(each.c.faces)).all()
+        return {row[0]: row[1] for row in rows}
 
     def _some_faces(self, spec: IndexSpec, column: sa.Column[Any], keys: Sequence[int]) -> FaceBlock | None:
         query = _faces(spec)
@@ -204,12 +207,13 @@ def _head(connection: Connection, spec: IndexSpec) -> LogPosition | None:
     return LogPosition(*row) if row else None
 
 
-def _faces(spec: IndexSpec) -> sa.Select[Any]:
+def _faces(spec: IndexSpec, *, named: bool = False) -> sa.Select[Any]:
     """Select what `_opened` takes."""
     template = template_column(spec.key.package)
     columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.face_id, template.label("template"))
     query = sa.select(*columns).select_from(join_templates(FACES, spec.key.package))
-    return query.where((FACES.c.gallery_key == spec.key.gallery) & template.is_not(None))
+    query = query.where((FACES.c.gallery_key == spec.key.gallery) & template.is_not(None))
+    return query.join(SUBJECTS, FACES.c.subject_key == SUBJECTS.c.key).where(~is_unnamed_row()) if named else query
 
 
 def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int, float, bytes]]:
@@ -220,8 +224,8 @@ def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int,
     ]
 
 
-def _blocks(connection: Connection, blobs: Blobs, spec: IndexSpec) -> Iterator[FaceBlock]:
-    query = _faces(spec).order_by(FACES.c.key)
+def _blocks(connection: Connection, blobs: Blobs, spec: IndexSpec, *, named: bool) -> Iterator[FaceBlock]:
+    query = _faces(spec, named=named).order_by(FACES.c.key)
     with connection.execution_options(yield_per=STREAM_ROWS).execute(query) as result:
         for rows in result.partitions():
             yield to_block(_opened(rows, blobs), spec.dimension)

@@ -253,7 +253,7 @@ class Totals:
 class Candidate:
     """A row of an identification answer: the score of the subject's best face, and of its mean template.
 
-    The mean is over all the subject's faces, weighted by quality. Scores are cosines, -1 to 1.
+    The mean is over all the subject's ``faces``, weighted by quality. Scores are cosines, -1 to 1.
     """
 
     subject: str
@@ -261,6 +261,7 @@ class Candidate:
     face_id: str
     score: float
     template_score: float
+    faces: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,14 @@ from app.gallery.records import (
     Terms,
 )
 from app.gallery.store import Store
+from app.gallery.text import is_unnamed
+from app.search.face_table import WIDEN
 from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend
 from app.search.registry import IndexRegistry
 from app.search.shared import SharedSearches
 from app.search.types import IndexKind, IndexSpec, Match
-from app.types import Template, Vectors
+from app.types import Sizes, Template, Vectors
 
 CHECK_EXAMPLES = 20
 FOLLOW_S = 0.2
@@ -131,9 +133,9 @@ class Galleries:
         with self.indexes.ending(gallery.index_specs):
             return self.store.delete_gallery(gallery)
 
-    def subjects_with_faces(self, gallery: Gallery) -> int:
-        """Return how many subjects a search chooses among, without counting rows as `Store.counts` does."""
-        return self.indexes.ready(self._answering(gallery)).subjects
+    def sizes(self, gallery: Gallery) -> Sizes:
+        """Return the sizes of the subjects that a search chooses among, without counting rows as `Store.counts`."""
+        return self.indexes.ready(self._answering(gallery)).sizes
 
     def probed_by(self, gallery: Gallery) -> str:
         """Return the id of the package that probes of this gallery should be embedded with."""
@@ -192,11 +194,20 @@ class Galleries:
     def resembling(
         self, gallery_id: str, probes: Sequence[Template], limit: int, least: float
     ) -> list[list[Candidate]]:
-        """Search for an enrollment as `search` does: of the `limit` best only those from a score of `least` on, mostly
-        none. Raises as `search`."""
+        """Search for an enrollment: return the subjects with a score of `least` or more, mostly none; `limit` named
+        ones if there are as many, however many unnamed ones come before them. Raises as `search`."""
         view, vectors = self._compared(gallery_id, probes)
-        found = self.searches.run(self.indexes.ready(view.index_spec), vectors, limit, look=True)
-        return self._name([[match for match in row if match.score >= least] for row in found])
+        index, places, wanted = self.indexes.ready(view.index_spec), list(range(len(vectors))), limit
+        found: list[list[Candidate]] = [[] for _ in vectors]
+        while places:
+            rows = self.searches.run(index, vectors[places], wanted, look=True)
+            near = [[match for match in row if match.score >= least] for row in rows]
+            for place, row in zip(places, self._name(near), strict=True):
+                found[place] = row
+            full = (place for place, row in zip(places, near, strict=True) if len(row) == wanted)
+            places = [place for place in full if sum(not is_unnamed(one.subject) for one in found[place]) < limit]
+            wanted *= WIDEN
+        return found
 
     def verify(self, gallery_id: str, subject_id: str, probe: Template) -> Candidate:
         """Compare the probe with one subject.
@@ -261,9 +272,7 @@ class Galleries:
         labels = self.store.labels([match.face for row in found for match in row], current=True)
         return [
             [
-                Candidate(
-                    subject=subject, name=name, face_id=face_id, score=match.score, template_score=match.mean_score
-                )
+                Candidate(subject, name, face_id, score=match.score, template_score=match.mean_score, faces=match.faces)
                 for match in row
                 if match.face in labels
                 for face_id, subject, name in [labels[match.face]]

@@ -218,6 +218,8 @@ class Calibration(_Strict):
     points: tuple[Point, ...] = Field(min_length=2)
     default: bool = False
     scores: Scores | None = None
+    independence: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Comparisons of a probe with n faces of one person count as n to this power; None: not measured."""
     measured_with: Sha256 | None = None
     """`Manifest.recipe_digest` of the model that was measured; manifests of 0.1.0 have none."""
 

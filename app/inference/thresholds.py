@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from app.errors import OperatingPointUnavailable
-from app.inference.manifest import Calibration, Manifest
+from app.inference.manifest import Calibration, Manifest, Point
 
 RATE_TOLERANCE = 1e-9
 """Relative: a rate that differs from a measured one by rounding alone counts as measured."""
@@ -29,20 +30,55 @@ class DecidedBy:
     fallback: Fallback | None = None
 
 
-class Thresholds:
-    """Thresholds by error rate, from the default calibration of a manifest or the one named.
+LEAST_RISE = 1e-6
+"""Between the thresholds of two points, which are rounded to this."""
 
-    Between measured points the score is interpolated linearly in log10(FMR); outside them nothing is extrapolated.
+
+def extended(points: Sequence[Point], lower: Sequence[Point]) -> tuple[Point, ...]:
+    """Return the points, and below their rates those of ``lower``, raised so that a lower rate is never laxer.
+
+    Raising a point leaves its FNMR unknown. Points above a cosine of 1 are left out.
+    """
+    found: list[Point] = []
+    for point in [*points, *(point for point in lower if point.fmr < points[-1].fmr * (1 - RATE_TOLERANCE))]:
+        least = found[-1].threshold + LEAST_RISE if found else -1.0
+        found.append(raised(point, least))
+        if found[-1].threshold > 1:
+            return tuple(found[:-1])
+    return tuple(found)
+
+
+def raised(point: Point, least: float) -> Point:
+    """Return the point with at least this threshold, and without the FNMR of a lower one."""
+    if point.threshold >= least:
+        return point
+    high = max(point.threshold_high, least)
+    unknown = {"fnmr": None, "fnmr_low": None, "fnmr_high": None}
+    return point.model_copy(update={"threshold": least, "threshold_high": high, **unknown})
+
+
+class Thresholds:
+    """Thresholds by error rate, from a calibration of a manifest.
+
+    Below the rates of the default calibration, those of the one with the most comparisons decide, never laxer. Between
+    measured points the score is interpolated linearly in log10(FMR); outside them nothing is extrapolated.
     """
 
     def __init__(self, manifest: Manifest, calibration: str | None = None) -> None:
         self.bias_card = manifest.bias_card
+        """``calibration`` names the only one that is to count; None: the default one, and below it the others."""
         chosen = (each for each in manifest.calibrations if (each.name == calibration if calibration else each.default))
+        found = next(chosen, None)
         self.package, self.recipe = manifest.id, manifest.recipe_digest
-        self._use(next(chosen, None))
-        self._package_calibration = self.calibration
-        self._gallery: Calibration | None = None
-        self._fallback: Fallback | None = None
+        self._sources: tuple[DecidedBy, ...] = (DecidedBy("package", found.name if found else None),)
+        self._lowest_of_source: tuple[float, ...] = (found.points[-1].fmr,) if found else ()
+        largest = max(manifest.calibrations, key=lambda each: each.comparisons, default=None)
+        if found and largest and not calibration and largest.points[-1].fmr < found.points[-1].fmr:
+            found = found.model_copy(update={"points": extended(found.points, largest.points)})
+            self._sources += (DecidedBy("package", largest.name, "rate_not_supported"),)
+        if found and largest and found.independence is None:
+            found = found.model_copy(update={"independence": largest.independence})
+        self._use(found)
 
     def _use(self, calibration: Calibration | None) -> None:
         self.calibration = calibration
@@ -53,23 +89,29 @@ class Thresholds:
 
     def with_gallery(self, own: Calibration, deciding: Calibration) -> Thresholds:
         """Return the thresholds of a gallery: those of ``deciding``, which are its ``own`` where it supports a rate."""
-        found = copy(self)
+        found = self.without_gallery("rate_not_supported")
         found._use(deciding)
-        found._gallery, found._fallback = own, None
+        found._sources = (DecidedBy("gallery", own.name), *found._sources)
+        found._lowest_of_source = (own.points[-1].fmr, *found._lowest_of_source)
         return found
 
     def without_gallery(self, fallback: Fallback) -> Thresholds:
         """Return the same thresholds, with the reason why no gallery's own decide."""
         found = copy(self)
-        found._fallback = fallback
+        found._sources = tuple(replace(source, fallback=fallback) for source in self._sources)
         return found
 
     def decided_by(self, fmr: float) -> DecidedBy:
         """Return whose measurement the threshold at ``fmr`` is."""
-        if self._gallery is not None and fmr >= self._gallery.points[-1].fmr * (1 - RATE_TOLERANCE):
-            return DecidedBy("gallery", self._gallery.name)
-        name = self._package_calibration.name if self._package_calibration else None
-        return DecidedBy("package", name, self._fallback if self._gallery is None else "rate_not_supported")
+        supported = (fmr >= lowest * (1 - RATE_TOLERANCE) for lowest in self._lowest_of_source)
+        found = zip(self._sources, supported, strict=False)
+        return next((source for source, covers in found if covers), self._sources[-1])
+
+    @property
+    def independence(self) -> float:
+        """Comparisons with n faces of one subject count as n to this power; all as independent if nobody measured."""
+        found = self.calibration.independence if self.calibration else None
+        return 1.0 if found is None else found
 
     @property
     def lowest(self) -> float | None:

@@ -1,9 +1,10 @@
 """From scores to decisions: the only place where thresholds decide.
 
-A decision is made at an operating point: a threshold named by the false match rate (FMR) it was measured at. For
-identification the FMR is chosen so that a person who is not enrolled is taken for anyone at all with the requested
-false positive identification rate (FPIR): FMR = 1 - (1 - FPIR)^(1/subjects), comparisons taken as independent
-(Daugman 2000, "Biometric decision landscapes").
+A decision is made at an operating point: a threshold named by the false match rate (FMR) of two photos that was
+measured at it. A subject's score is the best of its faces, so each face is another chance of a false match. The FMR is
+chosen so that a person is taken for a subject, or in an identification for anyone at all, with the requested rate:
+FMR = 1 - (1 - rate)^(1/comparisons) (Daugman 2000, "Biometric decision landscapes"). The faces of a subject are alike:
+they count as fewer independent comparisons than there are (`count_comparisons`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
 from app.inference.manifest import BiasCard, GroupRate
 from app.inference.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds
-from app.types import Face, Template
+from app.types import Face, Sizes, Template
 
 UNCERTAIN_FACTOR = 10.0
 """`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
@@ -37,16 +38,18 @@ PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_
 
 @dataclass(frozen=True, slots=True)
 class VerifyPoint:
-    """The operating point that verification decides at; ``fmr`` is the rate measured at ``threshold``."""
+    """The operating point that verification decides at; ``fmr`` is the rate over all ``comparisons``."""
 
     threshold: float
     fmr: float
     calibration: DecidedBy = UNNAMED
+    comparisons: float = 1.0
+    """So many independent ones the comparisons with a subject's faces count as; 1: two photos."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdentifyPoint:
-    """The operating point that identification decides at; ``fpir`` is ``fmr`` over all subjects of the gallery."""
+    """The operating point that identification decides at; ``fpir`` is ``fmr`` over all ``comparisons``."""
 
     threshold: float
     uncertain: float
@@ -55,48 +58,63 @@ class IdentifyPoint:
     calibration: DecidedBy = UNNAMED
     limited: bool = False
     """Whether the default FPIR needs a rate that was not measured, so that ``fpir`` is another."""
+    comparisons: float = 1.0
+    """So many independent ones the comparisons with the gallery's faces count as."""
 
 
-def verify_point(thresholds: Thresholds, asked: float | None, default: float) -> VerifyPoint:
-    """Return the operating point of the FMR asked for, or of the measured rate nearest to the default.
+def count_comparisons(sizes: Sizes, independence: float) -> float:
+    """Return how many independent comparisons a search among subjects of these ``sizes`` counts as, 1 at least.
+
+    A subject of n faces counts as n^independence, which the calibration measured (`app.calibration.repeats`).
+    """
+    return max(1.0, sum((subjects * float(faces) ** independence for faces, subjects in sizes.items()), 0.0))
+
+
+def verify_point(thresholds: Thresholds, asked: float | None, default: float, faces: int = 1) -> VerifyPoint:
+    """Return the operating point of the FMR asked for against a subject of so many faces, or of the measured rate
+    nearest to the default.
 
     Raises OperatingPointUnavailable if the rate asked for was not measured.
     """
-    fmr = _measured(thresholds, default) if asked is None else asked
-    return VerifyPoint(thresholds.threshold(fmr), fmr, thresholds.decided_by(fmr))
+    comparisons = count_comparisons({faces: 1}, thresholds.independence)
+    wanted = fmr_for(default if asked is None else asked, comparisons)
+    fmr = _measured(thresholds, wanted) if asked is None else wanted
+    found = fpir_of(fmr, comparisons) if asked is None else asked
+    return VerifyPoint(thresholds.threshold(fmr), found, thresholds.decided_by(fmr), comparisons)
 
 
 def identify_point(
-    thresholds: Thresholds, fmr: float | None, fpir: float | None, default: float, subjects: int
+    thresholds: Thresholds, fmr: float | None, fpir: float | None, default: float, sizes: Sizes
 ) -> IdentifyPoint:
-    """Return the operating point of the FMR or FPIR asked for in a gallery of so many subjects.
+    """Return the operating point of the FMR or FPIR asked for in a gallery of subjects of these ``sizes``.
 
     Without either, the default FPIR applies; if that needs a rate that was not measured (a very large gallery), the
     nearest measured one is used, and the point's ``fpir`` says what to expect from it.
     Raises OperatingPointUnavailable if a rate asked for was not measured.
     """
-    limited = False
+    limited, comparisons = False, count_comparisons(sizes, thresholds.independence)
     if fmr is None:
-        wanted = fmr_for(default if fpir is None else fpir, subjects)
+        wanted = fmr_for(default if fpir is None else fpir, comparisons)
         fmr = _measured(thresholds, wanted) if fpir is None else wanted
         limited = fmr > wanted
     threshold = thresholds.threshold(fmr)
     uncertain = thresholds.threshold(_measured(thresholds, fmr * UNCERTAIN_FACTOR))
-    return IdentifyPoint(threshold, uncertain, fmr, fpir_of(fmr, subjects), thresholds.decided_by(fmr), limited=limited)
+    expected, by = fpir_of(fmr, comparisons), thresholds.decided_by(fmr)
+    return IdentifyPoint(threshold, uncertain, fmr, expected, by, limited=limited, comparisons=comparisons)
 
 
-def fmr_for(fpir: float, subjects: int) -> float:
-    """Return the FMR of one comparison that gives ``fpir`` over ``subjects`` independent ones (at least one)."""
-    return -math.expm1(math.log1p(-fpir) / max(subjects, 1))
+def fmr_for(fpir: float, comparisons: float) -> float:
+    """Return the FMR of one comparison that gives ``fpir`` over so many independent ones (at least one)."""
+    return fpir if comparisons <= 1 else -math.expm1(math.log1p(-fpir) / comparisons)
 
 
-def fpir_of(fmr: float, subjects: int) -> float:
-    """Return 1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
-    return -math.expm1(math.log1p(-fmr) * max(subjects, 1))
+def fpir_of(fmr: float, comparisons: float) -> float:
+    """Return 1 - (1 - FMR)^comparisons: the inverse of `fmr_for`."""
+    return fmr if comparisons <= 1 else -math.expm1(math.log1p(-fmr) * comparisons)
 
 
-def subjects_for(fpir: float, fmr: float) -> int:
-    """Return how many subjects a gallery may have for ``fpir`` if ``fmr`` is the lowest rate measured."""
+def comparisons_for(fpir: float, fmr: float) -> int:
+    """Return how many comparisons a search may count as for ``fpir`` if ``fmr`` is the lowest rate measured."""
     return math.floor(math.log1p(-fpir) / math.log1p(-fmr) * (1 + 1e-12))
 
 

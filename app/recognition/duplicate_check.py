@@ -96,7 +96,7 @@ def look(
     """
     measured, conflict_at = thresholds(faces[0][1].package), None
     if measured.calibration is not None:
-        point = identify_point(measured, None, None, CONFLICT_FPIR, galleries.subjects_with_faces(home))
+        point = identify_point(measured, None, None, CONFLICT_FPIR, galleries.sizes(home))
         conflict_at = point.threshold
     templates = [template for _, template in faces]
     least = DUPLICATE_SCORE if conflict_at is None else min(DUPLICATE_SCORE, conflict_at)

@@ -209,16 +209,18 @@ class Operations:
         gate = self._gate(home, liveness)
         with self._used_by(home) as used:
             thresholds = self._calibrated(home, used.thresholds)
-            point = verify_point(thresholds, fmr, self.fmr)
-            scores = answered_scores(thresholds, point.threshold, exact=exact)
-            self._galleries.store.subject(home, subject)  # fails before any work on the photo
+            verify_point(thresholds, fmr, self.fmr)  # these two fail before any work on the photo
+            self._galleries.store.subject(home, subject)
             (chosen,) = self._photos.embed_chosen(
                 self._photos.check_live({"image": self._photos.choose(image, "image", gate)}, gate), used
             )
+            stages: dict[str, float] = {}
+            with timed(stages, "search"):
+                candidate = self._galleries.verify(gallery, subject, chosen.template)
+            point = verify_point(thresholds, fmr, self.fmr, candidate.faces)
+            scores = answered_scores(thresholds, point.threshold, exact=exact)
             warnings = _warnings(used, population, point, home)
-        stages: dict[str, float] = {}
         with timed(stages, "search"):
-            candidate = self._galleries.verify(gallery, subject, chosen.template)
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
             ((_, ruled_out),) = self._corrections.sift(home, [chosen.template], [[candidate]], point.threshold)
         self._observe(stages)
@@ -251,9 +253,9 @@ class Operations:
         home = self._home(gallery)
         gate = self._gate(home, liveness)
         with self._used_by(home) as used:
-            subjects = self._galleries.subjects_with_faces(home)
+            sizes = self._galleries.sizes(home)
             thresholds = self._calibrated(home, used.thresholds)
-            point = identify_point(thresholds, fmr, fpir, self.fpir, subjects)
+            point = identify_point(thresholds, fmr, fpir, self.fpir, sizes)
             scores = answered_scores(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = self._photos.embed_live(image, used, gate)
             warnings = _warnings(used, population, point, home)
@@ -273,7 +275,7 @@ class Operations:
             replace(identified(face, found.get(place, []), point, scores, limit), ruled_out=out.get(place, ()))
             for place, face in enumerate(photo.faces)
         ]
-        return Identification(photo, tuple(faces), point, subjects, stages, used.id, warnings)
+        return Identification(photo, tuple(faces), point, sum(sizes.values()), stages, used.id, warnings)
 
     def correct(
         self, gallery: str, subject: str, image: bytes, face: int | None = None, expires_at: str | None = None

@@ -64,6 +64,11 @@ class Examiner:
         self._fmr_of = fmr_of
         self._read = read
 
+    @property
+    def least(self) -> float:
+        """The lowest score with another subject that may lead to a finding."""
+        return self._points.identify.uncertain
+
     def examine(self, block: FaceBlock, nearest: Nearest, wrong: Mapping[int, Vectors]) -> Examined:
         """Examine a subject, whose faces these are, given what other subjects each looks like.
 

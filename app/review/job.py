@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from sqlalchemy.engine import Connection
@@ -21,9 +22,11 @@ from app.review.records import Summary
 from app.review.rules import STRANGERS_FMR, Points
 from app.review.separation import Separation
 from app.review.store import Reviews, UnderWay
+from app.search.face_table import WIDEN
+from app.search.gallery_index import Searchable
 from app.search.types import FaceBlock, Match
 from app.timestamps import utc_now
-from app.types import Vector, Vectors
+from app.types import Sizes, Vector, Vectors
 
 KIND = "review"
 SUBJECTS_AT_ONCE = 1_000
@@ -63,7 +66,7 @@ class Reviewer:
         Raises NotFound ``gallery_not_found``, OperatingPointUnavailable.
         """
         gallery = self._galleries.store.gallery(gallery_id)
-        self._points(self._thresholds(gallery), 1)
+        self._points(self._thresholds(gallery), {})
         job_id = new_job_id()
         begin = partial(self.reviews.begin, gallery=gallery, job=job_id)
         try:
@@ -76,11 +79,11 @@ class Reviewer:
         gallery = self._galleries.store.gallery(running.job.gallery or "")
         terms = running.saved.get("terms") or {
             "package": self._galleries.probed_by(gallery),
-            "subjects": self._galleries.subjects_with_faces(gallery),
+            "sizes": list(self._galleries.sizes(gallery).items()),
         }
         gallery = gallery.view(terms["package"])
         thresholds = self._thresholds(gallery)
-        points = self._points(thresholds, terms["subjects"])
+        points = self._points(thresholds, _sizes(terms))
         examiner = Examiner(points, thresholds.fmr_of, partial(self._read, gallery))
         separation = Separation(running.saved.get("separation"))
         # The job's own count may be ahead of the checkpoint, or behind it where a renewal waited for the checkpoint.
@@ -118,11 +121,11 @@ class Reviewer:
 
         self.reviews.publish(gallery, running.job.id, summary, note)
 
-    def _points(self, thresholds: Thresholds, subjects: int) -> Points:
+    def _points(self, thresholds: Thresholds, sizes: Sizes) -> Points:
         """Return the operating points that decide by default. Raises OperatingPointUnavailable."""
         return Points(
             verify_point(thresholds, None, self._fmr),
-            identify_point(thresholds, None, None, self._fpir, subjects),
+            identify_point(thresholds, None, None, self._fpir, sizes),
             verify_point(thresholds, None, STRANGERS_FMR).threshold,
         )
 
@@ -136,11 +139,29 @@ class Reviewer:
             if running.cancelled:
                 return []
             index = self._galleries.indexes.ready(gallery.index_spec)
-            found += index.search(probes, OTHERS + 1)  # its own subject is the first of them
+            found += self._near(index, probes, examiner.least)
         keys = {int(block.subjects[0]) for block in blocks} | {match.subject for row in found for match in row}
         wrong = self._corrections.wrong_by_key(gallery, gallery.embedder, keys)
         nearest = self._nearest(blocks, found, wrong)
         return [examiner.examine(block, near, wrong) for block, near in zip(blocks, nearest, strict=True)]
+
+    def _near(self, index: Searchable, probes: Vectors, least: float) -> list[list[Match]]:
+        """Return the best matches of each probe, its own subject and OTHERS that are reviewed among them, as far as
+        they score `least` or more: unnamed faces may come before them."""
+        wanted = OTHERS + 1
+        found = index.search(probes, wanted)
+        while True:
+            there = self.reviews.reviewed({match.subject for row in found for match in row})
+            short = [
+                place
+                for place, row in enumerate(found)
+                if len(row) == wanted and row[-1].score >= least and sum(one.subject in there for one in row) <= OTHERS
+            ]
+            if not short:
+                return found
+            wanted *= WIDEN
+            for place, row in zip(short, index.search(probes[short], wanted), strict=True):
+                found[place] = row
 
     def _read(self, gallery: Gallery, subjects: Sequence[int]) -> dict[int, FaceBlock]:
         """Return the faces of the subjects that have any, by the subject's key."""
@@ -166,6 +187,11 @@ class Reviewer:
                 for vector in block.vectors
             ]
             yield nearest_of(matches, OTHERS)
+
+
+def _sizes(terms: Mapping[str, Any]) -> Sizes:
+    """Return the subjects' sizes; a job of an older server has only their number."""
+    return dict(terms["sizes"]) if "sizes" in terms else {1: terms["subjects"]}
 
 
 def _is_ruled_out(match: Match, vector: Vector, wrong: Mapping[int, Vectors]) -> bool:

@@ -129,9 +129,9 @@ class FaceTable:
         matches = []
         for row, score in best:
             subject = int(self.subjects[row])
-            alone = self.subject_rows.is_alone(row)
-            mean_score = score if alone else float((self.mean(subject) * probe.astype(np.float64)).sum())
-            matches.append(Match(subject, int(self._faces[row]), _cosine(score), _cosine(mean_score)))
+            faces = self.subject_rows.faces_of(subject)
+            mean_score = score if faces == 1 else float((self.mean(subject) * probe.astype(np.float64)).sum())
+            matches.append(Match(subject, int(self._faces[row]), _cosine(score), _cosine(mean_score), faces))
         return matches
 
     def mean(self, subject: int) -> NDArray[np.float64]:

@@ -12,16 +12,25 @@ from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 from app.errors import Conflict, InvalidInput, NotFound, Overloaded
-from app.search.types import Difference, FaceSource, Indexed, IndexKind, IndexSpec, LogPosition, Match, Snapshotted
-from app.types import Vectors
+from app.search.types import (
+    Difference,
+    FaceSource,
+    Indexed,
+    IndexKind,
+    IndexSpec,
+    LogPosition,
+    Match,
+    Snapshotted,
+)
+from app.types import Sizes, Vectors
 
 
 class Searchable(Protocol):
     """Answers searches of one gallery; safe to share between threads."""
 
     @property
-    def subjects(self) -> int:
-        """Number of subjects that have a face."""
+    def sizes(self) -> Sizes:
+        """How many subjects have so many faces."""
         ...
 
     @property

@@ -24,7 +24,7 @@ from app.search.face_table import WIDEN, FaceTable
 from app.search.gpu import Gpu, GpuFailed, GpuIndex
 from app.search.quantised import BLAS_FROM_QUERIES, NO_ROW, Near, Scan, merged
 from app.search.types import Difference, FaceBlock, IndexKind, Keys, Match
-from app.types import Vector, Vectors
+from app.types import Sizes, Vector, Vectors
 
 FETCH_MIN = 32
 FETCH_PER_SUBJECT = 4
@@ -70,7 +70,7 @@ class _GpuCopy:
 class Index:
     """Search by inner product over unit vectors, exact whatever the `kind`; safe to share between threads.
 
-    Beyond the vectors and, with the kind ``int8``, a quarter of their size for a copy, a face takes 28 bytes and a
+    Beyond the vectors and, with the kind ``int8``, a quarter of their size for a copy, a face takes 32 bytes and a
     subject 40.
 
     A pass over many vectors is split by rows between `threads`, each with one thread of FAISS's. FAISS's own way,
@@ -100,9 +100,9 @@ class Index:
         return self._table.count
 
     @property
-    def subjects(self) -> int:
-        """Number of subjects that have a face."""
-        return self._table.subject_rows.subject_count
+    def sizes(self) -> Sizes:
+        """How many subjects have so many faces."""
+        return self._table.subject_rows.sizes
 
     @property
     def quick(self) -> bool:

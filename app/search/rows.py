@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from app.memory import room_to_grow
 from app.search.quantised import NO_ROW, ByteScan, ExactScan, Levels, Scan, encode
 from app.search.types import IndexKind, Keys
-from app.types import Vectors
+from app.types import Sizes, Vectors
 
 MAP_ENTRY_BYTES = 40
 """Approximate size of a subject in FAISS's map."""
@@ -88,11 +89,12 @@ class SubjectRows:
         self._subjects = np.empty(0, np.int64)
         self._next = np.empty(0, np.int32)
         self._previous = np.empty(0, np.int32)
+        self._faces = np.empty(0, np.int32)  # at a subject's first row: how many rows it has
         self._first: Any = faiss.MapLong2Long()  # subject -> its first row; NO_ROW once it has none
         self._count = 0
         self._forgotten = 0  # subjects that are in the map with NO_ROW
-        self.subject_count = 0
-        """Number of subjects that have a row."""
+        self.sizes: Sizes = {}
+        """Replaced with each change, so that it may be read at any moment."""
 
     @property
     def subjects(self) -> Keys:
@@ -101,17 +103,22 @@ class SubjectRows:
 
     @property
     def size(self) -> int:
-        arrays = (self._subjects, self._next, self._previous)
+        arrays = (self._subjects, self._next, self._previous, self._faces)
         return (
             sum(array[: self._count].nbytes for array in arrays)
             + (self.subject_count + self._forgotten) * MAP_ENTRY_BYTES
         )
 
+    @property
+    def subject_count(self) -> int:
+        """Number of subjects that have a row."""
+        return sum(self.sizes.values())
+
     def append(self, subjects: Keys) -> None:
         """Add a row for each of these subjects, at the front of the subject's list."""
         start, end = self._count, self._count + len(subjects)
-        self._subjects, self._next, self._previous = (
-            grown(array, start, end) for array in (self._subjects, self._next, self._previous)
+        self._subjects, self._next, self._previous, self._faces = (
+            grown(array, start, end) for array in (self._subjects, self._next, self._previous, self._faces)
         )
         self._subjects[start:end] = subjects
         self._count = end
@@ -128,7 +135,9 @@ class SubjectRows:
         known = old != NO_ROW
         self._previous[old[known]] = rows[ends][known]
         self._first.add(keys, rows[begins].astype(np.int64))
-        self.subject_count += int(np.count_nonzero(~known))
+        before = np.where(known, self._faces[old], 0)
+        self._faces[rows[begins]] = before + np.diff(np.flatnonzero(begins), append=len(rows))
+        self._resize(before, self._faces[rows[begins]])
 
     def first(self, subject: int) -> int:
         """Return a row of the subject; NO_ROW if it has none."""
@@ -140,18 +149,15 @@ class SubjectRows:
             yield row
             row = int(self._next[row])
 
-    def is_alone(self, row: int) -> bool:
-        """Return whether the row is its subject's only one."""
-        return bool(self._next[row] == NO_ROW == self._previous[row])
-
     def give(self, row: int, subject: int) -> None:
         """Give the row to another subject."""
         self._unlink(row)
         first = self.first(subject)
+        faces = 0 if first == NO_ROW else int(self._faces[first])
         self._subjects[row], self._next[row], self._previous[row] = subject, first, NO_ROW
-        if first == NO_ROW:
-            self.subject_count += 1
-        else:
+        self._faces[row] = faces + 1
+        self._resize(np.array([faces]), np.array([faces + 1]))
+        if first != NO_ROW:
             self._previous[first] = row
         self._set_first(subject, row)
 
@@ -163,20 +169,35 @@ class SubjectRows:
             self._move(last, row)
         self._count = last
 
+    def faces_of(self, subject: int) -> int:
+        """Return how many rows a subject has, which must have one."""
+        return int(self._faces[self.first(subject)])
+
     def _unlink(self, row: int) -> None:
-        before, after = int(self._previous[row]), int(self._next[row])
+        before, after, subject = int(self._previous[row]), int(self._next[row]), int(self._subjects[row])
+        faces = self.faces_of(subject)
+        self._resize(np.array([faces]), np.array([faces - 1]))
         if after != NO_ROW:
             self._previous[after] = before
         if before != NO_ROW:
             self._next[before] = after
+            self._faces[self.first(subject)] = faces - 1
             return
-        self._set_first(int(self._subjects[row]), after)
-        if after == NO_ROW:
-            self.subject_count -= 1
+        self._set_first(subject, after)
+        if after != NO_ROW:
+            self._faces[after] = faces - 1
+        else:
             self._forget_one()
 
+    def _resize(self, before: NDArray[np.int32], after: NDArray[np.int32]) -> None:
+        """Count subjects that had so many rows, (S,), and have so many now; 0: none."""
+        sizes = Counter(self.sizes)
+        sizes.update(_counted(after))
+        sizes.subtract(_counted(before))
+        self.sizes = {faces: subjects for faces, subjects in sizes.items() if faces and subjects}
+
     def _move(self, source: int, target: int) -> None:
-        for column in (self._subjects, self._next, self._previous):
+        for column in (self._subjects, self._next, self._previous, self._faces):
             column[target] = column[source]
         before, after = int(self._previous[target]), int(self._next[target])
         if after != NO_ROW:
@@ -199,6 +220,11 @@ class SubjectRows:
             self._first = faiss.MapLong2Long()
             self._first.add(self._subjects[rows], rows)
             self._forgotten = 0
+
+
+def _counted(faces: NDArray[np.int32]) -> dict[int, int]:
+    values, counts = np.unique(faces, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 def grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:

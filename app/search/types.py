@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GalleryNotFound
-from app.types import Vectors
+from app.types import Sizes, Vectors
 
 IndexKind: TypeAlias = Literal["fp32", "int8"]
 """How vectors are searched (`app.search.quantised`); answers are exact either way."""
@@ -119,13 +119,15 @@ class GalleryState:
 class Match:
     """A subject's best face for a probe; among equal scores the face enrolled first.
 
-    ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template (`FaceTable.mean`).
+    ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template (`FaceTable.mean`); ``faces`` is
+    how many faces the subject has.
     """
 
     subject: int
     face: int
     score: float
     mean_score: float
+    faces: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +192,11 @@ class FaceSource(Protocol):
         """Return up to `limit` changes after `since`, none after `until`; None if the log doesn't continue `since`."""
         ...
 
-    def read_all(self, spec: IndexSpec) -> AbstractContextManager[tuple[LogPosition, Iterator[FaceBlock]]]:
-        """Yield the log's end and all faces in order of their keys, both as of one moment. Raises GalleryNotFound."""
+    def read_all(
+        self, spec: IndexSpec, *, named: bool = False
+    ) -> AbstractContextManager[tuple[LogPosition, Iterator[FaceBlock]]]:
+        """Yield the log's end and all faces in order of their keys, both as of one moment; with `named`, only those of
+        subjects that have a name. Raises GalleryNotFound."""
         ...
 
     def faces_of(self, spec: IndexSpec, subjects: Sequence[int]) -> FaceBlock | None:
@@ -206,6 +211,6 @@ class FaceSource(Protocol):
         """Return the subject of each of these faces that still exists."""
         ...
 
-    def count(self, spec: IndexSpec) -> tuple[int, int]:
-        """Count the subjects with a face to search, and the faces. Reads as many rows."""
+    def sizes(self, spec: IndexSpec, *, named: bool = False) -> Sizes:
+        """Count the subjects by how many faces each has; with `named`, those that have a name. Reads as many rows."""
         ...

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.calibration.deciding import FLOOR_FACTOR, deciding, floor_of
+from app.calibration.intervals import wilson
 from app.calibration.population import (
     LEAST_SUBJECTS,
     MOST_FACES,
@@ -120,13 +121,13 @@ def test_a_sample_takes_whole_subjects_and_few_faces_of_each() -> None:
     rows = [
         start + int(row)
         for start in range(0, len(subjects), 1_000)
-        for row in sample_rows(subjects[start : start + 1_000], sample_share(len(keys), len(subjects)), taken)
+        for row in sample_rows(subjects[start : start + 1_000], sample_share({2: len(keys) - 1, 5_002: 1}), taken)
     ]
     assert len(rows) == pytest.approx(MOST_FACES, rel=0.1)
     counts = np.unique(subjects[rows], return_counts=True)[1]
     assert set(counts) <= {2, MOST_OF_SUBJECT}
-    assert sample_share(100, 300) > 1
-    assert sample_share(0, 0) > 1
+    assert sample_share({3: 100}) > 1
+    assert sample_share({}) > 1
 
 
 def test_the_gallerys_points_decide_where_its_pairs_support_the_rate() -> None:
@@ -153,6 +154,24 @@ def test_a_laxer_gallery_is_held_by_the_floor_unless_an_admin_says_so() -> None:
     assert lax.threshold(1e-3) == pytest.approx(0.31)
     assert lax.threshold(1e-2) == pytest.approx(0.29), "below the package's most lenient point no score is answered"
     assert deciding(package, own, allow_laxer=True).threshold(1e-6) == pytest.approx(0.58)
+
+
+def test_a_raised_threshold_has_no_fnmr_that_was_measured_at_a_lower_one() -> None:
+    own = measured({1e-2: 0.1, 1e-3: 0.45})
+    rates = {"fnmr": 0.1, "fnmr_low": 0.05, "fnmr_high": 0.2}
+    own = own.model_copy(update={"points": tuple(point.model_copy(update=rates) for point in own.points)})
+    found = deciding(thresholds(), own, allow_laxer=False)
+    assert [point.fnmr for point in found.points][:2] == [None, 0.1]
+
+
+def test_an_fnmr_of_nothing_that_failed_has_an_interval() -> None:
+    vectors, subjects = enrolled(200, 2)
+    vectors[1::2] = vectors[::2]
+    found = measure_population(vectors, subjects, thresholds({1e-2: 0.3, 1e-6: 0.999}), measured_on="toys")
+    assert found.calibration is not None
+    point = found.calibration.points[0]
+    assert point.fnmr == point.fnmr_low == 0
+    assert point.fnmr_high == pytest.approx(wilson(0, 200).high, abs=1e-6)
 
 
 def test_a_gallery_harder_than_the_package_stays_as_strict_below_its_rates() -> None:

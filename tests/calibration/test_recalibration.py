@@ -19,6 +19,7 @@ from app.gallery.deleting import delete_subject
 from app.gallery.moving import merge_subjects, rename_subject
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.text import unnamed_id
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
 from app.inference.package import Package, find_packages, write_manifest
@@ -86,6 +87,16 @@ class Server:
         rows = [BulkFace(name, vector.tobytes(), Quality(50.0, ())) for name, vector in zip(names, unit, strict=True)]
         changed(self.galleries, "staff", write_many, "tiny@1", [], rows)
 
+    def unname(self, subjects: int, faces: int) -> None:
+        """Enroll more photos of the people that `fill` made first, each as an unnamed subject's."""
+        rng = np.random.default_rng(0)
+        who = np.repeat(np.arange(subjects), faces)
+        vectors = rng.standard_normal((subjects, DIMENSION))[who]
+        vectors += 0.5 * np.random.default_rng(1).standard_normal(vectors.shape)
+        unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        rows = [BulkFace(unnamed_id(), vector.tobytes(), Quality(50.0, ())) for vector in unit]
+        self.galleries.write_many("staff", [], rows, "tiny@1")
+
     def measured(self) -> State:
         """Measure, and wait for the job."""
         job = self.calibrator.begin("staff").standing.job
@@ -140,6 +151,19 @@ def test_it_is_measured_listed_and_decides_once_switched_on(server: Server) -> N
     point = next(point for point in measured.calibration.points if point.fmr == 1e-3)
     assert server.threshold(1e-3) == (max(point.threshold, 0.290001), "gallery", None)
     assert server.threshold(1e-6)[1:] == ("package", "rate_not_supported")
+
+
+def test_unnamed_faces_are_no_evidence_of_different_people(server: Server) -> None:
+    server.fill(150)
+    alone = server.measured().standing.measured
+    server.unname(100, 10)
+    beside = server.measured().standing.measured
+    assert alone is not None
+    assert beside is not None
+    assert alone.calibration is not None
+    assert beside.calibration is not None
+    assert beside.calibration.points == alone.calibration.points
+    assert (beside.figures.compared_subjects, beside.figures.subjects) == (150, 1_150)
 
 
 def test_before_and_without_a_measurement_the_package_decides(server: Server) -> None:

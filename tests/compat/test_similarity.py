@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from app.compat.similarity import LEVELS, SHOWN, Similarity, fmr_of
 from app.inference.manifest import Manifest
 from app.inference.package import load_package
-from app.inference.thresholds import Thresholds
+from app.inference.thresholds import DecidedBy, Thresholds
 from tests.conftest import PROJECT
-from tests.support.packages import manifest
+from tests.support.packages import calibration, manifest
 
 COSINES = st.floats(-1, 1)
 ROUNDING = 1e-9
@@ -101,6 +101,19 @@ def calibrated(*points: tuple[float, float]) -> Manifest:
 def test_a_package_that_was_not_measured_has_a_straight_line() -> None:
     similarity = Similarity.of(Thresholds(manifest()))
     assert [similarity.of_cosine(cosine) for cosine in (-1, -0.5, 0, 0.5, 1)] == [0, 0.25, 0.5, 0.75, 1]
+
+
+def test_a_calibration_of_few_people_leaves_lower_rates_to_the_one_of_many() -> None:
+    shipped = calibration({1e-2: 0.3, 1e-4: 0.44, 1e-5: 0.49, 1e-6: 0.56})
+    shipped = shipped.model_copy(update={"name": "shipped", "comparisons": 1_000, "default": False})
+    for strictest, expected in ((0.42, 0.49), (0.6, 0.600001)):
+        own = calibration({1e-2: 0.31, 1e-4: strictest})
+        thresholds = Thresholds(manifest(calibrations=(own, shipped)))
+        assert thresholds.threshold(1e-4) == strictest
+        assert Similarity.of(thresholds).cosine_of(0.95) == pytest.approx(expected)
+        assert Similarity.of(thresholds).cosine_of(0.99) >= Similarity.of(thresholds).cosine_of(0.95)
+        assert thresholds.decided_by(1e-4) == DecidedBy("package", "made-up")
+        assert thresholds.decided_by(1e-5) == DecidedBy("package", "shipped", "rate_not_supported")
 
 
 def test_a_package_that_was_measured_at_two_rates_has_those() -> None:

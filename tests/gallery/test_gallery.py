@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from app.gallery.face_rows import decode_crop
 from app.gallery.records import Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.text import is_unnamed, unnamed_id
 from app.search.index import Index
 from app.search.types import FaceBlock
 from app.types import Box, Quality, Template
@@ -64,6 +66,19 @@ def test_enrollments_of_one_subject_that_come_together_all_count(galleries: Gall
     assert galleries.check("staff").ok
 
 
+def test_unnamed_faces_hide_no_named_one_from_an_enrollment(galleries: Galleries) -> None:
+    near = template(1).vector + 0.3 * template(4).vector
+    like = Template((near / np.linalg.norm(near)).astype(np.float32), PACKAGE)
+    galleries.enroll("staff", "ann", [replace(face(1), template=like)])
+    for _ in range(40):
+        galleries.enroll("staff", unnamed_id(), [face(1)])
+    enroll(galleries, "bob", 2)
+    alike, other = galleries.resembling("staff", [template(1), template(3)], 1, 0.9)
+    assert "ann" in {one.subject for one in alike}
+    assert {one.subject for one in alike if not is_unnamed(one.subject)} == {"ann"}
+    assert other == []
+
+
 def test_an_enrolled_subject_is_found_at_once_with_its_words(galleries: Galleries) -> None:
     made = galleries.enroll("staff", "ann/😀", [face(1, 90), face(2, 10)])
     written(galleries.store, galleries.store.gallery("staff"), edit_subject, "ann/😀", "Ann")
@@ -76,7 +91,7 @@ def test_an_enrolled_subject_is_found_at_once_with_its_words(galleries: Gallerie
     assert best.template_score == pytest.approx(float(template(2).vector @ mean / np.linalg.norm(mean)), abs=1e-6)
     assert (second.subject, second.name) == ("bob", None)
     assert galleries.verify("staff", "ann/😀", template(2)) == best
-    assert galleries.subjects_with_faces(galleries.store.gallery("staff")) == 2
+    assert sum(galleries.sizes(galleries.store.gallery("staff")).values()) == 2
 
 
 def test_several_probes_are_answered_in_their_order(galleries: Galleries) -> None:

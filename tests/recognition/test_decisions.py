@@ -66,8 +66,8 @@ def test_verification_decides_at_the_rate_asked_for() -> None:
 def test_a_rate_that_was_never_measured_is_refused_with_the_measured_range(fmr: float) -> None:
     for ask in (
         lambda: verify_point(THRESHOLDS, fmr, 1e-4),
-        lambda: identify_point(THRESHOLDS, fmr, None, 0.01, 10),
-        lambda: identify_point(THRESHOLDS, None, fmr, 0.01, 1),
+        lambda: identify_point(THRESHOLDS, fmr, None, 0.01, {1: 10}),
+        lambda: identify_point(THRESHOLDS, None, fmr, 0.01, {1: 1}),
     ):
         with pytest.raises(OperatingPointUnavailable) as caught:
             ask()
@@ -80,7 +80,7 @@ def test_a_package_without_operating_points_decides_nothing() -> None:
         with pytest.raises(OperatingPointUnavailable):
             verify_point(nothing, fmr, 1e-4)
         with pytest.raises(OperatingPointUnavailable):
-            identify_point(nothing, fmr, None, 0.01, 5)
+            identify_point(nothing, fmr, None, 0.01, {1: 5})
 
 
 @given(fpir=rates, subjects=counts)
@@ -97,29 +97,29 @@ def test_fpir_is_the_chance_that_any_of_independent_comparisons_errs(fpir: float
 
 
 def test_fpir_is_corrected_for_the_number_of_subjects() -> None:
-    small, large = (identify_point(THRESHOLDS, None, 0.01, 0.5, subjects) for subjects in (10, 1000))
+    small, large = (identify_point(THRESHOLDS, None, 0.01, 0.5, {1: subjects}) for subjects in (10, 1000))
     assert large.threshold > small.threshold
     assert large.fmr == pytest.approx(1e-5, rel=0.01)
     assert small.fpir == large.fpir == pytest.approx(0.01)
 
 
 def test_the_highest_measured_rate_is_reached_exactly_with_one_subject() -> None:
-    assert identify_point(THRESHOLDS, None, 0.01, 0.5, 1).threshold == pytest.approx(0.2)
-    assert identify_point(THRESHOLDS, None, None, 0.01, 0).threshold == pytest.approx(0.2)
+    assert identify_point(THRESHOLDS, None, 0.01, 0.5, {1: 1}).threshold == pytest.approx(0.2)
+    assert identify_point(THRESHOLDS, None, None, 0.01, {1: 0}).threshold == pytest.approx(0.2)
 
 
 def test_the_default_falls_back_to_the_strictest_measured_point_and_says_what_to_expect() -> None:
-    point = identify_point(THRESHOLDS, None, None, 0.01, 100_000)
+    point = identify_point(THRESHOLDS, None, None, 0.01, {1: 100_000})
     assert point.threshold == pytest.approx(0.6)
     assert point.fmr == 1e-6
     assert point.fpir == pytest.approx(1 - (1 - 1e-6) ** 100_000)
     with pytest.raises(OperatingPointUnavailable):
-        identify_point(THRESHOLDS, None, 0.01, 0.01, 100_000)
+        identify_point(THRESHOLDS, None, 0.01, 0.01, {1: 100_000})
 
 
 @given(fmr=st.floats(min_value=1e-6, max_value=1e-2), subjects=counts)
 def test_the_uncertain_band_lies_below_the_threshold(fmr: float, subjects: int) -> None:
-    point = identify_point(THRESHOLDS, fmr, None, 0.01, subjects)
+    point = identify_point(THRESHOLDS, fmr, None, 0.01, {1: subjects})
     assert point.uncertain <= point.threshold
     if fmr <= 1e-3:
         assert point.uncertain == pytest.approx(THRESHOLDS.threshold(fmr * 10))

@@ -205,6 +205,13 @@ def test_unnamed_and_expired_people_are_left_out(reviewing: Reviewing, database_
     assert job.counts == {"subjects": 3}
 
 
+def test_unnamed_faces_hide_no_finding(planted: Reviewing) -> None:
+    for photo in range(20, 30):
+        planted.enroll(unnamed_id(), [vector(1, photo, alike=0.95)])
+    planted.review()
+    assert planted.found() == PLANTED
+
+
 def test_the_gallery_says_how_well_it_tells_people_apart(planted: Reviewing) -> None:
     summary = planted.review_summary()
     assert (summary.package, summary.subjects, summary.faces) == ("tiny@1", 42, 127)

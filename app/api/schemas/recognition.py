@@ -92,7 +92,8 @@ class IdentifyParams(DetectParams, PopulationParams, LivenessParams):
     fpir: Rate | None = Field(
         default=None,
         description="False positive identification rate: how often someone who is not enrolled may be taken for "
-        "anyone in the gallery; the threshold depends on the number of subjects. Can't be combined with `fmr`.",
+        "anyone in the gallery; the threshold depends on the numbers of subjects and of their faces. "
+        "Can't be combined with `fmr`.",
         examples=[0.01],
     )
 
@@ -270,6 +271,11 @@ class Explain(Wire):
     stages: dict[str, float] = Field(
         description="Milliseconds in each stage (decode, detect, align, quality, liveness, embed, search, store), "
         "including waiting; summed over the photos."
+    )
+    comparisons: float | None = Field(
+        default=None,
+        description="How many independent comparisons of two photos `threshold` was made for: a subject of n faces "
+        "counts as n to a power that was measured with the calibration. Null where only photos were compared.",
     )
     batch_size: int | None = Field(
         description="Number of faces in the largest embedding batch, including those of other requests."

@@ -41,6 +41,11 @@ class Calibration(Wire):
     mated: int
     default: bool = Field(description="Whether decisions use this one.")
     points: list[OperatingPoint]
+    independence: float | None = Field(
+        default=None,
+        description="Comparisons with n faces of one subject count as n to this power independent ones; null if that "
+        "was not measured: then all count.",
+    )
     scores: Scores | None = Field(default=None, description="Null if the package's manifest has none.")
 
 

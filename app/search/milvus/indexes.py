@@ -41,6 +41,7 @@ from app.search.types import (
     Snapshotted,
     joined,
 )
+from app.types import count_faces
 
 CHANGES_AT_ONCE = 5_000
 SETTLE_S = 2.0
@@ -118,7 +119,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
 
     def held(self) -> Indexed:
         """Return the last count of faces; they take no memory of this process."""
-        return Indexed(self._count.known[1], 0)
+        return Indexed(count_faces(self._count.known), 0)
 
     def renew(self, lost: Searcher) -> Searcher:
         """Replace a searcher whose collection is gone."""

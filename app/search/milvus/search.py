@@ -16,7 +16,7 @@ from app.search.index import FETCH_MIN, FETCH_PER_SUBJECT, Index
 from app.search.milvus.client import FETCH_MAX, CollectionLost, Found, Milvus
 from app.search.quantised import rounding
 from app.search.types import FaceBlock, FaceSource, IndexSpec, LogPosition, Match
-from app.types import Vector, Vectors
+from app.types import Sizes, Vector, Vectors
 
 COUNT_CHEAP_S = 0.02
 COUNT_SHARE = 100
@@ -47,8 +47,8 @@ class Searcher:
         self.name = name
 
     @property
-    def subjects(self) -> int:
-        return self._count.counted()[0]
+    def sizes(self) -> Sizes:
+        return self._count.counted()
 
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
         """Search as `Searchable.search` does; exact if Milvus searches exactly (FLAT)."""
@@ -103,7 +103,7 @@ class Searcher:
 
 
 class Count:
-    """The numbers of subjects and faces to search, counted on demand after the log has moved on."""
+    """The sizes of the subjects to search, counted on demand after the log has moved on."""
 
     def __init__(self, source: FaceSource, spec: IndexSpec) -> None:
         self._source = source
@@ -111,16 +111,16 @@ class Count:
         self._position: LogPosition | None = None
         self._counted_at: LogPosition | None = None
         self._next = 0.0
-        self.known = (0, 0)
+        self.known: Sizes = {}
 
     def changed(self, position: LogPosition) -> None:
         self._position = position
 
-    def counted(self) -> tuple[int, int]:
+    def counted(self) -> Sizes:
         start, position = time.monotonic(), self._position
         if self._counted_at == position or start < self._next:
             return self.known
-        self.known = self._source.count(self._spec)
+        self.known = self._source.sizes(self._spec)
         self._counted_at = position
         took = time.monotonic() - start
         self._next = start + (COUNT_SHARE * took if took > COUNT_CHEAP_S else 0)
