@@ -24,15 +24,13 @@ WIDTH = 190
 """Columns of the table when the output is no terminal."""
 LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
 """Labeled Faces in the Wild, where it lies beside the project."""
-PARTS = "embed", "detect", "search", "kinds", "rivals", "serve", "enroll", "latency", "start", "growth", "features"
-ON_REQUEST = ("device", "data")
-"""Parts that run only if named: they matter on a GPU, and to those who train."""
+PARTS = "embed", "detect", "search", "rivals", "serve", "enroll", "latency", "start", "growth"
+ON_REQUEST = ("device",)
+"""Runs only if named: it matters on a GPU."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Parts = Annotated[
     list[str] | None,
-    typer.Argument(
-        help=f"{', '.join(PARTS)}: all of them by default; data: reading training data; device: --device cuda."
-    ),
+    typer.Argument(help=f"{', '.join(PARTS)}: all of them by default; device: --device cuda."),
 ]
 
 
@@ -125,8 +123,13 @@ def _measured(part: str, run: Run, console: Console) -> bool:
 
 def main() -> None:
     """Run `python -m bench`."""
+    from bench.rates import app as rates  # noqa: PLC0415 (the benchmark starts quicker without)
+
     try:
-        app()
+        if sys.argv[1:2] == ["rates"]:
+            rates(sys.argv[2:])
+        else:
+            app()
     except LikenessError as error:
         output.complain(error)
         sys.exit(output.exit_code(error))

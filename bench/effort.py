@@ -11,7 +11,7 @@ class Effort:
     ``photos`` are sent, so many that few are enrolled twice; people in the ``gallery`` that is searched by photos;
     ``faces`` in the largest index; ``rival_faces`` in those that take long to build; ``growth``, the sizes of gallery
     at which costs are compared; ``starts`` of a server; ``widths`` of the photos that faces are found in, in pixels;
-    ``batches`` of faces that a device gets; ``records``, the sizes of training set at which costs are compared."""
+    ``batches`` of faces that a device gets."""
 
     rounds: int
     turn_s: float
@@ -24,7 +24,6 @@ class Effort:
     starts: int
     widths: tuple[int, ...]
     batches: tuple[int, ...]
-    records: tuple[int, ...]
 
 
 WHOLE = Effort(
@@ -39,7 +38,6 @@ WHOLE = Effort(
     starts=7,
     widths=(250, 640, 1280, 4000),
     batches=(1, 4, 16, 64, 256),
-    records=(1_000_000, 2_000_000, 4_000_000),
 )
 QUICK = Effort(
     rounds=3,
@@ -53,5 +51,4 @@ QUICK = Effort(
     starts=3,
     widths=(250, 640, 1280),
     batches=(1, 4, 16),
-    records=(20_000, 40_000, 80_000),
 )

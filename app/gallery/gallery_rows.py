@@ -9,9 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.db.schema import CORRECTIONS, GALLERIES, REEMBEDDINGS
+from app.db.schema import CORRECTIONS, GALLERIES, REEMBEDDINGS, SUBJECTS
 from app.gallery.records import Gallery, gallery_not_found
 from app.gallery.templates import TemplatePlan, TemplateSet
+from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN
 
 GALLERY_ROWS = sa.select(
     GALLERIES,
@@ -94,3 +95,8 @@ def lock_gallery(connection: Connection, gallery: Gallery) -> Gallery:
         # A statement of its own: one that waits for the row sees other tables as they were before.
         connection.execute(_LOCK, {"wanted": gallery.key})
     return reread(connection, gallery)
+
+
+def is_unnamed_row() -> sa.ColumnElement[bool]:
+    """Return `app.gallery.text.is_unnamed` as SQL."""
+    return (sa.func.substr(SUBJECTS.c.id, 1, 1) == UNNAMED_SIGN) & (sa.func.length(SUBJECTS.c.id) == UNNAMED_LENGTH)

@@ -34,7 +34,15 @@ from app.gallery.face_rows import (
     to_face,
     to_origin,
 )
-from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, population_column, reread, to_gallery
+from app.gallery.gallery_rows import (
+    GALLERY_ROWS,
+    find_gallery,
+    is_unnamed_row,
+    lock_gallery,
+    population_column,
+    reread,
+    to_gallery,
+)
 from app.gallery.records import (
     Counts,
     FaceRow,
@@ -50,7 +58,6 @@ from app.gallery.subject_rows import (
     SUBJECT_ROWS,
     find_subject,
     has_expired,
-    is_unnamed_row,
     subject_not_found,
     to_subject,
 )

@@ -14,8 +14,9 @@ from app.db.engine import in_parts
 from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, JOB_REFUSALS, JOBS, SECOND_TEMPLATES, SUBJECTS
 from app.errors import Conflict, InvalidInput, SubjectNotFound
 from app.gallery.change import Change
+from app.gallery.gallery_rows import is_unnamed_row
 from app.gallery.records import UNSET, Consent, Erased, Gallery, Subject, Terms
-from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_consent, fold
+from app.gallery.text import clean_consent, fold
 from app.timestamps import utc_now
 
 NO_METADATA = "{}"
@@ -163,11 +164,6 @@ def tidy(change: Change, keys: Iterable[int]) -> None:
     for some in in_parts(sorted(keys)):
         change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key.in_(some) & is_unnamed_row() & empty))
     touch_subjects(change, keys)
-
-
-def is_unnamed_row() -> sa.ColumnElement[bool]:
-    """Return `app.gallery.text.is_unnamed` as SQL."""
-    return (sa.func.substr(SUBJECTS.c.id, 1, 1) == UNNAMED_SIGN) & (sa.func.length(SUBJECTS.c.id) == UNNAMED_LENGTH)
 
 
 def erase_rows(connection: Connection, gallery: Gallery, subject: Subject) -> Erased:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.parts import (
-    data,
     detect,
     device,
     embed,
     enroll,
-    features,
     growth,
-    kinds,
     latency,
     rivals,
     search,
@@ -22,6 +19,5 @@ from bench.parts import (
 from bench.run import Run
 
 PARTS: dict[str, Callable[[Run], None]] = {
-    each.PART: each.measure
-    for each in (embed, detect, search, kinds, rivals, serve, enroll, latency, start, growth, features, device, data)
+    each.PART: each.measure for each in (embed, detect, search, rivals, serve, enroll, latency, start, growth, device)
 }

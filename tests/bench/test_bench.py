@@ -229,7 +229,6 @@ TINY = Effort(
     starts=1,
     widths=(160, 320),
     batches=(1, 2),
-    records=(500, 1_000),
 )
 
 
@@ -244,7 +243,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
         yield opened
 
 
-LONG = {"rivals", "enroll", "latency", "start", "features"}
+LONG = {"rivals", "enroll", "latency", "start"}
 """What others have in common with them is enough in most runs."""
 
 

@@ -95,7 +95,7 @@ class Server:
         vectors += 0.5 * np.random.default_rng(1).standard_normal(vectors.shape)
         unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
         rows = [BulkFace(unnamed_id(), vector.tobytes(), Quality(50.0, ())) for vector in unit]
-        self.galleries.write_many("staff", [], rows, "tiny@1")
+        changed(self.galleries, "staff", write_many, "tiny@1", [], rows)
 
     def measured(self) -> State:
         """Measure, and wait for the job."""

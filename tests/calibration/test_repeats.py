@@ -16,17 +16,7 @@ from app.inference.thresholds import Thresholds
 from app.recognition.decisions import count_comparisons, fpir_of, identify_point, verify_point
 from app.types import Vectors
 from tests.support import packages
-
-DIMENSION = 48
-NOISE = 1.0
-"""Of a photo, as a multiple of what a person has: two photos of one then score 0.5."""
-
-
-def photographed(people: int, photos: int, seed: int, noise: float = NOISE) -> tuple[Vectors, NDArray[np.int64]]:
-    rng = np.random.default_rng(seed)
-    who = np.repeat(np.arange(people), photos)
-    vectors = rng.standard_normal((people, DIMENSION))[who] + noise * rng.standard_normal((len(who), DIMENSION))
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32), who
+from tests.support.photographed import NOISE, photographed
 
 
 def calibration(noise: float = NOISE) -> Calibration:

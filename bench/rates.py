@@ -1,0 +1,278 @@
+"""`python -m bench rates`: stated error rates against found ones, for any people, photos a subject and calibration.
+
+People are drawn as subjects of a gallery; all others are strangers to it. The thresholds come from the service's own
+`identify_point` and `verify_point`, the scores from comparing everybody: what a server with these faces would answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias, get_args
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from app.calibration import operating_points as points
+from app.calibration.deciding import deciding
+from app.calibration.intervals import Floats, Ints
+from app.calibration.population import measure_population
+from app.errors import OperatingPointUnavailable
+from app.inference.manifest import Manifest
+from app.inference.package import load_package
+from app.inference.thresholds import Thresholds
+from app.recognition.decisions import identify_point, verify_point
+from app.recognition.duplicate_check import CONFLICT_FPIR
+from app.types import Vectors
+from bench import plots
+from bench.figures import Curve, Findings
+from training.commands.options import Images, Out, TemplateOptions, templates_of, with_template_options
+from training.evaluation.pairs import person_of
+
+Source: TypeAlias = Literal["package", "others", "gallery"]
+"""Whose operating points decide: the package's, those of the half of the people that is not used, or the gallery's."""
+MIXED = 0
+"""Photos a subject: as many as a geometric distribution says, 2.9 on average."""
+MIXED_MEAN, MIXED_MOST = 2.9, 15
+ASKED: tuple[tuple[str, float], ...] = (
+    ("identify fpir", 0.1),
+    ("identify fpir", 0.01),
+    ("conflict fpir", CONFLICT_FPIR),
+    ("verify subject fmr", 1e-3),
+    ("verify photos fmr", 1e-3),
+    ("verify photos fmr", 1e-4),
+)
+MISSED = "FNIR at fpir 0.01"
+WIDTH = 160
+"""Columns of the table."""
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    photos: int
+    """Of each subject; MIXED: see there."""
+    subjects: int
+    unnamed: float
+    """Share of the subjects: further faces of the same people, each an unnamed subject's."""
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was found in a setting, by what was asked for: mean, lowest and highest of the draws."""
+
+    setting: Setting
+    found: Mapping[str, tuple[float, float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Faces:
+    """(N, D) unit vectors, who each shows, from 0, (N,), and the manifest of the package that made them."""
+
+    vectors: Vectors
+    people: Ints
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A gallery, whose subjects are numbered from 0, the named ones first, and who searches it; rows of the faces."""
+
+    faces: Ints
+    subjects: Ints
+    named: int
+    mates: Ints
+    mated: Ints
+    """The subject of each of the mates."""
+    strangers: Ints
+    weights: Floats
+    """So that each stranger counts once, however many photos there are."""
+
+
+def draw(people: Mapping[int, Ints], setting: Setting, rng: np.random.Generator) -> Drawn:
+    """Draw a gallery from the rows of each person; four fifths of the people who have enough photos at most."""
+    fits = [one for one, rows in people.items() if len(rows) > max(setting.photos, 1)]
+    chosen = rng.permutation(fits)[: min(setting.subjects, len(fits) * 4 // 5)].tolist()
+    faces, subjects, mates, mated = [], [], [], []
+    for number, person in enumerate(chosen):
+        rows = rng.permutation(people[person])
+        wanted = setting.photos or min(int(rng.geometric(1 / MIXED_MEAN)), MIXED_MOST)
+        cut = min(wanted, len(rows) - 1)
+        faces += rows[:cut].tolist()
+        subjects += [number] * cut
+        mates += rows[cut:].tolist()
+        mated += [number] * (len(rows) - cut)
+    extra = rng.permutation(len(mates))[: round(len(chosen) * setting.unnamed / (1 - setting.unnamed))]
+    faces += [mates[place] for place in extra.tolist()]
+    subjects += range(len(chosen), len(chosen) + len(extra))
+    kept = np.setdiff1d(np.arange(len(mates)), extra)
+    others = [rows for person, rows in people.items() if person not in set(chosen)]
+    weights = np.concatenate([np.full(len(rows), 1 / len(rows)) for rows in others])
+    return Drawn(
+        np.array(faces, np.int64),
+        np.array(subjects, np.int64),
+        len(chosen),
+        np.array(mates, np.int64)[kept],
+        np.array(mated, np.int64)[kept],
+        np.concatenate(others),
+        weights / weights.sum(),
+    )
+
+
+def best_scores(vectors: Vectors, probes: Ints, drawn: Drawn) -> NDArray[np.float32]:
+    """Return each probe's best score with each subject, (P, S)."""
+    order = np.argsort(drawn.subjects, kind="stable")
+    starts = np.searchsorted(drawn.subjects[order], np.arange(drawn.subjects.max() + 1))
+    best: NDArray[np.float32] = np.maximum.reduceat(vectors[probes] @ vectors[drawn.faces[order]].T, starts, axis=1)
+    return best
+
+
+def found_in(vectors: Vectors, drawn: Drawn, thresholds: Thresholds) -> dict[str, float]:
+    """Return the rate found for each one asked for; those that are refused are left out."""
+    best, weights = best_scores(vectors, drawn.strangers, drawn), drawn.weights
+    faces = np.bincount(drawn.subjects)
+    sizes = Counter(faces.tolist())
+    named = best[:, : drawn.named]
+    pairs = vectors[drawn.strangers] @ vectors[drawn.faces].T
+    found = {}
+    for what, asked in ASKED:
+        try:
+            if what.endswith("fpir"):
+                threshold = identify_point(thresholds, None, asked, asked, sizes).threshold
+                reached = (named if what.startswith("conflict") else best).max(axis=1) >= threshold
+            elif what == "verify subject fmr":
+                at = [verify_point(thresholds, asked, asked, count).threshold for count in faces[: drawn.named]]
+                reached = (named >= at).mean(axis=1)
+            else:
+                reached = (pairs >= verify_point(thresholds, asked, asked).threshold).mean(axis=1)
+        except OperatingPointUnavailable:
+            continue
+        found[f"{what} {asked:g}"] = float((reached * weights).sum())
+        if (what, asked) == ("identify fpir", 0.01):
+            mates = best_scores(vectors, drawn.mates, drawn)[:, : drawn.named]
+            right = (mates.argmax(axis=1) == drawn.mated) & (mates.max(axis=1) >= threshold)
+            found[MISSED] = 1 - float(right.mean())
+    return found
+
+
+def thresholds_for(source: Source, faces: Faces, drawn: Drawn, others: Ints) -> Thresholds:
+    """Return the thresholds that decide in the gallery; ``others`` are the rows of people who are not used."""
+    package, vectors = Thresholds(faces.manifest), faces.vectors
+    if source == "package":
+        return package
+    if source == "gallery":
+        own = drawn.subjects < drawn.named
+        measured = measure_population(vectors[drawn.faces[own]], drawn.subjects[own], package, measured_on="gallery")
+        return deciding(package, measured.calibration, allow_laxer=True) if measured.calibration else package
+    who = points.numbered([str(one) for one in faces.people[others]])
+    compared = points.compare_all(vectors[others], who)
+    found = points.measure(compared, who, rounds=2)
+    new = points.calibration(found, name="others", measured_on="other people", pairs="all", default=True)
+    return Thresholds(faces.manifest.model_copy(update={"calibrations": (new,)}))
+
+
+def measure(faces: Faces, setting: Setting, draws: int) -> Row:
+    """Draw galleries, and average; of one half of the people and of the other in turns for the points of ``others``."""
+    rates: dict[str, list[float]] = {}
+    rows = points.rows_of_people(faces.people)
+    half = np.random.default_rng(0).permutation(len(rows)) % 2
+    known: dict[int, Thresholds] = {}
+    for number in range(draws):
+        inside = half == number % 2 if setting.source == "others" else np.ones(len(rows), bool)
+        drawn = draw(
+            {one: rows[one] for one in np.flatnonzero(inside).tolist()}, setting, np.random.default_rng(number)
+        )
+        others = np.flatnonzero(~inside[faces.people])
+        side = number % 2 if setting.source == "others" else number
+        thresholds = known.get(side) or thresholds_for(setting.source, faces, drawn, others)
+        known[side] = thresholds
+        for what, rate in found_in(faces.vectors, drawn, thresholds).items():
+            rates.setdefault(what, []).append(rate)
+    return Row(setting, {what: (float(np.mean(some)), min(some), max(some)) for what, some in rates.items()})
+
+
+def one_person_each(vectors: Vectors, people: Ints, above: float | None) -> NDArray[np.bool_]:
+    """Return which photos to keep: none of a pair that shows one person under two names (`points.same_people`)."""
+    kept = np.ones(len(people), bool)
+    if above is not None:
+        same = points.same_people(vectors, people, points.compare_all(vectors, people), above=above)
+        kept[np.concatenate([same.keys // len(people), same.keys % len(people)])] = False
+    return kept
+
+
+@app.command()
+@with_template_options()
+def rates(
+    way: TemplateOptions,
+    *,
+    images: Images,
+    out: Out = Path("bench/results/rates"),
+    photos: Annotated[list[int], typer.Option(help="Photos a subject; 0: mixed.")] = [1, 2, 3, 5, 10, MIXED],  # noqa: B006 - typer's way
+    subjects: Annotated[list[int], typer.Option(help="Subjects of a gallery.")] = [250],  # noqa: B006 - the same
+    unnamed: Annotated[list[float], typer.Option(help="Unnamed subjects, as a share of all.")] = [0.0],  # noqa: B006 - the same
+    source: Annotated[list[str], typer.Option(help=f"{', '.join(get_args(Source))}: whose points.")] = ["package"],  # noqa: B006 - the same
+    draws: Annotated[int, typer.Option(min=1, help="Galleries drawn in each setting.")] = 10,
+    same_above: Annotated[float | None, typer.Option(help="As in `models measure`: people under two names.")] = None,
+) -> None:
+    """Find the error rates that callers get where they ask for one, in galleries of people of yours."""
+    templates = templates_of(images, (), way).with_face()
+    people = points.numbered([person_of(name) for name in templates.names])
+    kept = one_person_each(templates.vectors, people, same_above)
+    people = points.numbered([str(one) for one in people[kept]])
+    faces = Faces(templates.vectors[kept], people, load_package(way.folder).manifest)
+    about = {"images": str(images), "package": faces.manifest.id, "draws": draws, "photos": len(people)}
+    found: list[Row] = []
+    for each in product(photos, subjects, unnamed, source):
+        found.append(measure(faces, Setting(*each), draws))  # type: ignore[arg-type]  # checked by `thresholds_for`
+        write(out, found, about)
+    Console(width=WIDTH).print(table(found))
+
+
+def table(found: Sequence[Row]) -> Table:
+    """Return found / asked, by setting."""
+    columns = [f"{what} {asked:g}" for what, asked in ASKED]
+    shown = Table("photos", "subjects", "unnamed", "points", *columns, MISSED)
+    for row in found:
+        ratios = [(row.found.get(name), asked) for name, (_, asked) in zip(columns, ASKED, strict=True)]
+        setting, missed = row.setting, row.found.get(MISSED)
+        shown.add_row(
+            str(setting.photos or "mixed"),
+            str(setting.subjects),
+            f"{setting.unnamed:g}",
+            setting.source,
+            *("refused" if rate is None else f"{rate[0] / asked:.2f}" for rate, asked in ratios),
+            "" if missed is None else f"{missed[0]:.2%}",
+        )
+    return shown
+
+
+def write(folder: Path, found: Sequence[Row], about: Mapping[str, object]) -> None:
+    """Write the rows as JSON, and a plot of found / asked by photos a subject."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {"asked": about, "rows": [asdict(row) for row in found]}
+    (folder / "rates.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    first = found[0].setting
+    line = [
+        row
+        for row in found
+        if row.setting.photos
+        and (row.setting.subjects, row.setting.unnamed, row.setting.source)
+        == (first.subjects, first.unnamed, first.source)
+    ]
+    curves = []
+    for what, asked in ASKED:
+        name = f"{what} {asked:g}"
+        there = [row for row in line if name in row.found]
+        if there:
+            ratios = [row.found[name][0] / asked for row in there]
+            axis = [row.setting.photos for row in there]
+            curves.append(Curve("asked", name, axis, ratios, "photos a subject", "rate found / asked"))
+    plots.draw(Findings(curves=curves), folder / "rates.json")

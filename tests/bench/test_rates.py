@@ -1,0 +1,70 @@
+"""The rates that callers get are found by drawing galleries, and shown beside what was asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.rates import ASKED, MISSED, MIXED, Faces, Row, Setting, Source, draw, measure, one_person_each, table, write
+from tests.support import packages
+from tests.support.photographed import photographed
+
+STRICT, LAX = ({1e-2: at, 1e-3: at + 0.01, 1e-4: at + 0.02, 1e-6: at + 0.03} for at in (0.95, -0.9))
+
+
+def faces(points: dict[float, float]) -> Faces:
+    vectors, people = photographed(300, 4, 1)
+    return Faces(vectors, people, packages.manifest(calibrations=(packages.calibration(points),)))
+
+
+def test_a_gallery_has_nobody_who_searches_it_as_a_stranger() -> None:
+    everybody = faces(STRICT)
+    rows = {one: np.flatnonzero(everybody.people == one) for one in range(300)}
+    for photos in (2, MIXED):
+        drawn = draw(rows, Setting(photos, 50, 0.5, "package"), np.random.default_rng(1))
+        named = drawn.subjects < drawn.named
+        inside = set(everybody.people[drawn.faces].tolist())
+        assert len(set(drawn.subjects[~named])) == (~named).sum() == 50
+        assert not inside & set(everybody.people[drawn.strangers].tolist())
+        assert not set(drawn.faces.tolist()) & set(drawn.mates.tolist())
+        assert np.array_equal(np.unique(drawn.subjects), np.arange(100))
+        assert drawn.weights.sum() == pytest.approx(1)
+        if photos:
+            assert set(np.bincount(drawn.subjects[named])) == {photos}
+
+
+@pytest.mark.parametrize(("points", "rate"), [(STRICT, 0), (LAX, 1)])
+def test_what_is_found_is_what_the_thresholds_make_of_the_scores(points: dict[float, float], rate: float) -> None:
+    row = measure(faces(points), Setting(2, 20, 0.0, "package"), 2)
+    assert {found for what, (found, _, _) in row.found.items() if what != MISSED} == {rate}
+    assert row.found[MISSED][0] == pytest.approx(1 - rate, abs=0.1)
+
+
+@pytest.mark.parametrize("source", ["others", "gallery"])
+def test_points_that_were_measured_keep_what_they_state(source: Source) -> None:
+    row = measure(faces({1e-2: 0.2, 1e-3: 0.25, 1e-6: 0.75}), Setting(3, 100, 0.0, source), 2)
+    assert 0.5 < row.found["verify photos fmr 0.001"][0] / 1e-3 < 1.5
+    assert 0.5 < row.found["verify subject fmr 0.001"][0] / 1e-3 < 1.5
+
+
+def test_a_rate_that_is_refused_is_shown_so_and_all_is_written(tmp_path: Path) -> None:
+    setting = Setting(1, 250, 0.0, "package")
+    rows = [Row(setting, {f"{what} {asked:g}": (asked, 0.0, 1.0) for what, asked in ASKED[1:]})]
+    cells = [next(iter(column.cells)) for column in table(rows).columns]
+    assert cells[4:] == ["refused", *["1.00"] * (len(ASKED) - 1), ""]
+    write(tmp_path / "new", rows, {"draws": 1})
+    written = json.loads((tmp_path / "new" / "rates.json").read_text())
+    assert written["rows"][0]["setting"]["subjects"] == 250
+
+
+def test_photos_of_one_person_under_two_names_are_left_out() -> None:
+    vectors, people = photographed(60, 3, 2, noise=0.3)
+    names = people.copy()
+    names[0] = 60
+    kept = one_person_each(vectors, names, 0.8)
+    assert not kept[:3].any()
+    assert kept[3:].all()
+    assert one_person_each(vectors, names, None).all()
