@@ -26,7 +26,7 @@ from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
 from app.api.endpoints import ENDPOINTS
 from app.api.operation import MatchedOperation
-from app.concurrency.admission import UNPROVEN, Shares
+from app.concurrency.admission import LOOKUPS, Shares
 from app.concurrency.overload import Why
 from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
 from app.errors import InvalidInput, Unusable
@@ -101,7 +101,7 @@ class Guard:
     vector_rate: Rate | None = None
     """How many vectors of its own a key may have scored; None: no limit."""
     vectors: Buckets = field(default_factory=Buckets)
-    lookups: Shares = field(default_factory=lambda: Shares(UNPROVEN))
+    lookups: Shares = field(default_factory=lambda: Shares(LOOKUPS))
     """Keys that are looked up now and have not worked before."""
 
     async def check(self, given: str, address: str) -> Grant:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from app.concurrency.budget import Budget
+from app.concurrency.budget import CALLER_SHARE, KEPT_SHARE, Budget
 from app.concurrency.overload import Why
 
 RECEIVING = 4
 """Requests whose bodies may be arriving, for each slot."""
-UNPROVEN = 16
-"""Requests that may be read before their key is known: they are small and short, or their address has failed before."""
+UNPROVEN = 64
+"""Requests whose bodies may be arriving before their signature can be checked, without those of callers that have
+signed before. One more takes the place of the oldest."""
+UNPROVEN_EACH = 4
+"""Of them, for one address."""
+UNPROVEN_SHARE = 1 - CALLER_SHARE
+"""Of the bytes that are kept, for their bodies: two photos of 5 MiB in base64, the most that a request of Rekognition
+needs, in a server of 1 GiB."""
+LOOKUPS = 16
+"""Keys that have not worked before and may be looked up at once."""
 GREED = (4, 16)
 """Places that a key, and an address, may hold for each free one: alone, a key gets four fifths and an address, which
 may be many people's, 16 of 17. Others find some free."""
@@ -23,7 +33,7 @@ may be many people's, 16 of 17. Others find some free."""
 class Shares:
     """Counts the holders of a limited number of places. No caller gets so many that others find none."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: float) -> None:
         self.limit = limit
         self.held = 0
         self._by_caller: Counter[str] = Counter()
@@ -48,7 +58,7 @@ class Shares:
                 del self._by_caller[caller]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Visit:
     """One admitted request. ``uses`` are the request itself, and work of it that was given up but still runs."""
 
@@ -70,13 +80,15 @@ class Admission:
         self.budget = budget
         self._slots = Shares(queue_limit)
         self._receiving = Shares(queue_limit * RECEIVING)
-        self._unproven = Shares(UNPROVEN)
+        self._unproven, self._signing = Shares(math.inf), Shares(math.inf)
+        self._arriving: dict[Visit, asyncio.Timeout] = {}
+        """Unproven requests, the oldest first, and what ends each of them."""
         self._visit: ContextVar[Visit | None] = ContextVar("visit", default=None)
 
     @property
     def limit(self) -> int:
         """Return the number of slots."""
-        return self._slots.limit
+        return int(self._slots.limit)
 
     @property
     def admitted(self) -> int:
@@ -86,7 +98,7 @@ class Admission:
     @property
     def receiving(self) -> int:
         """Return the number of requests whose body is still arriving."""
-        return self._receiving.held + self._unproven.held
+        return self._receiving.held + self._unproven.held + self._signing.held
 
     @contextmanager
     def admit(self, *callers: str) -> Iterator[None]:
@@ -98,11 +110,51 @@ class Admission:
         with self._entered(Visit(callers, self._receiving)):
             yield
 
-    @contextmanager
-    def admit_unproven(self, address: str) -> Iterator[None]:
-        """Count a request whose key is not known yet, in a small pool of its own. Raises Overloaded."""
-        with self._entered(Visit((address,), self._unproven)):
-            yield
+    @asynccontextmanager
+    async def admit_unproven(self, address: str, key_id: str | None = None) -> AsyncIterator[None]:
+        """Count a request whose signature can be checked when its body is there, in a pool of its own.
+
+        ``key_id`` is the key it names if that has signed from this address before: it then has as many places as there
+        are slots. There is always a place: where all are taken, the oldest request is ended with Overloaded. A body
+        that has just begun arrives, and one that does not come holds nobody up.
+        """
+        if key_id is None:
+            visit, places = Visit((address,), self._unproven), UNPROVEN_EACH
+        else:
+            visit, places = Visit((f"{key_id} {address}",), self._signing), self.limit
+        self._make_way(visit, places)
+        try:
+            async with asyncio.timeout(None) as end:
+                self._arriving[visit] = end
+                with self._entered(visit):
+                    yield
+        except TimeoutError:
+            raise Why.REQUESTS.error() from None
+        finally:
+            self._arriving.pop(visit, None)
+
+    def _make_way(self, visit: Visit, places: int) -> None:
+        crowds = Counter(one.callers for one in self._arriving)
+        if crowds[visit.callers] >= places:
+            self._end(next(one for one in self._arriving if one.callers == visit.callers))
+        elif len(self._arriving) >= UNPROVEN + self.limit:
+            crowd = crowds.most_common(1)[0][0]
+            self._end(next(one for one in self._arriving if one.callers == crowd))
+
+    def _make_room(self, visit: Visit, size: int) -> None:
+        """End the oldest unproven requests until so many bytes more of this one fit. Raises Overloaded."""
+        most = self.budget.size * KEPT_SHARE * UNPROVEN_SHARE
+        if visit.held + size > most:
+            raise Why.BYTES.error()
+        others = [one for one in self._arriving if one.place is self._unproven and one is not visit]
+        held = sum(one.held for one in others)
+        while visit.held + size + held > most:
+            oldest = others.pop(0)
+            held -= oldest.held
+            self._end(oldest)
+
+    def _end(self, visit: Visit) -> None:
+        self._arriving.pop(visit).reschedule(asyncio.get_running_loop().time())
 
     @contextmanager
     def _entered(self, visit: Visit) -> Iterator[None]:
@@ -119,6 +171,8 @@ class Admission:
         visit = self._visit.get()
         if visit is None:
             raise RuntimeError("Bytes are counted for an admitted request only.")
+        if visit.place is self._unproven:
+            self._make_room(visit, size)
         self.budget.keep(visit.callers[0], size)
         visit.held += size
 

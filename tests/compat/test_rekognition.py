@@ -816,6 +816,35 @@ def test_a_body_that_is_stated_to_be_another_is_refused(place: Place) -> None:
     assert post(place, headers, body) == (400, "InvalidSignatureException")
 
 
+def test_a_signature_of_a_stated_body_is_checked_before_the_body(place: Place) -> None:
+    body = b'{"CollectionId": "stated"}'
+    headers = signed(place, "CreateCollection", body, **{"X-Amz-Content-SHA256": hashlib.sha256(body).hexdigest()})
+    invented = headers | {"Authorization": headers["Authorization"][:-64] + "0" * 64}
+    address = urlsplit(place.server.url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=20)
+    connection.putrequest("POST", "/")
+    for name, value in (invented | {"Content-Length": "100"}).items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["__type"]) == (400, "InvalidSignatureException")
+    connection.close()
+    assert post(place, headers, body.replace(b"stated", b"other!")) == (400, "InvalidSignatureException")
+    assert post(place, headers, body) == (200, "")
+
+
+def test_a_replayed_change_with_other_unsigned_headers_is_not_made_again(place: Place) -> None:
+    body = b'{"CollectionId": "replayed-twice"}'
+    headers = signed(place, "CreateCollection", body)
+    assert post(place, headers | {"amz-sdk-request": "attempt=1"}, body) == (200, "")
+    place.own.delete_gallery("replayed-twice")
+    for attempt in range(3):
+        again = headers | {"amz-sdk-request": f"attempt={attempt}"}
+        assert post(place, again, body) == (500, "ThrottlingException")
+    assert post(place, headers, body) == (400, "InvalidSignatureException")
+    assert "replayed-twice" not in [gallery.id for gallery in place.own.all_galleries()]
+
+
 def test_whoever_names_no_key_is_answered_before_the_body(place: Place) -> None:
     headers = signed(place, "ListFaces", b"{}")
     headers["Authorization"] = headers["Authorization"].replace("LKIA_", "LKIA_NOBODY_")

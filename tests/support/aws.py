@@ -35,7 +35,7 @@ def client(url: str, key: Mapping[str, str], **options: Any) -> Any:
         endpoint_url=url,
         region_name=REGION,
         **key,
-        config=Config(retries={"total_max_attempts": 1}, **options),
+        config=Config(retries={"total_max_attempts": 6}, **options),
     )
     made.meta.events.register("before-parse.rekognition", check_answer)
     return made

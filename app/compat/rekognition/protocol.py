@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import time
-from contextlib import nullcontext
+from contextlib import AsyncExitStack
 from typing import Any
 
 from fastapi import Request
@@ -31,6 +31,8 @@ from app.compat.rekognition.sigv4 import Claim, SignedRequest, check_body, read_
 from app.errors import LikenessError, NotFound
 
 TARGET_HEADER = "x-amz-target"
+CONTENT_HASH = "x-amz-content-sha256"
+"""Signed, as all of AWS's headers must be."""
 MAX_JSON = 256 * 1024
 """Bytes of a body without images: enough for 4,096 face ids."""
 HASHED_HERE = 64 * 1024
@@ -48,7 +50,8 @@ ROUTERS = (router,)
 
 
 class Rekognition(WireProtocol):
-    """`POST /`. The signature covers the body, so authentication has to read it."""
+    """`POST /`. The signature covers the body's hash: where a header states that, the signature is checked before the
+    body is read, elsewhere after it."""
 
     def __init__(self) -> None:
         self._signatures = SignatureChecker()
@@ -69,19 +72,24 @@ class Rekognition(WireProtocol):
         target = find_target(request.header(TARGET_HEADER))
         limits = service.limits
         limit = limits.body_bytes(target.images) if target and target.images else MAX_JSON
+        stated = request.header(CONTENT_HASH)
+        grant = await self._grant_of(scope, service, claim, request, stated) if stated else None
         proven = self._signatures.is_proven(claim, address)
-        if proven:
-            admitted = service.admission.admit(*callers_of(proven, scope))
-        else:
+        if grant is None and not proven:
             if not self._signatures.is_known(claim):  # do not read the body of an unknown key
                 await service.guard.attempt(lambda: self._signatures.require_key(service.keys, claim), address)
             service.guard.require_few_failures(address)
-            admitted = service.admission.admit_unproven(callers_of("", scope)[1])
-        with admitted, nullcontext() if proven else service.guard.counted(address):
-            seconds = limits.seconds if proven else min(limits.seconds, UNPROVEN_S)
+        async with AsyncExitStack() as stack:
+            if grant is not None:
+                stack.enter_context(service.admission.admit(*callers_of(grant.key_id, scope)))
+            else:
+                place = service.admission.admit_unproven(callers_of("", scope)[1], proven)
+                await stack.enter_async_context(place)
+            seconds = limits.seconds if grant or proven else min(limits.seconds, UNPROVEN_S)
             body = (await read_body(Request(scope, receive), limit, seconds, service.admission.take)).data
         body_hash = await _hash(body)
-        grant = await self._grant_of(scope, service, claim, request, body_hash)
+        check_body(request, body_hash)
+        grant = grant or await self._grant_of(scope, service, claim, request, body_hash)
         self._signatures.prove(claim, address, grant.key_id)
         scope[CLAIM] = claim
         return grant, _again(body)
@@ -95,7 +103,6 @@ class Rekognition(WireProtocol):
     async def _grant_of(
         self, scope: Scope, service: Service, claim: Claim, request: SignedRequest, body_hash: str
     ) -> Grant:
-        check_body(request, body_hash)
         token = self._signatures.recall(claim, request, body_hash)
         recalled = None if token is None else service.keys.recall(token)
         return await service.guard.admit(
@@ -120,8 +127,12 @@ async def call(request: Request, service: ServiceDep) -> Response:
     body = await request.body()
     service.admission.take(len(body))
 
+    used = False
+
     def work() -> dict[str, Any]:
+        nonlocal used
         use_once(service.signatures, claim, request.headers, changes=target.operation.changes)
+        used = True
         with service.admission.budget.hold(JSON_COPIES * len(body), threads=0):
             values = requests.read(target.model, load_json(body) if body else {})
         return target.work(call_, values)
@@ -129,7 +140,7 @@ async def call(request: Request, service: ServiceDep) -> Response:
     try:
         answer = await service.run(work)
     except LikenessError as error:
-        if answer_of(error).name in _TRY_AGAIN:
+        if used and answer_of(error).name in _TRY_AGAIN:
             # Clients retry, maybe within the same second.
             await service.run(lambda: service.signatures.release(claim.signature))
         raise

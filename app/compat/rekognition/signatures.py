@@ -115,21 +115,27 @@ REPEAT_S = 2.0
 KEPT_S = 2.0 * SKEW_S
 """A signature made SKEW_S ahead of our clock is valid until SKEW_S after."""
 ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
+"""AWS's clients name a call and count its attempts here, some without signing it."""
 MAX_ATTEMPT = 100
 
 
 def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[str, str], *, changes: bool) -> None:
-    """Note the use of a signature. Raises Refused (InvalidSignatureException) if it was used before.
+    """Note the use of a signature.
 
-    A client that sends the same request twice within a second signs it alike, since SigV4 counts whole seconds. AWS's
-    clients tell such requests apart by ATTEMPT_HEADERS, which they do not sign: one names the call, the other counts
-    its attempts. So for REPEAT_S after its first use, a signature is accepted for other calls and attempts, but for
-    none twice; after that for nothing. Without those headers, a signature of a changing operation is accepted once.
-    Someone who records a request and alters its unsigned headers has REPEAT_S: TLS protects against that.
+    One of a changing operation is used once, whatever else the request says. A client that sends the same request twice
+    within a second signs it alike, since SigV4 counts whole seconds: if it is one of AWS's, it is told to try again
+    (ThrottlingException), and signs anew. What changes nothing may be asked again for REPEAT_S after its first use,
+    with other ATTEMPT_HEADERS or without any: who recorded it has its answer already.
+
+    Raises Refused (InvalidSignatureException, ThrottlingException).
     """
-    attempt = " ".join(filter(None, (request_headers.get(name, "")[:MAX_ATTEMPT] for name in ATTEMPT_HEADERS)))
-    if not attempt and not changes:
-        attempt = uuid.uuid4().hex
-    if not signatures.use(claim.signature, attempt, repeat_s=REPEAT_S):
-        message = "This signature was used already: sign the request again."
-        raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
+    named = [name for name in ATTEMPT_HEADERS if request_headers.get(name)]
+    attempt = ""
+    if not changes:
+        attempt = " ".join(request_headers[name][:MAX_ATTEMPT] for name in named) or uuid.uuid4().hex
+    if signatures.use(claim.signature, attempt, repeat_s=REPEAT_S):
+        return
+    message = "This signature was used already: sign the request again."
+    if changes and not set(named) <= set(claim.signed_headers):
+        raise Refused(errors.THROTTLING, message, code="overloaded")
+    raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
