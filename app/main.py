@@ -56,7 +56,7 @@ from app.db.secrets import SecretStore
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
 from app.face.liveness import LivenessPackages
-from app.gallery.erasure import Expiry
+from app.gallery.erasure import Erasures, Expiry
 from app.gallery.package_bindings import PackageBindings
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.inference.embedder import Embedder
@@ -181,6 +181,7 @@ class _Background:
     reviewer: Reviewer
     bulk: BulkService
     clock: ClockGuard
+    erasures: Erasures
 
 
 def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack, counted: metrics.Metrics) -> Service:
@@ -234,7 +235,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         audit=storage.audit,
         signatures=signatures,
         signer=storage.signer,
-        erasures=storage.erasures,
+        erasures=background.erasures,
         corrections=storage.corrections,
         jobs=storage.jobs,
         runner=background.runner,
@@ -323,7 +324,9 @@ def _build_background(
         signer=storage.signer,
     )
     bulk = BulkService(context, storage.jobs)
-    expiry = Expiry(storage.galleries, storage.erasures, partial(storage.audit.recorded, "expire_subject"))
+    drop_like = partial(storage.corrections.drop_like, least=inference.embedders.most_lenient)
+    erasures = Erasures(storage.galleries, storage.signer, drop_like)
+    expiry = Expiry(storage.galleries, erasures, partial(storage.audit.recorded, "expire_subject"))
     scheduler = stack.enter_context(Scheduler())
     storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S, may_prune=clock.trusted)
     scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(expiry.sweep))
@@ -337,7 +340,7 @@ def _build_background(
     stack.callback(runner.close)
     works = {**bulk.works(), REEMBED: reembedder.work, REVIEW: reviewer.work, CALIBRATE: inference.calibrator.work}
     runner.start(works, scheduler)
-    return _Background(runner, reembedder, reviewer, bulk, clock)
+    return _Background(runner, reembedder, reviewer, bulk, clock, erasures)
 
 
 def _package_sha256(embedders: Embedders, package_id: str) -> str | None:

@@ -176,7 +176,7 @@ def reviewed(client: httpx.Client, gallery: str, person: str) -> Iterator[httpx.
 
 
 def corrected(client: httpx.Client, person: str, file: tuple[str, bytes, str]) -> Iterator[httpx.Response]:
-    made = client.post(f"{person}/corrections", files={"image": file})
+    made = client.post(f"{person}/corrections", files={"image": file}, params={"confirm": True})
     yield made
     yield client.get(f"{person}/corrections")
     yield client.delete(f"{person}/corrections/{made.json()['id']}")

@@ -326,7 +326,7 @@ MOVE_FACE = Operation(
     ENROLL,
     changes=True,
     body=schemas.FaceMove,
-    codes=NO_FACE,
+    codes=(*NO_FACE, "subject_expired"),
 )
 MOVE_FACES = Operation(
     "move_faces",
@@ -336,7 +336,7 @@ MOVE_FACES = Operation(
     ENROLL,
     changes=True,
     body=schemas.FacesMove,
-    codes=NO_FACE,
+    codes=(*NO_FACE, "subject_expired"),
 )
 
 # Corrections: who a subject is not
@@ -351,7 +351,7 @@ ADD_CORRECTION = Operation(
     status=201,
     body=schemas.CorrectionRequest,
     images=ONE_IMAGE,
-    codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "subject_expired", "invalid_expiry"),
+    codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "subject_expired", "invalid_expiry", "correction_unlikely"),
 )
 DELETE_CORRECTION = _deletion(
     "delete_correction", f"{CORRECTIONS}/{{correction}}", ENROLL, (*NO_SUBJECT, "correction_not_found")

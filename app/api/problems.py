@@ -54,6 +54,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(409, "gallery_exists", "There is already a gallery with this id."),
     Kind(409, "subject_exists", "There is already a subject with this id."),
     Kind(409, "subject_without_faces", "The subject has no enrolled face to compare with."),
+    Kind(409, "correction_unlikely", "The photo matches the subject beyond doubt; `confirm` records it all the same."),
     Kind(409, "subject_expired", "The subject has expired and is about to be erased; extend its expiry first."),
     Kind(409, "key_exists", "There is or was a key with this id."),
     Kind(409, "key_revoked", "The key was revoked, which is final."),

@@ -145,11 +145,12 @@ def add_correction(
     subject: options.Subject,
     photo: Annotated[Path, typer.Argument(help="The photo of somebody else who was taken for that person.")],
     face: Annotated[int | None, typer.Option(min=0, help="The face in the photo, as detect lists them.")] = None,
+    confirm: Annotated[bool, typer.Option("--confirm", help="Even if it matches that person beyond doubt.")] = False,
 ) -> None:
     """Say that a photo does not show the person: those who look like it are no longer taken for that person."""
     photos.collect([photo])
     with session.connect() as client:
-        made = client.add_correction(gallery, subject, photo, face=face)
+        made = client.add_correction(gallery, subject, photo, face=face, confirm=confirm)
     session.say(made, f"{made.id}: not {subject}, until {made.expires_at:%Y-%m-%d}")
 
 

@@ -353,10 +353,16 @@ def corrections(gallery: str, subject: str) -> Call[schemas.CorrectionList]:
 
 
 def add_correction(
-    gallery: str, subject: str, image: Image, *, face: int | None = None, expires_at: datetime | None = None
+    gallery: str,
+    subject: str,
+    image: Image,
+    *,
+    face: int | None = None,
+    expires_at: datetime | None = None,
+    confirm: bool = False,
 ) -> Call[schemas.Correction]:
-    """Say that a photo, or the face of this index in it, does not show the subject."""
-    params = given(face=face, expires_at=expires_at)
+    """Say that a photo, or the face of this index in it, does not show the subject, `confirm` even beyond doubt."""
+    params = given(face=face, expires_at=expires_at, confirm=confirm or None)
     return call(endpoints.ADD_CORRECTION, gallery=gallery, subject=subject, params=params, files=[part("image", image)])
 
 

@@ -37,6 +37,7 @@ from app.db.schema import (
 )
 from app.db.signing import Signer
 from app.errors import NotFound, Unusable
+from app.gallery.change import Change
 from app.gallery.deleting import erase_subject
 from app.gallery.records import Erased
 from app.gallery.service import Galleries
@@ -75,9 +76,13 @@ Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 class Erasures:
     """Erases subjects and signs their receipts. Safe to share between threads, and the database between servers."""
 
-    def __init__(self, galleries: Galleries, database: Database, signer: Signer) -> None:
+    def __init__(
+        self, galleries: Galleries, signer: Signer, drop_like: Callable[[Change, str], int] = lambda *_: 0
+    ) -> None:
+        """`drop_like` drops what other subjects' corrections show of a subject, by id, and counts it."""
         self._galleries = galleries
-        self._database = database
+        self._database: Database = galleries.store.database
+        self._drop_like = drop_like
         self._signer = signer
 
     def erase(self, gallery_id: str, subject_id: str, *, reason: Reason = "asked", rewrite: bool = False) -> Document:
@@ -96,8 +101,10 @@ class Erasures:
         """
         receipt_id = secrets.token_hex(16)
         with self._galleries.change(gallery_id) as change:
+            corrections = self._drop_like(change, subject_id)
             erased = erase_subject(change, subject_id, expired_by=utc_now() if reason == "expired" else None)
             document = _pending(receipt_id, erased, reason, rewrite=rewrite)
+            document["erased"]["corrections"] = corrections
             values = {
                 "id": receipt_id,
                 "gallery": erased.gallery,

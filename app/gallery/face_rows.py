@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
 from PIL import Image
 from sqlalchemy.engine import Connection, Row
@@ -22,10 +24,10 @@ from app.face.formats import Limits
 from app.face.image import decode
 from app.gallery.change import Change
 from app.gallery.change_log import MOVE
-from app.gallery.records import FaceRow, Gallery, Origin, Subject
-from app.gallery.templates import face_columns, join_templates
+from app.gallery.records import FaceRow, Gallery, Origin, Subject, from_bytes
+from app.gallery.templates import face_columns, join_templates, template_column
 from app.timestamps import utc_now
-from app.types import Box, Pixels, Quality, Reason
+from app.types import Box, Pixels, Quality, Reason, Vector, Vectors
 
 JPEG_QUALITY = 95
 FULL_CHROMA = 0
@@ -172,6 +174,18 @@ def _said_of_faces() -> list[sa.Column[Any]]:
         for column in table.columns
         if any(key.column is FACES.c.face_id for key in column.foreign_keys)
     ]
+
+
+def templates_of(change: Change, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
+    """Return the (N, D) templates of this package of each of the subjects, by key, that has some."""
+    template = template_column(package)
+    query = sa.select(FACES.c.subject_key, FACES.c.face_id, template.label("template"))
+    query = query.select_from(join_templates(FACES, package)).where(template.is_not(None)).order_by(FACES.c.key)
+    found: dict[int, list[Vector]] = defaultdict(list)
+    for some in in_parts(sorted(subjects)):
+        for row in change.connection.execute(query.where(FACES.c.subject_key.in_(some))):
+            found[row.subject_key].append(from_bytes(change.blobs.unpack("template", row.face_id, bytes(row.template))))
+    return {key: np.stack(vectors) for key, vectors in found.items()}
 
 
 def read_labels(

@@ -127,6 +127,14 @@ class Embedders:
         """Return a package's operating points without opening it. Raises Unusable ``package_unavailable``."""
         return self._current(self.checked(self._installed(package_id)))
 
+    def most_lenient(self, package_id: str) -> float | None:
+        """Return the threshold of a package's most lenient operating point; None if it has none or is gone."""
+        try:
+            points = self.thresholds(package_id).points
+        except PackageUnavailable:
+            return None
+        return points[0].threshold if points else None
+
     def checked(self, package: Package, *, again: bool = False) -> Package:
         """Return the package if stored templates of its id are its own. Raises PackageUnavailable ``package_changed``.
 

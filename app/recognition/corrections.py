@@ -23,8 +23,9 @@ from app.errors import InvalidInput, NotFound
 from app.gallery.bulk import id_here
 from app.gallery.change import Change
 from app.gallery.enrolling import crop_to_keep
+from app.gallery.face_rows import templates_of
 from app.gallery.fit import fit_face
-from app.gallery.records import Candidate, Gallery, NewFace, Subject, to_bytes
+from app.gallery.records import Candidate, Gallery, NewFace, Subject, from_bytes, to_bytes
 from app.gallery.store import Store
 from app.gallery.subject_rows import brief_subjects, find_subject, find_unexpired
 from app.gallery.text import clean_id
@@ -169,6 +170,33 @@ class Corrections:
         near = {one.subject for ranking in rankings for one in ranking if one.score >= floor}
         wrong = self.wrong_probes(gallery, probes[0].package, near)
         return [rule_out(probe, ranking, wrong, floor) for probe, ranking in zip(probes, rankings, strict=True)]
+
+    def drop_like(self, change: Change, subject_id: str, least: Callable[[str], float | None]) -> int:
+        """Drop other subjects' corrections that may show this subject; return how many. Raises NotFound.
+
+        They do where the probe scores `least` of its package or more with the subject's faces, or more than with the
+        faces of the subject that it was taken for.
+        """
+        if not change.gallery.corrected:
+            return 0
+        subject = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
+        query = _rows().where(_of(change.gallery) & (CORRECTIONS.c.subject_key != subject.key))
+        rows = change.connection.execute(query).all()
+        doomed: set[str] = set()
+        for package in {row.package for row in rows}:
+            mine = [row for row in rows if row.package == package]
+            faces = templates_of(change, package, {subject.key, *(row.subject_key for row in mine)})
+            for row in mine if subject.key in faces else ():
+                probe = from_bytes(self._opened(row)[0])
+                score, other = (
+                    float((faces[key] @ probe).max()) if key in faces else -1.0
+                    for key in (subject.key, row.subject_key)
+                )
+                floor = least(package)
+                if score > other or (floor is not None and score >= floor):
+                    doomed.add(row.id)
+        change.connection.execute(sa.delete(CORRECTIONS).where(_of(change.gallery) & CORRECTIONS.c.id.in_(doomed)))
+        return len(doomed)
 
     def prune(self) -> int:
         """Delete the corrections that have expired; return how many rows. The scheduler calls it."""

@@ -12,7 +12,7 @@ from functools import partial, wraps
 from typing import Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from app.concurrency.deadline import check_deadline
-from app.errors import InvalidInput, PackageMismatch, PackageUnavailable, TwoPackages
+from app.errors import Conflict, InvalidInput, PackageMismatch, PackageUnavailable, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.bulk import BulkFace
 from app.gallery.enrolling import Enrolled
@@ -278,11 +278,20 @@ class Operations:
         return Identification(photo, tuple(faces), point, sum(sizes.values()), stages, used.id, warnings)
 
     def correct(
-        self, gallery: str, subject: str, image: bytes, face: int | None = None, expires_at: str | None = None
+        self,
+        gallery: str,
+        subject: str,
+        image: bytes,
+        face: int | None = None,
+        expires_at: str | None = None,
+        *,
+        confirm: bool = False,
     ) -> Correction:
         """Record that a face of the photo, by default the most prominent one, is not the subject (`corrections`).
 
-        Raises NoFace, what `pick_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict.
+        Unless told to `confirm`, one that matches the subject beyond doubt, by the strictest operating point, is not.
+        Raises NoFace, what `pick_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict
+        (``correction_unlikely``).
         """
         chosen = self._photos.choose(image, "image", OFF, face)
 
@@ -291,6 +300,8 @@ class Operations:
             home = self._home(gallery)
             with self._used_by(home) as used:
                 (probe,) = self.complete(home, [new_face(one) for one in self._photos.embed_chosen([chosen], used)])
+            if not confirm:
+                self._check_doubt(home, subject, probe)
             return self._corrections.add(home, subject, probe, expires_at)
 
         return record()
@@ -481,6 +492,15 @@ class Operations:
         except PackageUnavailable as error:
             return error.message if error.details.get("reason") == "package_changed" else None
         return None
+
+    def _check_doubt(self, home: Gallery, subject: str, probe: NewFace) -> None:
+        """Raise Conflict ``correction_unlikely`` if the probe matches the subject at the strictest operating point."""
+        points = self._embedders.thresholds(home.embedder).points
+        if not points or not self._galleries.store.current_subject(home, subject).face_count:
+            return
+        if self._galleries.verify(home.id, subject, probe.template).score >= points[-1].threshold:
+            message = "The photo matches the person beyond doubt: remembered, it would make that person unknown."
+            raise Conflict(message, code="correction_unlikely", subject=subject)
 
     def _used_by(self, home: Gallery) -> AbstractContextManager[Model]:
         """Open the package that the gallery is searched by."""

@@ -21,7 +21,6 @@ from app.db.sealed_columns import Blobs
 from app.db.secrets import SIGNING_KEY, SecretStore
 from app.db.signing import Signer
 from app.errors import InvalidSetting, SealedUnreadable, Unusable
-from app.gallery.erasure import Erasures
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.jobs.files import JobFiles
@@ -50,7 +49,6 @@ class Storage:
     sealer: Sealer
     secrets: SecretStore
     signer: Signer
-    erasures: Erasures
     keys: KeyStore
     codes: SignInCodes
     audit: AuditLog
@@ -87,7 +85,6 @@ def open_storage(settings: Settings, stack: ExitStack) -> Storage:
         sealer=rings.secrets,
         secrets=secrets,
         signer=signer,
-        erasures=Erasures(galleries, sql.database, signer),
         keys=KeyStore(sql.database),
         codes=SignInCodes(sql.database, rings.secrets),
         audit=audit,

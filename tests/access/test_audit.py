@@ -293,7 +293,9 @@ def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(
     merged = f"{gallery}/subjects/other/merge"
     do("merge_subject", "POST", merged, ("g/1", "other", "eileen"), json={"into": "eileen"})
     corrected = f"{subject}/corrections"
-    wrong = do("add_correction", "POST", corrected, ("g/1", "eileen", None), files={"image": COLLINS})["id"]
+    wrong = do(
+        "add_correction", "POST", corrected, ("g/1", "eileen", None), files={"image": COLLINS}, params={"confirm": True}
+    )["id"]
     do("delete_correction", "DELETE", f"{corrected}/{wrong}", ("g/1", "eileen", wrong))
     do("delete_face", "DELETE", f"{subject}/faces/{face}", ("g/1", "eileen", face))
     do("delete_subject", "DELETE", subject, ("g/1", "eileen", None))

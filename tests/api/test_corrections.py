@@ -19,6 +19,10 @@ def enroll(api: httpx.Client, gallery: str, subject: str, *images: bytes) -> Non
     api.post(f"{gallery}/subjects/{subject}/faces?quality=none", files=files).raise_for_status()
 
 
+SURE = {"confirm": True}
+"""The photos here show the person, more or less."""
+
+
 def identify(api: httpx.Client, gallery: str, image: bytes) -> tuple[str, list[str], list[Any]]:
     answer = api.post(f"{gallery}/identify", files={"image": image}, params={"explain": True}).raise_for_status().json()
     (face,) = answer["faces"]
@@ -30,7 +34,7 @@ def test_a_wrong_answer_is_not_given_again(api: httpx.Client, gallery: str) -> N
     """Grace was enrolled with a photo that resembles Eileen's: a copy with noise, whose score is high but not 1."""
     enroll(api, gallery, "grace", noisy(COLLINS, 1))
     assert identify(api, gallery, COLLINS)[:2] == ("known", ["grace"])
-    made = api.post(f"{gallery}/subjects/grace/corrections", files={"image": COLLINS})
+    made = api.post(f"{gallery}/subjects/grace/corrections", files={"image": COLLINS}, params=SURE)
     assert made.status_code == 201
     body = made.json()
     assert (body["subject"], body["has_crop"]) == ("grace", True)
@@ -70,7 +74,7 @@ def test_the_next_candidate_is_the_answer(api: httpx.Client, gallery: str) -> No
     enroll(api, gallery, "eileen", noisy(COLLINS, 2))
     _, names, _ = identify(api, gallery, COLLINS)
     first, second = names
-    api.post(f"{gallery}/subjects/{first}/corrections", files={"image": COLLINS}).raise_for_status()
+    api.post(f"{gallery}/subjects/{first}/corrections", files={"image": COLLINS}, params=SURE).raise_for_status()
     assert identify(api, gallery, COLLINS)[:2] == ("known", [second])
 
 
@@ -80,7 +84,7 @@ def test_any_face_of_a_photo_can_be_meant(api: httpx.Client, gallery: str) -> No
     assert len(found) == 2
     path = f"{gallery}/subjects/grace/corrections"
     for face in (0, 1):
-        api.post(path, files={"image": BOTH}, params={"face": face}).raise_for_status()
+        api.post(path, files={"image": BOTH}, params=SURE | {"face": face}).raise_for_status()
     error_of(api.post(path, files={"image": BOTH}, params={"face": 2}), 422, "no_face")
     assert len(api.get(path).json()["corrections"]) == 2
 
@@ -91,7 +95,7 @@ def test_bad_requests_are_told_why(api: httpx.Client, gallery: str) -> None:
     error_of(api.get(path), 404, "subject_not_found")
     enroll(api, gallery, "nobody", COLLINS)
     error_of(api.post(path, files={"image": b"text"}), 415, "unsupported_image")
-    past = {"expires_at": "2001-01-01T00:00:00Z"}
+    past = SURE | {"expires_at": "2001-01-01T00:00:00Z"}
     error_of(api.post(path, files={"image": COLLINS}, params=past), 422, "invalid_expiry")
     made = api.post("/v1/keys", json={"scopes": ["read", "recognize"]}).json()
     error_of(api.post(path, files={"image": COLLINS}, headers={"x-api-key": made["secret"]}), 403, "missing_scope")
@@ -100,7 +104,7 @@ def test_bad_requests_are_told_why(api: httpx.Client, gallery: str) -> None:
 
 def test_they_travel_with_an_exported_gallery(api: httpx.Client, gallery: str) -> None:
     enroll(api, gallery, "grace", noisy(COLLINS, 1))
-    api.post(f"{gallery}/subjects/grace/corrections", files={"image": COLLINS}).raise_for_status()
+    api.post(f"{gallery}/subjects/grace/corrections", files={"image": COLLINS}, params=SURE).raise_for_status()
     job = ended(api, api.post(f"{gallery}/export").raise_for_status().json()["id"])
     archive = api.get(f"/v1/jobs/{job['id']}/result").raise_for_status().content
     api.post("/v1/galleries", json={"id": "arrived"}).raise_for_status()
@@ -130,3 +134,14 @@ def ended(api: httpx.Client, job: str) -> dict[str, Any]:
             return found
         time.sleep(0.02)
     raise AssertionError(f"job {job} did not end")
+
+
+def test_a_right_photo_is_recorded_only_on_purpose(api: httpx.Client, gallery: str) -> None:
+    """It would make its person unknown."""
+    enroll(api, gallery, "eileen", COLLINS)
+    path = f"{gallery}/subjects/eileen/corrections"
+    error_of(api.post(path, files={"image": COLLINS}), 409, "correction_unlikely")
+    assert api.get(path).json()["corrections"] == []
+    assert identify(api, gallery, COLLINS)[0] == "known"
+    assert api.post(path, files={"image": HOPPER}).status_code == 201, "anybody else's is taken at once"
+    assert api.post(path, files={"image": COLLINS}, params=SURE).status_code == 201

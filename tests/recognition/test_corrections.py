@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from app.db.encryption import Sealer, new_key
 from app.db.key_rotation import census, reseal
 from app.db.schema import CORRECTIONS
 from app.db.sealed_columns import Blobs
+from app.db.signing import Signer
 from app.errors import InvalidInput, NotFound
 from app.gallery.deleting import erase_subject
+from app.gallery.erasure import Erasures
 from app.gallery.moving import merge_subjects
 from app.gallery.records import Candidate, Gallery, NewFace
 from app.gallery.service import Galleries
@@ -134,6 +137,27 @@ def test_they_go_with_their_subject_and_with_a_merge(galleries: Galleries, corre
     assert not staff(galleries).corrected
     with pytest.raises(NotFound):
         corrections.add(staff(galleries), "bob", probe(9))
+
+
+def test_others_that_may_show_the_erased_go_with_them_and_are_counted(
+    galleries: Galleries, corrections: Corrections
+) -> None:
+    """Ann's second face, taken for Bob, and a look-alike of hers; not who only looks like Bob."""
+    near = template(2).vector + 0.4 * template(3).vector
+    like = Template((near / np.linalg.norm(near)).astype(np.float32), PACKAGE)
+    for vector in (template(2), like, template(3)):
+        corrections.add(staff(galleries), "bob", NewFace(vector, Quality(50, ()), Box(0, 0, 1, 1)))
+    kept = corrections.of_subject(staff(galleries), "bob")[2].id
+    drop = partial(corrections.drop_like, least=lambda _: 0.99)
+    receipt = Erasures(galleries, Signer(bytes(32)), drop).erase("staff", "ann")
+    assert receipt["erased"]["corrections"] == 2
+    assert [one.id for one in corrections.of_subject(staff(galleries), "bob")] == [kept]
+    strict = corrections.add(staff(galleries), "bob", probe(3)).id
+    enroll(galleries, "cid", 3)
+    with galleries.change("staff") as change:
+        assert corrections.drop_like(change, "cid", lambda _: None) == 0, "no more like him than like Bob"
+        assert corrections.drop_like(change, "cid", lambda _: 0.5) == 2
+    assert strict not in [one.id for one in corrections.of_subject(staff(galleries), "bob")]
 
 
 def test_who_has_expired_takes_none(galleries: Galleries, corrections: Corrections, database_url: str) -> None:

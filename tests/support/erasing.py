@@ -8,4 +8,4 @@ from app.gallery.service import Galleries
 
 
 def erasures(galleries: Galleries) -> Erasures:
-    return Erasures(galleries, galleries.store.database, Signer(bytes(32)))
+    return Erasures(galleries, Signer(bytes(32)))

@@ -43,7 +43,9 @@ async def add_correction(
     images, params = await service.read(request, ONE_IMAGE, query)
     expires_at = utc_text_or_none(params.expires_at)
     found = await service.run(
-        lambda: service.operations.correct(gallery, subject, images["image"][0], params.face, expires_at)
+        lambda: service.operations.correct(
+            gallery, subject, images["image"][0], params.face, expires_at, confirm=params.confirm
+        )
     )
     return answers.correction(found)
 

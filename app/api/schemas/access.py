@@ -191,6 +191,7 @@ class ErasedCounts(Wire):
     faces: int = Field(ge=0)
     templates: int = Field(ge=0)
     crops: int = Field(ge=0)
+    corrections: int = Field(default=0, ge=0, description="Corrections of other subjects that matched the faces.")
 
 
 class Cleared(Wire):
@@ -223,7 +224,7 @@ class Receipt(Wire):
         },
         "reason": "asked",
         "erased_at": TIME,
-        "erased": {"faces": 2, "templates": 2, "crops": 2},
+        "erased": {"faces": 2, "templates": 2, "crops": 2, "corrections": 0},
         "cleared": {"tables": "overwritten", "write_ahead_log": "emptied", "index_copies": "removed"},
         "complete": True,
         "completed_at": TIME,

@@ -264,6 +264,7 @@ class CorrectionParams(Params):
         description="Until when it counts; `LIKENESS_CORRECTION_DAYS` if absent.",
         examples=["2096-01-31T12:00:00Z"],
     )
+    confirm: bool = Field(default=False, description="Record it even if the photo matches the subject beyond doubt.")
 
 
 class CorrectionRequest(CorrectionParams):

@@ -118,6 +118,19 @@ async function namesake(gallery, name) {
   return page.subjects.find((subject) => subject.id === name.normalize("NFC")) ?? page.subjects.find((subject) => subject.name === name) ?? null;
 }
 
+/** Remembers that the face is not the subject; asks where it matches beyond doubt. False if it is not remembered. */
+async function correct(subject, name, shot, face) {
+  const record = (options) => send(`${subject}/corrections`, [["image", shot.photo]], { face: face.index, ...options });
+  try {
+    return await record({});
+  } catch (error) {
+    if (error.code !== "correction_unlikely") throw error;
+    const text = `This face matches ${name} beyond doubt. If it is ${name} and you remember that it is not, ${name} is no longer known.`;
+    if (!(await confirm({ title: `Surely not ${name}?`, text, action: "Remember it all the same" }))) return false;
+    return record({ confirm: true });
+  }
+}
+
 /** The two pictures that were taken for one person, and what can be wrong: this one, or the enrolled one. */
 async function deny(state, shot, face, best) {
   state.hold(shot);
@@ -125,8 +138,8 @@ async function deny(state, shot, face, best) {
   const subject = path("galleries", state.gallery, "subjects", best.subject);
   const changed = await ask(`Not ${name}?`, (close) => {
     const place = problemPlace();
-    const act = (words, work) => (event) => showing(place, () => busy(event.currentTarget, async () => (await work(), close(words))));
-    const remember = act(`Who looks like this is no longer taken for ${name}.`, () => send(`${subject}/corrections`, [["image", shot.photo]], { face: face.index }));
+    const act = (words, work) => (event) => showing(place, () => busy(event.currentTarget, async () => (await work()) !== false && close(words)));
+    const remember = act(`Who looks like this is no longer taken for ${name}.`, () => correct(subject, name, shot, face));
     const drop = act(`That face of ${name} is deleted.`, () => remove(`${subject}/faces/${encodeURIComponent(best.face_id)}`));
     return h(
       "div",
