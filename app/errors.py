@@ -111,7 +111,7 @@ class InvalidSource(InvalidInput):
 
 
 class VaultKeyMissing(InvalidInput):
-    """A backup can't be restored without the key that opens the secrets in it."""
+    """The data folder lacks the key that opens the secrets in its database."""
 
     code = "vault_key_missing"
 

@@ -58,8 +58,9 @@ ENTRIES = {
         "transfer.compreface:commands", "Enroll the photos of a CompreFace database.", _TRANSFER
     ),
     "jobs": Entry("jobs:jobs", "List, wait for and cancel work that outlasts a request.", _TRANSFER),
-    "backup": Entry("database:commands", "Write the whole database into one file.", _TRANSFER),
-    "restore": Entry("database:commands", "Replace the database with a backup.", _TRANSFER),
+    "backup": Entry("database:commands", "Write a SQLite database and its keys into one signed file.", _TRANSFER),
+    "restore": Entry("database:commands", "Replace a SQLite database with a backup.", _TRANSFER),
+    "database": Entry("database:database", "Copy the database from SQLite to PostgreSQL or back.", _TRANSFER),
     "serve": Entry("server:commands", "Start the server.", _SERVER),
     "status": Entry("server:commands", "Show the server, data folder, models, galleries and health.", _SERVER),
     "doctor": Entry("doctor.command:commands", "Check the installation, and say how to repair it.", _SERVER),

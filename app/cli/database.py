@@ -1,4 +1,4 @@
-"""backup, restore, vault: the database itself. No server is needed; backup and vault work beside running ones."""
+"""backup, restore, database, vault: the database itself. No server is needed; backup and vault work beside them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import typer
 from app.cli import options, output
 from app.cli.connect import has_data, missing
 from app.config import Settings, load_settings
-from app.db.key_file import IRREPLACEABLE, VAULT_FILE, read_keys
-from app.errors import Conflict, InvalidSetting, SealedUnreadable, VaultKeyMissing
-from app.files import write_new
+from app.db.key_file import VAULT_FILE
+from app.errors import Conflict, InvalidSetting, SealedUnreadable
 from app.server import data_folder
 
 if TYPE_CHECKING:
@@ -28,38 +27,38 @@ if TYPE_CHECKING:
     from app.gallery.store import Store
 
 commands = typer.Typer()
+database = typer.Typer(no_args_is_help=True, epilog="Example: likeness database copy sqlite:///data/likeness.db")
 vault = typer.Typer(no_args_is_help=True, epilog="Example: likeness vault status")
 
 SCRUB_S = 60.0
 """How long the write-ahead log may take to be emptied."""
 
 
-@commands.command(epilog="Example: likeness backup /backups/likeness.backup")
+@commands.command(epilog="Example: likeness backup /backups/likeness.tar")
 def backup(
     path: Annotated[Path, typer.Argument(help="File to write; an existing one is replaced.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the whole database into one file. Servers may keep running.
+    """Write a SQLite database and the data folder's keys into one signed file. Servers may keep running.
 
-    Keep copies of admin.key, vault.key and of encryption keys elsewhere: the file doesn't contain them.
+    Whoever has the file has the keys. Keep encryption keys elsewhere: it doesn't contain them.
     """
-    from app.bulk.backup import write_backup  # noqa: PLC0415 - slow to import
+    from app.bulk.backup import sqlite_only, write_backup  # noqa: PLC0415 - slow to import
     from app.db import usage  # noqa: PLC0415 - slow to import
     from app.db.engine import Database  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
     if not has_data(settings):
         raise missing(settings)
+    sqlite_only(settings.database)
     with usage.shared(settings.data_dir, settings.database), closing(Database(settings.database)) as database:
         signer = _signer(settings, database)
-        summary = write_backup(database, path, version("likeness"), signer)
+        summary = write_backup(settings.database, settings.data_dir, path, version("likeness"), signer)
     _say(summary, f"{path}: written", as_json=as_json)
     if signer is None:
         output.warn("Not signed, because the keys here don't open the server's secrets: restore it with --trust")
-    kept = [settings.data_dir / name for name in IRREPLACEABLE if (settings.data_dir / name).exists()]
     if settings.encryption_key_file is not None:
-        kept.append(settings.encryption_key_file)
-    output.warn(f"Not in it; keep copies elsewhere: {', '.join(map(str, kept))}")
+        output.warn(f"Not in it; keep a copy elsewhere: {settings.encryption_key_file}")
 
 
 def _signer(settings: Settings, database: Database) -> Signer | None:
@@ -76,82 +75,82 @@ def _signer(settings: Settings, database: Database) -> Signer | None:
         return None
 
 
-def _rings(settings: Settings, vault_key: Path | None = None) -> FoundRings:
-    """Return the keys of the settings and the data folder; with `vault_key` as vault.key where that is missing."""
+def _rings(settings: Settings) -> FoundRings:
+    """Return the keys of the settings and the data folder."""
     from app.db.key_file import find_rings  # noqa: PLC0415 - slow to import
 
-    own = settings.data_dir / VAULT_FILE
     return find_rings(
-        vault_key if vault_key is not None and not own.exists() else own,
+        settings.data_dir / VAULT_FILE,
         settings.encryption_key_file,
         settings.encryption_keys,
         seals=settings.encryption == "seal",
     )
 
 
-@commands.command(epilog="Example: likeness restore /backups/likeness.backup --vault-key /backups/vault.key")
+@commands.command(epilog="Example: likeness restore /backups/likeness.tar")
 def restore(
     path: Annotated[Path, typer.Argument(help="A file that `likeness backup` wrote.")],
     replace: Annotated[bool, typer.Option("--replace", help="Replace a database that is not empty.")] = False,
-    vault_key: Annotated[
-        Path | None, typer.Option(help="vault.key of the old data folder; it is copied into this one.")
-    ] = None,
-    without_secrets: Annotated[
-        bool, typer.Option("--without-secrets", help="Leave out what only a lost vault.key can decrypt.")
-    ] = False,
-    trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Take a backup that isn't signed, as those of 0.1.0, or that is of elsewhere."),
-    ] = False,
+    trust: Annotated[bool, typer.Option("--trust", help="Take a backup that isn't signed.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Replace the database with a backup. No server and no other command may use it."""
+    """Replace a SQLite database with a backup, and put back the keys that are missing. No server may use it."""
     from app.bulk.backup import restore as bring_back  # noqa: PLC0415 - slow to import
     from app.db import usage  # noqa: PLC0415 - slow to import
 
-    settings = load_settings()
-    if url := data_folder.running_at(settings.data_dir):
-        raise Conflict(f"A server runs on {settings.data_dir}, at {url}: stop it first.", code="data_dir_in_use")
-    data_folder.prepare_data_dir(settings.data_dir)
+    settings = _stopped()
     with usage.exclusive(settings.data_dir, settings.database):
-        target = settings.data_dir / VAULT_FILE
-        if vault_key is not None:
-            read_keys(vault_key)
-            if target.exists() and target.read_bytes() != vault_key.read_bytes():
-                raise Conflict(f"{target} exists already, with another key.", code="vault_key_there")
-        elif not target.exists() and not without_secrets:
-            message = (
-                f"{target} is missing, which decrypts the secrets in the backup: give the old one with --vault-key "
-                "FILE, or --without-secrets if it is lost."
-            )
-            raise VaultKeyMissing(message)
-        rings = _rings(settings, vault_key)
-        with _kept(target, vault_key):
-            summary = bring_back(
-                path, settings.database, rings=rings, replace=replace, without_secrets=without_secrets, trust=trust
-            )
+        summary = bring_back(
+            path,
+            settings.database,
+            settings.data_dir,
+            find_rings=lambda: _rings(settings),
+            replace=replace,
+            trust=trust,
+        )
         usage.remember(settings.data_dir, settings.database)
     _say(summary, f"{path}, of {summary.created_at}: restored", as_json=as_json)
 
 
-@contextmanager
-def _kept(target: Path, vault_key: Path | None) -> Iterator[None]:
-    """Copy the vault key before the database is replaced, which needs it; remove the copy if the block fails."""
-    made = vault_key is not None and write_new(target, vault_key.read_bytes())
-    try:
-        yield
-    except BaseException:
-        if made:
-            target.unlink(missing_ok=True)
-        raise
+def _stopped() -> Settings:
+    """Return the settings. Raises Conflict ``data_dir_in_use`` if a server runs on the data folder."""
+    settings = load_settings()
+    if url := data_folder.running_at(settings.data_dir):
+        raise Conflict(f"A server runs on {settings.data_dir}, at {url}: stop it first.", code="data_dir_in_use")
+    data_folder.prepare_data_dir(settings.data_dir)
+    return settings
 
 
 def _say(summary: Summary, done: str, *, as_json: bool) -> None:
     if as_json:
-        output.say_json({"created_at": summary.created_at, "rows": dict(summary.rows)})
+        output.say_json({"created_at": summary.created_at, "rows": dict(summary.rows), "signer": summary.signer})
         return
-    counted = ", ".join(f"{summary.rows.get(name, 0)} {name}" for name in ("galleries", "subjects", "faces"))
-    output.say(f"{done}: {counted}")
+    output.say(f"{done}: {', '.join(f'{number} {name}' for name, number in summary.rows.items())}")
+    if summary.signer:
+        output.say(f"Signed with the key {summary.signer}")
+
+
+@database.command(epilog="Example: likeness database copy postgresql://likeness@localhost/likeness")
+def copy(
+    target: Annotated[str, typer.Argument(metavar="URL", help="URL of an empty database.")],
+    as_json: options.AsJson = False,
+) -> None:
+    """Copy the database into an empty one, from SQLite to PostgreSQL or back. No server may use either.
+
+    The data folder's keys belong to the copy, too. Set LIKENESS_DATABASE_URL to it and start the server.
+    """
+    from app.db import usage  # noqa: PLC0415 - slow to import
+    from app.db.copying import copy_database  # noqa: PLC0415 - slow to import
+
+    settings = _stopped()
+    if not has_data(settings):
+        raise missing(settings)
+    with usage.exclusive(settings.data_dir, settings.database, target):
+        rows = copy_database(settings.database, target)
+    if as_json:
+        output.say_json({"rows": rows})
+    else:
+        output.say(f"Copied: {', '.join(f'{rows[name]} {name}' for name in ('galleries', 'subjects', 'faces'))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +252,7 @@ def _opened() -> Iterator[_Opened]:
     from app.db import usage  # noqa: PLC0415 - slow to import
     from app.db.key_file import load_rings  # noqa: PLC0415 - slow to import
     from app.db.sealed_columns import Blobs  # noqa: PLC0415 - slow to import
+    from app.db.secrets import has_secrets  # noqa: PLC0415 - slow to import
     from app.gallery.store import Store  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
@@ -260,6 +260,12 @@ def _opened() -> Iterator[_Opened]:
     if not has_data(settings):
         raise missing(settings)
     with usage.shared(settings.data_dir, settings.database):
-        rings = load_rings(settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=seals)
+        rings = load_rings(
+            settings.data_dir,
+            settings.encryption_key_file,
+            settings.encryption_keys,
+            seals=seals,
+            has_secrets=lambda: has_secrets(settings.database),
+        )
         with closing(Store(settings.database, blobs=Blobs(rings.faces, seals=seals))) as store:
             yield _Opened(settings, store, rings)

@@ -26,6 +26,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.db.cache import Version
+from app.db.schema import METADATA, SECRETS, SIGN_IN_CODES
 from app.errors import Conflict, DatabaseBusy, DatabaseUnavailable, Unusable
 from app.files import sync_folder
 
@@ -50,6 +51,8 @@ IN_EACH_OTHERS_WAY = ("40001", "40P01")
 """PostgreSQL's states of a transaction that it ended for another's sake: serialization_failure, deadlock_detected."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION = sa.table("alembic_version", sa.column("version_num"))
+MADE_AT_START = {VERSION.name, SECRETS.name, SIGN_IN_CODES.name}
+"""Tables that a server fills although nothing has been asked of it."""
 MIGRATION_LOCK = 0x4C494B45
 """PostgreSQL advisory lock ("LIKE" in ASCII), so that processes starting together migrate one after the other."""
 
@@ -215,67 +218,55 @@ def migrate(connection: Connection, revision: str) -> None:
 
 
 @contextmanager
-def fresh_database(url: str, *, replace: bool, is_empty: Callable[[Connection], bool]) -> Iterator[Connection]:
-    """Open a transaction in a database without tables, which replaces the one at `url` if the block succeeds.
+def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
+    """Yield the place of a new database, which replaces the one at `path` if the block succeeds.
 
-    Nobody else may use that one. Raises Conflict ``database_not_empty`` if it isn't empty, unless told to `replace` it.
+    Nobody else may use that one, and the new one must be closed. Raises Conflict ``database_not_empty`` if it isn't
+    empty, unless told to `replace` it.
     """
-    parsed = parse_url(url)
     with translated():
-        if parsed.get_backend_name() == "sqlite":
-            with _fresh_sqlite(parsed, replace, is_empty) as connection:
-                yield connection
-            return
-        engine = open_engine(parsed, round(BUSY_TIMEOUT_S * 1000))
+        if path.exists():
+            _prepare_replacement(path, replace=replace)
+        draft = _draft_of(path)
         try:
-            with engine.begin() as connection:
-                _check_encoding(connection)
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
-                if not (is_empty(connection) or replace):
-                    raise _not_empty()
-                there = sa.MetaData()
-                there.reflect(connection)
-                there.drop_all(connection)
-                yield connection
+            for name in _sqlite_files(draft):
+                name.unlink(missing_ok=True)
+            yield draft
+            for name in _sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
+                name.unlink(missing_ok=True)
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
+            draft.replace(path)
+            sync_folder(path.parent)
         finally:
-            engine.dispose()
+            for name in _sqlite_files(draft):
+                name.unlink(missing_ok=True)
 
 
-@contextmanager
-def _fresh_sqlite(url: URL, replace: bool, is_empty: Callable[[Connection], bool]) -> Iterator[Connection]:
-    """Write a file beside the old one, and replace that at the end."""
-    busy_ms = round(BUSY_TIMEOUT_S * 1000)
-    path = Path(url.database or "")
-    if path.exists():
-        old = open_engine(url, busy_ms)
-        try:
-            with old.connect() as connection:
-                if not (is_empty(connection) or replace):
-                    raise _not_empty()
-            with closing(old.raw_connection()) as raw:  # its log is deleted before it is replaced
-                busy, _, _ = raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            if busy:
-                raise Conflict("The database is in use by another program: stop it first.", code="data_dir_in_use")
-        finally:
-            old.dispose()
-    draft = _draft_of(path)
-    for name in _sqlite_files(draft):
-        name.unlink(missing_ok=True)
-    engine = open_engine(url.set(database=str(draft)), busy_ms)
+def _prepare_replacement(path: Path, *, replace: bool) -> None:
+    """Check that the database may be replaced, and empty its write-ahead log, which is deleted before it."""
+    old = open_engine(parse_url(f"sqlite:///{path}"), round(BUSY_TIMEOUT_S * 1000))
     try:
-        with engine.execution_options(likeness_write=True).begin() as connection:
-            yield connection
-        with closing(engine.raw_connection()) as raw:
-            raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        engine.dispose()
-        for name in _sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
-            name.unlink(missing_ok=True)
-        draft.replace(path)
-        sync_folder(path.parent)
+        with old.connect() as connection:
+            if not replace:
+                check_empty(connection)
+        with closing(old.raw_connection()) as raw:
+            busy, _, _ = raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise Conflict("The database is in use by another program: stop it first.", code="data_dir_in_use")
     finally:
-        engine.dispose()
-        for name in _sqlite_files(draft):
-            name.unlink(missing_ok=True)
+        old.dispose()
+
+
+def check_empty(connection: Connection) -> None:
+    """Raise Conflict ``database_not_empty`` if it has rows that no server makes at its first start, or other tables."""
+    for name in sa.inspect(connection).get_table_names():
+        if name not in METADATA.tables and name != VERSION.name:
+            message = f"The database has a table of another program, {name}: name a database of its own."
+            raise Conflict(message, code="database_not_empty")
+        some = sa.select(sa.literal(1)).select_from(sa.table(name)).limit(1)
+        if name not in MADE_AT_START and connection.execute(some).first():
+            raise Conflict("There is already a database, and it is not empty.", code="database_not_empty")
 
 
 def sqlite_file(url: str) -> Path | None:
@@ -296,10 +287,6 @@ def _draft_of(path: Path) -> Path:
 
 def _sqlite_files(path: Path) -> tuple[Path, ...]:
     return (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")))
-
-
-def _not_empty() -> Conflict:
-    return Conflict("There is already a database, and it is not empty.", code="database_not_empty")
 
 
 class _Scrubber:
@@ -479,6 +466,8 @@ def translated() -> Iterator[None]:
             raise DatabaseBusy("The database is busy.") from error
         if "disk is full" in str(error.orig):
             raise DatabaseUnavailable("The database can't be written to: its disk is full.") from error
+        if getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_IOERR"):
+            raise DatabaseUnavailable("The database can't be written to: its disk is full, or fails.") from error
         raise DatabaseUnavailable("The database can't be used at the moment.") from error
     except DBAPIError as error:
         broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)

@@ -6,11 +6,12 @@ import base64
 import binascii
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.db.encryption import KEY_BYTES, Sealer, new_key
-from app.errors import Unusable
+from app.errors import Unusable, VaultKeyMissing
 from app.files import write_new
 
 VAULT_FILE = "vault.key"
@@ -54,15 +55,27 @@ class Rings(FoundRings):
     secrets: Sealer
 
 
-def load_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bool = True) -> Rings:
+def load_rings(
+    data_dir: Path,
+    file: Path | None,
+    text: str | None,
+    *,
+    seals: bool = True,
+    has_secrets: Callable[[], bool] = lambda: False,
+) -> Rings:
     """Return the rings for these settings: encryption keys from a `file` or `text`, and those of VAULT_FILE.
 
-    VAULT_FILE, in `data_dir`, is made if no encryption key can seal the secrets.
+    VAULT_FILE, in `data_dir`, is made if no encryption key can seal the secrets, and the database has none that only
+    the missing file opens.
 
-    Raises Unusable ``vault_key_unusable``.
+    Raises Unusable ``vault_key_unusable``, InvalidInput ``vault_key_missing``.
     """
     if not (seals and (file or text)):
-        load_or_make(data_dir / VAULT_FILE)
+        vault = data_dir / VAULT_FILE
+        if not (file or text or vault.exists()) and has_secrets():
+            message = f"{vault} is missing, which opens the database's secrets: put it back, or restore a backup."
+            raise VaultKeyMissing(message)
+        load_or_make(vault)
     found = find_rings(data_dir / VAULT_FILE, file, text, seals=seals)
     if found.secrets is None:
         raise Unusable(f"{data_dir / VAULT_FILE}: doesn't exist any more", code="vault_key_unusable")

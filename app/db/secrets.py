@@ -7,11 +7,12 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from app.db.encryption import Sealer
-from app.db.engine import Database
+from app.db.engine import Database, open_engine, parse_url, sqlite_file, translated
 from app.db.schema import SECRETS
 from app.db.sealed_columns import MARK_PREFIX
 
 SIGNING_KEY = "signing-key"
+BUSY_MS = 5_000
 
 
 class SecretStore:
@@ -71,6 +72,22 @@ class SecretStore:
 
     def _open(self, name: str, sealed: bytes) -> bytes:
         return self._sealer.open(bytes(sealed), purpose_of(name))
+
+
+def has_secrets(url: str) -> bool:
+    """Return whether the database at `url` holds secrets, without making or migrating it."""
+    path = sqlite_file(url)
+    if path is not None and not path.exists():
+        return False
+    engine = open_engine(parse_url(url), BUSY_MS)
+    try:
+        with translated(), engine.connect() as connection:
+            if not sa.inspect(connection).has_table(SECRETS.name):
+                return False
+            mine = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)
+            return connection.execute(sa.select(SECRETS.c.name).where(mine).limit(1)).first() is not None
+    finally:
+        engine.dispose()
 
 
 def purpose_of(name: str) -> bytes:

@@ -59,9 +59,9 @@ def shared(data_dir: Path, url: str) -> Iterator[None]:
 
 
 @contextmanager
-def exclusive(data_dir: Path, url: str) -> Iterator[None]:
-    """Hold the lock alone. The data folder must exist. Raises Conflict ``data_dir_in_use`` with those who use it."""
-    with _locked(data_dir, url, exclusive=True):
+def exclusive(data_dir: Path, *urls: str) -> Iterator[None]:
+    """Hold the locks alone. The data folder must exist. Raises Conflict ``data_dir_in_use`` with those who use it."""
+    with _locked(data_dir, *urls, exclusive=True):
         yield
 
 
@@ -138,10 +138,10 @@ def _has_tables(url: URL) -> bool:
 
 
 @contextmanager
-def _locked(data_dir: Path, url: str, *, exclusive: bool) -> Iterator[None]:
-    parsed = parse_url(url)
+def _locked(data_dir: Path, *urls: str, exclusive: bool) -> Iterator[None]:
+    parsed = [parse_url(url) for url in urls]
     with ExitStack() as stack:
-        for folder in _folders(data_dir, parsed):
+        for folder in sorted({folder for url in parsed for folder in _folders(data_dir, url)}):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 _lock_file(stack, folder, exclusive=exclusive, flags=os.O_RDWR | os.O_CREAT)
@@ -149,8 +149,9 @@ def _locked(data_dir: Path, url: str, *, exclusive: bool) -> Iterator[None]:
             except OSError as error:
                 message = f"{folder}: can't be locked ({error.strerror or error})"
                 raise Unusable(message, code="data_dir_unusable") from None
-        if parsed.get_backend_name() == "postgresql":
-            stack.enter_context(_advisory(parsed, exclusive=exclusive))
+        for url in parsed:
+            if url.get_backend_name() == "postgresql":
+                stack.enter_context(_advisory(url, exclusive=exclusive))
         yield
 
 

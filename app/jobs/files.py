@@ -22,29 +22,34 @@ class JobFiles:
     """The files of one folder; ``place`` is the folder's random name, which jobs carry whose files are here."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
-        path = folder / PLACE
-        if not path.exists():
-            write_new(path, secrets.token_hex(16).encode())
-        self.place = path.read_text(encoding="ascii")
+        self.place = secrets.token_hex(16)
+        self._make()
+        self.place = (folder / PLACE).read_text(encoding="ascii")
+
+    def _make(self) -> Path:
+        """Return the folder, which is made if it is missing, also if somebody deleted it."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (self._folder / PLACE).exists():
+            write_new(self._folder / PLACE, self.place.encode())
+        return self._folder
 
     def upload(self, job_id: str) -> Path:
         """Return the path of a job's upload."""
-        return self._folder / (job_id + UPLOAD)
+        return self._make() / (job_id + UPLOAD)
 
     def result(self, job_id: str) -> Path:
         """Return the path of a job's result."""
-        return self._folder / (job_id + RESULT)
+        return self._make() / (job_id + RESULT)
 
     def draft(self) -> Path:
         """Return a new path for a file that is being written."""
-        return self._folder / (secrets.token_hex(16) + DRAFT)
+        return self._make() / (secrets.token_hex(16) + DRAFT)
 
     def keep_only(self, in_use: Callable[[], tuple[set[str], set[str]]]) -> None:
         """Delete the files older than DRAFT_S that no job needs: uploads of finished jobs, results of deleted jobs,
         drafts of killed processes. `in_use` is `JobStore.with_files`."""
-        old = [path for path in self._folder.iterdir() if path.name != PLACE and _age_s(path) > DRAFT_S]
+        old = [path for path in self._make().iterdir() if path.name != PLACE and _age_s(path) > DRAFT_S]
         if not old:
             return
         unfinished, with_result = in_use()

@@ -18,7 +18,7 @@ from app.db.engine import Database
 from app.db.key_file import VAULT_FILE, Rings, load_rings
 from app.db.key_rotation import seal_job_keys
 from app.db.sealed_columns import Blobs
-from app.db.secrets import SIGNING_KEY, SecretStore
+from app.db.secrets import SIGNING_KEY, SecretStore, has_secrets
 from app.db.signing import Signer
 from app.errors import InvalidSetting, SealedUnreadable, Unusable
 from app.gallery.service import Galleries
@@ -62,7 +62,11 @@ def open_storage(settings: Settings, stack: ExitStack) -> Storage:
     Raises Unusable if the database, the keys, or Milvus can't be used.
     """
     rings = load_rings(
-        settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=settings.encryption == "seal"
+        settings.data_dir,
+        settings.encryption_key_file,
+        settings.encryption_keys,
+        seals=settings.encryption == "seal",
+        has_secrets=lambda: has_secrets(settings.database),
     )
     sql = Store(
         settings.database, max_metadata_bytes=settings.max_metadata_bytes, blobs=Blobs(rings.faces, seals=rings.seals)

@@ -12,7 +12,6 @@ import pytest
 import sqlalchemy as sa
 
 from app.access.sign_in_codes import VALID_S, SignInCodes
-from app.bulk.backup import write_backup
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import SIGN_IN_CODES
@@ -130,11 +129,6 @@ def test_neither_the_database_nor_the_vault_shows_the_key(database: Database, va
         assert KEY.encode() not in stored
         assert secret.encode() not in stored
     fails(SignInCodes(database, Sealer([new_key()])), code)  # another data folder's vault
-
-
-def test_no_backup_holds_a_code(database: Database, vault: Sealer, tmp_path: Path) -> None:
-    SignInCodes(database, vault).make(KEY)
-    assert SIGN_IN_CODES.name not in write_backup(database, tmp_path / "backup", "test").rows
 
 
 # ---------------------------------------------------------------- over REST

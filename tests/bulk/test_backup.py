@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -19,16 +21,21 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from app.bulk.backup import Summary, restore, write_backup
+from app.access.sign_in_codes import SignInCodes
+from app.bulk.backup import PURPOSE, Summary, restore, write_backup
 from app.db import usage
-from app.db.key_file import FoundRings
-from app.db.schema import FACES, JOBS, METADATA
-from app.db.signing import Signer, canonical, encode
-from app.errors import LikenessError
+from app.db.copying import copy_database
+from app.db.encryption import Sealer, new_key
+from app.db.engine import open_engine, parse_url
+from app.db.key_file import FoundRings, encode_key
+from app.db.schema import FACES, JOBS, METADATA, SIGN_IN_CODES
+from app.db.signing import Signer, canonical, signed
+from app.errors import Conflict, LikenessError
 from app.gallery.bulk import BulkFace, BulkSubject, write_many
 from app.gallery.deleting import delete_subject
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.jobs.records import Job
 from app.jobs.store import JobStore
 from app.types import Quality
 from tests.conftest import PROJECT
@@ -41,11 +48,17 @@ from tests.support.tarred import units
 
 PACKAGE = "p@1"
 NO_RINGS = FoundRings(None, True, None)
+Files = dict[str, bytes]
 
 
-def trusted(path: Path, url: str, *, replace: bool = False) -> Summary:
+def sqlite_in(folder: Path) -> str:
+    folder.mkdir(exist_ok=True)
+    return f"sqlite:///{folder / 'likeness.db'}"
+
+
+def trusted(path: Path, folder: Path, *, replace: bool = False) -> Summary:
     """Restore a backup that nobody signed."""
-    return restore(path, url, rings=NO_RINGS, replace=replace, trust=True)
+    return restore(path, sqlite_in(folder), folder, find_rings=lambda: NO_RINGS, replace=replace, trust=True)
 
 
 def put(galleries: Galleries, subject: str, vector: Any, crop: bytes | None = None) -> None:
@@ -53,16 +66,26 @@ def put(galleries: Galleries, subject: str, vector: Any, crop: bytes | None = No
     changed(galleries, "g", write_many, PACKAGE, [], [face])
 
 
-@pytest.fixture
-def galleries(database_url: str) -> Iterator[Galleries]:
-    made = Galleries(Store(database_url))
+def galleries_at(url: str) -> Galleries:
+    made = Galleries(Store(url))
     made.create_gallery("g", PACKAGE, 128)
-    yield made
-    made.close()
+    return made
 
 
-def store_of(galleries: Galleries) -> Store:
-    return galleries.store
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """The folder of `galleries`."""
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def galleries(here: Path) -> Iterator[Galleries]:
+    with closing(galleries_at(sqlite_in(here))) as made:
+        yield made
+
+
+def backed_up(folder: Path, to: Path) -> Summary:
+    return write_backup(sqlite_in(folder), folder, to, "1")
 
 
 def rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
@@ -76,15 +99,8 @@ def rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
         }
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where to restore to: either kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'restored' / 'likeness.db'}"
-    return new_database(request.getfixturevalue("postgresql"))
-
-
-def test_what_is_restored_is_what_there_was(galleries: Galleries, target: str, tmp_path: Path) -> None:
+def fill(galleries: Galleries) -> Job:
+    """Put in something of many kinds; return a job with a secret."""
     vectors = units(60)
     faces = [
         BulkFace(f"s{n}", vectors[n].tobytes(), Quality(50.0, ()), crop=b"\xff\xd8" + bytes([n])) for n in range(60)
@@ -92,30 +108,99 @@ def test_what_is_restored_is_what_there_was(galleries: Galleries, target: str, t
     subjects = [BulkSubject("s0", "Ren\u00e9e \u96ea", {"a": [1, None, "\u2603"]})]
     changed(galleries, "g", write_many, PACKAGE, subjects, faces)
     changed(galleries, "g", delete_subject, "s59")
-    store = store_of(galleries)
-    jobs = JobStore(store.database)
-    job = jobs.create("none", store.gallery("g"), {"a": 1}, secret=b"k" * 32, place="here")
-    summary = write_backup(store.database, tmp_path / "backup", "1")
-    assert (summary.rows["faces"], summary.rows["crops"], summary.rows["jobs"]) == (59, 59, 1)
-    assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
-    assert b"k" * 32 not in gzip.decompress((tmp_path / "backup").read_bytes())
-    expected = rows(store)
+    store = galleries.store
+    return JobStore(store.database).create("none", store.gallery("g"), {"a": 1}, secret=b"k" * 32, place="here")
 
-    assert trusted(tmp_path / "backup", target).rows == summary.rows
-    again = Store(target)
-    assert rows(again) == expected
-    assert JobStore(again.database).secret(job) is None
-    other = Galleries(again)
+
+def assert_usable(store: Store) -> None:
+    other = Galleries(store)
     assert other.check("g").ok
     put(other, "new", units(1, seed=9)[0])
-    with again.database.read() as connection:
+    with store.database.read() as connection:
         assert connection.execute(sa.select(sa.func.max(FACES.c.key))).scalar_one() > 60, "keys are not used again"
     other.close()
 
 
+def test_what_is_restored_is_what_there_was(galleries: Galleries, here: Path, tmp_path: Path) -> None:
+    job = fill(galleries)
+    SignInCodes(galleries.store.database, Sealer([new_key()])).make("lk_key")
+    summary = backed_up(here, tmp_path / "backup")
+    assert summary.rows == {"galleries": 1, "subjects": 59, "faces": 59}
+    assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
+    assert b"k" * 32 not in (tmp_path / "backup").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"here", "backup"}
+    expected = rows(galleries.store) | {SIGN_IN_CODES.name: []}
+    assert trusted(tmp_path / "backup", tmp_path / "there").rows == summary.rows
+    again = Store(sqlite_in(tmp_path / "there"))
+    assert rows(again) == expected
+    assert JobStore(again.database).secret(job) is None
+    assert_usable(again)
+
+
+def test_a_copy_is_what_there_was_there_and_back(galleries: Galleries, postgresql: Path, tmp_path: Path) -> None:
+    fill(galleries)
+    url, back = new_database(postgresql), sqlite_in(tmp_path / "back")
+    expected = rows(galleries.store)
+    galleries.close()
+    copied = copy_database(sqlite_in(tmp_path / "here"), url)
+    assert (copied["faces"], copied["crops"], copied["jobs"]) == (59, 59, 1)
+    assert copy_database(url, back) == copied
+    for place in (url, back):
+        store = Store(place)
+        assert rows(store) == expected
+        assert_usable(store)
+    with pytest.raises(Conflict, match="not empty"):
+        copy_database(back, url)
+
+
+def test_a_database_with_tables_of_another_program_is_left_alone(
+    galleries: Galleries, here: Path, postgresql: Path, tmp_path: Path
+) -> None:
+    backed_up(here, tmp_path / "backup")
+    galleries.close()
+    url, there = new_database(postgresql), tmp_path / "there"
+    for place in (url, sqlite_in(there)):
+        engine = open_engine(parse_url(place), 1000)
+        with engine.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE invoices (id integer)"))
+        with pytest.raises(Conflict, match="invoices"):
+            copy_database(sqlite_in(here), place)
+        if place != url:
+            with pytest.raises(Conflict, match="invoices"):
+                trusted(tmp_path / "backup", there)
+        assert sa.inspect(engine).get_table_names() == ["invoices"]
+        engine.dispose()
+
+
+@pytest.mark.usefixtures("galleries")
+@pytest.mark.parametrize("table", ["audit", "receipts", "galleries"])
+def test_a_database_that_is_not_empty_is_left_alone_unless_told(here: Path, tmp_path: Path, table: str) -> None:
+    backed_up(here, tmp_path / "backup")
+    there = Store(sqlite_in(tmp_path / "there"))
+    columns = METADATA.tables[table].c
+    with there.database.write() as connection:
+        kinds = {sa.Integer: 1, sa.Boolean: True, sa.LargeBinary: b"x"}
+        values = {c.name: kinds.get(type(c.type), "x") for c in columns if not c.nullable}
+        values = {name: 1 if name == "key" else value for name, value in values.items()}
+        connection.exec_driver_sql("PRAGMA ignore_check_constraints = ON")
+        connection.execute(sa.insert(METADATA.tables[table]).values(values))
+    before = rows(there)
+    there.close()
+    with pytest.raises(LikenessError) as caught:
+        trusted(tmp_path / "backup", tmp_path / "there")
+    assert caught.value.code == "database_not_empty"
+    again = Store(sqlite_in(tmp_path / "there"))
+    assert rows(again) == before
+    again.close()
+    trusted(tmp_path / "backup", tmp_path / "there", replace=True)
+    again = Store(sqlite_in(tmp_path / "there"))
+    assert [one.id for one in again.galleries().items] == ["g"]
+    again.close()
+
+
 @pytest.mark.long
 def test_a_backup_while_others_enroll_holds_all_that_was_acknowledged_before(
-    galleries: Galleries, target: str, tmp_path: Path, full: bool
+    galleries: Galleries, here: Path, tmp_path: Path
 ) -> None:
     done: list[str] = []
     stop = threading.Event()
@@ -131,120 +216,95 @@ def test_a_backup_while_others_enroll_holds_all_that_was_acknowledged_before(
     for thread in threads:
         thread.start()
     try:
-        backups = []
-        for number in range(3 if full else 1):
-            while len(done) < 40 * (number + 1):
-                assert any(thread.is_alive() for thread in threads)
-            before = set(done)
-            path = tmp_path / f"backup{number}"
-            write_backup(store_of(galleries).database, path, "1")
-            backups.append((path, before, set(done)))
+        while len(done) < 40:
+            assert any(thread.is_alive() for thread in threads)
+        before = set(done)
+        backed_up(here, tmp_path / "backup")
     finally:
         stop.set()
         for thread in threads:
             thread.join()
-    for path, before, after in backups[-1:]:
-        trusted(path, target)
-        other = Galleries(Store(target))
-        report = other.check("g")
-        found = {one.id for one in other.store.subjects(other.store.gallery("g"), limit=10_000).items}
-        assert report.ok
-        assert report.faces == report.subjects == len(found)
-        assert before <= found <= after | set(done)
-        other.close()
-
-
-def test_an_index_that_runs_on_is_made_anew_after_a_restore(target: str, tmp_path: Path) -> None:
-    first = Galleries(Store(target))
-    first.create_gallery("g", PACKAGE, 128)
-    put(first, "kept", units(1)[0])
-    write_backup(store_of(first).database, tmp_path / "backup", "1")
-    for number in range(3):
-        put(first, f"lost-{number}", units(1, seed=2)[0])
-    if target.startswith("sqlite"):
-        first.close()  # its file is replaced
-    trusted(tmp_path / "backup", target, replace=True)
-    if target.startswith("sqlite"):
-        first = Galleries(Store(target))
-    other = Galleries(Store(target))
-    put(other, "new", units(1, seed=3)[0])
-    first.indexes.follow()
-    assert sum(first.sizes(first.store.gallery("g")).values()) == 2
-    assert first.check("g").ok
-    assert other.check("g").ok
-    first.close()
+    trusted(tmp_path / "backup", tmp_path / "there")
+    other = Galleries(Store(sqlite_in(tmp_path / "there")))
+    report = other.check("g")
+    found = {one.id for one in other.store.subjects(other.store.gallery("g"), limit=10_000).items}
+    assert report.ok
+    assert report.faces == report.subjects == len(found)
+    assert before <= found <= set(done)
     other.close()
 
 
-def test_a_database_that_is_not_empty_is_left_alone_unless_told(
-    galleries: Galleries, target: str, tmp_path: Path
-) -> None:
-    put(galleries, "one", units(1)[0])
-    write_backup(store_of(galleries).database, tmp_path / "backup", "1")
-    there = Galleries(Store(target))
-    there.create_gallery("mine", PACKAGE, 128)
-    there.close()
-    with pytest.raises(LikenessError) as caught:
-        trusted(tmp_path / "backup", target)
-    assert caught.value.code == "database_not_empty"
-    again = Store(target)
-    assert [one.id for one in again.galleries().items] == ["mine"]
-    again.close()
-    trusted(tmp_path / "backup", target, replace=True)
-    again = Store(target)
-    assert [one.id for one in again.galleries().items] == ["g"]
-    again.close()
+def read_tar(path: Path) -> Files:
+    with tarfile.open(path) as tar:
+        return {member.name: file.read() for member in tar if (file := tar.extractfile(member))}
 
 
-def whole(lines: list[bytes]) -> bytes:
-    """With the last line's sum as it should be."""
-    last = json.loads(lines[-1])
-    last["sha256"] = hashlib.sha256(b"".join(line + b"\n" for line in lines[:-1])).hexdigest()
-    return gzip.compress(b"\n".join([*lines[:-1], json.dumps(last).encode()]) + b"\n")
+def tar_of(files: Files) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, content in files.items():
+            about = tarfile.TarInfo(name)
+            about.size = len(content)
+            tar.addfile(about, io.BytesIO(content))
+    return made.getvalue()
 
 
-def replaced(lines: list[bytes], old: bytes, new: bytes) -> list[bytes]:
-    return [line.replace(old, new) for line in lines]
+def whole(files: Files, signer: Signer | None = None, **changed: object) -> bytes:
+    """A backup of these files, with sums as they should be."""
+    about = json.loads(files["backup.json"]) | changed
+    about.pop("signature", None)
+    about["sha256"] = {name: hashlib.sha256(one).hexdigest() for name, one in files.items() if name != "backup.json"}
+    about = signed(about, signer, PURPOSE) if signer else about
+    return tar_of({**files, "backup.json": canonical(about)})
 
 
-SPOILED: dict[str, tuple[Callable[[list[bytes]], bytes], str]] = {
-    "cut": (lambda lines: gzip.compress(b"\n".join(lines))[:-40], "invalid_backup"),
-    "without its end": (lambda lines: gzip.compress(b"\n".join(lines[:-1])), "invalid_backup"),
-    "altered": (lambda lines: gzip.compress(b"\n".join(replaced(lines, b"one", b"two"))), "invalid_backup"),
-    "a row less": (lambda lines: whole([*lines[:-2], lines[-1]]) if lines else b"", "invalid_backup"),
-    "one more": (lambda lines: gzip.compress(b"\n".join([*lines, b"[]"])), "invalid_backup"),
-    "no backup": (lambda _: b"nonsense", "invalid_backup"),
-    "no gzip inside": (lambda _: gzip.compress(b"nonsense"), "invalid_backup"),
-    "of a later schema": (lambda lines: whole(replaced(lines, b'"revision":"0', b'"revision":"9')), "database_too_new"),
-    "of a later version": (lambda lines: whole(replaced(lines, b'"version":1,', b'"version":2,')), "invalid_backup"),
-    "a table unheard of": (
-        lambda lines: whole(replaced(lines, b'"table":"crops"', b'"table":"crumbs"')),
-        "invalid_backup",
+def renumbered(database: bytes, tmp_path: Path, statement: str) -> bytes:
+    path = tmp_path / "altered.db"
+    path.write_bytes(database)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(statement)
+    return path.read_bytes()
+
+
+LATER = "UPDATE alembic_version SET version_num = '9999'"
+SPOILED: dict[str, tuple[Callable[[Files, Path], bytes], str]] = {
+    "cut": (lambda files, _: tar_of(files)[:-20_000], "invalid_backup"),
+    "without its head": (lambda files, _: tar_of({"likeness.db": files["likeness.db"]}), "invalid_backup"),
+    "without its database": (lambda files, _: whole({"backup.json": files["backup.json"]}), "invalid_backup"),
+    "altered": (lambda files, _: tar_of(files | {"likeness.db": files["likeness.db"] + b"x"}), "invalid_backup"),
+    "with another file": (lambda files, _: whole(files | {"../admin.key": b"k"}), "invalid_backup"),
+    "no backup": (lambda *_: b"nonsense", "invalid_backup"),
+    "of 0.1.0": (lambda *_: gzip.compress(b'{"format":"likeness-backup","version":1}\n'), "invalid_backup"),
+    "no head": (lambda files, _: tar_of(files | {"backup.json": b"[]"}), "invalid_backup"),
+    "of a later version": (lambda files, _: whole(files, version=3), "invalid_backup"),
+    "of a later schema": (
+        lambda files, path: whole(files | {"likeness.db": renumbered(files["likeness.db"], path, LATER)}),
+        "database_too_new",
     ),
-    "a face of nobody": (lambda lines: whole([line for line in lines if b'"s0"' not in line]), "invalid_backup"),
+    "a damaged database": (
+        lambda files, _: whole(files | {"likeness.db": files["likeness.db"][:5000] + bytes(90_000)}),
+        "database_unavailable",
+    ),
 }
 
 
 @pytest.mark.parametrize("what", SPOILED)
 def test_a_backup_that_was_spoiled_changes_nothing(what: str, tmp_path: Path) -> None:
     spoil, code = SPOILED[what]
-    url = f"sqlite:///{tmp_path / 'likeness.db'}"
-    galleries = Galleries(Store(url))
-    galleries.create_gallery("g", PACKAGE, 128)
-    put(galleries, "s0", units(1)[0])
+    home = tmp_path / "home"
+    galleries = galleries_at(sqlite_in(home))
     put(galleries, "one", units(1)[0])
-    before = rows(store_of(galleries))
-    write_backup(store_of(galleries).database, tmp_path / "backup", "1")
+    before = rows(galleries.store)
+    backed_up(home, tmp_path / "backup")
     galleries.close()
-    lines = gzip.decompress((tmp_path / "backup").read_bytes()).splitlines()
-    (tmp_path / "spoiled").write_bytes(spoil(lines))
+    (tmp_path / "spoiled").write_bytes(spoil(read_tar(tmp_path / "backup"), tmp_path))
     with pytest.raises(LikenessError) as caught:
-        trusted(tmp_path / "spoiled", url, replace=True)
+        trusted(tmp_path / "spoiled", home, replace=True)
     assert caught.value.code == code
-    again = Store(url)
+    again = Store(sqlite_in(home))
     assert rows(again) == before
     again.close()
-    assert not list(tmp_path.glob("*.restoring*"))
+    assert {path.name for path in home.iterdir()} <= {"likeness.db", "likeness.db-wal", "likeness.db-shm"}
 
 
 @pytest.fixture
@@ -263,76 +323,85 @@ def galleries_of(path: Path) -> list[str]:
         return [row[0] for row in connection.execute("SELECT id FROM galleries")]
 
 
-def with_an_admin_key(lines: list[bytes]) -> list[bytes]:
-    """A backup to which a key was added that may do everything, with numbers and sum put right."""
-    documents = [json.loads(line) for line in lines]
-    at = next(n for n, one in enumerate(documents) if isinstance(one, dict) and one.get("table") == "api_keys")
-    row = list(documents[at + 1])
-    columns = documents[at]["columns"]
-    row[columns.index("id")], row[columns.index("key")] = "intruder", 999
-    documents.insert(at + 1, row)
-    documents[-1]["rows"]["api_keys"] += 1
-    packed = [json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() for one in documents]
-    return gzip.decompress(whole(packed)).splitlines()
-
-
-def signed_by(lines: list[bytes], signer: Signer | None) -> bytes:
-    end = json.loads(lines[-1])
-    del end["signature"], end["public_key"]
-    if signer is not None:
-        signed = canonical({name: end[name] for name in ("rows", "last_keys", "sha256")})
-        end |= {"public_key": encode(signer.public_key), "signature": encode(signer.sign(signed, b"backup"))}
-    return gzip.compress(b"\n".join([*lines[:-1], json.dumps(end).encode()]) + b"\n")
-
-
 def test_a_backup_is_taken_from_who_signed_it_and_an_altered_one_never(home: Path, tmp_path: Path) -> None:
     backup, other = tmp_path / "backup", tmp_path / "other"
-    done = run(other, "restore", backup, "--vault-key", home / "vault.key")
+    done = run(other, "restore", backup)
     assert done.returncode == 0, done
+    for name in ("vault.key", "admin.key"):
+        assert (other / name).read_bytes() == (home / name).read_bytes()
+        assert (other / name).stat().st_mode & 0o777 == 0o600
     before = (other / "likeness.db").read_bytes()
 
-    lines = with_an_admin_key(gzip.decompress(backup.read_bytes()).splitlines())
-    forged = {
-        "altered": (whole(lines), "signature_wrong", False),
-        "unsigned": (signed_by(lines, None), "unknown_signer", True),
-        "of another signer": (signed_by(lines, Signer(Signer.make())), "unknown_signer", True),
+    files = read_tar(backup)
+    altered = files | {
+        "likeness.db": renumbered(files["likeness.db"], tmp_path, "UPDATE galleries SET id = 'intruder'")
     }
-    for name, (content, code, trusted) in forged.items():
+    own_keys = altered | {"vault.key": f"{encode_key(new_key())}\n".encode()}
+    head = json.loads(files["backup.json"])
+    sums = json.loads(whole_head(altered))["sha256"]
+    forged = {
+        "altered": (tar_of(altered | {"backup.json": canonical(head | {"sha256": sums})}), "signature_wrong", False),
+        "unsigned": (whole(altered), "unknown_signer", True),
+        "of another signer": (whole(altered, Signer(Signer.make())), "unknown_signer", True),
+        "of another vault": (whole(own_keys, Signer(Signer.make())), "unknown_signer", True),
+    }
+    for name, (content, code, taken) in forged.items():
         (tmp_path / "forged").write_bytes(content)
         done = run(other, "restore", tmp_path / "forged", "--replace")
         assert done.returncode != 0, name
         assert code in done.stderr, (name, done)
         assert (other / "likeness.db").read_bytes() == before
         done = run(other, "restore", tmp_path / "forged", "--replace", "--trust")
-        assert (done.returncode == 0) is trusted, (name, done)
+        assert (done.returncode == 0) is taken, (name, done)
         before = (other / "likeness.db").read_bytes()
 
 
-def test_a_backup_of_elsewhere_needs_to_be_trusted(home: Path, tmp_path: Path) -> None:
-    stranger = tmp_path / "stranger"
-    done = run(stranger, "restore", tmp_path / "backup", "--without-secrets")
-    assert "unknown_signer" in done.stderr, done
-    assert not (stranger / "likeness.db").exists()
-    assert run(stranger, "restore", tmp_path / "backup", "--without-secrets", "--trust").returncode == 0
-    assert galleries_of(stranger / "likeness.db") == galleries_of(home / "likeness.db")
+def whole_head(files: Files) -> bytes:
+    path = io.BytesIO(whole(files))
+    with tarfile.open(fileobj=path) as tar:
+        file = tar.extractfile("backup.json")
+        assert file is not None
+        return file.read()
 
 
+def test_a_missing_vault_key_is_not_replaced(home: Path) -> None:
+    key = (home / "vault.key").read_bytes()
+    (home / "vault.key").unlink()
+    for words in (["galleries", "list"], ["vault", "seal"]):
+        assert "vault_key_missing" in run(home, *words).stderr
+        assert not (home / "vault.key").exists()
+    (home / "vault.key").write_bytes(key)
+    assert run(home, "galleries", "list").returncode == 0
+
+
+@pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("options", [[], ["--trust"]])
-def test_a_restore_with_a_wrong_vault_key_changes_nothing(home: Path, tmp_path: Path, options: list[str]) -> None:
+def test_a_restore_with_a_wrong_vault_key_changes_nothing(tmp_path: Path, options: list[str]) -> None:
     other = tmp_path / "other"
     give_models(other)
     assert run(other, "galleries", "create", "mine").returncode == 0
-    before = (other / "likeness.db").read_bytes()
+    before, key = (other / "likeness.db").read_bytes(), (other / "vault.key").read_bytes()
     done = run(other, "restore", tmp_path / "backup", "--replace", *options)
     assert done.returncode != 0, done
     assert ("sealed_unreadable" if options else "unknown_signer") in done.stderr
-    assert (other / "likeness.db").read_bytes() == before
+    assert ((other / "likeness.db").read_bytes(), (other / "vault.key").read_bytes()) == (before, key)
     assert run(other, "galleries", "list", "--json").rows[0]["id"] == "mine", "it starts as before"
-    fresh = tmp_path / "fresh"
-    done = run(fresh, "restore", tmp_path / "backup", "--vault-key", other / "vault.key", "--trust")
+    empty = tmp_path / "empty"
+    (tmp_path / "forged").write_bytes(whole(read_tar(tmp_path / "backup") | {"vault.key": key}))
+    done = run(empty, "restore", tmp_path / "forged", *options)
     assert done.returncode != 0, done
-    assert not (fresh / "vault.key").exists(), "the right one may be given next"
-    assert run(fresh, "restore", tmp_path / "backup", "--vault-key", home / "vault.key").returncode == 0
+    assert not (empty / "vault.key").exists(), "the right one may come next"
+    assert run(empty, "restore", tmp_path / "backup").returncode == 0
+
+
+def test_postgresql_has_tools_of_its_own(postgresql: Path, tmp_path: Path) -> None:
+    url = new_database(postgresql)
+    Store(url).close()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "admin.key").write_text("k" * 40)
+    for words in (["backup", tmp_path / "to"], ["restore", tmp_path / "to"]):
+        done = run(tmp_path / "data", *words, DATABASE_URL=url)
+        assert "pg_dump" in done.stderr, done
 
 
 KILLED = """
@@ -390,13 +459,17 @@ def test_the_command_line_beside_a_server(tmp_path: Path, full: bool) -> None:
         assert likeness("first", "enroll", "crew", "grace", PROJECT / "docs/samples/hopper.jpg", "--create")[0] == 0
         code, said = likeness("first", "backup", tmp_path / "backup")
         assert (code, "1 galleries, 1 subjects, 1 faces" in said) == (0, True), said
-        code, said = likeness("first", "restore", tmp_path / "backup", "--replace")
-        assert (code, "data_dir_in_use" in said) == (4, True), said
+        for words in (
+            ["restore", tmp_path / "backup", "--replace"],
+            ["database", "copy", f"sqlite:///{tmp_path}/x.db"],
+        ):
+            code, said = likeness("first", *words)
+            assert (code, "data_dir_in_use" in said) == (4, True), said
     code, said = likeness("second", "restore", tmp_path / "backup")
-    assert (code, "vault_key_missing" in said) == (2, True), said
-    code, said = likeness("second", "restore", tmp_path / "backup", "--vault-key", tmp_path / "first" / "vault.key")
     assert (code, "restored" in said) == (0, True), said
-    assert likeness("third", "restore", tmp_path / "backup", "--without-secrets", "--trust")[0] == 0
+    code, said = likeness("second", "database", "copy", f"sqlite:///{tmp_path / 'third' / 'likeness.db'}")
+    assert (code, "1 galleries, 1 subjects, 1 faces" in said) == (0, True), said
+    (tmp_path / "third" / "vault.key").write_bytes((tmp_path / "first" / "vault.key").read_bytes())
     for data in ("second", "third") if full else ("third",):
         give_models(tmp_path / data)
         code, said = likeness(data, "identify", "crew", PROJECT / "docs/samples/hopper.jpg")

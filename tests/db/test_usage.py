@@ -20,7 +20,7 @@ from app.db.engine import open_engine, parse_url
 from app.errors import Conflict, Unusable
 from app.gallery.store import Store
 from tests.support.commands import run
-from tests.support.live import environment, serving
+from tests.support.live import serving
 from tests.support.ready import give_models
 
 HOLD = """
@@ -100,44 +100,32 @@ def test_a_lock_of_postgresql_is_taken_again_after_its_connection_is_lost(
 
 
 @pytest.mark.long
-def test_a_server_does_not_start_while_a_restore_runs(tmp_path: Path) -> None:
+def test_nothing_starts_while_a_restore_runs(tmp_path: Path) -> None:
     data = tmp_path / "data"
     give_models(data)
-    with closing(Store(f"sqlite:///{tmp_path / 'made.db'}")) as made:
-        made.create_gallery("restored", "p@1", 128)
-        write_backup(made.database, tmp_path / "backup", "1")
-    os.mkfifo(tmp_path / "pipe")  # so that the restore waits for its first byte
-    command = [sys.executable, "-m", "app", "restore", str(tmp_path / "pipe"), "--without-secrets", "--trust"]
-    with subprocess.Popen(command, env=environment(data), stdout=subprocess.PIPE, text=True) as restoring:
-        try:
-            with (tmp_path / "pipe").open("wb") as pipe:  # open as soon as the restore reads, with its lock
-                with serving(data, wait=False, models=False) as server:
-                    assert server.process.wait(120) == 4
-                said = server.log.read_text()
-                assert f"likeness restore (process {restoring.pid}" in said
-                assert "Traceback" not in said
-                for words in (["backup", tmp_path / "no"], ["galleries", "list"], ["vault", "status"], ["status"]):
-                    done = run(data, *words)
-                    # Without a database yet, a command that reads finds nothing; never does it make one.
-                    assert done.returncode == 4, (words, done)
-                assert not (data / "likeness.db").exists()
-                pipe.write((tmp_path / "backup").read_bytes())
-            assert restoring.wait(60) == 0
-        finally:
-            restoring.kill()
-    assert "restored" in run(data, "galleries", "list").stdout
+    with holding("exclusive", data, f"sqlite:///{data / 'likeness.db'}") as other:
+        with serving(data, wait=False, models=False) as server:
+            assert server.process.wait(120) == 4
+        said = server.log.read_text()
+        assert f"likeness hold (process {other.pid}" in said
+        assert "Traceback" not in said
+        for words in (["backup", tmp_path / "no"], ["galleries", "list"], ["vault", "status"], ["status"]):
+            done = run(data, *words)
+            # Without a database yet, a command that reads finds nothing; never does it make one.
+            assert done.returncode == 4, (words, done)
+        assert not (data / "likeness.db").exists()
 
 
 def test_a_restore_refuses_while_a_command_works_in_process(tmp_path: Path) -> None:
     data = tmp_path / "data"
     url = f"sqlite:///{data / 'likeness.db'}"
     data.mkdir()
-    with closing(Store(url)) as store:
-        write_backup(store.database, tmp_path / "backup", "1")
+    Store(url).close()
+    write_backup(url, data, tmp_path / "backup", "1")
     with holding("shared", data, url) as other:
-        done = run(data, "restore", tmp_path / "backup", "--replace", "--trust", "--without-secrets")
+        done = run(data, "restore", tmp_path / "backup", "--replace", "--trust")
     assert (done.returncode, f"likeness hold (process {other.pid}" in done.stderr) == (4, True), done
-    done = run(data, "restore", tmp_path / "backup", "--replace", "--trust", "--without-secrets")
+    done = run(data, "restore", tmp_path / "backup", "--replace", "--trust")
     assert done.returncode == 0, done
 
 
@@ -204,3 +192,19 @@ def test_a_new_database_may_be_wanted(database_url: str, tmp_path: Path) -> None
     (tmp_path / usage.KNOWN_FILE).unlink()
     with usage.shared(tmp_path, database_url):
         pass
+
+
+FULL = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+from app.gallery.store import Store
+Store(sys.argv[1])
+"""
+"""No file can grow past 20 kB, as on a full disk."""
+
+
+def test_a_full_disk_is_named_where_a_database_is_made(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, f"sqlite:///{tmp_path / 'likeness.db'}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "DatabaseUnavailable: The database can't be written to: its disk is full" in done.stderr

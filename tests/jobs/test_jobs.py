@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -529,3 +530,12 @@ def test_jobs_on_the_command_line(shared_server: LiveServer, tmp_path: Path) -> 
     assert (waited.returncode, "cancelled" in waited.stdout) == (4, True)
     reported = likeness("report", made.id, "--csv")
     assert (reported.returncode, reported.stdout) == (0, "item,name,code,message,reasons,enrolled\r\n")
+
+
+def test_a_deleted_folder_of_files_is_made_again(tmp_path: Path) -> None:
+    files = JobFiles(tmp_path / "jobs")
+    shutil.rmtree(tmp_path / "jobs")
+    files.draft().write_bytes(b"an upload")
+    assert JobFiles(tmp_path / "jobs").place == files.place
+    shutil.rmtree(tmp_path / "jobs")
+    files.keep_only(lambda: (set(), set()))

@@ -9,10 +9,7 @@ from typing import get_args
 import pytest
 import sqlalchemy as sa
 
-from app.bulk.backup import TABLES, restore, write_backup
-from app.bulk.backup import _numbered as numbered
 from app.client import ApiError, AsyncClient, Client
-from app.db.key_file import FoundRings
 from app.errors import NotFound
 from app.gallery.deleting import delete_subject
 from app.gallery.service import Galleries
@@ -116,32 +113,6 @@ def test_galleries_of_the_removed_kinds_are_searched_as_int8(database_url: str) 
     galleries = quiet(database_url)
     make_galleries_of_0_1_0(galleries, database_url)
     assert_searched_as_now(database_url)
-
-
-def tables_there(url: str) -> list[sa.Table]:
-    """The tables that the database has, with the columns it has."""
-    there = sa.MetaData()
-    engine = engine_of(url)
-    with engine.begin() as connection:
-        there.reflect(connection)
-    engine.dispose()
-    return [there.tables[table.name] for table in TABLES if table.name in there.tables]
-
-
-def test_a_backup_of_the_removed_kinds_is_searched_as_int8(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    galleries, backup = quiet(database_url), tmp_path / "backup"
-    make_galleries_of_0_1_0(galleries, database_url)
-    with monkeypatch.context() as patch:  # 0.1.0 lacked some tables and columns
-        there = tables_there(database_url)
-        patch.setattr("app.bulk.backup.TABLES", there)
-        patch.setattr("app.bulk.backup._numbered", lambda: [name for name in numbered() if name in map(str, there)])
-        write_backup(galleries.store.database, backup, "0.1.0")
-    galleries.store.close()
-    restored = f"sqlite:///{tmp_path / 'restored.db'}"
-    restore(backup, restored, rings=FoundRings(None, True, None), trust=True)
-    assert_searched_as_now(restored)
 
 
 def test_the_kind_by_api(tmp_path: Path) -> None:
