@@ -30,7 +30,9 @@ SURE_SCORE = 0.9
 photos of LFW View 1 in all four turns, the best score is below 0.9 in 1 % when upright (52 of all 4,992), and in 99 %
 when turned."""
 SURER_BY = 0.02
-"""A turned photo's best score must be higher by this much. With both, 99.8 % of the 1,200 are turned right."""
+"""A turned photo's best score must be higher by this much, and sure: an unsure one is as often made up as found. With
+both, 441 of 450 photos of LFW View 1 that lie on their side or head are turned right, and 150 of 150 upright ones stay;
+the other 9 are unsure when upright."""
 
 BYTES_A_PIXEL = 17
 """What decoding takes at most."""
@@ -192,7 +194,7 @@ class Pipeline:
         # The faces keep about their size when the photo is turned, so smaller ones need not be looked for.
         widest = max((detection.box.width for detection in found), default=0.0)
         turn, score = self._best_turn(decoded.pixels, max(min_face, widest / 2))
-        if score <= best + SURER_BY:
+        if score < SURE_SCORE or score <= best + SURER_BY:
             return found, 0
         height, width = decoded.pixels.shape[:2]
         turned = self._detector.detect(turn_pixels(decoded.pixels, turn), min_face=min_face)

@@ -14,9 +14,7 @@ What all of them found is merged in one non-maximum suppression, in which the be
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import ModelNotLoadable, Unusable
+from app.face.tiling import KEPT_WIDTH, LARGEST_WIDTH, SEAM, SURE_WIDTH, Level, Piece, levels
 from app.face.yunet import YuNet
 from app.inference.package import Package
 from app.inference.prepare import prepared
@@ -48,25 +47,8 @@ INSIDE_THRESHOLD: Final = 0.8
 MAX_HINTS: Final = 512
 """More are not looked at closer (0.7 ms each); the highest scores go first."""
 
-HINT_WIDTH: Final = 10
-"""Pixels of the network's input that a face must be wide to raise a hint."""
-SURE_WIDTH: Final = 40
-"""From this width on, score and landmarks are as good as they get (landmarks' error falls from 4.4 % of the
-width at 20 pixels to 2.7 % at 40); narrower sights are looked at closer."""
-LARGEST_WIDTH: Final = 280
-"""Up to this width they stay good; at 400 scores begin to fall, at 512 a twentieth is lost."""
 HUGE_WIDTH: Final = 360
-"""Beyond it parts of a face begin to look like faces."""
-COARSEST_SIDE: Final = 192
-"""Longer side of the coarsest level: a face that fills the photo, or is cut by its edge, is found at 96 to 320."""
-COARSER: Final = 8
-"""Most that one level may be coarser than the one before: what is 280 wide in one is 35 in the next."""
-CHEAP_AREA: Final = 320 * 320
-"""Pixels up to which the photo is looked at in full, as that costs no more than a few closer looks."""
-
-SEAM: Final = 2
-"""Pixels from a piece's inner edge within which a sight counts as cut by it."""
-
+"""Width in the network's input beyond which parts of a face begin to look like faces."""
 TILE: Final = 128
 """Side of the square in which one hint is looked at closer."""
 TILE_FACE: Final = 52
@@ -79,23 +61,9 @@ LIKE: Final = 0.4
 """Mean distance from the expected landmarks, in distances between the eyes, up to which it is the same face: a head
 turned fully aside is 0.3 off, a neighbour's face over 1."""
 
-MAX_INPUT: Final = 1536
-"""Longest side of one network input; larger levels are cut into overlapping pieces, so that memory stays bounded."""
-OVERLAP: Final = 128
-"""Of neighbouring pieces. A wider face across the seam is found at the next, coarser level."""
-
 _Sights = NDArray[np.float64]
 """(N, 16): box x, y, width, height; five landmarks x, y; YuNet's score; the face's width in the network's input."""
 _SCORE, _SEEN_WIDTH = 14, 15
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One scale at which the photo is searched: input pixels per photo pixel, and the size of that input."""
-
-    scale: float
-    width: int
-    height: int
 
 
 class Detector:
@@ -170,7 +138,7 @@ class Detector:
         """Return everything that YuNet detects or hints at in one level, in photo coordinates."""
         image = _resized(pixels, level)
         found = []
-        for left, top, right, bottom in pieces(level.width, level.height):
+        for left, top, right, bottom in level.pieces():
             sights = _moved(self._run(image[top:bottom, left:right]), 1.0, left, top)
             inner = (left > 0, top > 0, right < level.width, bottom < level.height)
             found.append(sights[~_cut(sights, (left, top, right, bottom), inner)])
@@ -218,33 +186,6 @@ def _like(
     return best
 
 
-def levels(width: int, height: int, min_face: float) -> list[Level]:
-    """Return the scales at which a photo is searched for faces from ``min_face`` pixels wide, finest first."""
-    cheap = math.sqrt(CHEAP_AREA / (width * height))
-    finest = min(1.0, max(HINT_WIDTH / min_face, cheap))
-    side = max(width, height)
-    scales = [finest]
-    if side * finest > LARGEST_WIDTH:
-        steps = math.ceil(math.log(side * finest / COARSEST_SIDE, COARSER) - 1e-9)
-        ratio = (side * finest / COARSEST_SIDE) ** (1 / steps)
-        scales += [finest / ratio**step for step in range(1, steps + 1)]
-    return [Level(s, max(1, round(width * s)), max(1, round(height * s))) for s in scales]
-
-
-def pieces(width: int, height: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield left, top, right, bottom of overlapping rectangles no larger than MAX_INPUT that cover width × height."""
-    for top, bottom in _spans(height):
-        for left, right in _spans(width):
-            yield left, top, right, bottom
-
-
-def _spans(length: int) -> list[tuple[int, int]]:
-    count = max(1, math.ceil((length - OVERLAP) / (MAX_INPUT - OVERLAP)))
-    size = math.ceil((length + (count - 1) * OVERLAP) / count)
-    starts = [round(i * (length - size) / max(1, count - 1)) for i in range(count)]
-    return [(start, min(length, start + size)) for start in starts]
-
-
 def merge(sights: _Sights) -> _Sights:
     """Keep one detection for each face; one mostly within another, larger face is a part of it and is dropped."""
     return _without_parts(suppress(sights))
@@ -286,10 +227,10 @@ def _same_as_any(sights: _Sights, faces: _Sights) -> NDArray[np.bool_]:
 
 
 def _wide(sights: _Sights) -> _Sights:
-    return np.asarray(sights[sights[:, _SEEN_WIDTH] >= LARGEST_WIDTH / COARSER])
+    return np.asarray(sights[sights[:, _SEEN_WIDTH] >= KEPT_WIDTH])
 
 
-def _cut(sights: _Sights, piece: tuple[int, int, int, int], inner: tuple[bool, bool, bool, bool]) -> NDArray[np.bool_]:
+def _cut(sights: _Sights, piece: Piece, inner: tuple[bool, bool, bool, bool]) -> NDArray[np.bool_]:
     """Return which detections reach an inner edge of their piece: a neighbour or the next level has them whole."""
     edges = np.column_stack([sights[:, :2], -(sights[:, :2] + sights[:, 2:4])])
     limits = np.array([piece[0], piece[1], -piece[2], -piece[3]])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 
 import cv2
@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.errors import Unusable
-from app.face import detect
-from app.face.detect import Detector, levels, merge, pieces, suppress
+from app.face import detect, tiling
+from app.face.detect import Detector, merge, suppress
 from app.face.formats import Limits
 from app.face.image import decode
 from app.types import Box, Detection, Pixels
+from tests.conftest import PROJECT
+from tests.support import ready
 
 FACE = Box(178.0, 62.5, 90.4, 113.9)
 """The astronaut's, in her photo of 512 × 512, as YuNet alone sees it at that size."""
@@ -146,6 +148,78 @@ class TestSizes:
         assert scores[0] > scores[1] + 0.02
 
 
+PLACES = ((0.5, 0.5), (0.5, 0.31), (0.27, 0.5), (0.9, 0.5))
+"""Of a face's centre, as shares of the photo's width and height: pieces meet on its middle lines."""
+
+
+@pytest.fixture(scope="module")
+def portraits() -> list[tuple[Pixels, Detection]]:
+    """Photos in the public domain, with the only face in each."""
+    found = []
+    for name in ("collins.jpg", "hopper.jpg"):
+        pixels = decode((PROJECT / "docs" / "samples" / name).read_bytes(), Limits()).pixels
+        (face,) = Detector(ready.ready("yunet")).detect(pixels)
+        found.append((pixels, face))
+    return found
+
+
+class TestLargePhotos:
+    """Photos of 16 megapixels and more, as they are searched: JPEGs decoded at half their size, for faces of 10 pixels.
+
+    Pieces that overlapped by 128 pixels lost faces of 190 to 280 pixels in the middle.
+    """
+
+    @pytest.mark.parametrize("width", [190, 225, 260])
+    def test_faces_where_pieces_meet_are_found(
+        self, detector: Detector, coffee: Pixels, portraits: list[tuple[Pixels, Detection]], width: int
+    ) -> None:
+        self.found(detector, coffee, portraits[0], size=(3000, 2000), width=width / 2, place=PLACES[0])
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("size", [(2304, 1728), (2736, 1824), (3000, 2000), (2832, 2124), (4032, 3024)])
+    @pytest.mark.parametrize("width", [22, 36, *range(60, 360, 24), 420, 600, 900, 1300])
+    def test_faces_of_every_size_and_place_are_found(
+        self,
+        detector: Detector,
+        coffee: Pixels,
+        portraits: list[tuple[Pixels, Detection]],
+        size: tuple[int, int],
+        width: int,
+    ) -> None:
+        for portrait, place in itertools.product(portraits, PLACES):
+            self.found(detector, coffee, portrait, size=size, width=width / 2, place=place)
+
+    def found(
+        self,
+        detector: Detector,
+        background: Pixels,
+        portrait: tuple[Pixels, Detection],
+        *,
+        size: tuple[int, int],
+        width: float,
+        place: tuple[float, float],
+    ) -> None:
+        """Paste the portrait's head so that its face is ``width`` wide and centred at the place; assert it is found."""
+        pixels, face = portrait
+        scale = width / face.box.width
+        left, top = (max(0, round(start)) for start in (face.box.x - width_of(face), face.box.y - width_of(face) / 2))
+        right, bottom = round(face.box.x + 2 * width_of(face)), round(face.box.y + 2 * face.box.height)
+        head = resized(pixels[top:bottom, left:right], scale)
+        centre = face.box.x + face.box.width / 2 - left, face.box.y + face.box.height / 2 - top
+        x, y = (max(0, round(share * side - at * scale)) for share, side, at in zip(place, size, centre, strict=True))
+        canvas = on_background(background, size, head, x, y)
+        box = moved(face.box, scale, x - left * scale, y - top * scale)
+        (one,) = detector.detect(canvas, min_face=10)
+        assert overlap(one.box, box) > 0.5
+        errors = np.linalg.norm(one.landmarks - (face.landmarks - (left, top)) * scale - (x, y), axis=1)
+        assert errors.mean() < 0.1 * width + 1
+        assert one.score > 0.8
+
+
+def width_of(face: Detection) -> float:
+    return face.box.width
+
+
 class TestThreads:
     def test_many_threads_in_one_detector_get_what_one_gets(self, detector: Detector, astronaut: Pixels) -> None:
         photos = [resized(astronaut, side / 512) for side in (200, 260, 330, 400, 512)] * 8
@@ -172,39 +246,6 @@ class TestThreads:
             assert caught.value.code == "detector_unreadable"
 
 
-sides = st.integers(1, 20_000)
-
-
-class TestLevels:
-    @given(sides, sides, st.floats(5, 1000))
-    def test_together_they_cover_every_width(self, width: int, height: int, min_face: float) -> None:
-        found = levels(width, height, min_face)
-        scales = [level.scale for level in found]
-        assert scales[0] <= 1
-        assert scales[0] == 1 or scales[0] * min_face >= detect.HINT_WIDTH - 1e-9
-        assert scales == sorted(scales, reverse=True)
-        assert all(fine / coarse <= detect.COARSER + 1e-9 for fine, coarse in pairwise(scales))
-        assert max(width, height) * scales[-1] <= detect.LARGEST_WIDTH + 1e-9
-        assert all(level.width >= 1 and level.height >= 1 for level in found)
-
-    def test_a_small_photo_is_looked_at_once(self) -> None:
-        assert len(levels(250, 250, 20)) == 1
-
-    def test_a_large_one_is_never_looked_at_in_full(self) -> None:
-        assert levels(4000, 3000, 20)[0].scale == 0.5
-
-    @given(sides, sides)
-    def test_pieces_cover_all_of_a_level_and_overlap(self, width: int, height: int) -> None:
-        found = list(pieces(width, height))
-        assert all(
-            right - left <= detect.MAX_INPUT and bottom - top <= detect.MAX_INPUT for left, top, right, bottom in found
-        )
-        for low, high, length in ((0, 2, width), (1, 3, height)):
-            spans = sorted({(piece[low], piece[high]) for piece in found})
-            assert (spans[0][0], spans[-1][1]) == (0, length)
-            assert all(b[0] <= a[1] - detect.OVERLAP + 1 for a, b in pairwise(spans))
-
-
 def sight(*box: float, score: float, seen: float) -> list[float]:
     return [*box, *([0.0] * 10), score, seen]
 
@@ -217,7 +258,7 @@ class TestMerge:
     @given(st.lists(boxes, max_size=12, unique_by=lambda box: box[4]))
     def test_suppression_keeps_what_the_plain_rule_keeps(self, found: list[tuple[float, ...]]) -> None:
         def rank(box: tuple[float, ...]) -> float:
-            return box[4] * min(1.0, box[5] / detect.SURE_WIDTH, detect.LARGEST_WIDTH / box[5])
+            return box[4] * min(1.0, box[5] / tiling.SURE_WIDTH, tiling.LARGEST_WIDTH / box[5])
 
         kept: list[tuple[float, ...]] = []
         for box in sorted(found, key=rank, reverse=True):

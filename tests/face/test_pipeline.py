@@ -25,7 +25,7 @@ from app.face.detect import Detector
 from app.face.formats import Limits
 from app.inference.embedder import Embedder
 from app.inference.session import open_embedder
-from app.pipeline import SECOND_LOOK, Pipeline, choose_face, embed_faces, prominence, turn_back, turn_pixels
+from app.pipeline import SECOND_LOOK, SURE_SCORE, Pipeline, choose_face, embed_faces, prominence, turn_back, turn_pixels
 from app.types import Box, Detection, Face, Photo, Pixels, Quality
 from tests.conftest import PROJECT
 from tests.support.packages import contract_model, package
@@ -153,6 +153,19 @@ class TestTurnedPhotos:
         assert_box(face.detection.box, wanted.box, 0.05)
         assert np.linalg.norm(face.detection.landmarks - wanted.landmarks, axis=1).mean() < 3
         assert unlike(face.crop, plain.crop) < 10
+
+    @pytest.mark.parametrize(("score", "turned"), [(SURE_SCORE - 0.01, False), (SURE_SCORE, True)])
+    def test_a_face_in_a_turned_photo_must_be_a_sure_one(self, yunet: Path, score: float, turned: bool) -> None:
+        """An unsure one is made up as often as not, with landmarks and a crop that look real."""
+
+        class Unsure(Detector):
+            def detect(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
+                del min_face
+                lies = pixels.shape[0] > pixels.shape[1]
+                return [] if lies else [Detection(FACE, CANONICAL_LANDMARKS.astype(np.float32), score)]
+
+        photo = Pipeline(Unsure(yunet), Limits(), refine=False).detect(encoded(np.full((400, 300, 3), 90, np.uint8)))
+        assert (len(photo.faces), bool(photo.rotated)) == (turned, turned)
 
     def test_an_upright_one_stays_as_it_is(self, pipeline: Pipeline, astronaut: Pixels) -> None:
         blurred = np.asarray(cv2.GaussianBlur(resized(astronaut, 0.4), (0, 0), 2.5), np.uint8)
