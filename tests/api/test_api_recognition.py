@@ -272,6 +272,7 @@ def test_explain_tells_where_the_time_went_and_who_came_near(api: httpx.Client, 
     assert all(spent >= 0 for spent in identified["stages"].values())
     assert identified["batch_size"] >= 1
     assert [other["subject"] for other in identified["nearest_other"]] == ["grace"]
+    assert identified["comparisons"] == 2, "two subjects of one face each"
 
     verified = send(api, f"{gallery}/subjects/eileen/verify", BOTH, way, explain=explain).json()["explain"]
     (choice,) = verified["chosen"]
@@ -279,6 +280,7 @@ def test_explain_tells_where_the_time_went_and_who_came_near(api: httpx.Client, 
     assert 0 < choice["runner_up_share"] <= 1
     (other,) = verified["nearest_other"]
     assert other["subject"] == "grace"
+    assert verified["comparisons"] == 1
 
 
 def test_an_enrollment_explains_its_choices(api: httpx.Client, gallery: str) -> None:
