@@ -36,6 +36,8 @@ DOCKERFILE = (FOLDER / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = ("likeness", "likeness-gpu")
+OF_THE_IMAGE = {"data_dir", "device", "host", "models_dir", "port", "tls_cert", "tls_key"}
+"""Settings that the image or the proxy decides."""
 IMAGES: dict[str, str] = runpy.run_path(str(FOLDER / "digests.py"))["images"]()
 LIKENESS_UID = "10001"
 RIGHTS = """SELECT rolsuper, rolcreatedb, rolcreaterole, rolreplication, rolbypassrls, rolconnlimit FROM pg_roles
@@ -55,6 +57,7 @@ def test_every_container_is_hardened(name: str) -> None:
     assert re.fullmatch(r"[1-9][0-9]*:[0-9]+", service["user"]), "a user by number, and not root"
     assert service["mem_limit"]
     assert service["pids_limit"] > 0
+    assert set(service["logging"]["options"]) == {"max-size", "max-file"}, "logs don't fill the disk"
 
 
 @every_service
@@ -104,12 +107,27 @@ def test_no_secret_is_written_down() -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_every_setting_that_is_passed_exists(name: str) -> None:
+def test_every_setting_is_passed_on(name: str) -> None:
     known = {PREFIX + field.upper() for field in Settings.model_fields}
     given = SERVICES[name]["environment"]
-    assert set(given) <= known
+    assert set(given) == known - {PREFIX + field.upper() for field in OF_THE_IMAGE}
     fixed = {key.removeprefix(PREFIX).lower(): value for key, value in given.items() if value is not None}
     Settings(**fixed)
+
+
+@pytest.mark.parametrize("given", [{}, {"LIKENESS_REQUEST_TIMEOUT": "600.5"}])
+def test_the_proxy_waits_for_longer_than_the_service(given: dict[str, str], tmp_path: Path) -> None:
+    program, option, script = SERVICES["proxy"]["entrypoint"]
+    default = SERVICES["proxy"]["environment"]["LIKENESS_REQUEST_TIMEOUT"].partition(":-")[2].removesuffix("}")
+    script = script.replace("$$", "$").replace("/etc/likeness", str(FOLDER)).replace("/tmp", str(tmp_path))  # noqa: S108 - the container's
+    script = script.replace("exec nginx -c", "cat")
+    seconds = {"LIKENESS_REQUEST_TIMEOUT": default} | given
+    done = subprocess.run([program, option, script], env=seconds, capture_output=True, text=True, check=True)
+    assert "REQUEST_TIMEOUT;" not in done.stdout
+    waits = [int(found) for found in re.findall(r"(?:body|read|send)_timeout ([0-9]+)s;", done.stdout)]
+    served = Settings(request_timeout=float(seconds["LIKENESS_REQUEST_TIMEOUT"])).request_timeout
+    assert len(waits) == 3
+    assert all(served + 25 < one <= served + 30 for one in waits)
 
 
 def test_stopping_has_time_for_what_is_begun() -> None:
