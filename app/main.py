@@ -11,7 +11,6 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import cv2
@@ -78,8 +77,8 @@ from app.server import data_folder
 from app.server.models import Models, open_models
 from app.server.storage import Storage, open_storage
 from app.types import Pixels
+from app.version import VERSION
 
-VERSION = version("likeness")
 JSON_OVERHEAD = 64 * 1024
 """Bytes of a JSON body beside the metadata; escapes make six bytes of one."""
 CROPS_WAITING = 4096

@@ -13,7 +13,7 @@ from bench.figures import Curve, Figure, Findings
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WITHOUT = "plots: matplotlib is not installed (pip install 'likeness[bench]')"
+WITHOUT = "plots: matplotlib is not installed (pip install 'likeness-server[bench]')"
 REACHED, MISSED, GOAL, SPREAD = "#4477aa", "#cc6677", "#ddaa33", "#222222"
 
 

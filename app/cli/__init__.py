@@ -9,7 +9,6 @@ import errno
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -18,6 +17,7 @@ from typer.main import get_group
 
 from app.cli import output
 from app.errors import LikenessError, Unusable
+from app.version import VERSION
 
 COMMANDS = "commands"
 """What a module calls the Typer object of commands that belong to no group."""
@@ -123,7 +123,7 @@ def _below(name: str, found: Any) -> Iterator[tuple[str, TyperCommand]]:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        output.say(f"likeness {version('likeness')}")
+        output.say(f"likeness {VERSION}")
         raise typer.Exit
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +17,7 @@ from app.config import Settings, load_settings
 from app.db.key_file import VAULT_FILE
 from app.errors import Conflict, InvalidSetting, SealedUnreadable
 from app.server import data_folder
+from app.version import VERSION
 
 if TYPE_CHECKING:
     from app.bulk.backup import Summary
@@ -53,7 +53,7 @@ def backup(
     sqlite_only(settings.database)
     with usage.shared(settings.data_dir, settings.database), closing(Database(settings.database)) as database:
         signer = _signer(settings, database)
-        summary = write_backup(settings.database, settings.data_dir, path, version("likeness"), signer)
+        summary = write_backup(settings.database, settings.data_dir, path, VERSION, signer)
     _say(summary, f"{path}: written", as_json=as_json)
     if signer is None:
         output.warn("Not signed, because the keys here don't open the server's secrets: restore it with --trust")

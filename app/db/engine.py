@@ -443,7 +443,7 @@ def _open_postgresql(url: URL) -> Engine:
             connect_args={"client_encoding": "utf8"},
         )
     except ModuleNotFoundError as error:
-        message = "PostgreSQL needs the driver psycopg: pip install 'likeness[postgresql]'."
+        message = "PostgreSQL needs the driver psycopg: pip install 'likeness-server[postgresql]'."
         raise Unusable(message, code="database_driver_missing") from error
 
 

@@ -299,7 +299,7 @@ def _heif_reader() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
     try:
         import pillow_heif  # noqa: PLC0415 - see above
     except ImportError as error:
-        message = "This server reads no HEIC photos: install likeness[heic], or send JPEG."
+        message = "This server reads no HEIC photos: install likeness-server[heic], or send JPEG."
         raise UnsupportedImage(message) from error
     pillow_heif.options.DECODE_THREADS = 1  # requests run side by side already
     pillow_heif.options.THUMBNAILS = pillow_heif.options.DEPTH_IMAGES = pillow_heif.options.AUX_IMAGES = False

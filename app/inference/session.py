@@ -77,7 +77,7 @@ def resolve_device(device: Device) -> Target:
     if CUDA not in ort.get_available_providers():
         if device == "auto":
             return "cpu"
-        raise _unavailable(f"this ONNX Runtime {ort.__version__} was built without CUDA; install likeness[gpu]")
+        raise _unavailable(f"this ONNX Runtime {ort.__version__} was built without CUDA; install likeness-server[gpu]")
     return "cuda"
 
 

@@ -87,7 +87,7 @@ def _search(run: Run) -> None:
     """Measure a gallery's index with its vectors on the GPU against FAISS's flat index on the GPU."""
     gpu = find_gpu()
     if gpu is None:
-        run.note("FAISS on a GPU: this FAISS has none, or sees none (pip install 'likeness[gpu]')")
+        run.note("FAISS on a GPU: this FAISS has none, or sees none (pip install 'likeness-server[gpu]')")
         return
     vectors = galleries.people(run.effort.faces, GPU_DIMENSION)
     kinds: tuple[IndexKind, ...] = ("fp32", "int8")

@@ -39,7 +39,7 @@ def _compare(run: Run, vectors: Vectors, makers: dict[str, Callable[[Vectors], R
         run.say(f"{name} takes {len(vectors):,} vectors")
         rival = make(vectors)
         if rival is None:
-            run.note(f"{name}: not installed (pip install 'likeness[bench]')")
+            run.note(f"{name}: not installed (pip install 'likeness-server[bench]')")
             continue
         found = rival.search(queries)
         share = searching.recall(found, true)

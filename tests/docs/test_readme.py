@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from app.version import DISTRIBUTION, VERSION
 from tests.conftest import PROJECT
 from tests.support.tutorials import following
 
@@ -56,9 +57,20 @@ def test_every_version_is_pinned() -> None:
     assert not missing
 
 
-def test_changelog_and_version_agree() -> None:
-    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
-    assert re.search(rf"^## {re.escape(version)}\b", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert (project["name"], project["version"]) == (DISTRIBUTION, VERSION)
+    assert re.search(rf"^## {re.escape(VERSION)}\b", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    labels = re.findall(r'image\.version="([^"]*)"', (PROJECT / "docker" / "Dockerfile").read_text())
+    assert set(labels) == {VERSION}
+    assert f"Likeness {VERSION.rpartition('.')[0]} |" in (PROJECT / "README.md").read_text()
+
+
+def test_pip_is_told_the_distributions_own_name() -> None:
+    """On PyPI `likeness` is another's."""
+    texts = [path for folder in ("app", "bench", "training", "docs") for path in (PROJECT / folder).rglob("*.[pm][yd]")]
+    wrong = [str(path) for path in texts if re.search(r"(?<![\w-])likeness\[", path.read_text(encoding="utf-8"))]
+    assert wrong == []
 
 
 def test_nothing_of_the_research_data_is_here() -> None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from app.api.schemas.base import MODEL, PUBLIC_KEY, Example, Wire
+from app.version import VERSION
 
 
 class Licence(Wire):
@@ -210,7 +211,7 @@ class ServerKey(Wire):
 
 
 class Version(Wire):
-    example: ClassVar[Example] = {"name": "likeness", "version": "0.1.0"}
+    example: ClassVar[Example] = {"name": "likeness", "version": VERSION}
     name: str
     version: str
 

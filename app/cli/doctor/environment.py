@@ -19,8 +19,8 @@ from app.cli.doctor.system import holder_of, is_synchronised
 from app.config import PROJECT, Settings
 from app.server import data_folder
 from app.server.http import tls_context
+from app.version import VERSION, requirements
 
-DISTRIBUTION = "likeness"
 OLDEST_PYTHON = (3, 11)
 LEAST_FREE, SMALL_FREE = 256 * 1024**2, 2 * 1024**3
 """Bytes of free disk below which the check fails, and below which it warns."""
@@ -60,13 +60,12 @@ def check_packages(_: Settings) -> Iterator[Finding]:
     if others:
         yield Finding("warning", f"other versions: {', '.join(others)}", f"Install the tested ones: {install}")
     if not missing and not others:
-        yield Finding("ok", f"likeness {metadata.version(DISTRIBUTION)} and everything it needs")
+        yield Finding("ok", f"likeness {VERSION} and everything it needs")
 
 
 def _required() -> set[str]:
     """Return the distributions that serving needs, without extras."""
-    lines = metadata.requires(DISTRIBUTION) or []
-    return {re.split(r"[\s\[<>=!~;(]", line, maxsplit=1)[0] for line in lines if "extra ==" not in line}
+    return {re.split(r"[\s\[<>=!~;(]", line, maxsplit=1)[0] for line in requirements() if "extra ==" not in line}
 
 
 def _pinned(path: Path) -> dict[str, str]:

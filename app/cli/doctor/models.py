@@ -100,7 +100,10 @@ def check_device(settings: Settings) -> Iterator[Finding]:
 
 def _device_remedy(error: LikenessError) -> str:
     if isinstance(error, DeviceUnavailable):
-        return "Install the GPU's driver and likeness[gpu], show the GPU to the container, or set LIKENESS_DEVICE=cpu."
+        return (
+            "Install the GPU's driver and likeness-server[gpu], show the GPU to the container, or set "
+            "LIKENESS_DEVICE=cpu."
+        )
     if isinstance(error, PackageTemplatesDiffer):
         return (
             "Install the tested versions (constraints.txt), change LIKENESS_DEVICE, or name another LIKENESS_EMBEDDER."

@@ -231,7 +231,7 @@ def _open_parquet(path: Path) -> Any:
     try:
         from pyarrow import parquet  # noqa: PLC0415 (an extra, and large)
     except ModuleNotFoundError:
-        message = "Parquet needs pyarrow: pip install 'likeness[parquet]'"
+        message = "Parquet needs pyarrow: pip install 'likeness-server[parquet]'"
         raise Unusable(message, code="parquet_missing") from None
     try:
         return parquet.ParquetFile(path)

@@ -108,7 +108,7 @@ class Milvus:
             if address.is_file:
                 import milvus_lite  # noqa: F401, PLC0415 - pymilvus needs it then
         except ModuleNotFoundError as error:
-            message = f"Milvus needs {error.name}: pip install 'likeness[milvus]', and milvus-lite for a file."
+            message = f"Milvus needs {error.name}: pip install 'likeness-server[milvus]', and milvus-lite for a file."
             raise Unusable(message, code="index_driver_missing") from error
         # It would log the errors raised here, with the server's messages.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
