@@ -187,7 +187,7 @@ IMPORT_FACES = Operation(
     changes=True,
     status=202,
     upload=ARCHIVE,
-    codes=("package_mismatch", "two_packages"),
+    codes=("package_mismatch", "two_packages", "gallery_restricted"),
 )
 EXPORT_GALLERY = Operation("export", "POST", f"{GALLERY}/export", schemas.Job, ADMIN, changes=True, status=202)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -12,6 +14,7 @@ from app.bulk.import_batch import BulkContext
 from app.bulk.photo_import import import_photos
 from app.bulk.sealed_files import SealedWriter, read_sealed
 from app.bulk.template_import import import_templates
+from app.concurrency.overload import Why
 from app.db.encryption import Sealer, new_key
 from app.errors import InvalidInput, NotFound, PackageMismatch, Unusable
 from app.gallery.records import Gallery, OnConflict, two_packages
@@ -20,6 +23,8 @@ from app.jobs.runner import Running, Work
 from app.jobs.store import JobStore, new_job_id
 
 IMPORT, EXPORT = "import", "export"
+UPLOADS = 2
+"""Uploads of one key that may arrive at once."""
 Content: TypeAlias = Literal["photos", "templates", "archive"]
 _IMPORTS: Mapping[str, Callable[[BulkContext, Running], None]] = {
     "photos": import_photos,
@@ -49,6 +54,8 @@ class BulkService:
     def __init__(self, context: BulkContext, jobs: JobStore) -> None:
         self._context = context
         self._jobs = jobs
+        self._arriving: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     def works(self) -> dict[str, Work]:
         """Return the work that the runner does, by kind of job."""
@@ -57,11 +64,13 @@ class BulkService:
             EXPORT: partial(export_gallery, self._context),
         }
 
-    def receive(self, gallery_id: str, terms: ImportTerms) -> tuple[Gallery, SealedWriter]:
-        """Begin to receive an upload, encrypted with a key that only its job's row will hold.
+    def receive(self, gallery_id: str, terms: ImportTerms, who: str) -> tuple[Gallery, SealedWriter]:
+        """Begin to receive an upload of the key `who`, encrypted with a key that only its job's row will hold.
 
-        Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``, ``two_packages``, Unusable
-        ``upload_not_kept``."""
+        Call `end_upload` after it. Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``,
+        ``two_packages``, Unusable ``upload_not_kept``; Overloaded if UPLOADS of the key arrive, or those that wait for
+        their jobs have as many bytes together as one may have.
+        """
         gallery = self._context.galleries.store.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {terms.package}."
@@ -70,10 +79,24 @@ class BulkService:
             terms.content != "photos" and len(gallery.templates.written) > 1
         ):  # photos are embedded here, with both packages
             raise two_packages(gallery.id)
+        files = self._context.files
+        waiting = sum(files.upload_bytes(job_id) for job_id in self._jobs.unfinished(IMPORT, who))
+        with self._lock:
+            if self._arriving[who] >= UPLOADS or waiting >= self._context.max_bytes:
+                raise Why.UPLOADS.error()
+            self._arriving[who] += 1
         try:
-            return gallery, SealedWriter(self._context.files.draft(), new_key(), self._context.max_bytes)
+            return gallery, SealedWriter(files.draft(), new_key(), self._context.max_bytes)
         except OSError as error:
+            self.end_upload(who)
             raise Unusable(f"The upload can't be stored: {error.strerror}", code="upload_not_kept") from None
+
+    def end_upload(self, who: str) -> None:
+        """Note that an upload of the key `who` has arrived, or will not."""
+        with self._lock:
+            self._arriving[who] -= 1
+            if not self._arriving[who]:
+                del self._arriving[who]
 
     def begin_import(self, gallery: Gallery, terms: ImportTerms, upload: SealedWriter, who: str) -> Job:
         """Create the job of an import. Raises InvalidInput ``empty_upload``, NotFound ``gallery_not_found``."""

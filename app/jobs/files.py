@@ -42,6 +42,13 @@ class JobFiles:
         """Return the path of a job's result."""
         return self._make() / (job_id + RESULT)
 
+    def upload_bytes(self, job_id: str) -> int:
+        """Return the size of the job's upload; 0 if it is not here."""
+        try:
+            return self.upload(job_id).stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def draft(self) -> Path:
         """Return a new path for a file that is being written."""
         return self._make() / (secrets.token_hex(16) + DRAFT)

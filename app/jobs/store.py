@@ -154,6 +154,14 @@ class JobStore:
             found: bytes | None = connection.execute(sa.select(JOBS.c.secret).where(JOBS.c.key == job.key)).scalar()
         return None if found is None else self._blobs.unpack("job", job.id, bytes(found))
 
+    def unfinished(self, kind: str, who: str) -> Sequence[str]:
+        """Return the ids of the jobs of this kind that the key `who` began and that have not ended."""
+        query = sa.select(JOBS.c.id).where(
+            JOBS.c.kind == kind, JOBS.c.who == who, JOBS.c.state.in_([JobState.QUEUED, JobState.RUNNING])
+        )
+        with self._database.read() as connection:
+            return list(connection.execute(query).scalars())
+
     # The rest is for the runner.
 
     def claim(
@@ -164,12 +172,15 @@ class JobStore:
         place: str | None = None,
         skip: Collection[str] = (),
     ) -> Job | None:
-        """Lease the oldest job of these kinds that no process runs to `owner`; None if there is none.
+        """Lease the oldest job of these kinds that may run now to `owner`; None if there is none.
+
+        No process runs it, nor another job of its gallery or of the key that began it: a key's many jobs leave the
+        other workers to others.
 
         `skip` are the ids of those that this process runs, whatever a leaping clock makes of their leases.
         """
         with self._database.read() as connection:  # most looks find nothing, and need no write lock
-            query = sa.select(JOBS.c.key).where(*_free(connection, kinds, place), JOBS.c.id.not_in(skip))
+            query = sa.select(JOBS.c.key).where(*_free(connection, kinds, place, skip))
             query = query.order_by(JOBS.c.key).limit(1)
             if connection.execute(query).one_or_none() is None:
                 return None
@@ -321,14 +332,23 @@ def _lease_time(connection: Connection, offset: timedelta = timedelta()) -> str:
     return utc_text(now + offset)
 
 
-def _free(connection: Connection, kinds: Collection[str], place: str | None) -> tuple[sa.ColumnElement[bool], ...]:
+def _free(
+    connection: Connection, kinds: Collection[str], place: str | None, skip: Collection[str]
+) -> tuple[sa.ColumnElement[bool], ...]:
     now = _lease_time(connection)
 
     def is_past(column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         past = sa.or_(column.is_(None), column <= now)
         return sa.or_(past, sa.func.substr(column, 1, BOOT_ID) != now[:BOOT_ID]) if now[BOOT_ID] == " " else past
 
+    other = JOBS.alias()
+    same = sa.or_(other.c.gallery_key == JOBS.c.gallery_key, other.c.who == JOBS.c.who)
+    runs = sa.and_(
+        other.c.state == JobState.RUNNING, sa.or_(sa.not_(is_past(other.c.lease_until)), other.c.id.in_(skip))
+    )
     return (
+        JOBS.c.id.not_in(skip),
+        ~sa.exists().where(other.c.key != JOBS.c.key, same, runs),
         JOBS.c.state.in_([JobState.QUEUED, JobState.RUNNING]),
         JOBS.c.kind.in_(kinds),
         sa.or_(JOBS.c.place.is_(None), JOBS.c.place == place),

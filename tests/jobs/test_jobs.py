@@ -10,14 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import sqlalchemy as sa
 
+from app.bulk.service import UPLOADS
 from app.concurrency.scheduler import Scheduler
 from app.errors import DatabaseBusy, DatabaseUnavailable, NotFound, PackageMismatch
 from app.gallery.records import Gallery
@@ -29,6 +31,7 @@ from app.jobs.runner import Runner, Running, Work
 from app.jobs.store import JobLost, JobStore
 from tests.conftest import PROJECT
 from tests.support.commands import Done, run
+from tests.support.connections import begun
 from tests.support.jobs import NOBODYS, waiting_job
 from tests.support.live import LiveServer
 from tests.support.service import error_of
@@ -269,8 +272,8 @@ def test_a_lease_keeps_others_away_until_it_ends(jobs: JobStore, gallery: Galler
     jobs.finish(yours, JobState.DONE, done=0, total=None)
 
 
-def test_many_look_and_each_job_is_taken_once(jobs: JobStore, gallery: Gallery) -> None:
-    made = {jobs.create("count", gallery).id for _ in range(20)}
+def test_many_look_and_each_job_is_taken_once(store: Store, jobs: JobStore) -> None:
+    made = {jobs.create("count", store.create_gallery(str(number), "sface@1", 128)).id for number in range(20)}
     taken: list[str] = []
 
     def look(name: str) -> None:
@@ -284,6 +287,21 @@ def test_many_look_and_each_job_is_taken_once(jobs: JobStore, gallery: Gallery) 
         thread.join()
     assert len(taken) == len(made)
     assert set(taken) == made
+
+
+def test_a_key_and_a_gallery_have_one_worker(store: Store, jobs: JobStore, gallery: Gallery) -> None:
+    galleries = [store.create_gallery(str(number), "sface@1", 128) for number in range(3)]
+    first, *others = [jobs.create("count", one, who="greedy") for one in galleries]
+    jobs.create("count", galleries[0], who="other")
+    yours = jobs.create("count", gallery, who="honest")
+    nobodys = jobs.create("count", None)
+    taken = [jobs.claim("me", KIND, LEASE) for _ in range(4)]
+    assert [job and job.id for job in taken] == [first.id, yours.id, nobodys.id, None]
+    assert taken[0]
+    jobs.finish(taken[0], JobState.DONE, done=0, total=None)
+    following = jobs.claim("me", KIND, LEASE)
+    assert following
+    assert following.id == others[0].id
 
 
 def test_jobs_of_another_folder_or_kind_are_left_alone(jobs: JobStore, gallery: Gallery) -> None:
@@ -393,6 +411,7 @@ import sys, time
 from datetime import timedelta
 import sqlalchemy as sa
 from app.gallery.store import Store
+from app.bulk.service import UPLOADS
 from app.concurrency.scheduler import Scheduler
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
@@ -516,6 +535,38 @@ def test_a_restricted_key_sees_the_jobs_of_its_galleries_alone(shared_server: Li
         assert api.post(f"/v1/jobs/{mine.id}/cancel", headers=headers).json()["state"] == "cancelled"
         entries = api.get("/v1/audit?operation=cancel_job&gallery=mine").json()["entries"]
         assert [entry["target"] for entry in entries] == [mine.id]
+
+
+def test_a_keys_uploads_have_a_quota(shared_server: LiveServer) -> None:
+    with shared_server.client() as client, ExitStack() as stack:
+        client.post("/v1/galleries", json={"id": "uploads"})
+        key = client.post("/v1/keys", json={"scopes": ["admin"], "galleries": ["uploads"]}).json()["secret"]
+        path, tar = "/v1/galleries/uploads/import?content=photos", {"content-type": "application/x-tar"}
+        head = (f"POST {path} HTTP/1.1", "content-type: application/x-tar", f"x-api-key: {key}")
+        for _ in range(UPLOADS):
+            stack.enter_context(begun(shared_server, head))
+
+        def ask() -> httpx.Response:
+            return client.post(path, headers=tar | {"x-api-key": key}, content=b"x")
+
+        time.sleep(1)  # in which they begin
+        refused = ask()
+        error_of(refused, 429, "overloaded")
+        assert "uploads" in refused.text
+        assert client.post(path, headers=tar, content=b"x").status_code == 202, "another key's"
+        stack.close()
+        until(lambda: ask().status_code == 202)
+
+
+def test_restricted_keys_name_no_signers_to_trust(shared_server: LiveServer) -> None:
+    with shared_server.client() as client:
+        client.post("/v1/galleries", json={"id": "trusting"})
+        key = client.post("/v1/keys", json={"scopes": ["admin"], "galleries": ["trusting"]}).json()["secret"]
+        headers = {"content-type": "application/x-tar"}
+        path = "/v1/galleries/trusting/import?content=archive&trust=AAAA"
+        answer = client.post(path, headers=headers | {"x-api-key": key}, content=b"x")
+        error_of(answer, 403, "gallery_restricted")
+        assert client.post(path, headers=headers, content=b"x").status_code == 202
 
 
 def test_jobs_on_the_command_line(shared_server: LiveServer, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep, entry
 from app.api.router import Router
 from app.api.routes import jobs
 from app.bulk.service import ImportTerms
+from app.errors import InvalidInput
 from app.gallery.records import Gallery
 
 router = Router("galleries")
@@ -114,8 +115,11 @@ async def import_faces(
     Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere, or of an exported
     gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
     """
+    if query.trust is not None and grant.galleries is not None:
+        message = "Only a key that is not restricted to galleries may say whose archives to trust."
+        raise InvalidInput(message, code="gallery_restricted")
     terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust, query.on_conflict)
-    home, file = await service.run(lambda: service.bulk.receive(gallery, terms))
+    home, file = await service.run(lambda: service.bulk.receive(gallery, terms, grant.key_id))
     try:
         upload = body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)
         with service.admission.receive():
@@ -126,6 +130,8 @@ async def import_faces(
     except BaseException:
         await asyncio.shield(asyncio.to_thread(file.abort))
         raise
+    finally:
+        service.bulk.end_upload(grant.key_id)
     return jobs.answer(job)
 
 
