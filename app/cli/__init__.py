@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from likeness_client.errors import ClientError
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
@@ -141,7 +142,7 @@ def main() -> None:
     as_json = output.wants_json()
     try:
         sys.exit(app(standalone_mode=not as_json) or output.Exit.DONE)
-    except LikenessError as error:
+    except (LikenessError, ClientError) as error:
         output.complain(output.with_option_names(error, _called().params))
         sys.exit(output.exit_code(error))
     except typer.TyperException as error:  # raised here with --json only; otherwise Typer prints it

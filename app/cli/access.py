@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from likeness_client import Unreachable, answers
 
 from app.access.grants import Scope
-from app.api import schemas
 from app.api.endpoints import SIGN_IN_LINK
 from app.cli import options, output
 from app.cli.connect import Data, answering, find_server, has_data, missing, own_key, takes_key
 from app.cli.session import Session, with_session
-from app.client import Unreachable
 from app.config import load_settings
 from app.server import data_folder
 
@@ -140,10 +139,16 @@ def export(
     until: Annotated[datetime | None, typer.Option(help="Only before this time, in UTC.")] = None,
 ) -> None:
     """Print the audit log, oldest first, one entry per line."""
-    wanted = {"key": by, "operation": operation, "gallery": gallery, "subject": subject}
     with session.connect() as client:
         for entry in client.all_audit(
-            **wanted, since=_utc(since), until=_utc(until), order="oldest", limit=EXPORT_PAGE
+            key=by,
+            operation=operation,
+            gallery=gallery,
+            subject=subject,
+            since=_utc(since),
+            until=_utc(until),
+            order="oldest",
+            limit=EXPORT_PAGE,
         ):
             session.say(entry.model_dump(mode="json"), _line(entry))
 
@@ -152,7 +157,7 @@ def _utc(time: datetime | None) -> datetime | None:
     return None if time is None else time.replace(tzinfo=UTC)
 
 
-def _say_secret(session: Session, made: schemas.NewKey, *, aws: bool) -> None:
+def _say_secret(session: Session, made: answers.NewKey, *, aws: bool) -> None:
     if aws:
         signing = made.model_dump(include={"aws_access_key_id", "aws_secret_access_key"})
         session.say(signing, "\n".join(f"{name} = {value}" for name, value in signing.items()))
@@ -160,7 +165,7 @@ def _say_secret(session: Session, made: schemas.NewKey, *, aws: bool) -> None:
         session.say(made, made.secret)
 
 
-def _row(key: schemas.Key) -> list[str]:
+def _row(key: answers.Key) -> list[str]:
     return [
         key.id,
         key.name or "",
@@ -172,6 +177,6 @@ def _row(key: schemas.Key) -> list[str]:
     ]
 
 
-def _line(entry: schemas.AuditEntry) -> str:
+def _line(entry: answers.AuditEntry) -> str:
     words = (entry.key, entry.operation, entry.gallery, entry.subject, entry.target, entry.status, entry.request_id)
     return " ".join([entry.at.isoformat(), *("-" if word is None else str(word) for word in words)])

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
+from likeness_client import ApiError, Client, Unreachable
 
-from app.client import ApiError, Client, Unreachable
 from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
 from app.errors import Unusable
 from app.server import data_folder

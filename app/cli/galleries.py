@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 import typer
+from likeness_client import Client, answers
 
 from app.api import schemas
 from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
 from app.cli.output import Exit
 from app.cli.session import Session, with_session
-from app.client import Client
 
 WHY = {
     "not_measured": "the gallery's is not measured yet",
@@ -24,7 +24,7 @@ WHY = {
 galleries = typer.Typer(no_args_is_help=True, epilog="Example: likeness galleries list")
 reembed = typer.Typer(no_args_is_help=True, epilog="Example: likeness reembed start staff arcface --wait")
 
-FINDINGS: dict[schemas.FindingKind, str] = {
+FINDINGS: dict[str, str] = {
     "same_person": "may be one person",
     "misplaced_face": "looks like somebody else",
     "outlier": "looks like none of its own",
@@ -211,7 +211,7 @@ def calibrate(
         _say_calibration(found)
 
 
-def _say_calibration(found: schemas.GalleryCalibration) -> None:
+def _say_calibration(found: answers.GalleryCalibration) -> None:
     measured, decides = found.measured, found.decides
     if measured is None:
         output.say(f"{found.gallery}: not measured yet")
@@ -306,7 +306,7 @@ def cancel(session: Session, gallery: options.Gallery, wait: options.Wait = Fals
     _do(session, lambda client: client.cancel_reembedding(gallery), wait=wait)
 
 
-def _do(session: Session, call: Callable[[Client], schemas.Reembedding], *, wait: bool = False) -> None:
+def _do(session: Session, call: Callable[[Client], answers.Reembedding], *, wait: bool = False) -> None:
     """Make the call, and print the state of the move, or wait until its job has ended."""
     with session.connect() as client:
         found = call(client)
@@ -339,7 +339,7 @@ def _say_review(
     return Exit.NO if findings and not dismissed else Exit.DONE
 
 
-def _say_findings(found: schemas.Review, findings: list[schemas.Finding]) -> None:
+def _say_findings(found: answers.Review, findings: list[answers.Finding]) -> None:
     if found.summary is None:
         output.say(f"{found.gallery}: no review has finished yet")
         return
@@ -367,13 +367,13 @@ def _say_findings(found: schemas.Review, findings: list[schemas.Finding]) -> Non
     output.say_table(["finding", "person", "other", "score", "own score", "quality", "what to do"], rows)
 
 
-def _commands(gallery: str, finding: schemas.Finding) -> list[str]:
+def _commands(gallery: str, finding: answers.Finding) -> list[str]:
     """Return the commands that put a finding right, the likeliest first, and the one that calls it right."""
     found = [_command(gallery, action) for action in finding.actions]
     return [*found, _line("galleries dismiss", gallery, finding.id)]
 
 
-def _command(gallery: str, action: schemas.FindingAction) -> str:
+def _command(gallery: str, action: answers.FindingAction) -> str:
     face, to = action.face_id or "", action.to or ""
     if action.do == "merge":
         return _line("people merge", gallery, action.subject, to)
@@ -389,7 +389,7 @@ def _line(command: str, *ids: str) -> str:
     return f"likeness {command} {shlex.join([*dashes, *ids])}"
 
 
-def _rate(rate: schemas.ErrorRate | None) -> str:
+def _rate(rate: answers.ErrorRate | None) -> str:
     if rate is None:
         return "too few people to say"
     return f"{rate.value:.2%} ({rate.low:.2%} to {rate.high:.2%}, {rate.faces} faces of {rate.subjects} people)"

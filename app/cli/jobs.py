@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from likeness_client import Client, answers
 
-from app.api import schemas
 from app.cli import options, output
 from app.cli.connect import connect
 from app.cli.output import Exit
 from app.cli.session import Session, with_session
-from app.client import Client
 from app.errors import LikenessError
 
 REFUSALS_SHOWN = 10
@@ -80,14 +79,14 @@ def report(
 ) -> None:
     """Print what a job refused, one item per line."""
     with connect(server, key) as client:
-        found = client.job_report(job_id, csv=csv)
+        found = client.job_report(job_id, format_="csv" if csv else "jsonl")
     if path is None:
         sys.stdout.write(found.decode())
     else:
         path.write_bytes(found)
 
 
-def await_job(client: Client, job_id: str) -> schemas.Job:
+def await_job(client: Client, job_id: str) -> answers.Job:
     """Wait until the job has ended, with a progress bar, and return it."""
     with output.progress("waiting") as update:
         return client.wait_job(
@@ -95,7 +94,7 @@ def await_job(client: Client, job_id: str) -> schemas.Job:
         )
 
 
-def say(session: Session, job: schemas.Job) -> None:
+def say(session: Session, job: answers.Job) -> None:
     """Print a job, and its error to standard error."""
     counted = ", ".join(f"{count} {name}" for name, count in sorted(job.counts.items()))
     session.say(job, f"{job.id}: {job.kind} {job.state}, {_progress(job)}" + (f": {counted}" if counted else ""))
@@ -103,7 +102,7 @@ def say(session: Session, job: schemas.Job) -> None:
         output.complain(LikenessError(job.error.message, code=job.error.code))
 
 
-def complain_of_refusals(client: Client, job: schemas.Job) -> None:
+def complain_of_refusals(client: Client, job: answers.Job) -> None:
     """Print the first items that the job refused to standard error, each with its reason."""
     refused = job.counts.get("refused", 0)
     if not refused:
@@ -116,12 +115,12 @@ def complain_of_refusals(client: Client, job: schemas.Job) -> None:
         output.warn(f"... and {len(lines) - REFUSALS_SHOWN} more: likeness jobs report {job.id}")
 
 
-def exit_code(job: schemas.Job) -> Exit:
+def exit_code(job: answers.Job) -> Exit:
     """Return the exit code for a job that has ended."""
     if job.state != "done":
         return Exit.FAILED
     return Exit.REFUSED if job.counts.get("refused") else Exit.DONE
 
 
-def _progress(job: schemas.Job) -> str:
+def _progress(job: answers.Job) -> str:
     return str(job.done) if job.total is None else f"{job.done}/{job.total}"

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from likeness_client.errors import ClientError
 
 from app.errors import FileMissing, InvalidInput, InvalidSetting, InvalidSource, LikenessError, VaultKeyMissing
 
@@ -84,7 +86,11 @@ PIPED_WIDTH = 10_000
 REQUEST_STATUS = frozenset({400, 422})
 
 
-def exit_code(error: LikenessError) -> Exit:
+Failure: TypeAlias = LikenessError | ClientError
+"""An error from here, or from the client."""
+
+
+def exit_code(error: Failure) -> Exit:
     """Return the exit code for an error, from the server or from here."""
     if isinstance(error, MISUSE) or error.code == "search_unavailable":
         return Exit.USAGE
@@ -97,7 +103,7 @@ def exit_code(error: LikenessError) -> Exit:
     return Exit.REFUSED if isinstance(error, InvalidInput) else Exit.FAILED
 
 
-def with_option_names(error: LikenessError, parameters: Iterable[Any]) -> LikenessError:
+def with_option_names(error: Failure, parameters: Iterable[Any]) -> LikenessError:
     """Name the options of a command (Typer's ``parameters``) in an error about the fields of its request."""
     names = {one.name: _shown_name(one) for one in parameters}
     problems = error.details.get("errors")
@@ -132,7 +138,7 @@ def wants_json() -> bool:
     return "--json" in sys.argv[1:]
 
 
-def complain(error: LikenessError, path: Path | None = None) -> None:
+def complain(error: Failure, path: Path | None = None) -> None:
     """Print an error to standard error: one line for people, or one of JSON."""
     if wants_json():
         sys.stderr.write(_json({**({"path": str(path)} if path else {}), "error": _problem(error)}) + "\n")
@@ -154,11 +160,11 @@ def say_json(value: BaseModel | dict[str, Any]) -> None:
     say(_json(value if isinstance(value, dict) else value.model_dump(mode="json", exclude_none=True)))
 
 
-def error_json(path: Path, error: LikenessError) -> dict[str, Any]:
+def error_json(path: Path, error: Failure) -> dict[str, Any]:
     return {"path": str(path), "error": _problem(error)}
 
 
-def _problem(error: LikenessError) -> dict[str, Any]:
+def _problem(error: Failure) -> dict[str, Any]:
     return {"code": error.code, "message": error.message, "details": dict(error.details)}
 
 

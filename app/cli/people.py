@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from likeness_client import answers
 
-from app.api import schemas
 from app.cli import options, photos
 from app.cli.session import Session, with_session
 
@@ -120,7 +120,7 @@ def move(
 ) -> None:
     """Move enrolled faces to another person of the gallery, all or none."""
     with session.connect() as client:
-        client.move_faces(gallery, subject, face.split(","), to, create=create)
+        client.move_faces(gallery, subject, faces=face.split(","), to=to, create=create)
     session.say_done(face, f"moved to {to}")
 
 
@@ -181,7 +181,7 @@ def delete_correction(
     session.say_done(correction, "deleted")
 
 
-def _text(person: schemas.Subject) -> str:
+def _text(person: answers.Subject) -> str:
     lines = [
         f"{person.id}: {person.name or 'no name'}, {person.face_count} faces",
         f"  created {person.created_at:%Y-%m-%d %H:%M} UTC, changed {person.updated_at:%Y-%m-%d %H:%M} UTC",

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import typer
+from likeness_client import ApiError, Client, answers
 from pydantic import BaseModel
 
-from app.api import schemas
 from app.cli import options, output, photos
 from app.cli.connect import Data
-from app.cli.output import Exit
+from app.cli.output import Exit, Failure
 from app.cli.session import Session, with_session
-from app.client import ApiError, Client
 from app.errors import LikenessError
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -111,7 +110,7 @@ def enroll(
         if create:
             ensure_gallery(client, gallery)
 
-        def send(item: tuple[str, list[Path]]) -> schemas.EnrollAnswer | LikenessError:
+        def send(item: tuple[str, list[Path]]) -> answers.EnrollAnswer | Failure:
             return _try(
                 lambda: client.enroll(
                     gallery,
@@ -151,10 +150,10 @@ def identify(
     """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
     files, missing = photos.collect(paths)
     known = False
-    limited: schemas.IdentifyAnswer | None = None
+    limited: answers.IdentifyAnswer | None = None
     warned: set[str] = set()
 
-    def ask(path: Path) -> schemas.IdentifyAnswer:
+    def ask(path: Path) -> answers.IdentifyAnswer:
         nonlocal known, limited
         answer = client.identify(
             gallery, path, limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness
@@ -179,7 +178,7 @@ def identify(
     raise typer.Exit(Exit.DONE if known else Exit.NO)
 
 
-def _try(work: Callable[[], Answer]) -> Answer | LikenessError:
+def _try(work: Callable[[], Answer]) -> Answer | Failure:
     """Return the error where a photo is at fault, so that the other photos are processed; raise any other."""
     try:
         return work()
@@ -191,18 +190,18 @@ def _try(work: Callable[[], Answer]) -> Answer | LikenessError:
 
 def _answers(
     ask: Callable[[Path], Answer], files: Sequence[Path], label: str, jobs: int
-) -> Iterator[tuple[Path, Answer | LikenessError]]:
+) -> Iterator[tuple[Path, Answer | Failure]]:
     return photos.each(lambda path: _try(lambda: ask(path)), files, label, jobs=jobs)
 
 
 def _say_all(
     session: Session,
-    results: Iterator[tuple[Path, Answer | LikenessError]],
+    results: Iterator[tuple[Path, Answer | Failure]],
     lines: Callable[[Path, Answer], Iterator[str]],
 ) -> Exit:
     code = Exit.DONE
     for path, result in results:
-        if isinstance(result, LikenessError):
+        if isinstance(result, Failure):
             code = Exit.REFUSED
             output.complain(result, path)
             if session.as_json:
@@ -213,7 +212,7 @@ def _say_all(
     return code
 
 
-def _detect_lines(path: Path, answer: schemas.DetectAnswer) -> Iterator[str]:
+def _detect_lines(path: Path, answer: answers.DetectAnswer) -> Iterator[str]:
     if not answer.faces:
         yield f"{path}: no face"
     for face in answer.faces:
@@ -225,7 +224,7 @@ def _detect_lines(path: Path, answer: schemas.DetectAnswer) -> Iterator[str]:
         )
 
 
-def _identify_lines(path: Path, answer: schemas.IdentifyAnswer) -> Iterator[str]:
+def _identify_lines(path: Path, answer: answers.IdentifyAnswer) -> Iterator[str]:
     if not answer.faces:
         yield f"{path}: no face"
     for face in answer.faces:
@@ -240,7 +239,7 @@ def _identify_lines(path: Path, answer: schemas.IdentifyAnswer) -> Iterator[str]
         yield f"{path}: {place}: {face.decision}: {nearest}{best.subject}{name}, score {best.score:.4f}{live}"
 
 
-def _liveness_words(found: schemas.Liveness) -> str:
+def _liveness_words(found: answers.Liveness) -> str:
     reason = f" ({found.reason.replace('_', ' ')})" if found.reason else ""
     return f"liveness: {found.live.replace('_', ' ')}{reason}, score {found.live_score:.3f}"
 
@@ -274,12 +273,10 @@ def ensure_gallery(client: Client, gallery: str) -> None:
             raise
 
 
-def _say_enrolled(
-    session: Session, person: str, files: list[Path], result: schemas.EnrollAnswer | LikenessError
-) -> Exit:
+def _say_enrolled(session: Session, person: str, files: list[Path], result: answers.EnrollAnswer | Failure) -> Exit:
     if session.as_json:
         head = {"subject": person, "paths": [str(path) for path in files]}
-        if isinstance(result, LikenessError):
+        if isinstance(result, Failure):
             problem = {"code": result.code, "message": result.message, "details": dict(result.details)}
             output.say_json(head | {"error": problem})
         else:
@@ -291,31 +288,31 @@ def _say_enrolled(
         reasons = [*row.reasons, *_findings(row)]
         said = f"{row.message}: {', '.join(reasons)}" if reasons else row.message
         output.complain(LikenessError(said, code=row.code), files[row.index])
-    if not session.as_json and isinstance(result, schemas.EnrollAnswer):
+    if not session.as_json and isinstance(result, answers.EnrollAnswer):
         for face in result.enrolled:
             for line in _findings(face):
                 output.warn(f"{files[face.index]}: {line}")
     return Exit.REFUSED if rejected else Exit.DONE
 
 
-def _findings(face: schemas.EnrolledFace | schemas.RejectedImage) -> Iterator[str]:
+def _findings(face: answers.EnrolledFace | answers.RejectedImage) -> Iterator[str]:
     if face.conflict is not None:
         yield f"matches {_whom(face.conflict)}"
     if face.duplicate is not None:
         yield f"is enrolled already, as a face of {_whom(face.duplicate)}"
 
 
-def _whom(found: schemas.Resemblance) -> str:
+def _whom(found: answers.Resemblance) -> str:
     if found.subject is None or found.score is None:
         return "somebody"
     return f"{found.subject}{f' ({found.name})' if found.name else ''}, score {found.score:.4f}"
 
 
-def _rejected(result: schemas.EnrollAnswer | LikenessError) -> list[schemas.RejectedImage]:
+def _rejected(result: answers.EnrollAnswer | Failure) -> list[answers.RejectedImage]:
     """Return the photos that were refused; where that is all of them, the server answers with an error."""
-    if isinstance(result, schemas.EnrollAnswer):
+    if isinstance(result, answers.EnrollAnswer):
         return result.rejected
     listed = result.details.get("rejected")
     if not isinstance(listed, list):
         raise result
-    return [schemas.RejectedImage.model_validate(row) for row in listed]
+    return [answers.RejectedImage.model_validate(row) for row in listed]

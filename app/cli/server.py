@@ -13,7 +13,8 @@ from app.cli import options, output
 from app.machine import pause_collector
 
 if TYPE_CHECKING:
-    from app.client import Client
+    from likeness_client import Client
+
     from app.config import Settings
 
 commands = typer.Typer()
@@ -73,7 +74,7 @@ def status(server: options.Server = None, key: options.Key = None, as_json: opti
 
 
 def _of_server(client: Client, settings: Settings | None) -> Status:
-    from app.client import ApiError  # noqa: PLC0415 - `serve` does without
+    from likeness_client import ApiError  # noqa: PLC0415 - `serve` does without
 
     about = client.version()
     url, number, folder = client.url, about.version, str(settings.data_dir.absolute()) if settings else None

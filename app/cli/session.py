@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from likeness_client import Client
 from pydantic import BaseModel
 
 from app.cli import options, output
 from app.cli.connect import Data, connect
-from app.client import Client
 
 Arguments = ParamSpec("Arguments")
 Row = TypeVar("Row", bound=BaseModel)

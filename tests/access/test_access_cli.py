@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+from likeness_client import ApiError, AsyncClient, Client
 
-from app.client import ApiError, AsyncClient, Client
 from tests.support.commands import run as likeness
 from tests.support.live import LiveServer, serving
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from likeness_client import Client
 
-from app.client import Client
 from app.compat.similarity import Similarity
 from app.inference.manifest import Manifest
 from app.inference.package import load_package

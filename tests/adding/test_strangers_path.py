@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from likeness_client import AsyncClient
 from onnx import ModelProto
 from PIL import Image
 
 from app.adding.detector import add_detector
 from app.adding.new_package import NewPackage
-from app.client import AsyncClient
 from app.errors import Unusable
 from app.inference.manifest import Licence
 from tests.conftest import PROJECT

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from likeness_client import Client
 
-from app.client import Client
 from app.errors import LikenessError
 from app.gallery.bulk import BulkFace, write_many
 from app.gallery.store import Store

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
+from likeness_client import Client
 
 from app.api import schemas
-from app.client import Client
 from tests.support.cards import models_with_a_card
 from tests.support.commands import run
 from tests.support.live import LiveServer

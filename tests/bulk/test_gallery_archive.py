@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from likeness_client import ApiError, Client
 
 from app.bulk.tar_stream import TAR_END, header, padding
-from app.client import ApiError, Client
 from app.db import signing
 from app.errors import InvalidInput
 from app.gallery.face_rows import decode_crop

@@ -29,8 +29,8 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
+from likeness_client import Client
 
-from app.client import Client
 from app.compat.rekognition.endpoints import TARGETS
 from app.compat.rekognition.errors import answer_of
 from app.db.schema import API_KEYS

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from likeness_client import Client
 
-from app.client import Client
 from app.gallery.change_log import ChangeReader
 from app.gallery.service import Galleries
 from app.search.snapshots import Snapshots

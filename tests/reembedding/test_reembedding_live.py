@@ -15,9 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from likeness_client import ApiError, Client, answers
 
-from app.api import schemas
-from app.client import ApiError, Client
 from app.gallery.store import Store
 from tests.conftest import PROJECT
 from tests.support import packages
@@ -54,7 +53,7 @@ def fill(client: Client, count: int) -> None:
         list(pool.map(lambda number: client.enroll("staff", f"p{number}", [COLLINS]), range(count)))
 
 
-def wait(client: Client, *states: str) -> schemas.Reembedding:
+def wait(client: Client, *states: str) -> answers.Reembedding:
     end = time.monotonic() + WAIT_S
     while (found := client.reembedding("staff")).state not in states and time.monotonic() < end:
         assert found.job is None or found.job.state != "failed", found

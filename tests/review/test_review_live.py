@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from likeness_client import ApiError, Client, answers
 
-from app.api import schemas
-from app.client import ApiError, Client
 from app.inference.package import write_manifest
 from tests.conftest import PROJECT
 from tests.support import packages
@@ -72,7 +71,7 @@ def fill(client: Client, people: int = PEOPLE, gallery: str = "staff") -> None:
     assert done.state == "done", done
 
 
-def reviewed(client: Client, gallery: str = "staff") -> schemas.Review:
+def reviewed(client: Client, gallery: str = "staff") -> answers.Review:
     job = client.wait_job(client.start_review(gallery).id, every_s=0.05)
     assert job.state == "done", job
     return client.review(gallery)
@@ -87,7 +86,7 @@ FOUND = {
 }
 
 
-def found(review: schemas.Review) -> set[tuple[str, str]]:
+def found(review: answers.Review) -> set[tuple[str, str]]:
     """Kind and the subject to change."""
     return {(one.kind, one.actions[0].subject) for one in review.findings}
 

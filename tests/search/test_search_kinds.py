@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 import sqlalchemy as sa
+from likeness_client import ApiError, AsyncClient, Client
 
-from app.client import ApiError, AsyncClient, Client
 from app.errors import NotFound
 from app.gallery.deleting import delete_subject
 from app.gallery.service import Galleries

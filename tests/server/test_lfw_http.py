@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from likeness_client import Client
 
-from app.client import Client
 from app.inference.package import load_package
 from app.stages import open_stages
 from tests.conftest import PROJECT

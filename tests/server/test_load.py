@@ -8,8 +8,8 @@ import time
 from collections import Counter
 
 import pytest
+from likeness_client import AsyncClient
 
-from app.client import AsyncClient
 from tests.support.live import LiveServer
 from tests.support.load import CLIENTS, GALLERY, Worker
 

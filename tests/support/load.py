@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
+from likeness_client import ApiError, AsyncClient
 
-from app.client import ApiError, AsyncClient
 from tests.conftest import PROJECT
 
 CLIENTS = 16

@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
+from likeness_client import AsyncClient
 
-from app.client import AsyncClient
 from tests.support.live import LiveServer, serving
 from tests.support.load import CLIENTS, GALLERY, Worker
 from tests.support.resident import resident_mib

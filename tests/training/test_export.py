@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 pytest.importorskip("torch", reason="training needs the train extra")
 
 import torch
+from likeness_client import Client
 
-from app.client import Client
 from app.errors import InvalidInput, Unusable
 from app.inference import golden
 from app.inference.package import load_package

@@ -9,7 +9,7 @@ from app.cli.connect import Data, connect
 from app.errors import Unusable
 
 if TYPE_CHECKING:
-    from app.api import schemas
+    from likeness_client import answers
 
 
 def list_models(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
@@ -39,7 +39,7 @@ def list_models(server: options.Server = None, key: options.Key = None, as_json:
     output.say_table(["model", "task", "dimension", "licence", "runs on", "groups", "sha256"], rows)
 
 
-def _groups(model: schemas.Model) -> str:
+def _groups(model: answers.Model) -> str:
     """Return for how many groups of people a stated rate was seen not to hold."""
     if model.bias_card is None:
         return "not measured" if model.task == "embed" else "-"
@@ -73,7 +73,7 @@ def show(
         _say_bias_card(model.bias_card)
 
 
-def _say_bias_card(card: schemas.BiasCard) -> None:
+def _say_bias_card(card: answers.BiasCard) -> None:
     output.say(f"Found within groups at the stated FMR ({card.measured_on}), with 95 % interval; * above the stated:")
     stated = list(dict.fromkeys(rate.fmr for group in card.groups for rate in group.rates))
     rows = []

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from likeness_client import Client, answers
 
-from app.api import schemas
 from app.cli import jobs, options, output
 from app.cli.connect import Data
 from app.cli.output import Exit
 from app.cli.recognition import ensure_gallery
 from app.cli.session import Session, with_session
 from app.cli.transfer import sources
-from app.client import Client
 from app.errors import LikenessError
 
 commands = typer.Typer()
@@ -98,6 +97,6 @@ def export(
     raise typer.Exit(jobs.exit_code(job))
 
 
-def _write_report(client: Client, job: schemas.Job, path: Path | None) -> None:
+def _write_report(client: Client, job: answers.Job, path: Path | None) -> None:
     if path is not None:
-        path.write_bytes(client.job_report(job.id, csv=path.suffix.lower() == ".csv"))
+        path.write_bytes(client.job_report(job.id, format_="csv" if path.suffix.lower() == ".csv" else "jsonl"))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Annotated
 
 import typer
+from likeness_client import Client, ClientError
 
 from app.cli import options, output
 from app.cli.connect import Data
@@ -20,8 +21,7 @@ from app.cli.output import Exit
 from app.cli.recognition import ensure_gallery
 from app.cli.session import Session, with_session
 from app.cli.transfer.compreface_dump import Dump, StoredPhoto, open_dump
-from app.client import Client
-from app.errors import FileMissing, LikenessError
+from app.errors import FileMissing
 
 DONE = "enrolled"
 commands = typer.Typer()
@@ -74,7 +74,7 @@ def _enrolled(
             return "invalid_dump"
         try:
             client.enroll(gallery, photo.subject, [photo.content], quality=quality)
-        except LikenessError as error:
+        except ClientError as error:
             if output.exit_code(error) != Exit.REFUSED:
                 raise
             return error.code

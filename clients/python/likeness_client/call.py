@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
-
-from app.api.operation import Operation
+from urllib.parse import quote
 
 Answer = TypeVar("Answer")
 
@@ -40,7 +39,9 @@ class Call(Generic[Answer]):
 
 
 def call(
-    operation: Operation[Answer],
+    method: str,
+    path: str,
+    answer: type[Answer],
     *,
     params: Mapping[str, Any] | None = None,
     files: Sequence[tuple[str, tuple[str, bytes]]] = (),
@@ -48,8 +49,9 @@ def call(
     content: Callable[[], Iterator[bytes]] | None = None,
     **ids: str,
 ) -> Call[Answer]:
-    """Return the call of an operation, with these ids in its path."""
-    return Call(operation.method, operation.fill(**ids), operation.answer, params or {}, files, json, content)
+    """Return a call, with these ids, percent-encoded, in its path: ``/v1/galleries/{gallery}``."""
+    filled = path.format(**{name: quote(value, safe="") for name, value in ids.items()})
+    return Call(method, filled, answer, params or {}, files, json, content)
 
 
 def part(name: str, image: Image) -> tuple[str, tuple[str, bytes]]:

@@ -1,0 +1,27 @@
+"""A client for a Likeness server, sync and async, with the same methods.
+
+>>> with Client("http://127.0.0.1:8000", key) as client:
+...     faces = client.identify("crew", Path("photo.jpg")).faces
+
+A server may be newer than its clients: fields that a client does not know are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from likeness_client.errors import ApiError, ClientError, Unreachable, UnreadableAnswer
+
+if TYPE_CHECKING:
+    from likeness_client.client import AsyncClient, Client
+
+__all__ = ["ApiError", "AsyncClient", "Client", "ClientError", "Unreachable", "UnreadableAnswer"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the clients, and with them httpx, when asked for: programs that only handle errors start faster."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from likeness_client import client  # noqa: PLC0415
+
+    return getattr(client, name)

@@ -1,0 +1,872 @@
+"""A function for each operation that returns its call. Nothing is sent here.
+
+Written by clients/python/generate.py from the server's declarations: change those."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import NoneType
+from typing import Any
+
+from likeness_client import answers
+from likeness_client.call import Call, Image, Tar, call, given, part, tar_of
+
+
+def detect(image: Image, *, explain: bool | None = None) -> Call[answers.DetectAnswer]:
+    """Find the faces in a photo.
+
+    Each face has its box, five landmarks and quality; the best detector score comes first. The list
+    is empty if there is no face. Faces may be as small as 20 pixels or larger than the frame. If no
+    face is certain, the photo is also searched rotated."""
+    return call("POST", "/v1/detect", answers.DetectAnswer, params=given(explain=explain), files=[part("image", image)])
+
+
+def embed(image: Image, *, model: str | None = None, explain: bool | None = None) -> Call[answers.EmbedAnswer]:
+    """Turn the faces in a photo into vectors.
+
+    The same as detect, each face with its embedding: a vector of length 1 whose dot product with
+    another of the same `model` is the score."""
+    return call(
+        "POST",
+        "/v1/embed",
+        answers.EmbedAnswer,
+        params=given(model=model, explain=explain),
+        files=[part("image", image)],
+    )
+
+
+def verify(
+    image1: Image,
+    image2: Image,
+    *,
+    liveness: str | None = None,
+    model: str | None = None,
+    population: str | None = None,
+    explain: bool | None = None,
+    fmr: float | None = None,
+    face1: int | None = None,
+    face2: int | None = None,
+    liveness_of: str | None = None,
+) -> Call[answers.VerifyAnswer]:
+    """Do two photos show the same person?
+
+    Compares the most prominent face of each photo (large, and near the middle), or the faces at
+    `face1` and `face2`, at the operating point of `fmr`."""
+    return call(
+        "POST",
+        "/v1/verify",
+        answers.VerifyAnswer,
+        params=given(
+            liveness=liveness,
+            model=model,
+            population=population,
+            explain=explain,
+            fmr=fmr,
+            face1=face1,
+            face2=face2,
+            liveness_of=liveness_of,
+        ),
+        files=[part("image1", image1), part("image2", image2)],
+    )
+
+
+def identify(
+    gallery: str,
+    image: Image,
+    *,
+    liveness: str | None = None,
+    population: str | None = None,
+    explain: bool | None = None,
+    limit: int | None = None,
+    fmr: float | None = None,
+    fpir: float | None = None,
+) -> Call[answers.IdentifyAnswer]:
+    """Who is in this photo?
+
+    Searches the gallery for every face of the photo, and decides for each: known, uncertain or
+    unknown. A subject is given to at most one face of the photo, the best-scoring one. Without
+    `fmr` or `fpir` the server's default FPIR is used, or the strictest measured operating point if
+    the gallery is too large for it. Unless the key has the scope `templates`, scores are rounded
+    down without changing a decision, and candidates below the most lenient operating point are left
+    out, because enough exact scores show the enrolled templates."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/identify",
+        answers.IdentifyAnswer,
+        gallery=gallery,
+        params=given(liveness=liveness, population=population, explain=explain, limit=limit, fmr=fmr, fpir=fpir),
+        files=[part("image", image)],
+    )
+
+
+def verify_subject(
+    gallery: str,
+    subject: str,
+    image: Image,
+    *,
+    liveness: str | None = None,
+    population: str | None = None,
+    explain: bool | None = None,
+    fmr: float | None = None,
+) -> Call[answers.SubjectVerifyAnswer]:
+    """Is this person the subject?
+
+    Compares the photo's most prominent face with the subject's enrolled faces; the best score
+    counts. Scores are rounded as `identify` says, and null below the most lenient operating point."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/verify",
+        answers.SubjectVerifyAnswer,
+        gallery=gallery,
+        subject=subject,
+        params=given(liveness=liveness, population=population, explain=explain, fmr=fmr),
+        files=[part("image", image)],
+    )
+
+
+def enroll(
+    gallery: str,
+    subject: str,
+    images: Sequence[Image],
+    *,
+    liveness: str | None = None,
+    explain: bool | None = None,
+    quality: str | None = None,
+    expires_at: datetime | None = None,
+    consent: str | None = None,
+    face: int | None = None,
+    on_conflict: str | None = None,
+) -> Call[answers.EnrollAnswer]:
+    """Enroll photos of a person.
+
+    Adds each photo's face to the subject, which is created if it is missing. When the answer comes,
+    the faces are in the database and searches find them. Photos without a face, with several
+    equally prominent ones, or of too low quality are listed in `rejected` with their reasons, and
+    the others are enrolled. If no photo is good enough, nothing changes and the answer is an error.
+
+    Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in
+    its row is the same photo, saved again or not, `conflict` a face of another subject that it
+    matches at an FPIR of 0.001. Two requests at the same moment may miss each other's faces."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/faces",
+        answers.EnrollAnswer,
+        gallery=gallery,
+        subject=subject,
+        params=given(
+            liveness=liveness,
+            explain=explain,
+            quality=quality,
+            expires_at=expires_at,
+            consent=consent,
+            face=face,
+            on_conflict=on_conflict,
+        ),
+        files=[part("images", image) for image in images],
+    )
+
+
+def faces(gallery: str, subject: str, *, limit: int | None = None, cursor: str | None = None) -> Call[answers.FacePage]:
+    """List a subject's faces.
+
+    In the order of their enrollment, page by page."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/subjects/{subject}/faces",
+        answers.FacePage,
+        gallery=gallery,
+        subject=subject,
+        params=given(limit=limit, cursor=cursor),
+    )
+
+
+def create_challenge(gallery: str, operation: str, *, subject: str | None = None) -> Call[answers.Challenge]:
+    """Ask a person to follow steps.
+
+    The server picks their order. Show them one after the other, take a frame of each, and send all
+    frames with `answer` within two minutes. This stops a photo that is held up. It does not stop a
+    film of the right steps, replayed or generated, nor photos of all the poses. To enroll, the key
+    needs the scope `enroll`, too."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/challenges",
+        answers.Challenge,
+        gallery=gallery,
+        json=given(operation=operation, subject=subject),
+    )
+
+
+def answer_challenge(
+    gallery: str, images: Sequence[Image], *, challenge: str | None = None
+) -> Call[answers.ChallengeAnswer]:
+    """Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
+
+    Each frame must show its step, and all of them the same person; `challenge_failed` names the
+    first that fails. The operation decides at the server's error rates, and judges liveness as the
+    gallery asks. No frame is kept. The challenge is used up whether it is met or not."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/challenges/answer",
+        answers.ChallengeAnswer,
+        gallery=gallery,
+        params=given(challenge=challenge),
+        files=[part("images", image) for image in images],
+    )
+
+
+def galleries(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.GalleryPage]:
+    """List galleries.
+
+    The galleries that the key may see, with their counts, in the order of their creation, page by
+    page."""
+    return call("GET", "/v1/galleries", answers.GalleryPage, params=given(limit=limit, cursor=cursor))
+
+
+def create_gallery(
+    gallery: str,
+    *,
+    embedder: str | None = None,
+    store: str | None = None,
+    search: str | None = None,
+    on_conflict: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    population: Sequence[str] | None = None,
+    liveness: str | None = None,
+    force: bool | None = None,
+    accept_non_commercial: bool | None = None,
+) -> Call[answers.Gallery]:
+    """Create a gallery.
+
+    The new gallery is empty. It holds templates of one model package, which may be any installed
+    one."""
+    return call(
+        "POST",
+        "/v1/galleries",
+        answers.Gallery,
+        json=given(
+            id=gallery,
+            embedder=embedder,
+            store=store,
+            search=search,
+            on_conflict=on_conflict,
+            metadata=metadata,
+            population=population,
+            liveness=liveness,
+            force=force,
+            accept_non_commercial=accept_non_commercial,
+        ),
+    )
+
+
+def gallery(gallery: str) -> Call[answers.Gallery]:
+    """Show a gallery.
+
+    The gallery with the number of its subjects and faces."""
+    return call("GET", "/v1/galleries/{gallery}", answers.Gallery, gallery=gallery)
+
+
+def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[answers.Gallery]:
+    """Change how a gallery is searched, what decides in it, its duplicates, its liveness, or whom it
+    is for.
+
+    An absent field stays as it is. Every kind of search gives the same answers. The index is
+    rebuilt in memory, here at once and by other servers of the same database within a moment. With
+    `calibration` set to `gallery` its operating points are measured soon, and decide from then on."""
+    return call("PATCH", "/v1/galleries/{gallery}", answers.Gallery, gallery=gallery, json=dict(changes))
+
+
+def delete_gallery(gallery: str) -> Call[None]:
+    """Delete a gallery with everyone in it.
+
+    Deletes the gallery, its subjects, their faces, stored crops and vectors. This can't be undone."""
+    return call("DELETE", "/v1/galleries/{gallery}", NoneType, gallery=gallery)
+
+
+def check_gallery(gallery: str) -> Call[answers.GalleryCheck]:
+    """Check a gallery.
+
+    Compares the database with the search index: do both hold the same faces with the same vectors?
+    Is the model package the one that they were made with?"""
+    return call("GET", "/v1/galleries/{gallery}/check", answers.GalleryCheck, gallery=gallery)
+
+
+def import_faces(
+    gallery: str,
+    tar: Tar,
+    *,
+    content: str | None = None,
+    quality: str | None = None,
+    on_conflict: str | None = None,
+    package: str | None = None,
+    normalize: bool | None = None,
+    trust: str | None = None,
+) -> Call[answers.Job]:
+    """Import many faces.
+
+    Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere,
+    or of an exported gallery, and answers with the job that enrolls them. The job's report lists
+    what it rejects."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/import",
+        answers.Job,
+        gallery=gallery,
+        params=given(
+            content=content, quality=quality, on_conflict=on_conflict, package=package, normalize=normalize, trust=trust
+        ),
+        content=tar_of(tar),
+    )
+
+
+def export_gallery(gallery: str, *, crops: bool | None = None) -> Call[answers.Job]:
+    """Export a gallery.
+
+    Answers with the job that writes the gallery, as it is when the job begins, to one signed
+    archive. Fetch it from `/v1/jobs/{job}/result`."""
+    return call("POST", "/v1/galleries/{gallery}/export", answers.Job, gallery=gallery, params=given(crops=crops))
+
+
+def calibrate_gallery(gallery: str) -> Call[answers.GalleryCalibration]:
+    """Measure a gallery's own operating points.
+
+    Starts a job that compares faces of different subjects: the threshold at each false match rate
+    that their pairs support, beside the package's. Subjects who may be one person are left out and
+    listed. Decisions change only where the gallery's `calibration` is `gallery`."""
+    return call("POST", "/v1/galleries/{gallery}/calibration", answers.GalleryCalibration, gallery=gallery)
+
+
+def calibration(gallery: str) -> Call[answers.GalleryCalibration]:
+    """Show a gallery's own operating points.
+
+    With their intervals, beside the package's, how far the gallery differs, and subjects who may be
+    one person."""
+    return call("GET", "/v1/galleries/{gallery}/calibration", answers.GalleryCalibration, gallery=gallery)
+
+
+def start_review(gallery: str) -> Call[answers.Job]:
+    """Review a gallery.
+
+    Starts a job that compares every face with the whole gallery and lists what is probably wrong:
+    people who are there twice, faces of somebody else, poor faces; and measures how well the
+    gallery tells its people apart. If a review is under way already, its job is the answer."""
+    return call("POST", "/v1/galleries/{gallery}/review", answers.Job, gallery=gallery)
+
+
+def review(
+    gallery: str,
+    *,
+    limit: int | None = None,
+    cursor: str | None = None,
+    kind: str | None = None,
+    dismissed: bool | None = None,
+) -> Call[answers.Review]:
+    """List a review's findings.
+
+    Those of the last finished review that were not called right, the strongest first, page by page.
+    A finding disappears when a face of it is moved or deleted."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/review",
+        answers.Review,
+        gallery=gallery,
+        params=given(limit=limit, cursor=cursor, kind=kind, dismissed=dismissed),
+    )
+
+
+def dismiss_finding(gallery: str, finding: str) -> Call[None]:
+    """Call a finding right.
+
+    It leaves the list, and later reviews don't ask again unless other faces are its evidence."""
+    return call("POST", "/v1/galleries/{gallery}/review/{finding}/dismiss", NoneType, gallery=gallery, finding=finding)
+
+
+def reopen_finding(gallery: str, finding: str) -> Call[None]:
+    """Take back that a finding is right.
+
+    Take back that a finding is right."""
+    return call(
+        "DELETE", "/v1/galleries/{gallery}/review/{finding}/dismiss", NoneType, gallery=gallery, finding=finding
+    )
+
+
+def reembed(
+    gallery: str,
+    embedder: str,
+    *,
+    without_crop: str | None = None,
+    keep_days: float | None = None,
+    force: bool | None = None,
+    accept_non_commercial: bool | None = None,
+) -> Call[answers.Reembedding]:
+    """Move the gallery to another model package.
+
+    Starts a job that embeds every face's stored crop with the other package and then switches the
+    gallery to it in one step. The gallery answers requests throughout. Calling it again for the
+    same package resumes a stopped move, or switches again after a rollback."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/reembed",
+        answers.Reembedding,
+        gallery=gallery,
+        json=given(
+            embedder=embedder,
+            without_crop=without_crop,
+            keep_days=keep_days,
+            force=force,
+            accept_non_commercial=accept_non_commercial,
+        ),
+    )
+
+
+def reembedding(gallery: str) -> Call[answers.Reembedding]:
+    """Show the gallery's move.
+
+    From which package to which, how far it is, and until when a rollback is possible."""
+    return call("GET", "/v1/galleries/{gallery}/reembed", answers.Reembedding, gallery=gallery)
+
+
+def cancel_reembedding(gallery: str) -> Call[answers.Reembedding]:
+    """Cancel the gallery's move.
+
+    Possible before the switch, or after a rollback: the gallery stays with the source package, and
+    the target's templates are deleted."""
+    return call("DELETE", "/v1/galleries/{gallery}/reembed", answers.Reembedding, gallery=gallery)
+
+
+def roll_back_reembedding(gallery: str) -> Call[answers.Reembedding]:
+    """Go back to the previous model package.
+
+    The source package answers again at once, also for faces enrolled since the switch."""
+    return call("POST", "/v1/galleries/{gallery}/reembed/rollback", answers.Reembedding, gallery=gallery)
+
+
+def finish_reembedding(gallery: str) -> Call[answers.Reembedding]:
+    """Finish the gallery's move.
+
+    Deletes the source package's templates, and the faces that have no others: from then on there is
+    no rollback. The server does this by itself after `keep_until`."""
+    return call("POST", "/v1/galleries/{gallery}/reembed/finish", answers.Reembedding, gallery=gallery)
+
+
+def subjects(
+    gallery: str,
+    *,
+    limit: int | None = None,
+    cursor: str | None = None,
+    search: str | None = None,
+    expires_before: datetime | None = None,
+) -> Call[answers.SubjectPage]:
+    """List the subjects of a gallery.
+
+    In the order of their creation, page by page; with `search` only those whose id or name contains
+    it."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/subjects",
+        answers.SubjectPage,
+        gallery=gallery,
+        params=given(limit=limit, cursor=cursor, search=search, expires_before=expires_before),
+    )
+
+
+def create_subject(
+    gallery: str,
+    subject: str,
+    *,
+    name: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    expires_at: datetime | None = None,
+    consent: Mapping[str, Any] | None = None,
+) -> Call[answers.Subject]:
+    """Create a subject.
+
+    The new subject has no faces. Enrolling creates a missing subject too; this is for giving it a
+    name first."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects",
+        answers.Subject,
+        gallery=gallery,
+        json=given(id=subject, name=name, metadata=metadata, expires_at=expires_at, consent=consent),
+    )
+
+
+def subject(gallery: str, subject: str) -> Call[answers.Subject]:
+    """Show a subject.
+
+    The subject with its name, metadata and number of faces."""
+    return call("GET", "/v1/galleries/{gallery}/subjects/{subject}", answers.Subject, gallery=gallery, subject=subject)
+
+
+def update_subject(gallery: str, subject: str, changes: Mapping[str, Any]) -> Call[answers.Subject]:
+    """Change a subject's name, metadata, expiry, consent or cover.
+
+    A given field replaces the old value as a whole (metadata too), an absent field stays as it is,
+    null removes it."""
+    return call(
+        "PATCH",
+        "/v1/galleries/{gallery}/subjects/{subject}",
+        answers.Subject,
+        gallery=gallery,
+        subject=subject,
+        json=dict(changes),
+    )
+
+
+def delete_subject(gallery: str, subject: str) -> Call[None]:
+    """Delete a subject with its faces.
+
+    Deletes the subject, its faces, their stored crops and vectors. This can't be undone."""
+    return call("DELETE", "/v1/galleries/{gallery}/subjects/{subject}", NoneType, gallery=gallery, subject=subject)
+
+
+def erase_subject(gallery: str, subject: str, *, rewrite: bool | None = None) -> Call[answers.Receipt]:
+    """Erase a subject for good.
+
+    Deletes the subject with everything about it, clears what the disk may still hold of it, and
+    answers with a signed receipt of what was erased and of what the server can't reach."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/erase",
+        answers.Receipt,
+        gallery=gallery,
+        subject=subject,
+        params=given(rewrite=rewrite),
+    )
+
+
+def merge_subject(gallery: str, subject: str, into: str) -> Call[answers.MergedSubject]:
+    """Merge a subject into another one.
+
+    The other subject gets all faces, which keep their ids, and the first is deleted, in one step.
+    The other keeps its name, metadata and consent, and takes those it lacks; the earlier of two
+    expiries counts. Repeated within a day, the request changes nothing and gets the same answer. To
+    undo it, move `faces` back."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/merge",
+        answers.MergedSubject,
+        gallery=gallery,
+        subject=subject,
+        json=given(into=into),
+    )
+
+
+def face(gallery: str, subject: str, face_id: str) -> Call[answers.StoredFace]:
+    """Show a face.
+
+    Where the face was in its photo, its quality, and the model that computed its template."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}",
+        answers.StoredFace,
+        gallery=gallery,
+        subject=subject,
+        face_id=face_id,
+    )
+
+
+def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
+    """Delete a face.
+
+    Deletes the face, its stored crop and its vector. The subject stays, even without any face."""
+    return call(
+        "DELETE",
+        "/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}",
+        NoneType,
+        gallery=gallery,
+        subject=subject,
+        face_id=face_id,
+    )
+
+
+def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
+    """Show a face's crop.
+
+    The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps
+    crops."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/crop",
+        bytes,
+        gallery=gallery,
+        subject=subject,
+        face_id=face_id,
+    )
+
+
+def move_face(gallery: str, subject: str, face_id: str, to: str) -> Call[answers.StoredFace]:
+    """Move a face to another subject.
+
+    The face keeps its id, template, quality and crop. When the answer comes, searches find it under
+    its new subject. The old subject stays, even without any face."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/move",
+        answers.StoredFace,
+        gallery=gallery,
+        subject=subject,
+        face_id=face_id,
+        json=given(subject=to),
+    )
+
+
+def move_faces(
+    gallery: str, subject: str, to: str, faces: Sequence[str], *, create: bool | None = None
+) -> Call[answers.Subject]:
+    """Move several faces to another subject.
+
+    All or none; otherwise as moving one. Answers with the new subject."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/faces/move",
+        answers.Subject,
+        gallery=gallery,
+        subject=subject,
+        json=given(subject=to, faces=faces, create=create),
+    )
+
+
+def corrections(gallery: str, subject: str) -> Call[answers.CorrectionList]:
+    """List a subject's corrections.
+
+    Those that have not expired, oldest first."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/subjects/{subject}/corrections",
+        answers.CorrectionList,
+        gallery=gallery,
+        subject=subject,
+    )
+
+
+def add_correction(
+    gallery: str,
+    subject: str,
+    image: Image,
+    *,
+    face: int | None = None,
+    expires_at: datetime | None = None,
+    confirm: bool | None = None,
+) -> Call[answers.Correction]:
+    """Say that a photo does not show the subject.
+
+    Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery
+    keeps crops. From then on a probe that is more like it than like the subject's own faces is not
+    `known` as the subject, nor a match; `explain` lists whom corrections ruled out. It is erased
+    with the subject, dropped when the subject is merged, and expires."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/corrections",
+        answers.Correction,
+        gallery=gallery,
+        subject=subject,
+        params=given(face=face, expires_at=expires_at, confirm=confirm),
+        files=[part("image", image)],
+    )
+
+
+def delete_correction(gallery: str, subject: str, correction: str) -> Call[None]:
+    """Delete a correction.
+
+    The correction no longer counts when people are identified."""
+    return call(
+        "DELETE",
+        "/v1/galleries/{gallery}/subjects/{subject}/corrections/{correction}",
+        NoneType,
+        gallery=gallery,
+        subject=subject,
+        correction=correction,
+    )
+
+
+def own_key() -> Call[answers.OwnKey]:
+    """Show what this key may do.
+
+    The id, scopes and galleries of the request's own key, so that a program can offer only what the
+    key allows. Any key may call this."""
+    return call("GET", "/v1/key", answers.OwnKey)
+
+
+def create_sign_in_code() -> Call[answers.SignInCode]:
+    """Make a sign-in code.
+
+    The page's address with `#code=` and the code behind it is a link that signs in with the
+    request's own key: once, within a minute. What a browser keeps of it in its history is of no use
+    afterwards."""
+    return call("POST", "/v1/sign-in-codes", answers.SignInCode)
+
+
+def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.KeyPage]:
+    """List the keys.
+
+    All keys, revoked ones too, in the order of their creation, page by page; never their secrets."""
+    return call("GET", "/v1/keys", answers.KeyPage, params=given(limit=limit, cursor=cursor))
+
+
+def create_key(
+    scopes: Sequence[str],
+    *,
+    key_id: str | None = None,
+    name: str | None = None,
+    galleries: Sequence[str] | None = None,
+    expires_at: datetime | None = None,
+    rate: str | None = None,
+    aws: bool | None = None,
+) -> Call[answers.NewKey]:
+    """Create a key.
+
+    The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws`
+    it also keeps the secret, sealed with the data folder's `vault.key`, because checking a
+    signature needs it."""
+    return call(
+        "POST",
+        "/v1/keys",
+        answers.NewKey,
+        json=given(id=key_id, name=name, scopes=scopes, galleries=galleries, expires_at=expires_at, rate=rate, aws=aws),
+    )
+
+
+def key(key: str) -> Call[answers.Key]:
+    """Show a key.
+
+    What the key allows, and whether it was revoked; never its secret."""
+    return call("GET", "/v1/keys/{key}", answers.Key, key=key)
+
+
+def revoke_key(key: str) -> Call[None]:
+    """Revoke a key.
+
+    Ends the key for good: at once in this process, within a second in others. It stays listed, and
+    its id stays taken."""
+    return call("DELETE", "/v1/keys/{key}", NoneType, key=key)
+
+
+def rotate_key(key: str, *, grace_seconds: int | None = None) -> Call[answers.NewKey]:
+    """Give a key a new secret.
+
+    The new `secret` is in this answer and never shown again. The previous one works for
+    `grace_seconds` more, older ones no longer."""
+    return call("POST", "/v1/keys/{key}/rotate", answers.NewKey, key=key, json=given(grace_seconds=grace_seconds))
+
+
+def audit(
+    *,
+    limit: int | None = None,
+    cursor: str | None = None,
+    key: str | None = None,
+    operation: str | None = None,
+    gallery: str | None = None,
+    subject: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    changes: bool | None = None,
+    order: str | None = None,
+) -> Call[answers.AuditPage]:
+    """Read the audit log.
+
+    Which key did what, when, to which gallery and subject, with which outcome: ids, never images,
+    vectors or metadata. Changes are recorded before they begin; everything else appears within a
+    second."""
+    return call(
+        "GET",
+        "/v1/audit",
+        answers.AuditPage,
+        params=given(
+            limit=limit,
+            cursor=cursor,
+            key=key,
+            operation=operation,
+            gallery=gallery,
+            subject=subject,
+            since=since,
+            until=until,
+            changes=changes,
+            order=order,
+        ),
+    )
+
+
+def receipts(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.ReceiptPage]:
+    """List the receipts of erasures.
+
+    All complete ones, in the order of the erasures, page by page. They are kept forever."""
+    return call("GET", "/v1/receipts", answers.ReceiptPage, params=given(limit=limit, cursor=cursor))
+
+
+def receipt(receipt: str) -> Call[answers.Receipt]:
+    """Show the receipt of an erasure.
+
+    The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks
+    it without a server."""
+    return call("GET", "/v1/receipts/{receipt}", answers.Receipt, receipt=receipt)
+
+
+def jobs(
+    *, limit: int | None = None, cursor: str | None = None, gallery: str | None = None, state: str | None = None
+) -> Call[answers.JobPage]:
+    """List the jobs.
+
+    The jobs of the galleries that the key may see, the newest first, page by page. Finished jobs
+    are kept for `LIKENESS_JOB_DAYS`."""
+    return call(
+        "GET", "/v1/jobs", answers.JobPage, params=given(limit=limit, cursor=cursor, gallery=gallery, state=state)
+    )
+
+
+def job(job: str) -> Call[answers.Job]:
+    """Show a job.
+
+    How far it is, what it counted, and how it ended."""
+    return call("GET", "/v1/jobs/{job}", answers.Job, job=job)
+
+
+def cancel_job(job: str) -> Call[answers.Job]:
+    """Cancel a job.
+
+    A queued job is cancelled at once, a running one within seconds; what it has done stays done. A
+    finished job stays as it is."""
+    return call("POST", "/v1/jobs/{job}/cancel", answers.Job, job=job)
+
+
+def job_report(job: str, *, format_: str | None = None) -> Call[bytes]:
+    """Read a job's report.
+
+    Every item that was rejected so far, or enrolled with a warning: its number, its name, code,
+    message, reasons and whether it was enrolled; as lines of JSON, or as CSV."""
+    return call("GET", "/v1/jobs/{job}/report", bytes, job=job, params=given(format=format_))
+
+
+def ready() -> Call[answers.Health]:
+    """Does the server take requests?
+
+    200 when models are warm and galleries can be searched; 503 before that, and while the server
+    stops. If vectors are searched in Milvus, also 503 while Milvus can't be reached; this is
+    checked every 2 seconds. Also 503 after a write to the database has failed, as on a full disk,
+    until one succeeds; that is tried every 2 seconds. `warnings` tell of what does not keep it from
+    answering, and are renewed every minute."""
+    return call("GET", "/readyz", answers.Health)
+
+
+def version() -> Call[answers.Version]:
+    """Show the server's version.
+
+    The name of the program and its version."""
+    return call("GET", "/version", answers.Version)
+
+
+def models() -> Call[answers.ModelList]:
+    """List the model packages.
+
+    Every package in the models folder: its licence, SHA-256, measured operating points, and whether
+    it is running. Folders whose manifest can't be used are in `skipped`."""
+    return call("GET", "/v1/models", answers.ModelList)
+
+
+def server_key() -> Call[answers.ServerKey]:
+    """Show the server's public key.
+
+    Keep it to check anywhere what this server has signed. All servers of one database have the same
+    key."""
+    return call("GET", "/v1/server-key", answers.ServerKey)
