@@ -50,6 +50,14 @@ def document(api: httpx.Client) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
+def test_the_committed_pages_are_current(pages: dict[str, str]) -> None:
+    """In the long stage, so that one regeneration (`python docs/reference.py`) does for several changes."""
+    made = load("reference").MADE
+    there = {name: (PROJECT / "docs" / "reference" / name).read_text(encoding="utf-8") for name in pages}
+    assert [name for name, text in pages.items() if there[name] != made + text.rstrip("\n") + "\n"] == []
+
+
 def test_every_setting_is_listed(pages: dict[str, str]) -> None:
     missing = [name for name in Settings.model_fields if f"| `{PREFIX}{name.upper()}` |" not in pages["settings.md"]]
     assert not missing
