@@ -81,28 +81,35 @@ def test_what_is_shipped_is_measured_and_pinned() -> None:
         assert manifest.golden is not None
         assert not manifest.licence.non_commercial
         assert any(each.default for each in manifest.calibrations)
+        assert manifest.bias_card is not None
         assert manifest.without_foreign_points() == (manifest, ())
+    best = measured_models()["best"].recipe
+    assert isinstance(best, Fused)
+    own = load_package(PROJECT / "models" / "sface").id
+    assert {each.package for each in best.members} == {own, measured_models()["intel-face"].manifest.id}
 
 
 @pytest.mark.long
-def test_a_model_is_pulled_by_one_command(served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_and_what_it_lacks_are_pulled_by_one_command(
+    served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models = tmp_path / "models"
     models.mkdir()
     for name in ("sface", "yunet"):
         package = load_package(PROJECT / "models" / name)
         write_manifest(models / name, package.manifest)
     monkeypatch.setattr(measured, "measured_models", lambda: {each.name: each for each in _here(served)})
-    done = run(tmp_path / "data", "models", "pull", "intel-face", "--json", models_dir=models)
+    done = run(tmp_path / "data", "models", "pull", "best", "--json", models_dir=models)
     assert done.returncode == 0, done.stderr
-    assert [row["model"] for row in done.rows] == [measured_models()["intel-face"].manifest.id]
+    assert [row["model"] for row in done.rows] == [measured_models()["best"].manifest.id]
     assert not [*(tmp_path / "data").rglob("*.xml"), *(tmp_path / "data").rglob("*.bin")]
     found = find_packages(models, tmp_path / "data")
-    for name in ("intel-face",):
+    for name in ("best", "intel-face"):
         made, shipped = load_package(tmp_path / "data" / "packages" / name), measured_models()[name].manifest
         assert made.warnings == ()
         assert (made.manifest.sha256, made.manifest) == (shipped.sha256, shipped), "made as it was measured"
         assert made.id in found
-    again = run(tmp_path / "data", "models", "pull", "intel-face", models_dir=models)
+    again = run(tmp_path / "data", "models", "pull", "best", models_dir=models)
     assert again.returncode == 0, again.stderr
 
 
