@@ -1,6 +1,7 @@
 """A challenge: steps that a person follows in front of a camera, with one frame for each. It needs no liveness model.
 
-It stops a photo that is held up, and steps in the wrong order. It does not stop a film of the right steps, replayed or
+It stops most photos that are held up, and steps in the wrong order: a photo turned in its plane by 40 to 60 degrees is
+sometimes read as a turned head (docs/how-to/liveness.md). It does not stop a film of the right steps, replayed or
 generated, nor photos of all the poses.
 """
 
@@ -95,10 +96,10 @@ class ChallengeJudge:
             raise type(error)(error.message, code=error.code, **error.details, index=place) from error
         if not photo.faces:
             raise _failed(place, step, "no_face")
-        return _seen(photo, place, step)
+        return look_at(photo, place, step)
 
 
-def _seen(photo: Photo, place: int, step: Step) -> Seen:
+def look_at(photo: Photo, place: int, step: Step) -> Seen:
     """Return the only prominent face of the frame. Raises InvalidInput ``challenge_failed``."""
     choice = choose_face(photo)
     if choice.runner_up >= AMBIGUOUS_SHARE:
