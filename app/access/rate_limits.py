@@ -44,6 +44,11 @@ class Buckets:
             bucket.tokens -= count
             return 0.0
 
+    def owe(self, caller: str, rate: Rate, count: int) -> None:
+        """Take `count` tokens, also those that are not there yet: the caller waits for them later."""
+        with self._lock:
+            self._filled(caller, rate).tokens -= count
+
     def wait(self, caller: str, rate: Rate) -> float:
         """Return the seconds until there is a token, without taking it; unknown callers are not remembered."""
         with self._lock:

@@ -127,6 +127,14 @@ class Guard:
             raise Why.KEY_RATE.error(wait_s)
         return grant
 
+    def count_faces(self, grant: Grant, count: int) -> None:
+        """Count the faces of a photo that were searched for as that many requests of the key, the first one included.
+
+        A key in debt waits before its next request (`admit`).
+        """
+        if grant.rate and count > 1:
+            self.requests.owe(grant.key_id, grant.rate, count - 1)
+
     def admit_vectors(self, grant: Grant, count: int) -> None:
         """Count vectors that the key's holder wants scored.
 

@@ -24,7 +24,6 @@ class Why(Enum):
     """They lie on the disk until a job has read them."""
     KEY_RATE = "This key sends too many requests.", "rate_limited", 1.0
     VECTOR_RATE = "This key sends too many embeddings.", "rate_limited", 1.0
-    FACE_RATE = "This key has too many faces compared.", "rate_limited", 1.0
     FAILURES = "Too many wrong keys came from this address.", "too_many_failures", 1.0
     CONNECTIONS = "The server has no connection or file left.", "too_many_connections", 1.0
     """All connections are busy, or the process has no file descriptor left. Answered with 503."""

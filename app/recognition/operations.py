@@ -35,6 +35,7 @@ from app.recognition.corrections import Correction, Corrections
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
+    CoarseScores,
     IdentifyPoint,
     PopulationWarning,
     VerifyPoint,
@@ -404,17 +405,28 @@ class Operations:
         return photo
 
     def rank(
-        self, gallery: str, templates: Sequence[Template], limit: int, scores: AnsweredScores
+        self,
+        gallery: str,
+        templates: Sequence[Template],
+        limit: int,
+        scores: AnsweredScores,
+        *,
+        one_photo: bool = False,
     ) -> list[list[AnsweredCandidate]]:
         """Return those of the ``limit`` best candidates of each template that are answered; nothing is decided.
+
+        ``one_photo``: the templates are of the faces of one photo; where scores are coarse, each subject is then
+        answered for one of them, as `identify` does.
 
         Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
         """
         stages: dict[str, float] = {}
         with timed(stages, "search"):
-            rankings = self._galleries.search(gallery, templates, limit)
+            rankings = self._galleries.search(gallery, templates, limit + len(templates) * one_photo)
         self._observe(stages)
-        return [scores.candidates(ranking) for ranking in rankings]
+        if one_photo and isinstance(scores, CoarseScores):
+            rankings = assign(rankings, scores.floor)
+        return [scores.candidates(ranking[:limit]) for ranking in rankings]
 
     def enroll_face(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from likeness_client import Client
+from PIL import Image
 
 from app.compat.similarity import Similarity
 from app.inference.manifest import Manifest
@@ -17,7 +20,7 @@ from app.inference.thresholds import Thresholds
 from app.recognition.decisions import CoarseScores
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
-from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, running
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, running
 
 RECOGNITION = "/api/v1/recognition"
 EMBEDDINGS = f"{RECOGNITION}/embeddings"
@@ -117,6 +120,32 @@ def test_the_own_embedding_still_finds_its_subject(server: httpx.Client) -> None
 
 
 # ---------------------------------------------------------------- photos are vectors too
+
+
+def test_a_photo_of_one_person_many_times_shows_one_score(server: httpx.Client) -> None:
+    """Twelve faces of one person in a photo gave twelve scores of that person."""
+    once = np.asarray(Image.open(io.BytesIO(COLLINS)).convert("RGB"))
+    photo = encoded(np.hstack([once, once, once]))
+    key = key_of(server, "recognize")
+    answer = server.post(f"{RECOGNITION}/recognize", files={"file": photo}, params={"prediction_count": 5}, headers=key)
+    faces = answer.raise_for_status().json()["result"]
+    assert len(faces) == 3
+    assert [one["subject"] for face in faces for one in face["subjects"]].count("Eileen") == 1
+
+
+def test_rates_count_faces(server: httpx.Client) -> None:
+    terms = {"scopes": ["recognize"], "rate": "60/m:1"}
+    key = {"x-api-key": server.post("/v1/keys", json=terms).raise_for_status().json()["secret"]}
+    for path, field in ((f"{RECOGNITION}/recognize", "file"), ("/v1/galleries/default/identify", "image")):
+        waits: list[int] = []
+        for photo in (COLLINS, BOTH):
+            time.sleep(waits[-1] if waits else 0)
+            server.post(path, files={field: photo}, headers=key).raise_for_status()
+            again = server.post(path, files={field: photo}, headers=key)
+            assert again.status_code == 429
+            waits.append(int(again.headers["retry-after"]))
+        assert waits[1] > waits[0]
+        time.sleep(waits[1])
 
 
 def answered_numbers(answer: Any) -> Iterator[float]:

@@ -102,6 +102,7 @@ async def identify(
             liveness=params.liveness,
         )
     )
+    service.guard.count_faces(grant_of(request), len(found.faces))
     return answers.identify(found, params)
 
 

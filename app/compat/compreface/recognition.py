@@ -111,7 +111,8 @@ async def recognize(
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         templates = [template_of(face) for face in faces]
         similarity = _answered(service, gallery, templates[0].package, exact=grant_of(request).sees_exact_scores)
-        rankings = _rank(service, gallery, templates, params.prediction_count, similarity)
+        rankings = _rank(service, gallery, templates, params.prediction_count, similarity, one_photo=True)
+        service.guard.count_faces(grant_of(request), len(faces))
         result = [
             face_answer(face, photo, params, embedded=True) | {"subjects": subjects}
             for face, subjects in zip(faces, rankings, strict=True)
@@ -213,12 +214,20 @@ def _answered(service: Service, gallery: Gallery, package: str, *, exact: bool) 
 
 
 def _rank(
-    service: Service, gallery: Gallery, templates: Sequence[Template], count: int, similarity: AnsweredSimilarity
+    service: Service,
+    gallery: Gallery,
+    templates: Sequence[Template],
+    count: int,
+    similarity: AnsweredSimilarity,
+    *,
+    one_photo: bool = False,
 ) -> list[list[Json]]:
     """Return the nearest subjects of each template, with their similarities."""
     if not is_stored(gallery):
         return [[] for _ in templates]
-    rankings = service.operations.rank(gallery.id, templates, min(count, MAX_PREDICTIONS), similarity.scores)
+    rankings = service.operations.rank(
+        gallery.id, templates, min(count, MAX_PREDICTIONS), similarity.scores, one_photo=one_photo
+    )
     return [
         [
             {"subject": one.subject, "similarity": rounded(similarity.scale.of_cosine(one.score))}
