@@ -394,6 +394,27 @@ def test_a_restore_with_a_wrong_vault_key_changes_nothing(tmp_path: Path, option
     assert run(empty, "restore", tmp_path / "backup").returncode == 0
 
 
+@pytest.mark.long
+def test_pg_dump_and_pg_restore_bring_back_what_there_was(
+    galleries: Galleries, here: Path, postgresql: Path, tmp_path: Path
+) -> None:
+    """As the tutorial says, over what was written since."""
+    programs = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/usr/bin"))
+    fill(galleries)
+    expected = rows(galleries.store)
+    galleries.close()
+    url, dump = new_database(postgresql), tmp_path / "likeness.dump"
+    copy_database(sqlite_in(here), url)
+    subprocess.run([programs / "pg_dump", "--format=custom", f"--file={dump}", url], check=True)
+    later = Galleries(Store(url))
+    put(later, "later", units(1)[0])
+    later.close()
+    subprocess.run([programs / "pg_restore", "--clean", "--if-exists", f"--dbname={url}", dump], check=True)
+    store = Store(url)
+    assert rows(store) == expected
+    assert_usable(store)
+
+
 def test_postgresql_has_tools_of_its_own(postgresql: Path, tmp_path: Path) -> None:
     url = new_database(postgresql)
     Store(url).close()
