@@ -26,6 +26,7 @@ reembed = typer.Typer(no_args_is_help=True, epilog="Example: likeness reembed st
 
 FINDINGS: dict[str, str] = {
     "same_person": "may be one person",
+    "two_people": "may be two people",
     "misplaced_face": "looks like somebody else",
     "outlier": "looks like none of its own",
     "corrected_face": "looks like a recorded wrong answer",
@@ -377,6 +378,8 @@ def _command(gallery: str, action: answers.FindingAction) -> str:
     face, to = action.face_id or "", action.to or ""
     if action.do == "merge":
         return _line("people merge", gallery, action.subject, to)
+    if action.do == "part":
+        return _line("faces move --create", gallery, action.subject, ",".join(action.faces), to)
     if action.do == "move":
         return _line("faces move", gallery, action.subject, face, to)
     if action.do == "delete":

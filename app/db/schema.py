@@ -386,7 +386,7 @@ FINDINGS = Table(
     Column("strength", Float, nullable=False),
     Column("face_id", String(32), ForeignKey("faces.face_id", ondelete="CASCADE"), nullable=False),
     Column("other_face_id", String(32), ForeignKey("faces.face_id", ondelete="CASCADE")),
-    Column("evidence", Text, nullable=False),  # JSON; numbers only
+    Column("evidence", Text, nullable=False),  # JSON; numbers, and ids of faces
     Column("dismissed", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("review", "kind", "face_id", "other_face_id"),
     Index(None, "gallery_key", "review", "place"),

@@ -14,6 +14,8 @@ from app.review.separation import Counts, count
 from app.search.types import FaceBlock, Keys, Match
 from app.types import Vectors
 
+LEAST_GROUP = 2
+"""Faces that a group of a subject's has at least to be taken for another person: a single one may only be odd."""
 MOST_FACES = 256
 """Faces of a subject that are compared with another subject's: those of the highest quality."""
 
@@ -89,6 +91,7 @@ class Examiner:
             *(self._corrected(block, wrong_scores, own, row) for row in np.flatnonzero(corrected).tolist()),
         ]
         misplaced |= corrected
+        drafts += self._two_people(block.only(~misplaced))
         rest = rules.compare_own(block.vectors, ~misplaced)
         outliers = rules.find_outliers(rest, block.qualities, self._points) & ~misplaced
         drafts += [self._outlier(block, rest, row) for row in _once(block, rest, outliers)]
@@ -149,6 +152,19 @@ class Examiner:
         strength = alike.typical - self._points.verify.threshold
         faces = int(first.faces[alike.row]), int(second.faces[alike.other_row])
         return Draft(Kind.SAME_PERSON, strength, *faces, evidence)
+
+    def _two_people(self, block: FaceBlock) -> list[Draft]:
+        """Return a finding for each group of faces that looks like somebody else than the subject's largest group."""
+        groups = [rows for rows in rules.find_groups(block.vectors, self._points) if len(rows) >= LEAST_GROUP]
+        drafts = []
+        for rows in groups[1:]:
+            scores = (block.vectors[groups[0]] @ block.vectors[rows].T).astype(np.float64)
+            best, threshold = float(scores.max()), self._points.strangers
+            evidence = Evidence(score=best, threshold=threshold, fmr=self._fmr_of(best))
+            face, other = (int(block.faces[some[np.argmax(block.qualities[some])]]) for some in (groups[0], rows))
+            group = tuple(block.faces[rows].tolist())
+            drafts.append(Draft(Kind.TWO_PEOPLE, threshold - best, face, other, evidence, group))
+        return drafts
 
     def _misplaced(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
         score, face = float(nearest.scores[row, 0]), int(nearest.faces[row, 0])

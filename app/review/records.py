@@ -14,6 +14,8 @@ from app.review.separation import Rate
 class Kind(StrEnum):
     SAME_PERSON = "same_person"
     """Two subjects that may be one person."""
+    TWO_PEOPLE = "two_people"
+    """A subject whose faces fall into groups that look like different people."""
     MISPLACED = "misplaced_face"
     """A face that looks like another subject and not like its own."""
     OUTLIER = "outlier"
@@ -26,7 +28,9 @@ class Kind(StrEnum):
     """A subject all of whose faces are poor."""
 
 
-Do: TypeAlias = Literal["merge", "move", "delete", "enroll"]
+SUGGESTED = 200
+"""Characters of a subject's id that begin the id suggested for another one."""
+Do: TypeAlias = Literal["merge", "part", "move", "delete", "enroll"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class Evidence:
     """The operating point that decided."""
     fmr: float | None = None
     """The rate at which two strangers score `score` or more; None outside of what was measured."""
+    group: tuple[str, ...] | None = None
+    """Two people in one subject: the ids of the faces of one of them, ``other`` among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class Draft:
     face: int
     other_face: int | None
     evidence: Evidence
+    group: tuple[int, ...] = ()
+    """The keys of the faces of `Evidence.group`, which has the ids once the finding is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,9 @@ class Finding:
         if self.kind is Kind.SAME_PERSON and other is not None:
             small, large = sorted((face, other), key=lambda one: one.faces)
             return (Action("merge", small.subject, None, large.subject),)
+        if self.kind is Kind.TWO_PEOPLE and other is not None:
+            to = f"{face.subject[:SUGGESTED]}-{other.face_id[:4]}"
+            return (Action("part", face.subject, None, to, self.evidence.group or (other.face_id,)),)
         if self.kind is Kind.MISPLACED and other is not None:
             return (Action("move", face.subject, face.face_id, other.subject), delete)
         if self.kind is Kind.NO_GOOD_FACE:
@@ -108,12 +119,14 @@ class Dismissal:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Merge `subject` into the subject `to`, move or delete its face, or enroll a better photo of it."""
+    """Merge `subject` into the subject `to`, give its `faces` to a new one, move or delete its face, or enroll a better
+    photo of it."""
 
     do: Do
     subject: str
     face_id: str | None = None
     to: str | None = None
+    faces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

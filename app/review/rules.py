@@ -106,6 +106,24 @@ def find_outliers(own: Own, qualities: NDArray[np.float32], points: Points) -> M
     return np.isfinite(own.best) & (own.best < points.strangers) & (qualities >= GOOD)
 
 
+def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
+    """Part a subject's faces, (N, D) unit float32, by single linkage: those of two groups look no more alike than
+    strangers do. Return the rows of each group, the largest first."""
+    group = np.full(len(vectors), -1, np.int64)
+    for first in range(len(vectors)):
+        if group[first] >= 0:
+            continue
+        group[first] = first
+        open_ = np.array([first])
+        while len(open_):
+            some, open_ = open_[:ROWS_AT_ONCE], open_[ROWS_AT_ONCE:]
+            linked = np.flatnonzero((vectors[some] @ vectors.T >= points.strangers).any(axis=0) & (group < 0))
+            group[linked] = first
+            open_ = np.concatenate([open_, linked])
+    groups = [np.flatnonzero(group == first) for first in np.unique(group)]
+    return sorted(groups, key=len, reverse=True)
+
+
 def find_harmful(own: Own, other: Scores, qualities: NDArray[np.float32], points: Points) -> Mask:
     """Return which poor faces could be confused with another subject while none of the subject's other faces needs them
     to be recognised."""

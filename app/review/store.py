@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import accumulate
 from typing import Any
 
@@ -163,7 +163,7 @@ class Reviews:
         """Store findings, except those of faces that are gone; `note` writes in the same transaction."""
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
-            keys = {key for draft in drafts for key in (draft.face, draft.other_face) if key is not None}
+            keys = {key for draft in drafts for key in (draft.face, draft.other_face, *draft.group) if key is not None}
             ids = _lock_faces(connection, gallery, sorted(keys))
             values = [
                 {
@@ -174,7 +174,7 @@ class Reviews:
                     "strength": draft.strength,
                     "face_id": ids[draft.face],
                     "other_face_id": None if draft.other_face is None else ids[draft.other_face],
-                    "evidence": _EVIDENCE.dump_json(draft.evidence, exclude_none=True).decode(),
+                    "evidence": _EVIDENCE.dump_json(_evidence(draft, ids), exclude_none=True).decode(),
                 }
                 for draft in drafts
                 if draft.face in ids and (draft.other_face is None or draft.other_face in ids)
@@ -297,6 +297,11 @@ def _lock_faces(connection: Connection, gallery: Gallery, keys: Sequence[int]) -
         rows = connection.execute(query.with_for_update(read=True, key_share=True))
         found |= {row.key: row.face_id for row in rows}
     return found
+
+
+def _evidence(draft: Draft, ids: Mapping[int, str]) -> Evidence:
+    group = tuple(ids[key] for key in draft.group if key in ids)
+    return replace(draft.evidence, group=group) if group else draft.evidence
 
 
 def _is_reviewed(subject_id: str, expires_at: str | None) -> bool:

@@ -89,6 +89,20 @@ def test_findings_say_what_can_be_done(planted: Reviewing) -> None:
     assert misplaced.score > 0.5 > misplaced.own_score
 
 
+def test_two_people_under_one_id_are_found_and_parted(planted: Reviewing) -> None:
+    planted.enroll("bob", [vector(who, photo) for who in (110, 111) for photo in (1, 2, 3)])
+    planted.review()
+    assert planted.found() == PLANTED | {("two_people", "bob", "bob")}
+    (finding,) = planted.findings(Kind.TWO_PEOPLE)
+    (part,) = finding.actions
+    assert (part.do, part.subject, len(part.faces)) == ("part", "bob", 3)
+    assert part.to is not None
+    moves = [Move(face, "bob", part.to) for face in part.faces]
+    changed(planted.galleries, "staff", move_faces, moves, create=True)
+    planted.review()
+    assert planted.found() == PLANTED
+
+
 def test_a_face_like_a_recorded_wrong_probe_is_found(planted: Reviewing) -> None:
     planted.correct("p7", vector(102, 0))
     planted.enroll("p7", [vector(102, 1)])

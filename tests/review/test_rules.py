@@ -98,3 +98,13 @@ def test_a_stricter_operating_point_never_finds_more_pairs(threshold: float) -> 
         )
 
     assert not (pairs(threshold + 0.1) & ~pairs(threshold)).any()
+
+
+def test_two_people_in_one_subject_are_two_groups_whoever_is_linked_by_a_chain() -> None:
+    """Each person's faces are 40 degrees apart, so that the first and the last of one match only through others."""
+    angles = np.deg2rad([0, 40, 80, 180, 220, 260, 300 - 20])
+    faces = np.stack([np.cos(angles), np.sin(angles), 0 * angles], axis=1).astype(np.float32)
+    alone = np.array([[0, 0, 1]], np.float32)
+    points = Points(POINTS.verify, POINTS.identify, strangers=float(np.cos(np.deg2rad(45))))
+    found = rules.find_groups(np.concatenate([faces, alone]), points)
+    assert [rows.tolist() for rows in found] == [[3, 4, 5, 6], [0, 1, 2], [7]]

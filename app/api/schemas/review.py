@@ -11,10 +11,11 @@ from app.api.schemas.base import FACE_ID, MODEL, TIME, Example, NextCursor, Page
 from app.api.schemas.jobs import Job
 
 FindingKind: TypeAlias = Literal[
-    "same_person", "misplaced_face", "corrected_face", "outlier", "poor_face", "no_good_face"
+    "same_person", "two_people", "misplaced_face", "corrected_face", "outlier", "poor_face", "no_good_face"
 ]
 KINDS = (
-    "`same_person`: two subjects that may be one person. `misplaced_face`: a face that looks like another subject and "
+    "`same_person`: two subjects that may be one person. `two_people`: a subject whose faces fall into groups that "
+    "look like different people. `misplaced_face`: a face that looks like another subject and "
     "not like its own. `corrected_face`: a face that looks like a probe that was recorded as not its subject. "
     "`outlier`: a face that looks like none of its subject's others. `poor_face`: a poor face that could be confused "
     "with another subject, while its own doesn't need it. `no_good_face`: a subject all of whose faces are poor."
@@ -52,13 +53,14 @@ class FindingEvidence(Wire):
 
 
 class FindingAction(Wire):
-    """A way to mend it: merge `subject` into the subject `to`, move its face to `to`, delete the face, or enroll a
-    better photo of the subject."""
+    """A way to mend it: merge `subject` into the subject `to`, part its `faces` from it by moving them to a new subject
+    `to`, move its face to `to`, delete the face, or enroll a better photo of the subject."""
 
-    do: Literal["merge", "move", "delete", "enroll"]
+    do: Literal["merge", "part", "move", "delete", "enroll"]
     subject: str
     face_id: str | None
     to: str | None
+    faces: list[str] = Field(default=[], description="Of `part`: one of the two people's faces.")
 
 
 class Finding(Wire):
@@ -86,8 +88,8 @@ class Finding(Wire):
         },
         "evidence": {"score": 0.58, "own_score": 0.17, "matching": None, "threshold": 0.41, "fmr": None},
         "actions": [
-            {"do": "move", "subject": "collins", "face_id": FACE_ID, "to": "hopper"},
-            {"do": "delete", "subject": "collins", "face_id": FACE_ID, "to": None},
+            {"do": "move", "subject": "collins", "face_id": FACE_ID, "to": "hopper", "faces": []},
+            {"do": "delete", "subject": "collins", "face_id": FACE_ID, "to": None, "faces": []},
         ],
         "dismissed": False,
     }
@@ -125,6 +127,7 @@ class ReviewSummary(Wire):
         "finished_at": TIME,
         "counts": {
             "same_person": 2,
+            "two_people": 1,
             "misplaced_face": 5,
             "corrected_face": 0,
             "outlier": 1,

@@ -13,6 +13,8 @@ import { importPanel } from "./importing.js";
 
 const PEOPLE_SHOWN = 60;
 const PHOTOS_SHOWN = 3;
+/** Names that cameras and messengers give; they say nothing of who is shown. */
+const CAMERAS = /^(?:img|dsc|dscn|dscf|pxl|mvimg|screenshot|whatsapp image)[ _-]*\d|^p?\d{6,}/i;
 const NUMBER = /[ _.-]*\(?\d+\)?$/;
 
 const MODES = [
@@ -94,7 +96,7 @@ function chosen(state, found) {
   if (run) discard(run);
   state.photos = found.filter(isPhoto);
   state.left = found.length - state.photos.length;
-  state.mode = state.subject ? "one" : state.photos.some(({ name }) => name.includes("/")) ? "folder" : "file";
+  state.mode = state.subject ? "one" : state.photos.some(({ name }) => name.includes("/")) ? "folder" : state.photos.every(({ name }) => CAMERAS.test(name)) ? "one" : "file";
   put(state.results);
   showPlan(state);
 }
@@ -106,6 +108,7 @@ function subjectOf(state, name) {
   const parts = name.split("/");
   if (state.mode === "folder" && parts.length > 1) return parts.at(-2);
   const base = parts.at(-1).replace(/\.[^.]*$/, "");
+  if (CAMERAS.test(base)) return "";
   return base.replace(NUMBER, "") || base;
 }
 
@@ -168,7 +171,7 @@ function modes(state, choose) {
 }
 
 function start(state) {
-  const photos = state.photos.map(({ file, name }) => ({ file, name, subject: subjectOf(state, name) }));
+  const photos = state.photos.map(({ file, name }) => ({ file, name, subject: subjectOf(state, name) })).filter(({ subject }) => subject);
   const names = state.mode === "one" && !state.subject && state.name ? { [state.who]: state.name } : {};
   put(state.plan);
   show(state, begin({ gallery: state.gallery, subject: state.subject, photos, names, gate: state.gate }));

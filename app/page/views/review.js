@@ -14,14 +14,15 @@ const PAGE = 100;
 const EVERY_MS = 1000;
 const KINDS = {
   same_person: "May be one person",
+  two_people: "May be two people",
   misplaced_face: "Looks like somebody else",
   corrected_face: "Looks like a recorded wrong answer",
   outlier: "Looks like none of its own",
   poor_face: "Poor, and easily confused",
   no_good_face: "No good face",
 };
-const DONE = { merge: "Merge", move: "Move the face", delete: "Delete the face", enroll: "Enroll a better photo" };
-const KEYS = { merge: "m", move: "v", delete: "d", right: "r", next: "n", previous: "p" };
+const DONE = { merge: "Merge", part: "Part them", move: "Move the face", delete: "Delete the face", enroll: "Enroll a better photo" };
+const KEYS = { merge: "m", part: "t", move: "v", delete: "d", right: "r", next: "n", previous: "p" };
 const ARROWS = { ArrowRight: KEYS.next, ArrowLeft: KEYS.previous };
 
 /** `#/galleries/ID/review`. */
@@ -170,6 +171,7 @@ function buttons(state, finding) {
 
 function act(state, finding, action) {
   if (action.do === "enroll") return h("a.button", { href: link("galleries", state.gallery, "people", action.subject) }, DONE.enroll);
+  if (action.do === "part") return button(`${DONE.part}: ${action.faces.length} faces to ${action.to}`, KEYS.part, () => carryOut(state, action));
   const to = action.to && (action.to === finding.face.subject ? finding.face : finding.other);
   const words = to ? `${DONE[action.do]} ${action.do === "merge" ? "into" : "to"} ${to.name ?? to.subject}` : DONE[action.do];
   return button(words, KEYS[action.do], () => carryOut(state, action));
@@ -214,10 +216,11 @@ async function carryOut(state, action) {
   const face = action.face_id && `${subject}/faces/${encodeURIComponent(action.face_id)}`;
   const works = {
     merge: () => post(`${subject}/merge`, { into: action.to }),
+    part: () => post(`${subject}/faces/move`, { subject: action.to, faces: action.faces, create: true }),
     move: () => post(`${face}/move`, { subject: action.to }),
     delete: () => remove(face),
   };
-  await after(state, works[action.do], { merge: "Merged.", move: "Moved.", delete: "Deleted." }[action.do]);
+  await after(state, works[action.do], { merge: "Merged.", part: "Parted.", move: "Moved.", delete: "Deleted." }[action.do]);
 }
 
 async function dismiss(state, finding) {

@@ -246,13 +246,15 @@ class Finding(Answer):
 
 
 class FindingAction(Answer):
-    """A way to mend it: merge `subject` into the subject `to`, move its face to `to`, delete the face,
-    or enroll a better photo of the subject."""
+    """A way to mend it: merge `subject` into the subject `to`, part its `faces` from it by moving them
+    to a new subject `to`, move its face to `to`, delete the face, or enroll a better photo of the
+    subject."""
 
     do: str
     subject: str
     face_id: str | None
     to: str | None
+    faces: list[str] = []
 
 
 class FindingEvidence(Answer):
