@@ -41,7 +41,6 @@ from app.timestamps import utc_now
 FORMAT, VERSION = "likeness-backup", 2
 HEAD, DATABASE = "backup.json", "likeness.db"
 PURPOSE = b"backup"
-CODE = "invalid_backup"
 MAX_SMALL = 64 * 1024
 """Bytes of every file but the database."""
 COUNTED = "galleries", "subjects", "faces"
@@ -161,7 +160,7 @@ def _unpack(path: Path, draft: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     except FileNotFoundError as error:
         raise FileMissing(f"{path}: {error.strerror}") from None
     except InvalidInput as error:
-        if error.code == CODE:
+        if error.code == "invalid_backup":
             raise
         raise _invalid("it is damaged, truncated, or not a backup") from error
     except ValueError as error:
@@ -252,4 +251,4 @@ def _unknown(signer: bytes | None) -> InvalidInput:
 
 
 def _invalid(why: str) -> InvalidInput:
-    return InvalidInput(f"This backup can't be restored: {why}.", code=CODE)
+    return InvalidInput(f"This backup can't be restored: {why}.", code="invalid_backup")

@@ -241,7 +241,8 @@ def test_every_code_that_is_raised_while_serving_is_in_the_table() -> None:
         "reembedding_incomplete",  # within its job
         "upload_missing",
         "upload_not_kept",  # answered as `unusable`
-        "backup_not_written",  # on the command line, from here...
+        "backup_by_pg_dump",  # on the command line, from here...
+        "backup_not_written",
         "too_few_people",
         "database_not_empty",
         "file_not_found",
