@@ -246,7 +246,7 @@ def test_every_code_that_is_raised_while_serving_is_in_the_table() -> None:
         "too_few_people",
         "database_not_empty",
         "file_not_found",
-        "backup_by_pg_dump",  # ...to here
+        "invalid_backup",  # ...to here
         "index_driver_missing",  # at the start
         "package_templates_differ",  # when a package is opened
         "conflict",  # a base class's; each conflict says which
