@@ -16,9 +16,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
-from fastapi_offline import FastAPIOffline
-from starlette.exceptions import HTTPException
 
 from app import logs
 from app.access.challenges import Challenges
@@ -26,22 +23,15 @@ from app.access.grants import Rate, parse_rate
 from app.access.key_store import KeyStore
 from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
-from app.api import answers, auth, metrics, middleware, openapi, page, schemas
+from app.api import answers, auth, error_answers, metrics, middleware, openapi, page, route, schemas
 from app.api.body import BodyLimits
-from app.api.dependencies import Service
-from app.api.middleware import answer_error
-from app.api.operation import OperationTable
-from app.api.protocols import WireProtocol
-from app.api.router import add_routers
+from app.api.components import Components
 from app.api.routes import ROUTERS
 from app.bulk.import_batch import BulkContext
 from app.bulk.service import BulkService
 from app.calibration.job import KIND as CALIBRATE
 from app.calibration.job import Calibrator
-from app.compat.compreface.protocol import ROUTERS as COMPREFACE_ROUTERS
-from app.compat.compreface.protocol import CompreFace
-from app.compat.rekognition.protocol import ROUTERS as REKOGNITION_ROUTERS
-from app.compat.rekognition.protocol import Rekognition
+from app.compat import compreface, rekognition
 from app.compat.rekognition.signatures import KEPT_S
 from app.concurrency.admission import Admission
 from app.concurrency.budget import Budget
@@ -110,10 +100,10 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
 
     ``models`` are the settings' models, if something is opening them already.
     """
-    app: FastAPI = FastAPIOffline(
+    app = FastAPI(
         docs_url=None,
         redoc_url=None,
-        static_url=page.ASSETS_PATH,
+        openapi_url=None,
         title="Likeness",
         version=VERSION,
         lifespan=partial(_lifespan, settings, models),
@@ -123,41 +113,31 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
     )
     app.state.metrics = metrics.Metrics()
     app.state.hosts = settings.hosts
-    app.state.operations = OperationTable()
+    app.state.wires = ()
+    app.state.components, app.state.status = None, "starting"
     middleware.install(app, settings.cors_origins)
-    for error in (HTTPException, RequestValidationError):
-        app.add_exception_handler(error, answer_error)
-    add_routers(app, ROUTERS)
-    _add_compatible_protocols(app, settings)
+    error_answers.install(app)
+    route.install(app, ROUTERS)
+    if settings.compreface == "on":
+        compreface.install(app)
+    if settings.rekognition == "on":
+        rekognition.install(app)
     page.install(app)
     return app
-
-
-def _add_compatible_protocols(app: FastAPI, settings: Settings) -> None:
-    """Add the operations and wire formats of other services that are switched on."""
-    protocols: list[WireProtocol] = []
-    if settings.compreface == "on":
-        protocols.append(CompreFace())
-        add_routers(app, COMPREFACE_ROUTERS)
-    if settings.rekognition == "on":
-        protocols.append(Rekognition())
-        add_routers(app, REKOGNITION_ROUTERS)
-    app.state.protocols = tuple(protocols)
 
 
 @asynccontextmanager
 async def _lifespan(settings: Settings, models: Future[Models] | None, app: FastAPI) -> AsyncIterator[None]:
     stack = ExitStack()
     try:
-        service = await asyncio.to_thread(_build, settings, models, stack, app.state.metrics)
-        app.state.metrics.watch(service)
-        app.state.service = service
-        service.status = "ok"
+        components = await asyncio.to_thread(_build, settings, models, stack, app.state.metrics)
+        app.state.metrics.watch(components, lambda: app.state.status == "ok")
+        app.state.components, app.state.status = components, "ok"
         yield
-        service.status = "draining"
+        app.state.status = "draining"
     finally:
         await asyncio.to_thread(stack.close)
-        app.state.service = None
+        app.state.components, app.state.status = None, "starting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +163,10 @@ class _Background:
     erasures: Erasures
 
 
-def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack, counted: metrics.Metrics) -> Service:
-    """Build the service, from the data folder to the warm models; ``stack`` closes it in the opposite order."""
+def _build(
+    settings: Settings, opening: Future[Models] | None, stack: ExitStack, counted: metrics.Metrics
+) -> Components:
+    """Build what runs in the server, from the data folder to the warm models; ``stack`` closes it in reverse."""
     cv2.setNumThreads(1)  # requests run side by side; OpenCV's own threads would only compete with them
     data_folder.prepare_data_dir(settings.data_dir)
     stack.enter_context(usage.shared(settings.data_dir, settings.database))
@@ -204,7 +186,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     loading.result()
     background = _build_background(settings, storage, inference, operations, stack)
     inference.budget.size = _for_requests(settings.memory_bytes or memory_limit())
-    return Service(
+    return Components(
         operations=operations,
         embedders=inference.embedders,
         liveness=inference.liveness,

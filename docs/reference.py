@@ -28,12 +28,12 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from app import cli
-from app.api.endpoints import scopes_table
 
 # What is taken from the program, all in one place.
 from app.api.problems import problems_table
+from app.api.routes import scopes_table
 from app.cli.output import Exit
-from app.compat.compreface.endpoints import endpoints_table as compreface_table
+from app.compat.compreface import endpoints_table as compreface_table
 from app.compat.rekognition.endpoints import endpoints_table as rekognition_table
 from app.compat.similarity import similarity_table
 from app.config import settings_table

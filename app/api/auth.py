@@ -24,14 +24,11 @@ from starlette.datastructures import Headers
 from app.access.grants import ADMIN_KEY_ID, Grant, Rate, Scope
 from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
-from app.api.endpoints import ENDPOINTS
-from app.api.operation import MatchedOperation
 from app.concurrency.admission import LOOKUPS, Shares
 from app.concurrency.overload import Why
 from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
 from app.errors import InvalidInput, Unusable
 from app.files import replacing, write_new
-from app.gallery.records import gallery_not_found
 
 T = TypeVar("T")
 
@@ -40,10 +37,6 @@ KEY_BYTES = 32
 """Random bytes: 256 bits, so that a fast hash protects the key as well as a slow one."""
 FOLLOW_S = 0.5
 """How often a server looks whether the file of the admin key was replaced."""
-OPEN_PATHS = frozenset(operation.path for operation in ENDPOINTS if operation.public)
-"""Paths that need no key."""
-PAGE_PATH, PAGE_FILES = "/", "/page/"
-PAGE_METHODS = ("GET", "HEAD")
 BROWSER_PATHS = ("/docs", "/openapi.json")
 """Paths that also take the key as the password of HTTP Basic, so that a browser can open them. No others do: browsers
 send Basic credentials along with requests that other sites make."""
@@ -182,20 +175,10 @@ class Guard:
             raise
 
 
-def authorize(grant: Grant, matched: MatchedOperation) -> None:
-    """Check that the key may call the operation on this gallery.
-
-    Raises InvalidInput (``missing_scope``, ``gallery_restricted``), and NotFound (``gallery_not_found``) for a gallery
-    that the key may not see, as if there were none.
-    """
-    operation = matched.operation
-    if operation.scope is not None and not grant.has(operation.scope):
-        message = f"This needs a key with the scope `{operation.scope}`."
-        raise InvalidInput(message, code="missing_scope", scope=operation.scope)
-    if operation.unrestricted and grant.galleries is not None:
-        raise InvalidInput("This needs a key that is not restricted to galleries.", code="gallery_restricted")
-    if matched.gallery is not None and not grant.sees(matched.gallery):
-        raise gallery_not_found(matched.gallery)
+def require_scope(grant: Grant, scope: Scope) -> None:
+    """Raise InvalidInput (``missing_scope``) if the key lacks the scope."""
+    if not grant.has(scope):
+        raise InvalidInput(f"This needs a key with the scope `{scope}`.", code="missing_scope", scope=scope)
 
 
 def required_key(headers: Headers, path: str) -> str:
@@ -219,11 +202,6 @@ def given_key(headers: Headers, path: str) -> str | None:
         except (binascii.Error, UnicodeDecodeError):
             return None
     return None
-
-
-def is_page(method: str, path: str) -> bool:
-    """Return whether this requests the web page, which needs no key."""
-    return method in PAGE_METHODS and (path == PAGE_PATH or path.startswith(PAGE_FILES))
 
 
 def is_browser_path(path: str) -> bool:

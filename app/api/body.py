@@ -23,7 +23,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
 from app.api.json_reader import SMALL_BYTES, load_json, load_with_images
-from app.api.operation import File, ImageFields
+from app.api.media import File, ImageFields
 from app.errors import EmptyImage, InvalidInput, MissingImage
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -20,7 +20,7 @@ from app.gallery.records import Totals
 from app.logs import LOGGER
 
 if TYPE_CHECKING:
-    from app.api.dependencies import Service
+    from app.api.components import Components
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
@@ -75,27 +75,27 @@ class Metrics:
         for stage, milliseconds in stages.items():
             self._stages[stage].observe(milliseconds / 1000)
 
-    def watch(self, service: Service) -> None:
-        """Read ``service`` from now on when metrics are requested."""
-        self._registry.register(_ServiceCollector(service))
+    def watch(self, components: Components, is_ready: Callable[[], bool]) -> None:
+        """Read the components from now on when metrics are requested."""
+        self._registry.register(_ComponentsCollector(components, is_ready))
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
-class _ServiceCollector(Collector):
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._totals = _CachedCounts(service.galleries.store.totals)
+class _ComponentsCollector(Collector):
+    def __init__(self, components: Components, is_ready: Callable[[], bool]) -> None:
+        self._components = components
+        self._is_ready = is_ready
+        self._totals = _CachedCounts(components.galleries.store.totals)
 
     def describe(self) -> Iterable[Metric]:
         """Describe nothing, since registering must not read the database."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        service = self._service
-        yield _gauge("likeness_ready", "1 if requests are accepted, 0 while draining.", service.status == "ok")
+        yield _gauge("likeness_ready", "1 if requests are accepted, 0 while draining.", self._is_ready())
         yield from self._load()
         yield from self._batches()
         yield from self._galleries()
@@ -103,13 +103,13 @@ class _ServiceCollector(Collector):
         model = GaugeMetricFamily(
             "likeness_model_info", "The running models.", labels=["model", "task", "device", "sha256"]
         )
-        for one in service.models():
+        for one in self._components.models():
             if one.loaded:
                 model.add_metric([one.id, one.task, one.device or "", one.sha256], 1)
         yield model
 
     def _load(self) -> Iterator[Metric]:
-        admission, workers = self._service.admission, self._service.workers
+        admission, workers = self._components.admission, self._components.workers
         budget = admission.budget
         yield _gauge("likeness_requests_admitted", "Requests in progress, including waiting ones.", admission.admitted)
         yield _gauge("likeness_requests_limit", "The most requests in progress.", admission.limit)
@@ -119,8 +119,8 @@ class _ServiceCollector(Collector):
         yield _gauge("likeness_work_limit_bytes", "The most bytes of bodies, crops and photos in work.", budget.size)
 
     def _batches(self) -> Iterator[Metric]:
-        embedders, galleries = self._service.embedders, self._service.galleries
-        liveness = self._service.liveness.scorer
+        embedders, galleries = self._components.embedders, self._components.galleries
+        liveness = self._components.liveness.scorer
         waiting = GaugeMetricFamily("likeness_batcher_waiting", "Items that wait for a batch.", labels=["batcher"])
         waiting.add_metric(["embed"], embedders.waiting)
         waiting.add_metric(["liveness"], liveness.waiting if liveness else 0)
@@ -136,7 +136,7 @@ class _ServiceCollector(Collector):
         yield sizes
 
     def _jobs(self) -> Iterator[Metric]:
-        runner = self._service.runner
+        runner = self._components.runner
         yield _gauge("likeness_jobs_running", "Jobs that this process is running.", runner.running)
         ended = CounterMetricFamily("likeness_jobs_ended", "Jobs that ended in this process.", labels=["kind", "state"])
         for (kind, state), count in runner.ended.items():
@@ -144,10 +144,10 @@ class _ServiceCollector(Collector):
         yield ended
 
     def _galleries(self) -> Iterator[Metric]:
-        held = self._service.galleries.indexes.indexed()
+        held = self._components.galleries.indexes.indexed()
         yield _gauge("likeness_index_faces", "Faces in the search indexes.", held.faces)
         yield _gauge("likeness_index_bytes", "Memory of the search indexes.", held.size)
-        followed = self._service.galleries.indexes.followed()
+        followed = self._components.galleries.indexes.followed()
         yield _gauge("likeness_index_changes_behind", "Changes in the log that the indexes lack.", followed.behind)
         yield _gauge(
             "likeness_log_read_age_seconds", "Seconds since the change logs were last read.", max(0.0, followed.age_s)
@@ -165,7 +165,7 @@ class _ServiceCollector(Collector):
 
     def _snapshots(self) -> Iterator[Metric]:
         try:
-            kept = self._service.galleries.indexes.snapshotted()
+            kept = self._components.galleries.indexes.snapshotted()
         except OSError:  # an unreadable disk must not hide the other metrics
             return
         if kept is None:

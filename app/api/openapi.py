@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI
@@ -13,16 +13,15 @@ from pydantic.json_schema import models_json_schema
 
 from app.api import schemas
 from app.api.body import FORM_TYPE, JSON_TYPE, RAW_TYPE
-from app.api.operation import AnyOperation, File, ImageFields
+from app.api.media import File, ImageFields
+from app.api.operation import Operation
 from app.api.problems import BY_CODE
+from app.api.wire import WireFormat
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 """FastAPI's ``responses``: what an operation may answer, by status."""
 BINARY, TEXT = {"type": "string", "format": "binary"}, {"type": "string"}
 TEXT_TYPES = frozenset({"text/plain", "text/csv", "application/x-ndjson"})
-COMPREFACE, REKOGNITION = "CompreFace", "Amazon Rekognition"
-SECURITY = {None: ("bearer", "api_key"), COMPREFACE: ("api_key",), REKOGNITION: ("aws_sigv4",)}
-"""The ways to send a key, by the service whose wire format an operation has."""
 TAGS = [
     {"name": "recognition", "description": "Photos in, answers out."},
     {"name": "challenges", "description": "Steps that a person follows in front of a camera."},
@@ -32,14 +31,6 @@ TAGS = [
     {"name": "jobs", "description": "Work that outlasts a request."},
     {"name": "access", "description": "Keys, the audit log and receipts of erasures."},
     {"name": "server", "description": "The server itself."},
-    {
-        "name": COMPREFACE,
-        "description": "CompreFace's REST interface, for clients written for it (docs/reference/drop-ins.md).",
-    },
-    {
-        "name": REKOGNITION,
-        "description": "Amazon Rekognition's API, for clients written for it (docs/reference/drop-ins.md).",
-    },
 ]
 """The groups of operations on the page, in this order."""
 REF = "#/components/schemas/{model}"
@@ -56,10 +47,10 @@ rates (`fmr`, `fpir`). Every error has the same shape; programs should switch on
 """
 
 
-def responses(operation: AnyOperation) -> Responses:
+def responses(operation: Operation) -> Responses:
     """FastAPI's ``responses``: the good answer with an example, and each error status with one per code."""
-    if operation.compat:
-        error = {"description": f"An error, in the form that {operation.compat} gives it."}
+    if operation.wire.name:
+        error = {"description": f"An error, in the form that {operation.wire.name} gives it."}
         return {operation.status: _good_response(operation), "default": error}
     by_status: dict[int | str, list[str]] = defaultdict(list)
     for code in operation.error_codes:
@@ -68,7 +59,7 @@ def responses(operation: AnyOperation) -> Responses:
     return found | {status: _error_response(status, codes) for status, codes in sorted(by_status.items(), key=str)}
 
 
-def request_body(operation: AnyOperation) -> dict[str, Any] | None:
+def request_body(operation: Operation) -> dict[str, Any] | None:
     """FastAPI's ``openapi_extra``: the body of an operation, in every form it may come in."""
     model, images, content = operation.body, operation.images, dict[str, Any]()
     if operation.upload:
@@ -88,13 +79,12 @@ def request_body(operation: AnyOperation) -> dict[str, Any] | None:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def document(app: FastAPI) -> dict[str, Any]:
-    """Return the document of all operations of ``app``."""
+def document(app: FastAPI, operations: Sequence[Operation], wires: Iterable[WireFormat]) -> dict[str, Any]:
+    """Return the document of these operations of ``app``; ``wires`` are the further wire formats that it speaks."""
     document = get_openapi(
         title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=app.openapi_tags
     )
     components = document.setdefault("components", {})
-    operations: list[AnyOperation] = app.state.operations.operations
     models: dict[type[BaseModel], None] = {schemas.ErrorAnswer: None}
     models |= {model: None for operation in operations for model in operation.models}
     _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
@@ -106,31 +96,27 @@ def document(app: FastAPI) -> dict[str, Any]:
         "bearer": {"type": "http", "scheme": "bearer", "description": "The key of `admin.key`, or one of `/v1/keys`."},
         "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
     }
-    if any(operation.compat == REKOGNITION for operation in operations):
-        components["securitySchemes"]["aws_sigv4"] = {
-            "type": "apiKey",
-            "in": "header",
-            "name": "Authorization",
-            "description": "An AWS Signature Version 4, made with a key that was created with `aws`.",
-        }
+    for wire in wires:
+        components["securitySchemes"] |= wire.security_schemes
+        document["tags"].append({"name": wire.name, "description": wire.description})
     used = {tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]}
     document["tags"] = [tag for tag in document["tags"] if tag["name"] in used]
-    by_path = {(operation.method, operation.path): operation for operation in operations}
+    by_path = {(operation.method, operation.path): operation for operation in reversed(operations)}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             declared = by_path[method.upper(), path]
-            operation["security"] = [] if declared.public else [{name: []} for name in SECURITY[declared.compat]]
-            if not (declared.public or declared.by_code):
+            operation["security"] = [] if declared.public else [{name: []} for name in declared.wire.security]
+            if not declared.public and declared.authenticate is None:
                 operation.setdefault("x-scope", declared.scope or "any")
                 operation["x-unrestricted"] = declared.unrestricted
     return document
 
 
-def _good_response(operation: AnyOperation) -> dict[str, Any]:
+def _good_response(operation: Operation) -> dict[str, Any]:
     if operation.file:
         content = {kind: {"schema": TEXT if kind in TEXT_TYPES else BINARY} for kind in operation.file.media_types}
         return {"description": operation.file.description, "content": content}
-    if not issubclass(operation.answer, BaseModel):
+    if not (isinstance(operation.answer, type) and issubclass(operation.answer, BaseModel)):
         return {"description": "Done."}
     description = (operation.answer.__doc__ or "Done.").split("\n")[0]
     return {"description": description, "content": {JSON_TYPE: {"example": _example(operation.answer)}}}

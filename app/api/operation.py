@@ -1,24 +1,19 @@
-"""One operation of the HTTP interface as a value: everything that is said about it, said once.
+"""One operation of the HTTP interface as a value: everything that is said about it, said once, on its handler.
 
-Authorization, the audit log, the OpenAPI document, the access tests and the Python client's paths all read it. This
-module and `app.api.endpoints`, which declares every operation, import no web framework.
+`app.api.route` makes it. Authorization, the audit log, the OpenAPI document and the access tests read it.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
-from urllib.parse import quote, unquote
+from typing import Any
+from urllib.parse import quote
 
 from pydantic import BaseModel
 
 from app.access.grants import Scope
-
-Answer = TypeVar("Answer")
+from app.api.media import File, ImageFields
+from app.api.wire import OWN, Authenticate, WireFormat
 
 OPEN_CODES = ("host_not_allowed", "internal_error")
 """Error codes of every operation."""
@@ -54,54 +49,42 @@ FORM_CODES = (*JSON_CODES, "invalid_multipart", "invalid_base64", "missing_image
 IMAGE_CODES = (*FORM_CODES, "empty_image", "invalid_image", "unsupported_image", "image_too_large", "image_too_small")
 UPLOAD_CODES = ("unsupported_media_type", "payload_too_large", "body_timeout", "invalid_multipart", "empty_upload")
 
-
-@dataclass(frozen=True, slots=True)
-class ImageFields:
-    """The image fields of a body: these names, each once; or, if ``many``, one name any number of times."""
-
-    names: tuple[str, ...]
-    many: bool = False
-
-    @property
-    def raw(self) -> bool:
-        """Return whether the body may be the image itself."""
-        return len(self.names) == 1
-
-
-ONE_IMAGE = ImageFields(("image",))
-TWO_IMAGES = ImageFields(("image1", "image2"))
-MANY_IMAGES = ImageFields(("images",), many=True)
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A body or an answer that is a file, in one of ``media_types``."""
-
-    media_types: tuple[str, ...]
-    description: str
-    field: str | None = None
-    """A body's name in a multipart form."""
+# Codes that several operations share
+RATES = ("operating_point_unavailable",)
+PACKAGE = ("package_unknown", "package_ambiguous", "package_unavailable")
+GALLERY_PACKAGE = (*PACKAGE, "package_not_measured", "licence_not_accepted")
+LIVENESS = ("not_live", "liveness_unavailable", "liveness_not_measured")
+TEMPLATES = ("package_mismatch", "package_unavailable")
+SEARCH = ("search_unavailable",)
+SUBJECT_FIELDS = ("invalid_name", "invalid_metadata", "invalid_expiry", "invalid_consent")
+NO_SUBJECT = ("subject_not_found",)
+NO_FACE = ("subject_not_found", "face_not_found")
+NO_JOB = ("job_not_found",)
+NO_KEY = ("key_not_found",)
+CURSOR = ("invalid_cursor",)
+NO_MOVE = ("reembedding_not_found",)
+NO_FINDING = ("finding_not_found",)
+NOT_SWITCHED = ("reembedding_not_found", "reembedding_not_switched")
 
 
 @dataclass(frozen=True, slots=True)
-class Operation(Generic[Answer]):
-    """The declaration of one operation. ``name`` is its word in the audit log, ``path`` a template.
-
-    Its handler's docstring has the rest of what the OpenAPI document says: summary and description.
-    """
+class Operation:
+    """The declaration of one operation. ``name`` is its word in the audit log, ``path`` a template."""
 
     name: str
     method: str
     path: str
-    answer: type[Answer]
-    """A pydantic model; `bytes` for a file; `NoneType` for an empty answer."""
     scope: Scope | None
     """None: every key may call it."""
+    answer: type[Any] | None = None
+    """What its answer is in JSON; None: an empty answer, or a file."""
     changes: bool = False
     """Whether it changes something: the audit log then records it before it begins."""
     unrestricted: bool = False
     """Whether keys that are restricted to galleries may not call it."""
     status: int = 200
+    query: type[BaseModel] | None = None
+    """Its parameters in the query."""
     body: type[BaseModel] | None = None
     images: ImageFields | None = None
     """The fields of ``body`` that are images; they may also come as multipart fields or as the raw body."""
@@ -109,17 +92,16 @@ class Operation(Generic[Answer]):
     file: File | None = None
     """What the answer is, where it is a file."""
     codes: tuple[str, ...] = ()
-    """Error codes beside those that follow from the fields above."""
+    """Error codes beside those that follow from the other fields."""
     monitoring: bool = False
     """Whether it is about the server alone: counts as no request in progress, and is not audited."""
     public: bool = False
     """Whether it needs no key."""
-    by_code: bool = False
-    """Whether it takes a sign-in code where others take a key."""
+    authenticate: Authenticate | None = None
+    """How it is authenticated if not by a key in its wire format."""
     more_models: tuple[type[BaseModel], ...] = ()
     """Further models of bodies that the OpenAPI document refers to."""
-    compat: str | None = None
-    """The other service whose wire format, and form of errors, it has."""
+    wire: WireFormat = OWN
 
     @property
     def models(self) -> tuple[type[BaseModel], ...]:
@@ -149,41 +131,3 @@ class Operation(Generic[Answer]):
     def fill(self, **ids: str) -> str:
         """The path with these ids, percent-encoded: ``/v1/galleries/{gallery}`` and ``a/b`` -> ``…/a%2Fb``."""
         return self.path.format(**{name: quote(value, safe="") for name, value in ids.items()})
-
-
-AnyOperation: TypeAlias = Operation[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class MatchedOperation:
-    """The operation a request is for, and the ids in its path: decoded, in NFC."""
-
-    operation: AnyOperation
-    gallery: str | None = None
-    subject: str | None = None
-    target: str | None = None
-    """The id of a face, key, job or receipt."""
-
-
-class OperationTable:
-    """Finds the operation of a request by its method and path."""
-
-    def __init__(self, operations: Iterable[AnyOperation] = ()) -> None:
-        self.operations: list[AnyOperation] = []
-        self._patterns: dict[tuple[str, int], list[tuple[AnyOperation, re.Pattern[str]]]] = defaultdict(list)
-        for operation in operations:
-            self.add(operation)
-
-    def add(self, operation: AnyOperation) -> None:
-        self.operations.append(operation)
-        pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", operation.path))
-        self._patterns[operation.method, operation.path.count("/")].append((operation, pattern))
-
-    def match(self, method: str, path: str) -> MatchedOperation | None:
-        """The first operation that fits. ``path`` is as it was sent, percent-encoded: an id holds no slash in it."""
-        for operation, pattern in self._patterns.get((method, path.count("/")), ()):
-            if found := pattern.fullmatch(path):
-                ids = {name: unicodedata.normalize("NFC", unquote(text)) for name, text in found.groupdict().items()}
-                gallery, subject = ids.pop("gallery", None), ids.pop("subject", None)
-                return MatchedOperation(operation, gallery, subject, next(iter(ids.values()), None))
-        return None

@@ -11,21 +11,29 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
+import fastapi_offline
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse
-from starlette.exceptions import HTTPException
+from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
 
 from app.api import openapi
-from app.api.auth import PAGE_FILES, PAGE_METHODS, PAGE_PATH, given_key
+from app.api.auth import given_key
 from app.api.middleware import CSP
+from app.api.route import Router, operations_of
+from app.api.route import install as install_routers
+from app.errors import NotFound
 
 START = "index.html"
+PAGE_PATH, PAGE_FILES = "/", "/page/"
+PAGE_METHODS = ("GET", "HEAD")
 DOCS_PATH, ASSETS_PATH = "/docs", "/docs/assets"
 SWAGGER_START = "SwaggerUIBundle({"
 AUTHORIZE = """
@@ -86,7 +94,7 @@ def _install_web_page(app: FastAPI) -> None:
         name = request.scope["path"].removeprefix(PAGE_FILES) if request.scope["path"] != PAGE_PATH else START
         found = files.get(name)
         if found is None:
-            raise HTTPException(404)
+            raise NotFound("There is no such file.")
         if found.headers["etag"] in _tags(request.headers.get("if-none-match", "")):
             return Response(status_code=304, headers=found.headers)
         return Response(found.content, headers=found.headers)
@@ -96,7 +104,10 @@ def _install_web_page(app: FastAPI) -> None:
 
 
 def _install_api_page(app: FastAPI) -> None:
-    """Swagger UI's files are already at ``ASSETS_PATH``."""
+    """Serve Swagger UI and the document to those with a key."""
+    router = Router("server")
+    declare = partial(router.operation, "GET", scope=None, monitoring=True, in_document=False)
+    files = StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static")
     page = get_swagger_ui_html(
         openapi_url="/openapi.json",
         title=app.title,
@@ -107,17 +118,26 @@ def _install_api_page(app: FastAPI) -> None:
     html = bytes(page.body).decode().replace(SWAGGER_START, SWAGGER_START + AUTHORIZE)
     headers = {CSP: _api_page_policy(html)}
 
-    @app.get(DOCS_PATH, include_in_schema=False)
+    @declare(DOCS_PATH)
     async def show(request: Request) -> Response:
         key = escape(given_key(request.headers, DOCS_PATH) or "")
         return HTMLResponse(html.replace("<body>", f'<body data-key="{key}">'), headers=headers)
 
+    @declare(ASSETS_PATH + "/{name}")
+    async def asset(request: Request, name: str) -> Response:
+        return await files.get_response(name, request.scope)
+
+    @declare("/openapi.json")
+    async def document() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
     def openapi_document() -> dict[str, Any]:
         if not app.openapi_schema:
-            app.openapi_schema = openapi.document(app)
+            app.openapi_schema = openapi.document(app, operations_of(app), app.state.wires)
         return app.openapi_schema
 
     app.openapi = openapi_document  # type: ignore[method-assign]  # FastAPI's documented way
+    install_routers(app, [router])
 
 
 def _api_page_policy(html: str) -> str:

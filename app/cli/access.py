@@ -9,7 +9,7 @@ import typer
 from likeness_client import Unreachable, answers
 
 from app.access.grants import Scope
-from app.api.endpoints import SIGN_IN_LINK
+from app.api.schemas import SIGN_IN_LINK
 from app.cli import options, output
 from app.cli.connect import Data, answering, find_server, has_data, missing, own_key, takes_key
 from app.cli.session import Session, with_session

@@ -13,8 +13,8 @@ import uvloop
 from fastapi import FastAPI
 
 from app.api import auth
-from app.api.dependencies import Service
-from app.api.endpoints import CREATE_SIGN_IN_CODE, SIGN_IN_LINK
+from app.api.components import components_of
+from app.api.schemas import SIGN_IN_LINK
 from app.config import Settings
 from app.db.key_file import ADMIN_KEY_FILE
 from app.errors import LikenessError, Unusable
@@ -114,10 +114,10 @@ def _greeting(settings: Settings, app: FastAPI, url: str, *, key: str, is_new: b
 
 def _sign_in_link(app: FastAPI, url: str, key: str) -> str | None:
     """Return a link that signs in with the key, and what to know of it; None if the database can't be written."""
-    service: Service = app.state.service
+    components = components_of(app.state)
     try:
-        with service.audit.recorded(CREATE_SIGN_IN_CODE.name):
-            code = service.codes.make(key).text
+        with components.audit.recorded("create_sign_in_code"):
+            code = components.codes.make(key).text
     except LikenessError:
         return None
     return f"{SIGN_IN_LINK.format(url=url, code=code)}\n(It signs you in as admin, once, within a minute.)"

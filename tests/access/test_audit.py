@@ -24,7 +24,7 @@ from app.access import audit as audit_module
 from app.access.audit import BATCH, DAY_S, MAX_WAITING, AuditLog
 from app.access.audit_sink import AuditSink
 from app.access.audit_store import AuditEntry, AuditFilter, AuditStore
-from app.api.endpoints import ENDPOINTS
+from app.api.routes import OPERATIONS
 from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, Unusable
 from app.gallery.store import Store
 from app.timestamps import utc_text
@@ -37,7 +37,7 @@ from tests.support.tarred import tar_of
 
 NOW = 1_800_000_000.0
 WAIT_S = 20.0
-CHANGES = {one.name for one in ENDPOINTS if one.changes}
+CHANGES = {one.name for one in OPERATIONS if one.changes}
 OF_REVIEWS = {"review", "dismiss_finding", "reopen_finding"}
 OF_JOBS = (
     {"calibrate_gallery", "cancel_job", "import", "export"}
@@ -369,13 +369,13 @@ def test_every_operation_is_recorded_with_its_key_and_ids(service: httpx.Client)
     ids = {"gallery": "no g/1", "subject": "no one/\u738b", "face_id": "a" * 32, "key": "no-key"}
     named = dict.fromkeys(("job", "receipt", "finding", "correction"), "b" * 32) | ids
     quoted = {name: quote(value, safe="") for name, value in named.items()}
-    operations = [one for one in ENDPOINTS if not one.monitoring]
+    operations = [one for one in OPERATIONS if not one.monitoring]
     answers = [service.request(one.method, one.path.format(**quoted)) for one in operations]
     entry_of(service, answers[-1])  # entries are written in their order
     entries = service.get("/v1/audit?limit=1000").raise_for_status().json()["entries"]
     for operation, answer in zip(operations, answers, strict=True):
         (row,) = (entry for entry in entries if entry["request_id"] == answer.headers["x-request-id"])
-        if operation.by_code:  # the key that this sends is no code
+        if operation.authenticate:  # the key that this sends is no code
             assert (row["key"], row["operation"], row["status"]) == (None, operation.name, 401)
             continue
         about = re.findall(r"\{(\w+)\}", operation.path)

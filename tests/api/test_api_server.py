@@ -32,7 +32,6 @@ from app.access.keys import Keys
 from app.api import schemas
 from app.api.auth import FOLLOW_S, AdminKey, Guard, load_key, replace_key
 from app.api.body import read_body
-from app.api.dependencies import Service
 from app.api.middleware import CSP, HEADERS
 from app.cli.output import Exit
 from app.concurrency.admission import Admission
@@ -293,7 +292,7 @@ def test_a_request_without_memory_or_a_descriptor_for_it_is_told_to_come_again(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(Service, "run", fail)
+        patched.setattr(WorkerPool, "run", fail)
         answer = client.get("/v1/galleries")
     error_of(answer, status, code)
     assert int(answer.headers["retry-after"]) >= 1
@@ -375,8 +374,8 @@ async def test_a_client_that_leaves_makes_room(tmp_path: Path) -> None:
             "headers": [(b"x-api-key", key), (b"content-type", b"image/png")],
         }
         await app(scope, receive, send)
-        assert app.state.service.admission.admitted == 0
-        app.state.service.status = "draining"
+        assert app.state.components.admission.admitted == 0
+        app.state.status = "draining"
         waiting.append({"type": "http.request"})
         await app(scope | {"method": "GET", "path": "/readyz", "raw_path": b"/readyz"}, receive, send)
     start, body = sent

@@ -1,18 +1,20 @@
-"""One declaration gives an operation its authorization, audit entry, place in the OpenAPI document and client path."""
+"""A new operation is one function: its declaration gives it authorization, audit entry and a place in the document.
+
+In the service it takes three files at most: its models, its function, and a new module's place in `app.api.routes`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pytest
-from fastapi import Request
 
 from app.access.grants import Scope
-from app.api.dependencies import GalleryId, ServiceDep, SubjectId
-from app.api.operation import Operation
-from app.api.router import Router
+from app.api.dependencies import GalleriesDep, GalleryId, SubjectId
+from app.api.route import Router
 from app.api.schemas import Params, Wire
+from app.api.sent import JSON
 from tests.support.access import OWN, Ground, access_ground, check_access, keys
 from tests.support.service import error_of
 
@@ -29,31 +31,29 @@ class Greeting(Wire):
     text: str
 
 
-GREET = Operation(
-    "greet",
-    "POST",
-    "/v1/galleries/{gallery}/subjects/{subject}/greet",
-    Greeting,
-    Scope.ENROLL,
-    changes=True,
-    body=GreetRequest,
-    codes=("subject_not_found",),
-)
-NAME = f"POST {GREET.path}"
 router = Router("subjects")
 
 
-@router.handles(GREET)
-async def greet(request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> Greeting:
+@router.operation(
+    "POST",
+    "/v1/galleries/{gallery}/subjects/{subject}/greet",
+    scope=Scope.ENROLL,
+    changes=True,
+    codes=("subject_not_found",),
+)
+def greet(
+    galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, asked: Annotated[GreetRequest, JSON]
+) -> Greeting:
     """Greet a subject.
 
     Says good morning.
     """
-    asked = await service.read_json(request, GreetRequest)
-    found = await service.run(
-        lambda: service.galleries.store.subject(service.galleries.store.gallery(gallery), subject)
-    )
+    found = galleries.store.subject(galleries.store.gallery(gallery), subject)
     return Greeting(text=f"{asked.greeting}, {found.name or found.id}")
+
+
+(GREET,) = router.operations
+NAME = f"POST {GREET.path}"
 
 
 @pytest.fixture(scope="module")

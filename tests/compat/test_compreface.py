@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.api.operation import AnyOperation
+from app.api.operation import Operation
 from app.api.problems import KINDS
-from app.compat.compreface import endpoints, errors
+from app.compat.compreface import ROUTERS, errors
 from app.compat.similarity import Similarity
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
@@ -478,8 +478,12 @@ QUERIES = (
 )
 
 
-@pytest.mark.parametrize("call", endpoints.ENDPOINTS, ids=lambda call: f"{call.method} {call.path}")
-def test_whatever_comes_is_answered_and_never_by_a_fault_of_ours(bound: httpx.Client, call: AnyOperation) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [operation for router in ROUTERS for operation in router.operations],
+    ids=lambda call: f"{call.method} {call.path}",
+)
+def test_whatever_comes_is_answered_and_never_by_a_fault_of_ours(bound: httpx.Client, call: Operation) -> None:
     some = [*zip(HOSTILE, itertools.cycle(QUERIES), strict=False), *itertools.product([{}, PHOTO], QUERIES)]
     for place, (sent, query) in enumerate(some):
         name = ("%00", "%2E", "%ff", "nobody", NOBODY)[place % 5]

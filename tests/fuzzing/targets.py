@@ -20,7 +20,7 @@ from app.access.challenges import Bound, Challenges
 from app.access.seen_signatures import SeenSignatures
 from app.api import body, schemas
 from app.api.body import Body, BodyLimits, FormReader
-from app.api.operation import MANY_IMAGES, ONE_IMAGE
+from app.api.media import MANY_IMAGES, ONE_IMAGE
 from app.bulk import archive, json_lines, tar_stream
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from app.api.router import Router
+from app.api.route import Router
 from tests.support.jobs import waiting_job
 from tests.support.service import COLLINS, HOPPER, running
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from app.api.router import Router, add_routers
+from app.api.route import Router, install
 from app.config import Settings
 from app.main import admin_key, create_app
 from app.server.in_process import InProcess
@@ -33,7 +33,7 @@ def running(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) 
     if "database_url" not in settings:
         give_database(data_dir)
     app = create_app(Settings(data_dir=data_dir, **settings))
-    add_routers(app, routers)
+    install(app, routers)
     with httpx.Client(transport=InProcess(app), base_url="http://service", timeout=60) as client:
         client.headers["x-api-key"] = admin_key(data_dir)
         yield client

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse
 
 from app.access.audit_store import AuditFilter
-from app.api import endpoints, schemas
-from app.api.dependencies import ReceiptId, ServiceDep
-from app.api.operation import OperationTable
-from app.api.router import Router
+from app.access.grants import Scope
+from app.api import schemas
+from app.api.dependencies import AuditDep, ErasuresDep, ReceiptId
+from app.api.operation import CURSOR
+from app.api.route import Router, operations_of
 from app.timestamps import utc_text_or_none
 
 router = Router("access")
 
+RECEIPTS = "/v1/receipts"
 
-@router.handles(endpoints.READ_AUDIT)
-def read_audit(
-    request: Request, service: ServiceDep, query: Annotated[schemas.AuditParams, Query()]
-) -> schemas.AuditPage:
+
+@router.operation("GET", "/v1/audit", scope=Scope.ADMIN, unrestricted=True, codes=CURSOR)
+def read_audit(request: Request, audit: AuditDep, query: Annotated[schemas.AuditParams, Query()]) -> schemas.AuditPage:
     """Read the audit log.
 
     Which key did what, when, to which gallery and subject, with which outcome: ids, never images, vectors or metadata.
@@ -33,35 +34,43 @@ def read_audit(
         subject=query.subject,
         since=utc_text_or_none(query.since),
         until=utc_text_or_none(query.until),
-        without=_reading(request.app.state.operations) if query.changes else frozenset(),
+        without=_reading(request.app) if query.changes else frozenset(),
     )
     newest_first = query.order == "newest"
-    page = service.audit.store.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
+    page = audit.store.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
     return schemas.AuditPage(
         entries=[schemas.AuditEntry.model_validate(entry) for entry in page.items], next_cursor=page.next_cursor
     )
 
 
-@router.handles(endpoints.LIST_RECEIPTS)
-def list_receipts(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> JSONResponse:
+@router.operation("GET", RECEIPTS, scope=Scope.ADMIN, answer=schemas.ReceiptPage, unrestricted=True, codes=CURSOR)
+def list_receipts(erasures: ErasuresDep, query: Annotated[schemas.PageParams, Query()]) -> JSONResponse:
     """List the receipts of erasures.
 
     All complete ones, in the order of the erasures, page by page. They are kept forever.
     """
-    page = service.erasures.receipts(query.cursor, query.limit)
+    page = erasures.receipts(query.cursor, query.limit)
     return JSONResponse({"receipts": list(page.items), "next_cursor": page.next_cursor})
 
 
-@router.handles(endpoints.SHOW_RECEIPT)
-def show_receipt(service: ServiceDep, receipt: ReceiptId) -> JSONResponse:
+@router.operation(
+    "GET",
+    f"{RECEIPTS}/{{receipt}}",
+    scope=Scope.ADMIN,
+    answer=schemas.Receipt,
+    unrestricted=True,
+    codes=("receipt_not_found",),
+)
+def show_receipt(erasures: ErasuresDep, receipt: ReceiptId) -> JSONResponse:
     """Show the receipt of an erasure.
 
     The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a server.
     """
-    return JSONResponse(service.erasures.receipt(receipt))
+    return JSONResponse(erasures.receipt(receipt))
 
 
-def _reading(table: OperationTable) -> frozenset[str]:
+def _reading(app: FastAPI) -> frozenset[str]:
     """Return the names of the operations that only read; of another API's, too, since they share the names."""
-    changing = {operation.name for operation in table.operations if operation.changes}
-    return frozenset(operation.name for operation in table.operations) - changing
+    operations = operations_of(app)
+    changing = {operation.name for operation in operations if operation.changes}
+    return frozenset(operation.name for operation in operations) - changing

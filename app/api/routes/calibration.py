@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from app.api import endpoints, schemas
-from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep
-from app.api.router import Router
-from app.api.routes import jobs
+from app.access.grants import Scope
+from app.api import schemas
+from app.api.dependencies import CalibratorDep, GalleryId, GrantDep, JobsDep
+from app.api.route import Router
+from app.api.routes.jobs import last_job
+from app.api.routes.paths import GALLERY
 from app.calibration.deciding import deciding
 from app.calibration.job import State
+from app.jobs.store import JobStore
 
 router = Router("galleries")
 
+CALIBRATION = f"{GALLERY}/calibration"
 
-@router.handles(endpoints.CALIBRATE_GALLERY)
-def calibrate_gallery(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.GalleryCalibration:
+
+@router.operation("POST", CALIBRATION, scope=Scope.ADMIN, changes=True, status=202, codes=("package_unavailable",))
+def calibrate_gallery(
+    calibrator: CalibratorDep, jobs: JobsDep, grant: GrantDep, gallery: GalleryId
+) -> schemas.GalleryCalibration:
     """Measure a gallery's own operating points.
 
     Starts a job that compares faces of different subjects: the threshold at each false match rate that their pairs
     support, beside the package's. Subjects who may be one person are left out and listed. Decisions change only where
     the gallery's `calibration` is `gallery`.
     """
-    return _answer(service, service.calibrator.begin(gallery, who=grant.key_id))
+    return _answer(jobs, calibrator.begin(gallery, who=grant.key_id))
 
 
-@router.handles(endpoints.SHOW_CALIBRATION)
-def get_calibration(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCalibration:
+@router.operation("GET", CALIBRATION, scope=Scope.ADMIN, name="show_calibration", codes=("package_unavailable",))
+def get_calibration(calibrator: CalibratorDep, jobs: JobsDep, gallery: GalleryId) -> schemas.GalleryCalibration:
     """Show a gallery's own operating points.
 
     With their intervals, beside the package's, how far the gallery differs, and subjects who may be one person.
     """
-    return _answer(service, service.calibrator.find(gallery))
+    return _answer(jobs, calibrator.find(gallery))
 
 
-def _answer(service: Service, state: State) -> schemas.GalleryCalibration:
+def _answer(jobs: JobStore, state: State) -> schemas.GalleryCalibration:
     highest = state.thresholds.highest
     return schemas.GalleryCalibration.of(
         state.gallery,
@@ -41,7 +48,7 @@ def _answer(service: Service, state: State) -> schemas.GalleryCalibration:
         measured=_measured(state),
         points=_points(state),
         pairs=state.pairs,
-        job=jobs.last(service, state.standing.job),
+        job=last_job(jobs, state.standing.job),
     )
 
 

@@ -5,25 +5,33 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Query, Request
-
 from app.access.audit_store import fit_id
 from app.access.challenges import Bound
-from app.access.grants import Grant
-from app.api import answers, endpoints, schemas
-from app.api.auth import authorize
-from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep, entry_of
-from app.api.operation import MANY_IMAGES, MatchedOperation
-from app.api.router import Router
+from app.access.grants import Grant, Scope
+from app.api import answers, schemas
+from app.api.auth import require_scope
+from app.api.dependencies import ChallengesDep, EntryDep, GalleriesDep, GalleryId, GrantDep, JudgeDep, OperationsDep
+from app.api.media import MANY_IMAGES
+from app.api.route import Router
+from app.api.routes.paths import GALLERY
+from app.api.routes.recognition import ENROLL_CODES, VERIFY_SUBJECT_CODES
+from app.api.sent import JSON, Sent
 from app.errors import InvalidInput, Overloaded
 from app.gallery.text import clean_id
+from app.recognition.operations import Operations
 
 router = Router("challenges")
 
+CHALLENGES = f"{GALLERY}/challenges"
 
-@router.handles(endpoints.CREATE_CHALLENGE)
-async def create_challenge(
-    request: Request, service: ServiceDep, grant: GrantDep, gallery: GalleryId
+
+@router.operation("POST", CHALLENGES, scope=Scope.RECOGNIZE, status=201)
+def create_challenge(
+    challenges: ChallengesDep,
+    galleries: GalleriesDep,
+    grant: GrantDep,
+    gallery: GalleryId,
+    asked: Annotated[schemas.ChallengeCreate, JSON],
 ) -> schemas.Challenge:
     """Ask a person to follow steps.
 
@@ -31,24 +39,33 @@ async def create_challenge(
     within two minutes. This stops a photo that is held up. It does not stop a film of the right steps, replayed or
     generated, nor photos of all the poses. To enroll, the key needs the scope `enroll`, too.
     """
-    asked = await service.read_json(request, schemas.ChallengeCreate)
     subject = None if asked.subject is None else clean_id(asked.subject, "subject")
     bound = Bound(grant.key_id, gallery, asked.operation, subject)
     _authorize(grant, bound)
-    await service.run(lambda: service.galleries.store.gallery(gallery))
-    made = service.challenges.make(bound)
+    galleries.store.gallery(gallery)
+    made = challenges.make(bound)
     return schemas.Challenge(
         challenge=made.token, steps=list(made.steps), expires_at=datetime.fromisoformat(made.expires_at)
     )
 
 
-@router.handles(endpoints.ANSWER_CHALLENGE)
-async def answer_challenge(
-    request: Request,
-    service: ServiceDep,
+@router.operation(
+    "POST",
+    f"{CHALLENGES}/answer",
+    scope=Scope.RECOGNIZE,
+    changes=True,
+    body=schemas.ChallengeRequest,
+    images=MANY_IMAGES,
+    codes=("wrong_challenge", "challenge_failed", *VERIFY_SUBJECT_CODES, *ENROLL_CODES),
+)
+def answer_challenge(
+    challenges: ChallengesDep,
+    judge: JudgeDep,
+    operations: OperationsDep,
     grant: GrantDep,
+    entry: EntryDep,
     gallery: GalleryId,
-    query: Annotated[schemas.ChallengeParams, Query()],
+    sent: Sent[schemas.ChallengeParams],
 ) -> schemas.ChallengeAnswer:
     """Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
 
@@ -56,35 +73,30 @@ async def answer_challenge(
     operation decides at the server's error rates, and judges liveness as the gallery asks. No frame is kept. The
     challenge is used up whether it is met or not.
     """
-    images, params = await service.read(request, MANY_IMAGES, query)
-    bound, steps = service.challenges.read(params.challenge, grant.key_id, gallery)
-    entry_of(request).subject = fit_id(bound.subject)
+    frames, token = sent.images, sent.params.challenge
+    bound, steps = challenges.read(token, grant.key_id, gallery)
+    entry.subject = fit_id(bound.subject)
     _authorize(grant, bound)
-    frames = images["images"]
     if len(frames) != len(steps):
         raise InvalidInput(f"Send {len(steps)} images, one for each step.", expected=len(steps))
-
-    def answer() -> schemas.ChallengeAnswer:
-        service.challenges.spend(params.challenge)
-        try:
-            service.challenge_judge.check(gallery, steps, frames)
-        except Overloaded:
-            service.challenges.release(params.challenge)
-            raise
-        return _carry_out(service, grant, bound, frames[0])
-
-    return await service.run(answer)
+    challenges.spend(token)
+    try:
+        judge.check(gallery, steps, frames)
+    except Overloaded:
+        challenges.release(token)
+        raise
+    return _carry_out(operations, grant, bound, frames[0])
 
 
 def _authorize(grant: Grant, bound: Bound) -> None:
     """Raise InvalidInput ``missing_scope`` if the key may not carry the challenge's operation out."""
     if bound.operation == "enroll":
-        authorize(grant, MatchedOperation(endpoints.ENROLL_FACES, bound.gallery))
+        require_scope(grant, Scope.ENROLL)
 
 
-def _carry_out(service: Service, grant: Grant, bound: Bound, image: bytes) -> schemas.ChallengeAnswer:
+def _carry_out(operations: Operations, grant: Grant, bound: Bound, image: bytes) -> schemas.ChallengeAnswer:
     """Call the challenge's operation with its defaults."""
-    operations, exact = service.operations, grant.sees_exact_scores
+    exact = grant.sees_exact_scores
     if bound.operation == "identify":
         found = operations.identify(bound.gallery, image, exact=exact)
         return schemas.ChallengeAnswer(operation="identify", identify=answers.identify(found, schemas.IdentifyParams()))

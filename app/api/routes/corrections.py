@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import Query, Request
-
-from app.api import answers, endpoints, schemas
-from app.api.dependencies import CorrectionId, GalleryId, ServiceDep, SubjectId
-from app.api.operation import ONE_IMAGE
-from app.api.router import Router
+from app.access.grants import Scope
+from app.api import answers, schemas
+from app.api.dependencies import CorrectionId, CorrectionsDep, GalleriesDep, GalleryId, OperationsDep, SubjectId
+from app.api.media import ONE_IMAGE
+from app.api.operation import NO_SUBJECT, TEMPLATES
+from app.api.route import Router
+from app.api.routes.paths import SUBJECT
+from app.api.sent import Sent
 from app.timestamps import utc_text_or_none
 
 router = Router("subjects")
 
+CORRECTIONS = f"{SUBJECT}/corrections"
 
-@router.handles(endpoints.LIST_CORRECTIONS)
-def list_corrections(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> schemas.CorrectionList:
+
+@router.operation("GET", CORRECTIONS, scope=Scope.READ, codes=NO_SUBJECT)
+def list_corrections(
+    corrections: CorrectionsDep, galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId
+) -> schemas.CorrectionList:
     """List a subject's corrections.
 
     Those that have not expired, oldest first.
     """
-    found = service.corrections.of_subject(service.galleries.store.gallery(gallery), subject)
+    found = corrections.of_subject(galleries.store.gallery(gallery), subject)
     return schemas.CorrectionList(corrections=[answers.correction(one) for one in found])
 
 
-@router.handles(endpoints.ADD_CORRECTION)
-async def add_correction(
-    request: Request,
-    service: ServiceDep,
-    gallery: GalleryId,
-    subject: SubjectId,
-    query: Annotated[schemas.CorrectionParams, Query()],
+@router.operation(
+    "POST",
+    CORRECTIONS,
+    scope=Scope.ENROLL,
+    changes=True,
+    status=201,
+    body=schemas.CorrectionRequest,
+    images=ONE_IMAGE,
+    codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "subject_expired", "invalid_expiry", "correction_unlikely"),
+)
+def add_correction(
+    operations: OperationsDep, gallery: GalleryId, subject: SubjectId, sent: Sent[schemas.CorrectionParams]
 ) -> schemas.Correction:
     """Say that a photo does not show the subject.
 
@@ -40,20 +49,29 @@ async def add_correction(
     `explain` lists whom corrections ruled out. It is erased with the subject, dropped when the subject is merged, and
     expires.
     """
-    images, params = await service.read(request, ONE_IMAGE, query)
-    expires_at = utc_text_or_none(params.expires_at)
-    found = await service.run(
-        lambda: service.operations.correct(
-            gallery, subject, images["image"][0], params.face, expires_at, confirm=params.confirm
-        )
+    expires_at = utc_text_or_none(sent.params.expires_at)
+    found = operations.correct(
+        gallery, subject, sent.images[0], sent.params.face, expires_at, confirm=sent.params.confirm
     )
     return answers.correction(found)
 
 
-@router.handles(endpoints.DELETE_CORRECTION)
-def delete_correction(service: ServiceDep, gallery: GalleryId, subject: SubjectId, correction: CorrectionId) -> None:
+@router.operation(
+    "DELETE",
+    f"{CORRECTIONS}/{{correction}}",
+    scope=Scope.ENROLL,
+    changes=True,
+    codes=(*NO_SUBJECT, "correction_not_found"),
+)
+def delete_correction(
+    corrections: CorrectionsDep,
+    galleries: GalleriesDep,
+    gallery: GalleryId,
+    subject: SubjectId,
+    correction: CorrectionId,
+) -> None:
     """Delete a correction.
 
     The correction no longer counts when people are identified.
     """
-    service.corrections.delete(service.galleries.store.gallery(gallery), subject, correction)
+    corrections.delete(galleries.store.gallery(gallery), subject, correction)

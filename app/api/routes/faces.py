@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query, Request, Response
+from fastapi import Query, Response
 
 from app.access.audit_store import fit_id
-from app.api import answers, endpoints, schemas
-from app.api.dependencies import FaceId, GalleryId, ServiceDep, SubjectId, entry_of
-from app.api.router import Router
+from app.access.grants import Scope
+from app.api import answers, schemas
+from app.api.dependencies import EntryDep, FaceId, GalleriesDep, GalleryId, SubjectId
+from app.api.media import JPEG_TYPE, File
+from app.api.operation import CURSOR, NO_FACE, NO_SUBJECT
+from app.api.route import Router
+from app.api.routes.paths import FACES
+from app.api.sent import JSON
 from app.errors import NotFound
 from app.gallery import deleting, moving
 from app.gallery.records import Move
@@ -17,10 +22,12 @@ from app.gallery.text import clean_id
 
 router = Router("faces")
 
+FACE = f"{FACES}/{{face_id}}"
 
-@router.handles(endpoints.LIST_FACES)
+
+@router.operation("GET", FACES, scope=Scope.READ, codes=(*NO_SUBJECT, *CURSOR))
 def list_faces(
-    service: ServiceDep,
+    galleries: GalleriesDep,
     gallery: GalleryId,
     subject: SubjectId,
     query: Annotated[schemas.PageParams, Query()],
@@ -29,7 +36,7 @@ def list_faces(
 
     In the order of their enrollment, page by page.
     """
-    store = service.galleries.store
+    store = galleries.store
     home = store.gallery(gallery)
     page = store.faces(home, subject, cursor=query.cursor, limit=query.limit)
     return schemas.FacePage(
@@ -37,79 +44,86 @@ def list_faces(
     )
 
 
-@router.handles(endpoints.SHOW_FACE)
-def get_face(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
+@router.operation("GET", FACE, scope=Scope.READ, name="show_face", codes=NO_FACE)
+def get_face(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
     """Show a face.
 
     Where the face was in its photo, its quality, and the model that computed its template.
     """
-    store = service.galleries.store
+    store = galleries.store
     home = store.gallery(gallery)
     return answers.stored_face(store.face(home, subject, face_id), home)
 
 
-@router.handles(endpoints.DELETE_FACE)
-def delete_face(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> None:
+@router.operation("DELETE", FACE, scope=Scope.ENROLL, changes=True, codes=NO_FACE)
+def delete_face(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> None:
     """Delete a face.
 
     Deletes the face, its stored crop and its vector. The subject stays, even without any face.
     """
-    with service.galleries.change(gallery) as change:
+    with galleries.change(gallery) as change:
         deleting.delete_face(change, subject, face_id)
 
 
-@router.handles(endpoints.SHOW_CROP)
-def get_crop(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> Response:
+@router.operation(
+    "GET",
+    f"{FACE}/crop",
+    scope=Scope.READ,
+    name="show_crop",
+    file=File((JPEG_TYPE,), "The aligned face, 112x112."),
+    codes=(*NO_FACE, "crop_not_stored"),
+)
+def get_crop(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> Response:
     """Show a face's crop.
 
     The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
     """
-    store = service.galleries.store
+    store = galleries.store
     face = store.face(store.gallery(gallery), subject, face_id)
     if face.crop is None:
         raise NotFound("The gallery keeps no crops.", code="crop_not_stored")
-    return Response(face.crop, media_type=endpoints.JPEG_TYPE)
+    return Response(face.crop, media_type=JPEG_TYPE)
 
 
-@router.handles(endpoints.MOVE_FACE)
-async def move_face(
-    request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId
+@router.operation("POST", f"{FACE}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
+def move_face(
+    galleries: GalleriesDep,
+    gallery: GalleryId,
+    subject: SubjectId,
+    face_id: FaceId,
+    asked: Annotated[schemas.FaceMove, JSON],
 ) -> schemas.StoredFace:
     """Move a face to another subject.
 
     The face keeps its id, template, quality and crop. When the answer comes, searches find it under its new subject.
     The old subject stays, even without any face.
     """
-    asked = await service.read_json(request, schemas.FaceMove)
-
-    def move() -> schemas.StoredFace:
-        store = service.galleries.store
-        home = store.gallery(gallery)
-        known = store.face(home, subject, face_id)
-        target = store.subject(home, asked.subject).id
-        with service.galleries.change(gallery) as change:
-            moving.move_faces(change, [Move(known.face_id, known.subject, target)])
-        return answers.stored_face(store.face(home, target, face_id), home)
-
-    return await service.run(move)
+    store = galleries.store
+    home = store.gallery(gallery)
+    known = store.face(home, subject, face_id)
+    target = store.subject(home, asked.subject).id
+    with galleries.change(gallery) as change:
+        moving.move_faces(change, [Move(known.face_id, known.subject, target)])
+    return answers.stored_face(store.face(home, target, face_id), home)
 
 
-@router.handles(endpoints.MOVE_FACES)
-async def move_faces(request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> schemas.Subject:
+@router.operation("POST", f"{FACES}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
+def move_faces(
+    galleries: GalleriesDep,
+    entry: EntryDep,
+    gallery: GalleryId,
+    subject: SubjectId,
+    asked: Annotated[schemas.FacesMove, JSON],
+) -> schemas.Subject:
     """Move several faces to another subject.
 
     All or none; otherwise as moving one. Answers with the new subject.
     """
-    asked = await service.read_json(request, schemas.FacesMove)
-    entry_of(request).target = fit_id(asked.subject)
-
-    def move() -> schemas.Subject:
-        store = service.galleries.store
-        home = store.gallery(gallery)
-        source, target = store.subject(home, subject).id, clean_id(asked.subject, "subject")
-        moves = [Move(face_id, source, target) for face_id in asked.faces]
-        with service.galleries.change(gallery) as change:
-            moving.move_faces(change, moves, create=asked.create)
-        return schemas.Subject.model_validate(store.subject(home, target))
-
-    return await service.run(move)
+    entry.target = fit_id(asked.subject)
+    store = galleries.store
+    home = store.gallery(gallery)
+    source, target = store.subject(home, subject).id, clean_id(asked.subject, "subject")
+    moves = [Move(face_id, source, target) for face_id in asked.faces]
+    with galleries.change(gallery) as change:
+        moving.move_faces(change, moves, create=asked.create)
+    return schemas.Subject.model_validate(store.subject(home, target))

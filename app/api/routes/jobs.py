@@ -10,83 +10,104 @@ from dataclasses import asdict
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import Query, Request
+from fastapi import Query
 from fastapi.responses import StreamingResponse
 
-from app.access.grants import Grant
-from app.api import endpoints, schemas
-from app.api.dependencies import GrantDep, JobId, Service, ServiceDep, entry_of
-from app.api.endpoints import CSV_TYPE, LINES_TYPE
-from app.api.router import Router
+from app.access.grants import Grant, Scope
+from app.api import schemas
+from app.api.dependencies import BulkDep, EntryDep, GrantDep, JobId, JobsDep, WorkersDep
+from app.api.media import CSV_TYPE, LINES_TYPE, TAR_TYPE, File
+from app.api.operation import NO_JOB
+from app.api.route import Router
+from app.concurrency.worker_pool import WorkerPool
 from app.errors import NotFound
 from app.gallery.text import clean_id
 from app.jobs import records
-from app.jobs.store import REPORT_ROWS
+from app.jobs.store import REPORT_ROWS, JobStore
 
 router = Router("jobs")
+
+JOBS = "/v1/jobs"
+JOB = f"{JOBS}/{{job}}"
 
 REPORT_FIELDS = ("item", "name", "code", "message", "reasons", "enrolled")
 FORMULA_SIGNS = tuple("=+-@\t\r")
 """A spreadsheet takes a cell that begins with one of these for a formula; senders choose the items' names."""
 
 
-@router.handles(endpoints.LIST_JOBS)
-def list_jobs(
-    service: ServiceDep, grant: GrantDep, query: Annotated[schemas.JobPageParams, Query()]
-) -> schemas.JobPage:
+@router.operation("GET", JOBS, scope=Scope.READ, codes=("invalid_cursor", "invalid_id"))
+def list_jobs(jobs: JobsDep, grant: GrantDep, query: Annotated[schemas.JobPageParams, Query()]) -> schemas.JobPage:
     """List the jobs.
 
     The jobs of the galleries that the key may see, the newest first, page by page. Finished jobs are kept for
     `LIKENESS_JOB_DAYS`.
     """
     gallery = None if query.gallery is None else clean_id(query.gallery, "gallery")
-    page = service.jobs.jobs(query.cursor, query.limit, only=grant.galleries, gallery=gallery, state=query.state)
+    page = jobs.jobs(query.cursor, query.limit, only=grant.galleries, gallery=gallery, state=query.state)
     return schemas.JobPage(jobs=[answer(job) for job in page.items], next_cursor=page.next_cursor)
 
 
-@router.handles(endpoints.SHOW_JOB)
-def get_job(service: ServiceDep, grant: GrantDep, job: JobId) -> schemas.Job:
+@router.operation("GET", JOB, scope=Scope.READ, name="show_job", codes=NO_JOB)
+def get_job(jobs: JobsDep, grant: GrantDep, job: JobId) -> schemas.Job:
     """Show a job.
 
     How far it is, what it counted, and how it ended.
     """
-    return answer(find_job(service, grant, job))
+    return answer(find_job(jobs, grant, job))
 
 
-@router.handles(endpoints.CANCEL_JOB)
-def cancel_job(request: Request, service: ServiceDep, grant: GrantDep, job: JobId) -> schemas.Job:
+@router.operation("POST", f"{JOB}/cancel", scope=Scope.ADMIN, changes=True, codes=NO_JOB)
+def cancel_job(jobs: JobsDep, entry: EntryDep, grant: GrantDep, job: JobId) -> schemas.Job:
     """Cancel a job.
 
     A queued job is cancelled at once, a running one within seconds; what it has done stays done. A finished job stays
     as it is.
     """
-    entry_of(request).gallery = find_job(service, grant, job).gallery
-    return answer(service.jobs.cancel(job))
+    entry.gallery = find_job(jobs, grant, job).gallery
+    return answer(jobs.cancel(job))
 
 
-@router.handles(endpoints.SHOW_REPORT)
+@router.operation(
+    "GET",
+    f"{JOB}/report",
+    scope=Scope.READ,
+    name="show_report",
+    file=File((LINES_TYPE, CSV_TYPE), "One line for each rejected item."),
+    codes=NO_JOB,
+)
 def get_report(
-    service: ServiceDep, grant: GrantDep, job: JobId, query: Annotated[schemas.ReportParams, Query()]
+    jobs: JobsDep,
+    workers: WorkersDep,
+    grant: GrantDep,
+    job: JobId,
+    query: Annotated[schemas.ReportParams, Query()],
 ) -> StreamingResponse:
     """Read a job's report.
 
     Every item that was rejected so far, or enrolled with a warning: its number, its name, code, message, reasons and
     whether it was enrolled; as lines of JSON, or as CSV.
     """
-    found = find_job(service, grant, job)
+    found = find_job(jobs, grant, job)
     as_csv = query.format == "csv"
-    lines = _pages(service, found, _csv_lines if as_csv else _json_lines, _csv_head() if as_csv else b"")
+    lines = _pages(workers, jobs, found, _csv_lines if as_csv else _json_lines, _csv_head() if as_csv else b"")
     return StreamingResponse(lines, media_type=CSV_TYPE if as_csv else LINES_TYPE)
 
 
-@router.handles(endpoints.FETCH_RESULT)
-def get_result(service: ServiceDep, grant: GrantDep, job: JobId) -> StreamingResponse:
+@router.operation(
+    "GET",
+    f"{JOB}/result",
+    scope=Scope.ADMIN,
+    name="fetch_result",
+    file=File((TAR_TYPE,), "The file."),
+    codes=(*NO_JOB, "result_not_found"),
+)
+def get_result(jobs: JobsDep, bulk: BulkDep, grant: GrantDep, job: JobId) -> StreamingResponse:
     """Fetch a job's result.
 
     The file that the job has made. It is kept as long as the job.
     """
-    found = find_job(service, grant, job)
-    pieces = service.bulk.result(found)
+    found = find_job(jobs, grant, job)
+    pieces = bulk.result(found)
     if found.result is None:
         raise NotFound("The job has left no file.", code="result_not_found", job=job)
     name = quote(found.result.name, safe="")
@@ -98,20 +119,20 @@ def get_result(service: ServiceDep, grant: GrantDep, job: JobId) -> StreamingRes
     return StreamingResponse(pieces, media_type=found.result.media_type, headers=headers)
 
 
-def find_job(service: Service, grant: Grant, job_id: str) -> records.Job:
+def find_job(jobs: JobStore, grant: Grant, job_id: str) -> records.Job:
     """Return the job if the key may see it: a restricted key sees only the jobs of its galleries.
 
     Raises NotFound (``job_not_found``).
     """
-    job = service.jobs.job(job_id)
+    job = jobs.job(job_id)
     if grant.galleries is not None and (job.gallery is None or not grant.sees(job.gallery)):
         raise NotFound(f"There is no job {job_id!r}.", code="job_not_found", job=job_id)
     return job
 
 
-def last(service: Service, job_id: str | None) -> schemas.Job | None:
+def last_job(jobs: JobStore, job_id: str | None) -> schemas.Job | None:
     """Return the last job on something; None without one, or once it was pruned."""
-    job = service.jobs.find(job_id)
+    job = jobs.find(job_id)
     return None if job is None else answer(job)
 
 
@@ -125,12 +146,16 @@ def answer(job: records.Job) -> schemas.Job:
 
 
 async def _pages(
-    service: Service, job: records.Job, write: Callable[[Sequence[records.Refusal]], bytes], head: bytes
+    workers: WorkerPool,
+    jobs: JobStore,
+    job: records.Job,
+    write: Callable[[Sequence[records.Refusal]], bytes],
+    head: bytes,
 ) -> AsyncIterator[bytes]:
     if head:
         yield head
     after = -1
-    while some := await service.run(lambda: service.jobs.refusals(job, after, REPORT_ROWS)):  # noqa: B023 (awaited here)
+    while some := await workers.run(lambda: jobs.refusals(job, after, REPORT_ROWS)):  # noqa: B023 (awaited here)
         yield write(some)
         after = some[-1].item
 

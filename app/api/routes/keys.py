@@ -6,24 +6,39 @@ import secrets
 from typing import Annotated
 
 from fastapi import Query, Request
+from starlette.types import Receive
+from starlette.types import Scope as RequestScope
 
 from app.access.audit_store import fit_id
 from app.access.grants import Grant, Scope
 from app.access.key_store import Key, KeyTerms
 from app.access.keys import NewKey, access_key_of
-from app.api import endpoints, schemas
-from app.api.auth import required_key
-from app.api.dependencies import GrantDep, KeyId, ServiceDep, entry_of
-from app.api.router import Router
+from app.api import schemas
+from app.api.components import Components
+from app.api.dependencies import CodesDep, EntryDep, GrantDep, KeyId, KeysDep
+from app.api.operation import CURSOR, NO_KEY
+from app.api.route import Router
+from app.api.sent import JSON
+from app.api.wire import address_of, key_of
 from app.timestamps import utc_text_or_none
 
 router = Router("access")
 
+KEYS = "/v1/keys"
+KEY = f"{KEYS}/{{key}}"
 KEY_ID_BYTES = 6
 """Random bytes of an id that the server chooses."""
 
 
-@router.handles(endpoints.SHOW_OWN_KEY)
+async def by_code(scope: RequestScope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
+    """Return what the key of the request's sign-in code allows. A wrong code counts as a wrong key of the address."""
+    code, address = key_of(scope), address_of(scope)
+    key = await components.guard.attempt(lambda: components.codes.spend(code), address)
+    scope["signed_in_key"] = key
+    return await components.guard.check(key, address), receive
+
+
+@router.operation("GET", "/v1/key", scope=None)
 async def show_own_key(grant: GrantDep) -> schemas.OwnKey:
     """Show what this key may do.
 
@@ -33,19 +48,18 @@ async def show_own_key(grant: GrantDep) -> schemas.OwnKey:
     return _own(grant)
 
 
-@router.handles(endpoints.CREATE_SIGN_IN_CODE)
-def create_sign_in_code(request: Request, service: ServiceDep) -> schemas.SignInCode:
+@router.operation("POST", "/v1/sign-in-codes", scope=None, changes=True, status=201)
+def create_sign_in_code(request: Request, codes: CodesDep) -> schemas.SignInCode:
     """Make a sign-in code.
 
     The page's address with `#code=` and the code behind it is a link that signs in with the request's own key: once,
     within a minute. What a browser keeps of it in its history is of no use afterwards.
     """
-    key = required_key(request.headers, request.scope["path"])
-    made = service.codes.make(key)
+    made = codes.make(key_of(request.scope))
     return schemas.SignInCode.of(made, code=made.text)
 
 
-@router.handles(endpoints.SIGN_IN)
+@router.operation("POST", "/v1/sign-in", scope=None, changes=True, codes=("wrong_sign_in_code",), authenticate=by_code)
 async def sign_in(request: Request, grant: GrantDep) -> schemas.SignedIn:
     """Exchange a sign-in code for its key.
 
@@ -54,26 +68,33 @@ async def sign_in(request: Request, grant: GrantDep) -> schemas.SignedIn:
     return schemas.SignedIn(**dict(_own(grant)), secret=request.scope["signed_in_key"])
 
 
-@router.handles(endpoints.LIST_KEYS)
-def list_keys(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> schemas.KeyPage:
+@router.operation("GET", KEYS, scope=Scope.ADMIN, unrestricted=True, codes=CURSOR)
+def list_keys(keys: KeysDep, query: Annotated[schemas.PageParams, Query()]) -> schemas.KeyPage:
     """List the keys.
 
     All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
     """
-    page = service.keys.keys(query.cursor, query.limit)
+    page = keys.keys(query.cursor, query.limit)
     return schemas.KeyPage(keys=[_answer(key) for key in page.items], next_cursor=page.next_cursor)
 
 
-@router.handles(endpoints.CREATE_KEY)
-async def create_key(request: Request, service: ServiceDep) -> schemas.NewKey:
+@router.operation(
+    "POST",
+    KEYS,
+    scope=Scope.ADMIN,
+    changes=True,
+    unrestricted=True,
+    status=201,
+    codes=("invalid_key_id", "invalid_id", "invalid_rate", "invalid_expiry", "key_exists"),
+)
+def create_key(keys: KeysDep, entry: EntryDep, asked: Annotated[schemas.KeyCreate, JSON]) -> schemas.NewKey:
     """Create a key.
 
     The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws` it also keeps the
     secret, sealed with the data folder's `vault.key`, because checking a signature needs it.
     """
-    asked = await service.read_json(request, schemas.KeyCreate)
     key_id = asked.id if asked.id is not None else secrets.token_hex(KEY_ID_BYTES)
-    entry_of(request).target = fit_id(key_id)
+    entry.target = fit_id(key_id)
     terms = KeyTerms(
         id=key_id,
         scopes=frozenset(Scope(scope) for scope in asked.scopes),
@@ -82,36 +103,37 @@ async def create_key(request: Request, service: ServiceDep) -> schemas.NewKey:
         rate=asked.rate,
         expires_at=utc_text_or_none(asked.expires_at),
     )
-    return await service.run(lambda: _new_answer(service.keys.create(terms, signs=asked.aws)))
+    return _new_answer(keys.create(terms, signs=asked.aws))
 
 
-@router.handles(endpoints.SHOW_KEY)
-def get_key(service: ServiceDep, key: KeyId) -> schemas.Key:
+@router.operation("GET", KEY, scope=Scope.ADMIN, name="show_key", unrestricted=True, codes=NO_KEY)
+def get_key(keys: KeysDep, key: KeyId) -> schemas.Key:
     """Show a key.
 
     What the key allows, and whether it was revoked; never its secret.
     """
-    return _answer(service.keys.key(key))
+    return _answer(keys.key(key))
 
 
-@router.handles(endpoints.ROTATE_KEY)
-async def rotate_key(request: Request, service: ServiceDep, key: KeyId) -> schemas.NewKey:
+@router.operation(
+    "POST", f"{KEY}/rotate", scope=Scope.ADMIN, changes=True, unrestricted=True, codes=(*NO_KEY, "key_revoked")
+)
+def rotate_key(keys: KeysDep, key: KeyId, asked: Annotated[schemas.KeyRotate, JSON]) -> schemas.NewKey:
     """Give a key a new secret.
 
     The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more, older
     ones no longer.
     """
-    asked = await service.read_json(request, schemas.KeyRotate)
-    return await service.run(lambda: _new_answer(service.keys.rotate(key, asked.grace_seconds)))
+    return _new_answer(keys.rotate(key, asked.grace_seconds))
 
 
-@router.handles(endpoints.REVOKE_KEY)
-def revoke_key(service: ServiceDep, key: KeyId) -> None:
+@router.operation("DELETE", KEY, scope=Scope.ADMIN, changes=True, unrestricted=True, codes=NO_KEY)
+def revoke_key(keys: KeysDep, key: KeyId) -> None:
     """Revoke a key.
 
     Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays taken.
     """
-    service.keys.revoke(key)
+    keys.revoke(key)
 
 
 def _own(grant: Grant) -> schemas.OwnKey:

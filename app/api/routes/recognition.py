@@ -2,84 +2,102 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import Query, Request
-
 from app.access.grants import Scope
-from app.api import answers, endpoints, schemas
-from app.api.dependencies import GalleryId, ServiceDep, SubjectId, grant_of
-from app.api.operation import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
-from app.api.router import Router
+from app.api import answers, schemas
+from app.api.dependencies import GalleryId, GrantDep, GuardDep, OperationsDep, SubjectId
+from app.api.media import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
+from app.api.operation import LIVENESS, PACKAGE, RATES, TEMPLATES
+from app.api.route import Router
+from app.api.routes.paths import FACES, GALLERY, SUBJECT
+from app.api.sent import Sent
 from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Terms
-from app.recognition.results import Enrollment
 from app.timestamps import utc_now, utc_text
 
 router = Router("recognition")
 
+VERIFY_SUBJECT_CODES = (*RATES, *TEMPLATES, *LIVENESS, "no_face", "subject_not_found", "subject_without_faces")
+ENROLL_CODES = (
+    *TEMPLATES,
+    *LIVENESS,
+    "no_face",
+    "ambiguous_face",
+    "low_quality",
+    "duplicate_face",
+    "face_conflict",
+    "nothing_enrolled",
+    "subject_expired",
+    "invalid_expiry",
+    "invalid_consent",
+)
 
-@router.handles(endpoints.DETECT)
-async def detect(
-    request: Request, service: ServiceDep, query: Annotated[schemas.DetectParams, Query()]
-) -> schemas.DetectAnswer:
+
+@router.operation("POST", "/v1/detect", scope=Scope.RECOGNIZE, body=schemas.DetectRequest, images=ONE_IMAGE)
+def detect(operations: OperationsDep, sent: Sent[schemas.DetectParams]) -> schemas.DetectAnswer:
     """Find the faces in a photo.
 
     Each face has its box, five landmarks and quality; the best detector score comes first. The list is empty if there
     is no face. Faces may be as small as 20 pixels or larger than the frame. If no face is certain, the photo is also
     searched rotated.
     """
-    images, params = await service.read(request, ONE_IMAGE, query)
-    photo = await service.run(lambda: service.operations.detect(images["image"][0]))
-    return answers.detect(photo, explain=params.explain)
+    return answers.detect(operations.detect(sent.images[0]), explain=sent.params.explain)
 
 
-@router.handles(endpoints.EMBED)
-async def embed(
-    request: Request, service: ServiceDep, query: Annotated[schemas.EmbedParams, Query()]
-) -> schemas.EmbedAnswer:
+@router.operation(
+    "POST", "/v1/embed", scope=Scope.RECOGNIZE, body=schemas.EmbedRequest, images=ONE_IMAGE, codes=PACKAGE
+)
+def embed(operations: OperationsDep, sent: Sent[schemas.EmbedParams]) -> schemas.EmbedAnswer:
     """Turn the faces in a photo into vectors.
 
     The same as detect, each face with its embedding: a vector of length 1 whose dot product with another of the same
     `model` is the score.
     """
-    images, params = await service.read(request, ONE_IMAGE, query)
-    photo, model = await service.run(lambda: service.operations.embed(images["image"][0], params.model))
-    return answers.embed(photo, model, explain=params.explain)
+    photo, model = operations.embed(sent.images[0], sent.params.model)
+    return answers.embed(photo, model, explain=sent.params.explain)
 
 
-@router.handles(endpoints.VERIFY)
-async def verify(
-    request: Request, service: ServiceDep, query: Annotated[schemas.VerifyAnyParams, Query()]
-) -> schemas.VerifyAnswer:
+@router.operation(
+    "POST",
+    "/v1/verify",
+    scope=Scope.RECOGNIZE,
+    body=schemas.VerifyRequest,
+    images=TWO_IMAGES,
+    codes=(*RATES, *PACKAGE, *LIVENESS, "no_face"),
+)
+def verify(operations: OperationsDep, sent: Sent[schemas.VerifyAnyParams]) -> schemas.VerifyAnswer:
     """Do two photos show the same person?
 
     Compares the most prominent face of each photo (large, and near the middle), or the faces at `face1` and `face2`, at
     the operating point of `fmr`.
     """
-    images, params = await service.read(request, TWO_IMAGES, query)
-    faces = params.face1, params.face2
-    found = await service.run(
-        lambda: service.operations.verify(
-            images["image1"][0],
-            images["image2"][0],
-            params.fmr,
-            params.model,
-            params.population,
-            faces=faces,
-            liveness=params.liveness or "off",
-            liveness_of=params.liveness_of,
-        )
+    params = sent.params
+    found = operations.verify(
+        sent.images[0],
+        sent.images[1],
+        params.fmr,
+        params.model,
+        params.population,
+        faces=(params.face1, params.face2),
+        liveness=params.liveness or "off",
+        liveness_of=params.liveness_of,
     )
     return answers.verify(found, params.fmr, explain=params.explain)
 
 
-@router.handles(endpoints.IDENTIFY)
-async def identify(
-    request: Request,
-    service: ServiceDep,
+@router.operation(
+    "POST",
+    f"{GALLERY}/identify",
+    scope=Scope.RECOGNIZE,
+    body=schemas.IdentifyRequest,
+    images=ONE_IMAGE,
+    codes=(*RATES, *TEMPLATES, *LIVENESS),
+)
+def identify(
+    operations: OperationsDep,
+    guard: GuardDep,
+    grant: GrantDep,
     gallery: GalleryId,
-    query: Annotated[schemas.IdentifyParams, Query()],
+    sent: Sent[schemas.IdentifyParams],
 ) -> schemas.IdentifyAnswer:
     """Who is in this photo?
 
@@ -89,59 +107,71 @@ async def identify(
     `templates`, scores are rounded down without changing a decision, and candidates below the most lenient operating
     point are left out, because enough exact scores show the enrolled templates.
     """
-    images, params = await service.read(request, ONE_IMAGE, query)
-    found = await service.run(
-        lambda: service.operations.identify(
-            gallery,
-            images["image"][0],
-            exact=grant_of(request).sees_exact_scores,
-            limit=params.limit,
-            fmr=params.fmr,
-            fpir=params.fpir,
-            population=params.population,
-            liveness=params.liveness,
-        )
+    params = sent.params
+    found = operations.identify(
+        gallery,
+        sent.images[0],
+        exact=grant.sees_exact_scores,
+        limit=params.limit,
+        fmr=params.fmr,
+        fpir=params.fpir,
+        population=params.population,
+        liveness=params.liveness,
     )
-    service.guard.count_faces(grant_of(request), len(found.faces))
+    guard.count_faces(grant, len(found.faces))
     return answers.identify(found, params)
 
 
-@router.handles(endpoints.VERIFY_SUBJECT)
-async def verify_subject(
-    request: Request,
-    service: ServiceDep,
+@router.operation(
+    "POST",
+    f"{SUBJECT}/verify",
+    scope=Scope.RECOGNIZE,
+    body=schemas.SubjectVerifyRequest,
+    images=ONE_IMAGE,
+    codes=VERIFY_SUBJECT_CODES,
+)
+def verify_subject(
+    operations: OperationsDep,
+    grant: GrantDep,
     gallery: GalleryId,
     subject: SubjectId,
-    query: Annotated[schemas.VerifySubjectParams, Query()],
+    sent: Sent[schemas.VerifySubjectParams],
 ) -> schemas.SubjectVerifyAnswer:
     """Is this person the subject?
 
     Compares the photo's most prominent face with the subject's enrolled faces; the best score counts. Scores are
     rounded as `identify` says, and null below the most lenient operating point.
     """
-    images, params = await service.read(request, ONE_IMAGE, query)
-    found = await service.run(
-        lambda: service.operations.verify_subject(
-            gallery,
-            subject,
-            images["image"][0],
-            params.fmr,
-            exact=grant_of(request).sees_exact_scores,
-            population=params.population,
-            liveness=params.liveness,
-            explain=params.explain,
-        )
+    params = sent.params
+    found = operations.verify_subject(
+        gallery,
+        subject,
+        sent.images[0],
+        params.fmr,
+        exact=grant.sees_exact_scores,
+        population=params.population,
+        liveness=params.liveness,
+        explain=params.explain,
     )
     return answers.verify_subject(found, params.fmr, explain=params.explain)
 
 
-@router.handles(endpoints.ENROLL_FACES)
-async def enroll(
-    request: Request,
-    service: ServiceDep,
+@router.operation(
+    "POST",
+    FACES,
+    scope=Scope.ENROLL,
+    changes=True,
+    status=201,
+    body=schemas.EnrollRequest,
+    images=MANY_IMAGES,
+    codes=ENROLL_CODES,
+)
+def enroll(
+    operations: OperationsDep,
+    grant: GrantDep,
     gallery: GalleryId,
     subject: SubjectId,
-    query: Annotated[schemas.EnrollParams, Query()],
+    sent: Sent[schemas.EnrollParams],
 ) -> schemas.EnrollAnswer:
     """Enroll photos of a person.
 
@@ -154,26 +184,20 @@ async def enroll(
     photo, saved again or not, `conflict` a face of another subject that it matches at an FPIR of 0.001. Two requests at
     the same moment may miss each other's faces.
     """
-    images, params = await service.read(request, MANY_IMAGES, query)
-    level = QualityLevel(params.quality)
+    params = sent.params
     terms = Terms(
         UNSET if params.expires_at is None else utc_text(params.expires_at),
         UNSET if params.consent is None else Consent(params.consent, utc_now()),
     )
-    tell = grant_of(request).has(Scope.RECOGNIZE)
-
-    def enroll() -> Enrollment:
-        return service.operations.enroll(
-            gallery,
-            subject,
-            images["images"],
-            level,
-            liveness=params.liveness,
-            terms=terms,
-            face=params.face,
-            on_conflict=params.on_conflict,
-            tell=tell,
-        )
-
-    found = await service.run(enroll)
+    found = operations.enroll(
+        gallery,
+        subject,
+        sent.images,
+        QualityLevel(params.quality),
+        liveness=params.liveness,
+        terms=terms,
+        face=params.face,
+        on_conflict=params.on_conflict,
+        tell=grant.has(Scope.RECOGNIZE),
+    )
     return answers.enroll(found, explain=params.explain)

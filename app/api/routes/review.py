@@ -7,68 +7,96 @@ from typing import Annotated
 from fastapi import Query
 
 from app.access.grants import Scope
-from app.api import endpoints, schemas
-from app.api.dependencies import FindingId, GalleryId, GrantDep, ServiceDep
-from app.api.router import Router
-from app.api.routes import jobs
+from app.api import schemas
+from app.api.dependencies import (
+    FindingId,
+    GalleriesDep,
+    GalleryId,
+    GrantDep,
+    JobsDep,
+    OperationsDep,
+    ReviewerDep,
+)
+from app.api.operation import CURSOR, NO_FINDING, RATES
+from app.api.route import Router
+from app.api.routes.jobs import answer, last_job
+from app.api.routes.paths import GALLERY
 from app.recognition.decisions import CoarseScores
 from app.review.records import Finding, Kind
 from app.review.records import Review as Reviewed
 
 router = Router("galleries")
 
+REVIEW = f"{GALLERY}/review"
+FINDING = f"{REVIEW}/{{finding}}"
 
-@router.handles(endpoints.REVIEW_GALLERY)
-def review(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Job:
+
+@router.operation("POST", REVIEW, scope=Scope.ADMIN, changes=True, status=202, codes=(*RATES, "package_unavailable"))
+def review(reviewer: ReviewerDep, grant: GrantDep, gallery: GalleryId) -> schemas.Job:
     """Review a gallery.
 
     Starts a job that compares every face with the whole gallery and lists what is probably wrong: people who are there
     twice, faces of somebody else, poor faces; and measures how well the gallery tells its people apart. If a review is
     under way already, its job is the answer.
     """
-    return jobs.answer(service.reviewer.begin(gallery, who=grant.key_id))
+    return answer(reviewer.begin(gallery, who=grant.key_id))
 
 
-@router.handles(endpoints.SHOW_REVIEW)
+@router.operation(
+    "GET",
+    REVIEW,
+    scope=Scope.READ,
+    name="show_review",
+    codes=("review_not_found", "package_unavailable", *RATES, *CURSOR),
+)
 def get_review(
-    service: ServiceDep, grant: GrantDep, gallery: GalleryId, query: Annotated[schemas.ReviewParams, Query()]
+    galleries: GalleriesDep,
+    reviewer: ReviewerDep,
+    operations: OperationsDep,
+    jobs: JobsDep,
+    grant: GrantDep,
+    gallery: GalleryId,
+    query: Annotated[schemas.ReviewParams, Query()],
 ) -> schemas.Review:
     """List a review's findings.
 
     Those of the last finished review that were not called right, the strongest first, page by page. A finding
     disappears when a face of it is moved or deleted.
     """
-    home, reviews = service.galleries.store.gallery(gallery), service.reviewer.reviews
+    home, reviews = galleries.store.gallery(gallery), reviewer.reviews
     found = reviews.find(home)
     kind = None if query.kind is None else Kind(query.kind)
     page = reviews.findings(home, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
     coarse = None
     if page.items and found.summary and not grant.has(Scope.ADMIN):
         done = found.summary
-        package = service.operations.thresholds(done.package)
+        package = operations.thresholds(done.package)
         coarse = CoarseScores.of(package, done.verify.threshold, done.identify.threshold)
     return schemas.Review(
         gallery=home.id,
-        job=jobs.last(service, found.job),
+        job=last_job(jobs, found.job),
         summary=_summary(found),
         findings=[_finding(one, coarse) for one in page.items],
         next_cursor=page.next_cursor,
     )
 
 
-@router.handles(endpoints.DISMISS_FINDING)
-def dismiss_finding(service: ServiceDep, gallery: GalleryId, finding: FindingId) -> None:
+@router.operation("POST", f"{FINDING}/dismiss", scope=Scope.ENROLL, changes=True, codes=NO_FINDING)
+def dismiss_finding(galleries: GalleriesDep, reviewer: ReviewerDep, gallery: GalleryId, finding: FindingId) -> None:
     """Call a finding right.
 
     It leaves the list, and later reviews don't ask again unless other faces are its evidence.
     """
-    service.reviewer.reviews.dismiss(service.galleries.store.gallery(gallery), finding)
+    reviewer.reviews.dismiss(galleries.store.gallery(gallery), finding)
 
 
-@router.handles(endpoints.REOPEN_FINDING)
-def reopen_finding(service: ServiceDep, gallery: GalleryId, finding: FindingId) -> None:
-    """Take back that a finding is right."""
-    service.reviewer.reviews.dismiss(service.galleries.store.gallery(gallery), finding, dismissed=False)
+@router.operation("DELETE", f"{FINDING}/dismiss", scope=Scope.ENROLL, changes=True, codes=NO_FINDING)
+def reopen_finding(galleries: GalleriesDep, reviewer: ReviewerDep, gallery: GalleryId, finding: FindingId) -> None:
+    """Take back that a finding is right.
+
+    It is in the list again, and later reviews ask about it.
+    """
+    reviewer.reviews.dismiss(galleries.store.gallery(gallery), finding, dismissed=False)
 
 
 def _summary(found: Reviewed) -> schemas.ReviewSummary | None:

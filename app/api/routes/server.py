@@ -7,10 +7,13 @@ import asyncio
 from fastapi import Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from app.api import endpoints, schemas
-from app.api.dependencies import Service, ServiceDep
+from app.access.grants import Scope
+from app.api import schemas
+from app.api.components import Components
+from app.api.dependencies import ComponentsDep, SignerDep
+from app.api.media import File
 from app.api.metrics import Metrics
-from app.api.router import Router
+from app.api.route import Router, respond
 from app.db import signing
 
 router = Router("server")
@@ -18,7 +21,7 @@ router = Router("server")
 NAME = "likeness"
 
 
-@router.handles(endpoints.LIVE, response_model_exclude_defaults=True)
+@router.operation("GET", "/livez", scope=None, name="live", monitoring=True, public=True)
 async def livez() -> schemas.Health:
     """Is the process alive?
 
@@ -27,14 +30,19 @@ async def livez() -> schemas.Health:
     return schemas.Health(status="ok")
 
 
-@router.handles(
-    endpoints.READY,
-    response_model_exclude_defaults=True,
+@router.operation(
+    "GET",
+    "/readyz",
+    scope=None,
+    name="ready",
+    answer=schemas.Health,
+    monitoring=True,
+    public=True,
     responses={
         503: {"model": schemas.Health, "description": "Starting, draining, without Milvus, or unable to write."}
     },
 )
-async def readyz(request: Request, response: Response) -> schemas.Health:
+async def readyz(request: Request) -> Response:
     """Does the server take requests?
 
     200 when models are warm and galleries can be searched; 503 before that, and while the server stops. If vectors are
@@ -42,20 +50,17 @@ async def readyz(request: Request, response: Response) -> schemas.Health:
     to the database has failed, as on a full disk, until one succeeds; that is tried every 2 seconds. `warnings` tell of
     what does not keep it from answering, and are renewed every minute.
     """
-    service: Service | None = getattr(request.app.state, "service", None)
-    health = schemas.Health(status=service.status if service else "starting")
-    if service and health.status == "ok" and not service.galleries.indexes.available:
-        health = schemas.Health(status="index_unavailable")
-    if service and health.status == "ok" and not service.galleries.store.database.writable:
-        health = schemas.Health(status="storage_unavailable")
-    if service and service.clock.ahead:
-        health = health.model_copy(update={"warnings": ["clock_ahead"]})
-    if health.status != "ok":
-        response.status_code = 503
-    return health
+    components: Components | None = request.app.state.components
+    status = request.app.state.status
+    if components and status == "ok" and not components.galleries.indexes.available:
+        status = "index_unavailable"
+    if components and status == "ok" and not components.galleries.store.database.writable:
+        status = "storage_unavailable"
+    health = schemas.Health(status=status, warnings=["clock_ahead"] if components and components.clock.ahead else [])
+    return respond(health, 200 if status == "ok" else 503)
 
 
-@router.handles(endpoints.VERSION)
+@router.operation("GET", "/version", scope=None, monitoring=True, public=True)
 async def version(request: Request) -> schemas.Version:
     """Show the server's version.
 
@@ -64,7 +69,14 @@ async def version(request: Request) -> schemas.Version:
     return schemas.Version(name=NAME, version=request.app.version)
 
 
-@router.handles(endpoints.METRICS)
+@router.operation(
+    "GET",
+    "/metrics",
+    scope=Scope.METRICS,
+    file=File(("text/plain",), "Prometheus' text format."),
+    codes=("missing_scope",),
+    monitoring=True,
+)
 async def metrics(request: Request) -> Response:
     """Read the metrics, for Prometheus.
 
@@ -75,25 +87,25 @@ async def metrics(request: Request) -> Response:
     return Response(await asyncio.to_thread(found.text), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.handles(endpoints.LIST_MODELS)
-def list_models(service: ServiceDep) -> schemas.ModelList:
+@router.operation("GET", "/v1/models", scope=None)
+def list_models(components: ComponentsDep) -> schemas.ModelList:
     """List the model packages.
 
     Every package in the models folder: its licence, SHA-256, measured operating points, and whether it is running.
     Folders whose manifest can't be used are in `skipped`.
     """
-    operations = service.operations
+    operations = components.operations
     defaults = schemas.Defaults(fmr=operations.fmr, fpir=operations.fpir, embedder=operations.package)
-    return schemas.ModelList(defaults=defaults, models=list(service.models()), skipped=list(service.skipped_models()))
+    installed, skipped = list(components.models()), list(components.skipped_models())
+    return schemas.ModelList(defaults=defaults, models=installed, skipped=skipped)
 
 
-@router.handles(endpoints.SHOW_SERVER_KEY)
-async def show_server_key(service: ServiceDep) -> schemas.ServerKey:
+@router.operation("GET", "/v1/server-key", scope=None)
+async def show_server_key(signer: SignerDep) -> schemas.ServerKey:
     """Show the server's public key.
 
     Keep it to check anywhere what this server has signed. All servers of one database have the same key.
     """
-    signer = service.signer
     return schemas.ServerKey(
         key_id=signer.key_id,
         algorithm=signing.ALGORITHM,

@@ -26,6 +26,9 @@ from app.api.schemas.base import (
     Wire,
 )
 
+SIGN_IN_LINK = "{url}/#code={code}"
+"""Signs a browser in. Browsers send nothing behind the `#`, but keep it in their history."""
+
 
 class KeyCreate(Params):
     """An absent field has the server's default, or no limit."""

@@ -221,6 +221,7 @@ class Health(Wire):
     status: Literal["ok", "starting", "draining", "index_unavailable", "storage_unavailable"]
     warnings: list[Literal["clock_ahead"]] = Field(
         default_factory=list,
+        exclude_if=lambda warnings: not warnings,
         description="Absent if there are none. `clock_ahead`: the clock is further ahead of the newest stored time "
         "than it can be, so nothing is expired or deleted by its age until it is corrected, or has gone on steadily "
         "for 7 days.",

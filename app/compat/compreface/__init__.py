@@ -1,1 +1,23 @@
 """CompreFace's REST interface, as documented in its version 1.2. docs/reference/drop-ins.md lists the differences."""
+
+from fastapi import FastAPI
+
+from app.api import route
+from app.compat.compreface import faces, recognition, subjects
+from app.compat.compreface.wire import COMPREFACE
+
+ROUTERS = (subjects.router, recognition.router, faces.router)
+
+
+def install(app: FastAPI) -> None:
+    """Add the operations and the wire format."""
+    app.state.wires = (*app.state.wires, COMPREFACE)
+    route.install(app, ROUTERS)
+
+
+def endpoints_table() -> str:
+    """Return each call with its scope and audit word as a Markdown table."""
+    some = [operation for router in ROUTERS for operation in router.operations]
+    lines = ["| call | scope | in the audit log |", "|---|---|---|"]
+    lines += [f"| `{one.method} {one.path}` | `{one.scope}` | `{one.name}` |" for one in some]
+    return "\n".join(lines)

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Self, TypeAlias, TypeVar
 
 import numpy as np
-from fastapi import Depends, Request
+from fastapi import Depends
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from app.access.audit import AuditLog
 from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.api import body
-from app.api.dependencies import Service, ServiceDep, entry_of, grant_of
-from app.api.operation import ImageFields
+from app.api.body import Body, BodyLimits
+from app.api.dependencies import AuditDep, EmbeddersDep, EntryDep, GalleriesDep, GrantDep, OperationsDep
+from app.api.media import ImageFields
 from app.api.schemas import Base64
+from app.api.sent import Json, Sent
 from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, Refused
 from app.errors import Conflict, GalleryNotFound, MissingImage, NotFound
 from app.gallery.records import Gallery
+from app.gallery.service import Galleries
 from app.gallery.templates import TemplatePlan, TemplateSet
+from app.inference.embedders import Embedders
+from app.recognition.operations import Operations
 from app.timestamps import utc_now
 from app.types import Template, Vector
 
@@ -33,7 +40,9 @@ NOT_STORED = 0
 """The key of no gallery: the database counts from 1."""
 CREATED, THERE_ALREADY = 201, 409
 """HTTP statuses for the audit log."""
-Model = TypeVar("Model", bound=BaseModel)
+LARGE = Json(large=True)
+"""Marks a JSON body that may hold many embeddings."""
+Given = TypeVar("Given", bound=BaseModel)
 Embedding = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
 
 
@@ -99,37 +108,24 @@ class FaceIdList(RootModel[list[str]]):
     """Image ids."""
 
 
-async def read_images(
-    request: Request, service: Service, wanted: ImageFields, query: Model
-) -> tuple[dict[str, bytes], Model]:
-    """Read each image, by its field's name, and the parameters: the form's, overridden by the query's."""
-    raw = await service.read_body(request, service.limits.body_bytes(service.limits.count(wanted)))
+class Photos(Sent[Given]):
+    """The images of a body, and the parameters: the form's, overridden by the query's; those in JSON don't count."""
 
-    def parse() -> tuple[dict[str, bytes], Model]:
-        parts = _parts(raw, wanted, service, type(query))
-        merged = query
+    @classmethod
+    def parse(cls, raw: Body, wanted: ImageFields, limits: BodyLimits, query: Given) -> Self:
+        try:
+            parts = body.parse_images(raw, wanted, limits, type(query).model_fields)
+        except MissingImage as error:
+            missing = error.message.partition(":")[0]
+            if raw.media_type == body.JSON_TYPE:
+                raise Refused(EMPTY_FIELD, f"Field {missing} cannot be empty") from None
+            message = f"Required part {missing} is missing"
+            raise MissingImage(message) from None
+        params = query
         if not parts.strict and parts.fields:
             given = query.model_dump(exclude_unset=True)
-            merged = body.validate(type(query), parts.fields | given, "form", strict=False)
-        return {name: found[0] for name, found in parts.images.items()}, merged
-
-    return await service.parse(raw, parse)
-
-
-def _parts(raw: body.Body, wanted: ImageFields, service: Service, params: type[BaseModel]) -> body.Parts:
-    try:
-        return body.parse_images(raw, wanted, service.limits, params.model_fields)
-    except MissingImage as error:
-        missing = error.message.partition(":")[0]
-        if raw.media_type == body.JSON_TYPE:
-            raise Refused(EMPTY_FIELD, f"Field {missing} cannot be empty") from None
-        message = f"Required part {missing} is missing"
-        raise MissingImage(message) from None
-
-
-async def read_json(request: Request, service: Service, model: type[Model]) -> Model:
-    """Read a JSON body, which may hold many embeddings."""
-    return await service.read_json(request, model, service.limits.request_bytes)
+            params = body.validate(type(query), parts.fields | given, "form", strict=False)
+        return cls([parts.images[name][0] for name in wanted.names], params)
 
 
 def face_id_of(image_id: str) -> str:
@@ -158,32 +154,70 @@ def given_template(embedding: Sequence[float], package: str, dimension: int) -> 
     return Template(unit, package)
 
 
-async def gallery_of(request: Request, service: Service, *, create: bool = False) -> Gallery:
-    """Return the gallery that a call is about: a key of CompreFace belongs to one collection, and no path names it.
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """The gallery that a call is about: a key of CompreFace belongs to one collection, and no path names it.
 
-    It is the one gallery that the key is restricted to, or `default`. With ``create``, a key that sees all galleries
-    creates `default`; without, it gets an empty gallery that is not stored. Raises NotFound (``gallery_not_found``).
+    It is the one gallery that the key is restricted to, or `default`.
     """
-    grant, entry = grant_of(request), entry_of(request)
-    name = _gallery_name(grant)
-    entry.gallery = name
 
-    def find() -> Gallery:
+    galleries: Galleries
+    operations: Operations
+    embedders: Embedders
+    audit: AuditLog
+    grant: Grant
+    entry: AuditEntry
+    name: str
+
+    def find(self) -> Gallery:
+        """Return the gallery; a missing `default` as an empty one that is not stored.
+
+        Raises NotFound (``gallery_not_found``) if the key is restricted to a missing one.
+        """
         try:
-            return service.galleries.store.gallery(name)
+            return self.galleries.store.gallery(self.name)
         except NotFound:
-            if grant.galleries is not None:
+            if self.grant.galleries is not None:
                 raise
-            return _create_default(service, grant, entry) if create else _nobody(service)
+            return self._nobody()
 
-    return await service.run(find)
+    def find_or_create(self) -> Gallery:
+        """Return the gallery; create a missing `default` if the key sees all galleries. Raises as `find` does."""
+        found = self.find()
+        return found if is_stored(found) else self._create()
+
+    def _nobody(self) -> Gallery:
+        """Return `default` as it would be if it were created now, without anybody in it."""
+        package = self.embedders.default
+        own = TemplateSet(package.id, package.manifest.dimension or 0)
+        return Gallery(NOT_STORED, DEFAULT, TemplatePlan.of_one(own), "crop", {}, utc_now())
+
+    def _create(self) -> Gallery:
+        """Create the gallery, unless another request does so at the same moment; record it in the audit log."""
+        entry = self.audit.entry(self.grant.key_id, "create_gallery", self.entry.request_id)
+        entry.gallery = DEFAULT
+        self.audit.write(entry).result()
+        try:
+            made, entry.status = self.operations.create_gallery(DEFAULT, None), CREATED
+        except Conflict:
+            made, entry.status = self.galleries.store.gallery(DEFAULT), THERE_ALREADY
+        self.audit.write(entry).result()
+        return made
 
 
-async def _existing(request: Request, service: ServiceDep) -> Gallery:
-    return await gallery_of(request, service)
+async def _collection(
+    galleries: GalleriesDep,
+    operations: OperationsDep,
+    embedders: EmbeddersDep,
+    audit: AuditDep,
+    grant: GrantDep,
+    entry: EntryDep,
+) -> Collection:
+    entry.gallery = name = _gallery_name(grant)
+    return Collection(galleries, operations, embedders, audit, grant, entry, name)
 
 
-GalleryDep: TypeAlias = Annotated[Gallery, Depends(_existing)]
+CollectionDep: TypeAlias = Annotated[Collection, Depends(_collection)]
 
 
 def _gallery_name(grant: Grant) -> str:
@@ -196,25 +230,5 @@ def _gallery_name(grant: Grant) -> str:
 
 
 def is_stored(gallery: Gallery) -> bool:
-    """Whether the gallery is in the database; False for what `gallery_of` returns in place of a missing `default`."""
+    """Whether the gallery is in the database; False for what `Collection.find` returns for a missing `default`."""
     return gallery.key != NOT_STORED
-
-
-def _nobody(service: Service) -> Gallery:
-    """Return `default` as it would be if it were created now, without anybody in it."""
-    package = service.embedders.default
-    own = TemplateSet(package.id, package.manifest.dimension or 0)
-    return Gallery(NOT_STORED, DEFAULT, TemplatePlan.of_one(own), "crop", {}, utc_now())
-
-
-def _create_default(service: Service, grant: Grant, asked: AuditEntry) -> Gallery:
-    """Create the gallery, unless another request does so at the same moment; record it in the audit log."""
-    entry = service.audit.entry(grant.key_id, "create_gallery", asked.request_id)
-    entry.gallery = DEFAULT
-    service.audit.write(entry).result()
-    try:
-        made, entry.status = service.operations.create_gallery(DEFAULT, None), CREATED
-    except Conflict:
-        made, entry.status = service.galleries.store.gallery(DEFAULT), THERE_ALREADY
-    service.audit.write(entry).result()
-    return made

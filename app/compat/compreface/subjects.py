@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-
-from fastapi import Request
+from typing import Annotated
 
 from app.access.audit_store import fit_id
-from app.api.dependencies import ServiceDep, SubjectId, entry_of
-from app.api.openapi import COMPREFACE
-from app.api.router import Router
-from app.compat.compreface import endpoints
+from app.access.grants import Scope
+from app.api.dependencies import EntryDep, GalleriesDep, SubjectId
+from app.api.route import Router
 from app.compat.compreface.answers import Json
 from app.compat.compreface.errors import INCORRECT_ARGUMENT, VALIDATION, Refused
-from app.compat.compreface.requests import GalleryDep, SubjectRequest, gallery_of, is_stored, read_json
+from app.compat.compreface.requests import LARGE, CollectionDep, SubjectRequest, is_stored
+from app.compat.compreface.wire import COMPREFACE, PREFIX
 from app.gallery import deleting, editing, moving
 from app.gallery.subject_rows import subject_not_found
 
-router = Router(COMPREFACE)
+router = Router(COMPREFACE.name, COMPREFACE)
+
+SUBJECTS = f"{PREFIX}recognition/subjects"
+SUBJECT = f"{SUBJECTS}/{{subject}}"
 
 MAX_NAME = 50
 _NAME = re.compile(r"[^;/\\]+", re.DOTALL)
@@ -35,62 +37,63 @@ def checked_name(name: str | None) -> str:
     return name
 
 
-@router.handles(endpoints.LIST_SUBJECTS)
-@router.handles(endpoints.LIST_SUBJECTS_SLASH, include_in_schema=False)
-def list_subjects(service: ServiceDep, gallery: GalleryDep) -> Json:
+@router.operation("GET", SUBJECTS, scope=Scope.READ)
+@router.operation("GET", f"{SUBJECTS}/", scope=Scope.READ, in_document=False)
+def list_subjects(galleries: GalleriesDep, home: CollectionDep) -> Json:
     """List the subjects."""
-    return {"subjects": service.galleries.store.subject_ids(gallery)}
+    return {"subjects": galleries.store.subject_ids(home.find())}
 
 
-@router.handles(endpoints.CREATE_SUBJECT)
-async def create_subject(request: Request, service: ServiceDep) -> Json:
+@router.operation("POST", SUBJECTS, scope=Scope.ENROLL, changes=True, status=201)
+def create_subject(
+    galleries: GalleriesDep, home: CollectionDep, entry: EntryDep, asked: Annotated[SubjectRequest, LARGE]
+) -> Json:
     """Create a subject."""
-    name = checked_name((await read_json(request, service, SubjectRequest)).subject)
-    entry_of(request).subject = fit_id(name)
-    gallery = await gallery_of(request, service, create=True)
-
-    def create() -> str:
-        with service.galleries.store.change(gallery) as change:
-            return editing.create_subject(change, name).id
-
-    return {"subject": await service.run(create)}
+    name = checked_name(asked.subject)
+    entry.subject = fit_id(name)
+    with galleries.store.change(home.find_or_create()) as change:
+        return {"subject": editing.create_subject(change, name).id}
 
 
-@router.handles(endpoints.RENAME_SUBJECT)
-async def rename_subject(request: Request, service: ServiceDep, subject: SubjectId) -> Json:
+@router.operation("PUT", SUBJECT, scope=Scope.ENROLL, changes=True)
+def rename_subject(
+    galleries: GalleriesDep,
+    home: CollectionDep,
+    entry: EntryDep,
+    subject: SubjectId,
+    asked: Annotated[SubjectRequest, LARGE],
+) -> Json:
     """Rename a subject.
 
     If there is a subject with the new name, the two become one.
     """
-    name = checked_name((await read_json(request, service, SubjectRequest)).subject)
-    entry_of(request).target = fit_id(name)
-    gallery = await gallery_of(request, service)
+    name = checked_name(asked.subject)
+    entry.target = fit_id(name)
+    gallery = home.find()
     if name == subject:
         return {"updated": False}
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
-
-    def rename() -> None:
-        with service.galleries.change(gallery.id) as change:
-            moving.rename_subject(change, subject, name)
-
-    await service.run(rename)
+    with galleries.change(gallery.id) as change:
+        moving.rename_subject(change, subject, name)
     return {"updated": True}
 
 
-@router.handles(endpoints.DELETE_SUBJECT)
-def delete_subject(service: ServiceDep, gallery: GalleryDep, subject: SubjectId) -> Json:
+@router.operation("DELETE", SUBJECT, scope=Scope.DELETE, changes=True)
+def delete_subject(galleries: GalleriesDep, home: CollectionDep, subject: SubjectId) -> Json:
     """Delete a subject."""
+    gallery = home.find()
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
-    with service.galleries.change(gallery.id) as change:
+    with galleries.change(gallery.id) as change:
         return {"subject": deleting.delete_subject(change, subject).id}
 
 
-@router.handles(endpoints.DELETE_ALL_SUBJECTS)
-def delete_all_subjects(service: ServiceDep, gallery: GalleryDep) -> Json:
+@router.operation("DELETE", SUBJECTS, scope=Scope.DELETE, changes=True)
+def delete_all_subjects(galleries: GalleriesDep, home: CollectionDep) -> Json:
     """Delete all subjects."""
+    gallery = home.find()
     if not is_stored(gallery):
         return {"deleted": 0}
-    with service.galleries.change(gallery.id) as change:
+    with galleries.change(gallery.id) as change:
         return {"deleted": deleting.delete_subjects(change).subjects}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
-from app.api.dependencies import Service
 from app.compat.rekognition import errors
 from app.compat.rekognition.answers import largest_first
 from app.compat.rekognition.errors import Refused
@@ -16,6 +15,8 @@ from app.compat.similarity import AnsweredSimilarity, Similarity
 from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import FaceRow, Gallery, gallery_not_found
+from app.gallery.service import Galleries
+from app.recognition.operations import Operations
 from app.types import Face, Photo
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
@@ -32,9 +33,11 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request; ``region`` is the one that the client signed for, and part of resource names."""
+    """A request, and what it works with; ``region`` is the one that the client signed for, a part of resource names."""
 
-    service: Service
+    operations: Operations
+    galleries: Galleries
+    max_image_bytes: int
     grant: Grant
     entry: AuditEntry
     region: str
@@ -44,7 +47,7 @@ class Call:
         self.entry.gallery = collection
         if not self.grant.sees(collection):
             raise gallery_not_found(collection)
-        return self.service.galleries.store.gallery(collection)
+        return self.galleries.store.gallery(collection)
 
     def image(self, source: ImageSource) -> bytes:
         """Return an image's bytes.
@@ -57,7 +60,7 @@ class Call:
         if source.Bytes is None:
             message = "Unable to get object metadata from S3: this server reads no S3 objects. Send the image as Bytes."
             raise Refused(errors.INVALID_S3, message)
-        limit = min(MAX_IMAGE_BYTES, self.service.limits.image_bytes)
+        limit = min(MAX_IMAGE_BYTES, self.max_image_bytes)
         if len(source.Bytes) // 4 * 3 > limit + 2:
             raise _too_large(limit)
         try:
@@ -72,17 +75,17 @@ class Call:
 
     def scale(self, package: str) -> Similarity:
         """Return the map from cosines of this package to similarities."""
-        return Similarity.of(self.service.operations.thresholds(package))
+        return Similarity.of(self.operations.thresholds(package))
 
     def answered(self, gallery: Gallery, threshold: float) -> AnsweredSimilarity:
         """Return how scores of the gallery's faces are answered; ``threshold``: the request's, in percent."""
-        thresholds = self.service.operations.thresholds_in(gallery, gallery.embedder)
+        thresholds = self.operations.thresholds_in(gallery, gallery.embedder)
         return AnsweredSimilarity.of(thresholds, threshold / 100, exact=self.grant.sees_exact_scores)
 
     def stored(self, gallery: Gallery, face_id: str) -> FaceRow:
         """Return the face that a search begins with. Raises Refused (InvalidParameterException) if it is unknown."""
         try:
-            return self.service.galleries.store.find_face(gallery, face_id)
+            return self.galleries.store.find_face(gallery, face_id)
         except FaceNotFound:
             raise Refused(errors.INVALID_PARAMETER, "faceId was not found in the collection.") from None
 

@@ -39,15 +39,15 @@ def create(call: Call, wanted: requests.CreateCollection) -> Shape:
     """Create a gallery without crops, since Rekognition stores no pictures of faces."""
     call.entry.gallery = wanted.CollectionId
     metadata = {"tags": wanted.Tags} if wanted.Tags else {}
-    made = call.service.operations.create_gallery(wanted.CollectionId, None, store="none", metadata=metadata)
+    made = call.operations.create_gallery(wanted.CollectionId, None, store="none", metadata=metadata)
     return {"StatusCode": OK, "CollectionArn": arn(made.id, call.region), "FaceModelVersion": made.embedder}
 
 
 def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     return {
-        "FaceCount": call.service.galleries.store.counts(gallery).faces,
-        "UserCount": call.service.galleries.store.count_people(gallery),
+        "FaceCount": call.galleries.store.counts(gallery).faces,
+        "UserCount": call.galleries.store.count_people(gallery),
         "FaceModelVersion": gallery.embedder,
         "CollectionARN": arn(gallery.id, call.region),
         "CreationTimestamp": seconds(gallery.created_at),
@@ -56,14 +56,14 @@ def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
 
 def list_all(call: Call, wanted: requests.ListCollections) -> Shape:
     """List the collections that the key may see."""
-    page = call.service.galleries.store.galleries(wanted.NextToken, wanted.MaxResults or PAGE, call.grant.galleries)
+    page = call.galleries.store.galleries(wanted.NextToken, wanted.MaxResults or PAGE, call.grant.galleries)
     ids, models = [gallery.id for gallery in page.items], [gallery.embedder for gallery in page.items]
     return paged({"CollectionIds": ids, "FaceModelVersions": models}, page)
 
 
 def delete(call: Call, wanted: requests.CollectionRequest) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    call.service.galleries.delete_gallery(gallery.id)
+    call.galleries.delete_gallery(gallery.id)
     return {"StatusCode": OK}
 
 
@@ -76,11 +76,11 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
     """Store the faces of a photo. A face of the same photo and external id is not stored twice."""
     gallery = call.gallery(wanted.CollectionId)
     image = call.image(wanted.Image)
-    photo = call.service.operations.embed_for(gallery.id, image)
+    photo = call.operations.embed_for(gallery.id, image)
     good = good_enough(photo, wanted.QualityFilter)
     chosen = good[: min(wanted.MaxFaces or MOST_INDEXED, MOST_INDEXED)]
     image_id = _image_id(gallery, image, wanted.ExternalImageId)
-    known = call.service.galleries.store.faces_of_image(gallery, image_id)
+    known = call.galleries.store.faces_of_image(gallery, image_id)
     records = []
     for face in chosen:
         stored = _same(known, face.detection.box)
@@ -102,9 +102,9 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
 def list_faces(call: Call, wanted: requests.ListFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     if wanted.UserId is not None:
-        call.service.galleries.store.subject(gallery, wanted.UserId)
+        call.galleries.store.subject(gallery, wanted.UserId)
     only = None if wanted.FaceIds is None else [face_id_from(face) for face in wanted.FaceIds]
-    page = call.service.galleries.store.placed_faces(
+    page = call.galleries.store.placed_faces(
         gallery, wanted.NextToken, wanted.MaxResults or PAGE, subject=wanted.UserId, only=only
     )
     faces = [stored_face(face, gallery) for face in page.items]
@@ -115,9 +115,9 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
     """Delete faces, except those associated with a user, as in Rekognition."""
     gallery = call.gallery(wanted.CollectionId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.store.find_faces(gallery, ids)
+    found = call.galleries.store.find_faces(gallery, ids)
     free = [face for face in ids if face in found and is_unnamed(found[face].subject)]
-    with call.service.galleries.change(gallery.id) as change:
+    with call.galleries.change(gallery.id) as change:
         deleted = set(deleting.delete_faces(change, free))
     refused: list[Shape] = []
     for face in ids:
@@ -135,8 +135,8 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
 def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origin) -> PlacedFace:
     place = next(index for index, one in enumerate(photo.faces) if one is face)
     picked = Chosen(photo, Choice(place, "all faces are indexed", 0.0))
-    row = call.service.operations.enroll_face(gallery.id, unnamed_id(), picked, QualityLevel.NONE, origin)
-    found = call.service.galleries.store.find_faces(gallery, [row.face_id])
+    row = call.operations.enroll_face(gallery.id, unnamed_id(), picked, QualityLevel.NONE, origin)
+    found = call.galleries.store.find_faces(gallery, [row.face_id])
     if row.face_id not in found:
         raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)
     return found[row.face_id]

@@ -8,25 +8,24 @@ from types import MappingProxyType
 from typing import Any
 
 from app.access.grants import Scope
-from app.api.openapi import REF, REKOGNITION
-from app.api.operation import AnyOperation, Operation
+from app.api.media import ImageFields
+from app.api.openapi import REF
+from app.api.operation import Operation
 from app.compat.rekognition import collections, recognition, requests, users
 from app.compat.rekognition.answers import Shape
 from app.compat.rekognition.call import Call
+from app.compat.rekognition.wire import MEDIA_TYPE, PATH, REKOGNITION
 
-PATH = "/"
-MEDIA_TYPE = "application/x-amz-json-1.1"
 TARGET_PREFIX = "RekognitionService."
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An operation that the header `X-Amz-Target` names; ``images``: how many a request may hold."""
+    """An operation that the header `X-Amz-Target` names."""
 
-    operation: AnyOperation
+    operation: Operation
     model: type[requests.RekognitionModel]
     work: Callable[[Call, Any], Shape]
-    images: int = 0
 
 
 def _target(
@@ -35,14 +34,21 @@ def _target(
     model: type[requests.RekognitionModel],
     work: Callable[[Call, Any], Shape],
     *,
-    images: int = 0,
+    images: tuple[str, ...] = (),
     changes: bool = False,
     unrestricted: bool = False,
 ) -> Target:
     operation = Operation(
-        name, "POST", PATH, dict, scope, changes=changes, unrestricted=unrestricted, compat=REKOGNITION
+        name,
+        "POST",
+        PATH,
+        scope,
+        changes=changes,
+        unrestricted=unrestricted,
+        images=ImageFields(images) if images else None,
+        wire=REKOGNITION,
     )
-    return Target(operation, model, work, images)
+    return Target(operation, model, work)
 
 
 READ, RECOGNIZE, ENROLL, DELETE, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scope.DELETE, Scope.ADMIN
@@ -56,15 +62,19 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "DeleteCollection": _target(
             "delete_gallery", ADMIN, requests.CollectionRequest, collections.delete, changes=True, unrestricted=True
         ),
-        "IndexFaces": _target("enroll", ENROLL, requests.IndexFaces, collections.index_faces, images=1, changes=True),
+        "IndexFaces": _target(
+            "enroll", ENROLL, requests.IndexFaces, collections.index_faces, images=("Image",), changes=True
+        ),
         "ListFaces": _target("list_faces", READ, requests.ListFaces, collections.list_faces),
         "DeleteFaces": _target("delete_faces", DELETE, requests.DeleteFaces, collections.delete_faces, changes=True),
         "SearchFaces": _target("identify", RECOGNIZE, requests.SearchFaces, recognition.search),
         "SearchFacesByImage": _target(
-            "identify", RECOGNIZE, requests.SearchFacesByImage, recognition.search_by_image, images=1
+            "identify", RECOGNIZE, requests.SearchFacesByImage, recognition.search_by_image, images=("Image",)
         ),
-        "CompareFaces": _target("verify", RECOGNIZE, requests.CompareFaces, recognition.compare, images=2),
-        "DetectFaces": _target("detect", RECOGNIZE, requests.DetectFaces, recognition.detect, images=1),
+        "CompareFaces": _target(
+            "verify", RECOGNIZE, requests.CompareFaces, recognition.compare, images=("SourceImage", "TargetImage")
+        ),
+        "DetectFaces": _target("detect", RECOGNIZE, requests.DetectFaces, recognition.detect, images=("Image",)),
         "CreateUser": _target("create_subject", ENROLL, requests.UserRequest, users.create, changes=True),
         "DeleteUser": _target("dissolve_subject", DELETE, requests.UserRequest, users.delete, changes=True),
         "ListUsers": _target("list_subjects", READ, requests.ListUsers, users.list_all),
@@ -74,22 +84,13 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         ),
         "SearchUsers": _target("identify", RECOGNIZE, requests.SearchUsers, users.search),
         "SearchUsersByImage": _target(
-            "identify", RECOGNIZE, requests.SearchUsersByImage, users.search_by_image, images=1
+            "identify", RECOGNIZE, requests.SearchUsersByImage, users.search_by_image, images=("Image",)
         ),
     }
 )
 
 
-CALL = Operation(
-    "call",
-    "POST",
-    PATH,
-    dict,
-    None,
-    more_models=tuple({one.model: None for one in TARGETS.values()}),
-    compat=REKOGNITION,
-)
-"""The one path of all operations, for the OpenAPI document; a request's scope is that of its target."""
+MODELS = tuple({one.model: None for one in TARGETS.values()})
 
 
 def find_target(target: str) -> Target | None:
@@ -106,7 +107,7 @@ def document() -> dict[str, Any]:
         "description": "The operation.",
         "schema": {"type": "string", "enum": [TARGET_PREFIX + name for name in TARGETS]},
     }
-    schema = {"anyOf": [{"$ref": REF.format(model=model.__name__)} for model in CALL.more_models]}
+    schema = {"anyOf": [{"$ref": REF.format(model=model.__name__)} for model in MODELS]}
     return {
         "parameters": [target],
         "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": schema}}},

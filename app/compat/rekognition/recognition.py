@@ -27,18 +27,18 @@ MOST_FACES = 100
 
 
 def detect(call: Call, wanted: requests.DetectFaces) -> Shape:
-    photo = call.service.operations.detect(call.image(wanted.Image))
+    photo = call.operations.detect(call.image(wanted.Image))
     return {"FaceDetails": [face_detail(face, photo) for face in largest_first(photo.faces)[:MOST_FACES]]}
 
 
 def compare(call: Call, wanted: requests.CompareFaces) -> Shape:
     """Compare the largest face of the first photo with each face of the second."""
     images = [call.image(source) for source in (wanted.SourceImage, wanted.TargetImage)]
-    source, package = call.service.operations.embed(images[0])
+    source, package = call.operations.embed(images[0])
     sources = good_enough(source, wanted.QualityFilter)
     if not sources:
         raise no_faces()
-    target, _ = call.service.operations.embed(images[1], package)
+    target, _ = call.operations.embed(images[1], package)
     scale = call.scale(package)
     floor = scale.cosine_of(wanted.SimilarityThreshold / 100)
     probe = template_of(sources[0])
@@ -68,7 +68,7 @@ def search(call: Call, wanted: requests.SearchFaces) -> Shape:
 
 def search_by_image(call: Call, wanted: requests.SearchFacesByImage) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    photo = call.service.operations.embed_for(gallery.id, call.image(wanted.Image))
+    photo = call.operations.embed_for(gallery.id, call.image(wanted.Image))
     faces = good_enough(photo, wanted.QualityFilter)
     if not faces:
         raise no_faces()
@@ -101,7 +101,7 @@ def match_faces(
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     passing = [(-score, face) for score, face in scored if score >= similarity.threshold and face != leave_out]
     best = sorted(passing)[:limit]
-    found = call.service.galleries.store.find_faces(gallery, [face for _, face in best])
+    found = call.galleries.store.find_faces(gallery, [face for _, face in best])
     return [
         {"Similarity": percent(answered), "Face": stored_face(found[face], gallery)}
         for score, face in best
@@ -149,7 +149,7 @@ def _users(
 def _rank(
     call: Call, gallery: Gallery, probe: Template, limit: int, similarity: AnsweredSimilarity
 ) -> list[AnsweredCandidate]:
-    return call.service.operations.rank(gallery.id, [probe], limit, similarity.scores)[0]
+    return call.operations.rank(gallery.id, [probe], limit, similarity.scores)[0]
 
 
 def _faces_of(
@@ -162,7 +162,7 @@ def _faces_of(
     cursor = None
     while True:
         try:
-            page = call.service.galleries.store.faces(gallery, candidate.subject, cursor, PAGE)
+            page = call.galleries.store.faces(gallery, candidate.subject, cursor, PAGE)
         except NotFound:  # deleted meanwhile
             return
         for row in page.items:

@@ -44,7 +44,7 @@ def create(call: Call, wanted: requests.UserRequest) -> Shape:
     call.entry.subject = wanted.UserId
 
     def make(store_answer: StoreAnswer) -> Shape:
-        galleries = call.service.galleries
+        galleries = call.galleries
         with galleries.store.change(gallery) as change:
             store_answer(change, {})
             editing.create_subject(change, wanted.UserId)
@@ -59,7 +59,7 @@ def delete(call: Call, wanted: requests.UserRequest) -> Shape:
     call.entry.subject = wanted.UserId
 
     def remove(store_answer: StoreAnswer) -> Shape:
-        with call.service.galleries.change(gallery.id) as change:
+        with call.galleries.change(gallery.id) as change:
             store_answer(change, {})
             moving.dissolve_subject(change, wanted.UserId)
         return {}
@@ -69,7 +69,7 @@ def delete(call: Call, wanted: requests.UserRequest) -> Shape:
 
 def list_all(call: Call, wanted: requests.ListUsers) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    page = call.service.galleries.store.people(gallery, wanted.NextToken, wanted.MaxResults or PAGE)
+    page = call.galleries.store.people(gallery, wanted.NextToken, wanted.MaxResults or PAGE)
     users = [{"UserId": person.id, "UserStatus": status_of(person.has_faces)} for person in page.items]
     return paged({"Users": users}, page)
 
@@ -97,7 +97,7 @@ def search(call: Call, wanted: requests.SearchUsers) -> Shape:
         searched = {"SearchedFace": {"FaceId": wanted.FaceId}}
     else:
         user = wanted.UserId or ""
-        probes = [stored_template(row) for row in call.service.galleries.store.faces(gallery, user, None, PAGE).items]
+        probes = [stored_template(row) for row in call.galleries.store.faces(gallery, user, None, PAGE).items]
         searched = {"SearchedUser": {"UserId": user}}
     matches = match_users(call, gallery, probes, wanted.UserMatchThreshold, wanted.MaxUsers, leave_out=wanted.UserId)
     return {"UserMatches": matches, "FaceModelVersion": gallery.embedder} | searched
@@ -105,7 +105,7 @@ def search(call: Call, wanted: requests.SearchUsers) -> Shape:
 
 def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    photo = call.service.operations.embed_for(gallery.id, call.image(wanted.Image))
+    photo = call.operations.embed_for(gallery.id, call.image(wanted.Image))
     good = good_enough(photo, wanted.QualityFilter)
     answer: Shape = {"UserMatches": [], "FaceModelVersion": gallery.embedder}
     if good:
@@ -124,9 +124,9 @@ def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
 
 
 def _associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, store_answer: StoreAnswer) -> Shape:
-    user = call.service.galleries.store.subject(gallery, wanted.UserId)
+    user = call.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.store.find_faces(gallery, ids)
+    found = call.galleries.store.find_faces(gallery, ids)
     accepted: list[str] = []
     refused: list[Shape] = []
     for face in ids:
@@ -154,9 +154,9 @@ def _associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, st
 
 
 def _disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFaces, store_answer: StoreAnswer) -> Shape:
-    user = call.service.galleries.store.subject(gallery, wanted.UserId)
+    user = call.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.store.find_faces(gallery, ids)
+    found = call.galleries.store.find_faces(gallery, ids)
     refused = [
         {"FaceId": face_id_to(face)} | refusal
         for face in ids
@@ -187,7 +187,7 @@ def _refusal(face: str, found: dict[str, PlacedFace], user: str) -> Shape | None
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
     similarity = call.answered(gallery, wanted.UserMatchThreshold)
     probe = stored_template(call.stored(gallery, face))
-    score = call.service.galleries.verify(gallery.id, wanted.UserId, probe).score
+    score = call.galleries.verify(gallery.id, wanted.UserId, probe).score
     if score >= similarity.threshold:
         return None
     confidence = percent(similarity.answered(score) or 0.0)
@@ -197,7 +197,7 @@ def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.Associa
 def _move(call: Call, gallery: Gallery, moves: list[Move], note: Callable[[Change], None]) -> None:
     """Move faces and store the answer. Raises Refused if one was moved or deleted meanwhile; then none is moved."""
     try:
-        with call.service.galleries.change(gallery.id) as change:
+        with call.galleries.change(gallery.id) as change:
             note(change)
             moving.move_faces(change, moves)
     except FaceNotFound:
@@ -227,7 +227,7 @@ def _once(call: Call, gallery: Gallery, operation: str, wanted: requests.UserReq
 
 
 def _stored_answer(call: Call, gallery: Gallery, operation: str, token: str, digest: bytes) -> Shape | None:
-    before = call.service.galleries.store.recall_answer(gallery, operation, token)
+    before = call.galleries.store.recall_answer(gallery, operation, token)
     if before is None:
         return None
     if before[0] != digest:

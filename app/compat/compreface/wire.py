@@ -1,4 +1,4 @@
-"""Recognises CompreFace's requests and writes errors in its form."""
+"""CompreFace's wire format: how its errors look, and which unknown paths are answered in it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import json
 from starlette.responses import Response
 from starlette.types import Scope
 
-from app.api.protocols import WireProtocol
-from app.compat.compreface import faces, recognition, subjects
-from app.compat.compreface.endpoints import PREFIX
+from app.api.wire import WireFormat
 from app.compat.compreface.errors import answer_of
 from app.errors import LikenessError
 
-ROUTERS = (subjects.router, recognition.router, faces.router)
+PREFIX = "/api/v1/"
 
 
-class CompreFace(WireProtocol):
+class CompreFace(WireFormat):
     """Everything below `/api/v1/`. An unknown path there needs a key, and is then not found."""
+
+    name = "CompreFace"
+    security = ("api_key",)
+    description = "CompreFace's REST interface, for clients written for it (docs/reference/drop-ins.md)."
 
     def speaks(self, scope: Scope) -> bool:
         path: str = scope["path"]
@@ -27,3 +29,6 @@ class CompreFace(WireProtocol):
         found = answer_of(error)
         content = json.dumps({"message": found.message, "code": found.number}, ensure_ascii=False)
         return Response(content, found.status, dict(found.headers), "application/json")
+
+
+COMPREFACE = CompreFace()

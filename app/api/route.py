@@ -1,0 +1,282 @@
+"""Operations as routes: `Router.operation` declares one on its handler, `OperationRoute.handle` is a request's way."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
+from urllib.parse import parse_qsl
+
+from fastapi import FastAPI
+from fastapi.params import Query
+from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from app.access.grants import Grant
+from app.access.grants import Scope as KeyScope
+from app.api import openapi
+from app.api.audit_trail import AuditTrail, path_ids
+from app.api.auth import require_scope
+from app.api.body import JSON_TYPE, invalid_request
+from app.api.components import components_of
+from app.api.dependencies import WorkersDep
+from app.api.error_answers import expected, send_error
+from app.api.media import File, ImageFields
+from app.api.operation import Operation
+from app.api.sent import Unparsed, content_of
+from app.api.wire import OWN, Authenticate, WireFormat, callers_of
+from app.concurrency.admission import Admission
+from app.concurrency.worker_pool import WorkerPool
+from app.errors import InvalidInput
+from app.gallery.records import gallery_not_found
+
+Handler = TypeVar("Handler", bound=Callable[..., object])
+WORKERS = "workers_"
+"""The parameter by which a handler's wrapper gets the worker pool."""
+
+
+class OperationRoute(APIRoute):
+    """The route of one operation."""
+
+    def __init__(self, operation: Operation, endpoint: Callable[..., Any], **documented: Any) -> None:
+        self.operation = operation
+        super().__init__(
+            operation.path,
+            endpoint,
+            methods=[operation.method],
+            status_code=operation.status,
+            response_model=operation.answer,
+            **documented,
+        )
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """All operations behind this route."""
+        return (self.operation,)
+
+    def operation_of(self, scope: Scope) -> Operation:  # noqa: ARG002 (for routes of several operations)
+        """Return the operation that a request on this route is."""
+        return self.operation
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request: authenticate, admit, audit, then the handler. Any error becomes an answer."""
+        operation = self.operation_of(scope)
+        if operation.public or scope["method"] != operation.method:
+            await super().handle(scope, receive, send)
+            return
+        components = components_of(scope["app"].state)
+        scope["operation"] = operation
+        with AuditTrail(components.audit, operation, scope, send) as trail:
+            try:
+                authenticate = operation.authenticate or operation.wire.authenticate
+                grant, receive = await authenticate(scope, receive, components)
+                scope["grant"], trail.entry.key = grant, grant.key_id
+                authorize(grant, operation, path_ids(scope).get("gallery"))
+                check_query(operation, scope["query_string"])
+                with _admitted(components.admission, operation, callers_of(grant.key_id, scope)):
+                    scope["audit"] = trail.entry
+                    await trail.begin()
+                    await self.app(scope, receive, trail.send)
+            except ClientDisconnect:
+                pass
+            except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
+                refusal = expected(error, scope["request_id"])
+                trail.refuse(refusal)
+                await send_error(refusal, operation.wire, scope, receive, trail)
+
+
+def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:
+    """Check that the key may call the operation on this gallery.
+
+    Raises InvalidInput (``missing_scope``, ``gallery_restricted``), and NotFound (``gallery_not_found``) for a gallery
+    that the key may not see, as if there were none.
+    """
+    if operation.scope is not None:
+        require_scope(grant, operation.scope)
+    if operation.unrestricted and grant.galleries is not None:
+        raise InvalidInput("This needs a key that is not restricted to galleries.", code="gallery_restricted")
+    if gallery is not None and not grant.sees(gallery):
+        raise gallery_not_found(gallery)
+
+
+def _admitted(admission: Admission, operation: Operation, callers: tuple[str, str]) -> AbstractContextManager[object]:
+    return nullcontext() if operation.monitoring else admission.admit(*callers)
+
+
+def check_query(operation: Operation, query: bytes) -> None:
+    """Raise InvalidInput (``invalid_request``) if a parameter in the query is unknown or given twice."""
+    if not query or not operation.wire.strict or operation.monitoring:
+        return
+    known = operation.query.model_fields if operation.query else {}
+    names = [name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)]
+    wrong = [(name, "There is no such parameter") for name in dict.fromkeys(names) if name not in known]
+    wrong += [(name, "Given more than once") for name in dict.fromkeys(names) if names.count(name) > 1]
+    if wrong:
+        raise invalid_request([{"loc": (name,), "msg": message} for name, message in wrong], "query")
+
+
+class Router:
+    """The operations of one module; ``tag`` is the group's name on `/docs`."""
+
+    def __init__(self, tag: str, wire: WireFormat = OWN, route: type[OperationRoute] = OperationRoute) -> None:
+        self.tag = tag
+        self.routes: list[OperationRoute] = []
+        self._wire = wire
+        self._route = route
+
+    @property
+    def operations(self) -> list[Operation]:
+        return [operation for route in self.routes for operation in route.operations]
+
+    def operation(
+        self,
+        method: str,
+        path: str,
+        *,
+        scope: KeyScope | None,
+        name: str | None = None,
+        answer: Any = None,
+        changes: bool = False,
+        unrestricted: bool = False,
+        status: int | None = None,
+        body: type[BaseModel] | None = None,
+        images: ImageFields | None = None,
+        upload: File | None = None,
+        file: File | None = None,
+        codes: tuple[str, ...] = (),
+        monitoring: bool = False,
+        public: bool = False,
+        authenticate: Authenticate | None = None,
+        more_models: tuple[type[BaseModel], ...] = (),
+        in_document: bool = True,
+        responses: openapi.Responses | None = None,
+        extra: dict[str, Any] | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Declare the decorated function as an operation; `Operation` says what the fields mean.
+
+        Its name is the function's unless given, its answer the annotated one unless the function returns a response;
+        the models of query and body are those of its parameters. The first line of its docstring is the operation's
+        summary, the rest its description. A function that isn't a coroutine runs in a worker thread. ``responses`` and
+        ``extra`` are further parts of the OpenAPI document.
+        """
+
+        def declare(handler: Handler) -> Handler:
+            signature = inspect.signature(handler, eval_str=True)
+            contents = {
+                parameter.name: content
+                for parameter in signature.parameters.values()
+                if (content := content_of(parameter.annotation, images))
+            }
+            operation = Operation(
+                name=name or handler.__name__,
+                method=method,
+                path=path,
+                scope=scope,
+                answer=answer or _answer_of(signature.return_annotation),
+                changes=changes,
+                unrestricted=unrestricted,
+                status=status or (204 if signature.return_annotation is None else 200),
+                query=_query_of(signature) or next((one.query for one in contents.values() if one.query), None),
+                body=body or next((one.body for one in contents.values() if one.body), None),
+                images=images,
+                upload=upload,
+                file=file,
+                codes=codes,
+                monitoring=monitoring,
+                public=public,
+                authenticate=authenticate,
+                more_models=more_models,
+                wire=self._wire,
+            )
+            parameters = [
+                parameter.replace(annotation=contents[parameter.name].annotation)
+                if parameter.name in contents
+                else parameter
+                for parameter in signature.parameters.values()
+            ]
+            summary, _, description = (inspect.getdoc(handler) or "").partition("\n")
+            self.routes.append(
+                self._route(
+                    operation,
+                    _endpoint(handler, parameters, operation.status, parsed=bool(contents)),
+                    name=handler.__name__,
+                    tags=[self.tag],
+                    summary=summary.removesuffix("."),
+                    description=description.strip(),
+                    responses=openapi.responses(operation) | (responses or {}),
+                    response_class=Response if file else JSONResponse,
+                    include_in_schema=in_document,
+                    openapi_extra=extra or openapi.request_body(operation),
+                )
+            )
+            return handler
+
+        return declare
+
+
+def install(app: FastAPI, routers: Iterable[Router]) -> None:
+    """Add the operations of the routers to the application."""
+    for router in routers:
+        # Not `include_router`: FastAPI would then look each route up twice at each request, for 0.1 ms.
+        app.router.routes.extend(router.routes)
+
+
+def operations_of(app: FastAPI) -> list[Operation]:
+    """Return all operations of the application."""
+    routes = (route for route in app.routes if isinstance(route, OperationRoute))
+    return [operation for route in routes for operation in route.operations]
+
+
+def _answer_of(annotation: Any) -> Any:
+    """Return what a handler's answer is in JSON; None for an empty answer and for a response."""
+    is_response = isinstance(annotation, type) and issubclass(annotation, Response)
+    return None if is_response else annotation
+
+
+def _query_of(signature: inspect.Signature) -> type[BaseModel] | None:
+    for parameter in signature.parameters.values():
+        if get_origin(parameter.annotation) is Annotated:
+            model, *marks = get_args(parameter.annotation)
+            if any(isinstance(mark, Query) for mark in marks) and issubclass(model, BaseModel):
+                return cast(type[BaseModel], model)
+    return None
+
+
+def _endpoint(
+    handler: Callable[..., Any], parameters: list[inspect.Parameter], status: int, *, parsed: bool
+) -> Callable[..., Any]:
+    """Return the coroutine that FastAPI calls: it parses the body, runs the handler and writes its answer."""
+    is_coroutine = inspect.iscoroutinefunction(handler)
+
+    async def endpoint(**given: Any) -> Response:
+        workers: WorkerPool | None = given.pop(WORKERS, None)
+        if workers is None:
+            return respond(await handler(**given), status)
+        if is_coroutine:
+            return respond(await handler(**await workers.run(partial(_parsed, given))), status)
+        return await workers.run(lambda: respond(handler(**_parsed(given)), status))
+
+    if parsed or not is_coroutine:
+        parameters = [*parameters, inspect.Parameter(WORKERS, inspect.Parameter.KEYWORD_ONLY, annotation=WorkersDep)]
+    endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # `inspect` reads it
+    return endpoint
+
+
+def _parsed(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.parse() if isinstance(value, Unparsed) else value for name, value in given.items()}
+
+
+def respond(result: object, status: int = 200) -> Response:
+    """Return a handler's result as the response; a model was checked when it was made, so it is only written."""
+    if isinstance(result, Response):
+        return result
+    if result is None:
+        return Response(status_code=status)
+    if isinstance(result, BaseModel):
+        return Response(result.model_dump_json(by_alias=True), status, media_type=JSON_TYPE)
+    return JSONResponse(cast(Any, result), status)
