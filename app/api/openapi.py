@@ -15,8 +15,8 @@ from app.api import schemas
 from app.api.body import FORM_TYPE, JSON_TYPE, RAW_TYPE
 from app.api.media import File, ImageFields
 from app.api.operation import Operation
-from app.api.problems import BY_CODE
 from app.api.wire import WireFormat
+from app.error_codes import BY_CODE
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 """FastAPI's ``responses``: what an operation may answer, by status."""

@@ -31,12 +31,8 @@ class Sent(Generic[Params]):
 
     @classmethod
     def parse(cls, raw: Body, wanted: ImageFields, limits: BodyLimits, query: Params) -> Self:
-        """Return the content of a body; a parameter that is null in it counts as absent.
-
-        Raises InvalidInput as `body.parse_images` and `body.merge` do.
-        """
+        """Return the content of a body. Raises InvalidInput as `body.parse_images` and `body.merge` do."""
         parts = body.parse_images(raw, wanted, limits, type(query).model_fields)
-        parts.fields = {name: value for name, value in parts.fields.items() if value is not None}
         images = [image for name in wanted.names for image in parts.images[name]]
         return cls(images, body.merge(type(query), query, parts))
 

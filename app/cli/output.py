@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from likeness_client.errors import ClientError
 
-from app.errors import FileMissing, InvalidInput, InvalidSetting, InvalidSource, LikenessError, VaultKeyMissing
+from app.error_codes import About, about
+from app.errors import InvalidInput, LikenessError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -36,40 +37,15 @@ class Exit(IntEnum):
     """The gallery doesn't exist, or the person, face, job, key or receipt that was named."""
 
 
-IMAGE_CODES = frozenset(
-    {
-        "ambiguous_face",
-        "empty_image",
-        "empty_upload",
-        "image_too_large",
-        "image_too_small",
-        "invalid_base64",
-        "invalid_image",
-        "low_quality",
-        "missing_image",
-        "no_face",
-        "nothing_enrolled",
-        "payload_too_large",
-        "too_many_images",
-        "unsupported_image",
-        "unsupported_media_type",
-    }
-)
-"""What a server says against a photo or an upload."""
-MISUSE = (InvalidSetting, FileMissing, InvalidSource, VaultKeyMissing)
-MISSING_CODES = frozenset(
-    {
-        "gallery_not_found",
-        "subject_not_found",
-        "face_not_found",
-        "job_not_found",
-        "key_not_found",
-        "receipt_not_found",
-        "review_not_found",
-        "correction_not_found",
-        "finding_not_found",
-    }
-)
+BY_ABOUT = {
+    About.KEY: Exit.FAILED,
+    About.REQUEST: Exit.USAGE,
+    About.PHOTO: Exit.REFUSED,
+    About.MISSING: Exit.MISSING,
+    About.STATE: Exit.FAILED,
+    About.BUSY: Exit.FAILED,
+    About.SERVER: Exit.FAILED,
+}
 OPTION_NAMES = {"expires_at": ("expires",), "id": ("key_id", "gallery", "subject")}
 """Fields of a request whose parameter has another name here."""
 CODE_FIELDS = {
@@ -83,7 +59,6 @@ CODE_FIELDS = {
 """Codes about one field of a request."""
 PIPED_WIDTH = 10_000
 """Characters in a line of a table that no terminal shows: nothing is cut short."""
-REQUEST_STATUS = frozenset({400, 422})
 
 
 Failure: TypeAlias = LikenessError | ClientError
@@ -92,14 +67,8 @@ Failure: TypeAlias = LikenessError | ClientError
 
 def exit_code(error: Failure) -> Exit:
     """Return the exit code for an error, from the server or from here."""
-    if isinstance(error, MISUSE) or error.code == "search_unavailable":
-        return Exit.USAGE
-    if error.code in MISSING_CODES:
-        return Exit.MISSING
-    if error.code in IMAGE_CODES:
-        return Exit.REFUSED
-    if getattr(error, "status", None) in REQUEST_STATUS:
-        return Exit.USAGE
+    if found := about(error):
+        return BY_ABOUT[found]
     return Exit.REFUSED if isinstance(error, InvalidInput) else Exit.FAILED
 
 

@@ -22,8 +22,9 @@ from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation
 
 from app.api import schemas
-from app.api.problems import KINDS
+
 from app.api.routes import OPERATIONS as DECLARED
+from app.error_codes import KINDS
 from tests.conftest import PROJECT
 from tests.support.service import COLLINS
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.api.middleware import CSP
 from app.api.page import POLICY, TYPES, read_files
-from app.api.problems import KINDS
+from app.error_codes import KINDS, javascript
 from app.types import Reason
 from tests.conftest import PROJECT
 from tests.support.service import error_of
@@ -101,6 +101,10 @@ def test_the_page_has_sentences_of_its_own_for_the_codes_that_people_meet_most()
     photos = {"no_face", "ambiguous_face", "low_quality", "invalid_image", "unsupported_image", "image_too_large"}
     keys = {"wrong_key", "expired_key", "revoked_key", "missing_scope", "rate_limited", "overloaded"}
     assert photos | keys <= known & {kind.code for kind in KINDS}
+
+
+def test_the_page_knows_what_each_code_is_about() -> None:
+    assert (FOLDER / "codes.js").read_text() == javascript(), "write it anew with app.error_codes.javascript()"
 
 
 def test_the_page_has_words_for_every_reason_of_poor_quality() -> None:

@@ -234,7 +234,7 @@ async def test_bodies_of_all_requests_together_are_bounded(tmp_path: Path) -> No
         await enough.wait()
 
     async with app.router.lifespan_context(app), anyio.create_task_group() as group:
-        budget = app.state.service.admission.budget
+        budget = app.state.components.admission.budget
         budget.size = 1_000_000
         headers = {"x-api-key": (tmp_path / ADMIN_KEY_FILE).read_text().strip(), "content-type": "image/jpeg"}
         transport = httpx.ASGITransport(app)

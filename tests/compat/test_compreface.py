@@ -19,9 +19,9 @@ import pytest
 from PIL import Image
 
 from app.api.operation import Operation
-from app.api.problems import KINDS
 from app.compat.compreface import ROUTERS, errors
 from app.compat.similarity import Similarity
+from app.error_codes import KINDS
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT

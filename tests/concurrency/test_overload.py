@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from app.api.problems import BY_CODE, answer_problem
+from app.api.problems import answer_problem
 from app.concurrency.overload import Why
+from app.error_codes import BY_CODE
 from tests.conftest import PROJECT
 
 

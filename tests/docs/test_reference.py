@@ -15,8 +15,8 @@ import pytest
 
 from app import cli
 from app.access.grants import Scope
-from app.api.problems import KINDS
 from app.config import PREFIX, Settings
+from app.error_codes import KINDS
 from tests.conftest import PROJECT
 from tests.support.service import running
 from training.recipe import recipe_keys

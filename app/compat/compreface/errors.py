@@ -55,8 +55,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "expired_key": Kind(404, SERVICE_NOT_FOUND),
         "revoked_key": Kind(404, SERVICE_NOT_FOUND),
         "gallery_not_found": Kind(404, SERVICE_NOT_FOUND),
-        "missing_scope": Kind(403, ACCESS_DENIED),
-        "gallery_restricted": Kind(403, ACCESS_DENIED),
         "no_face": Kind(400, NO_FACES, "No face is found in the given image"),
         "ambiguous_face": Kind(400, TOO_MANY_FACES, "More than one face in the source image"),
         "subject_exists": Kind(400, SUBJECT_EXISTS, "Subject already exists"),
@@ -96,7 +94,8 @@ def answer_of(error: LikenessError) -> Answer:
     if isinstance(error, FaceNotFound):
         image_id = uuid.UUID(str(error.details["face_id"]))
         return Answer(404, IMAGE_NOT_FOUND, f"Image {image_id} not found", {})
-    kind = KINDS.get(error.code) or Kind(ours.status, UNDEFINED)
+    number = ACCESS_DENIED if ours.status == 403 else UNDEFINED
+    kind = KINDS.get(error.code) or Kind(ours.status, number)
     headers = {name: value for name, value in ours.headers.items() if name == "retry-after"}
     # `answer_problem` replaces messages that only the log should have
     message = error.message if error.code in KINDS else ours.body.error.message

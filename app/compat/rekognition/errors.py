@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from app.api.problems import answer_problem
+from app.error_codes import BY_CODE, About
 from app.errors import InvalidInput, LikenessError
 
 INVALID_PARAMETER = "InvalidParameterException"
@@ -59,8 +60,6 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "wrong_key": UNKNOWN_CLIENT,
         "expired_key": UNKNOWN_CLIENT,
         "revoked_key": UNKNOWN_CLIENT,
-        "missing_scope": ACCESS_DENIED,
-        "gallery_restricted": ACCESS_DENIED,
         "gallery_not_found": NOT_FOUND,
         "subject_not_found": NOT_FOUND,
         "gallery_exists": EXISTS,
@@ -76,14 +75,10 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "unsupported_media_type": SERIALIZATION,
         "not_found": UNKNOWN_OPERATION,
         "rate_limited": THROUGHPUT,
-        "overloaded": THROTTLING,
-        "too_many_failures": THROTTLING,
-        "not_ready": THROTTLING,
-        "shutting_down": THROTTLING,
-        "database_busy": THROTTLING,
     }
 )
-"""Rekognition's names of our error codes. Any other client error is an invalid parameter, the rest internal errors."""
+"""Rekognition's names of our error codes; of others by what they are about, of the rest by their status."""
+BY_ABOUT = {About.KEY: ACCESS_DENIED, About.BUSY: THROTTLING}
 
 
 def answer_of(error: LikenessError) -> Answer:
@@ -91,6 +86,8 @@ def answer_of(error: LikenessError) -> Answer:
     if isinstance(error, Refused):
         return Answer(500 if error.name in FAULTS else 400, error.name, error.message)
     ours = answer_problem(error, "")
-    name = NAMES.get(error.code) or (INVALID_PARAMETER if ours.status < 500 else INTERNAL)
+    kind = BY_CODE.get(error.code)
+    by_status = INVALID_PARAMETER if ours.status < 500 else INTERNAL
+    name = NAMES.get(error.code) or (BY_ABOUT.get(kind.about, by_status) if kind else by_status)
     # `answer_problem` replaces messages that only the log should have.
     return Answer(500 if name in FAULTS else 400, name, ours.body.error.message)

@@ -1,6 +1,7 @@
 /** Runs of enrolling: each goes on while other views are looked at, with its progress in sight. */
 
 import { patch, path, patiently, send } from "../api.js";
+import { ABOUT } from "../codes.js";
 import { h, put, tell } from "../dom.js";
 import { verdict } from "../liveness.js";
 import { problem, problemPlace } from "../problem.js";
@@ -11,7 +12,8 @@ import { remedies } from "./remedies.js";
 
 const AT_ONCE = 3;
 const REFUSED_SHOWN = 200;
-const GIVE_UP = new Set(["missing_key", "wrong_key", "expired_key", "revoked_key", "missing_scope", "gallery_not_found", "package_mismatch", "unreachable"]);
+/** What an error is about if the next photo would meet it, too. */
+const GIVE_UP = new Set(["key", "missing", "state"]);
 
 const runs = new Set();
 
@@ -62,7 +64,7 @@ async function enroll(run, photo) {
     if (finding(found)) run.view.doubt(photo, found);
   } catch (error) {
     if (error.name === "AbortError") return;
-    if (GIVE_UP.has(error.code)) {
+    if (error.code === "unreachable" || GIVE_UP.has(ABOUT[error.code])) {
       run.stop.abort();
       run.view.fail(error);
       return;

@@ -1,0 +1,324 @@
+"""Every error code that a client may see, in one table.
+
+The REST interface, both drop-ins, the command line and the page read it; `app/page/codes.js` is written from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.errors import LikenessError
+
+
+class About(StrEnum):
+    """What an error is about, and so what helps."""
+
+    KEY = "key"
+    """Who asks: another key may do it."""
+    REQUEST = "request"
+    """A parameter or a field: no other photo helps."""
+    PHOTO = "photo"
+    """This photo or upload: another one may do."""
+    MISSING = "missing"
+    """Something that the request names does not exist."""
+    STATE = "state"
+    """What is stored forbids the request."""
+    BUSY = "busy"
+    """Nothing but the moment: the same request may be answered later."""
+    SERVER = "server"
+    """The server, or what stands between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One code: its HTTP status, what it is about, and what it means."""
+
+    status: int
+    about: About
+    code: str
+    meaning: str
+
+
+KEY, REQUEST, PHOTO, MISSING, STATE, BUSY, SERVER = About
+
+KINDS: tuple[Kind, ...] = (
+    Kind(400, SERVER, "invalid_http", "The request is not HTTP, or its head is longer than 16 KiB."),
+    Kind(400, REQUEST, "invalid_json", "The body is not JSON (NaN and Infinity are not JSON either)."),
+    Kind(400, REQUEST, "invalid_multipart", "The body is not a well-formed multipart form."),
+    Kind(400, REQUEST, "invalid_path", "The path is not percent-encoded UTF-8."),
+    Kind(401, KEY, "missing_key", "No key came with the request."),
+    Kind(401, KEY, "wrong_key", "The key is not this server's."),
+    Kind(401, KEY, "expired_key", "The key has expired."),
+    Kind(401, KEY, "revoked_key", "The key was revoked."),
+    Kind(
+        401,
+        KEY,
+        "wrong_sign_in_code",
+        "The sign-in code was used, is older than a minute, or is not this server's.",
+    ),
+    Kind(403, KEY, "missing_scope", "The key lacks the scope that the operation needs, which is `details.scope`."),
+    Kind(
+        403,
+        KEY,
+        "gallery_restricted",
+        "The key is restricted to galleries, and the operation affects all of them.",
+    ),
+    Kind(404, SERVER, "not_found", "There is no such route."),
+    Kind(404, MISSING, "gallery_not_found", "There is no such gallery, or the key may not see it."),
+    Kind(404, MISSING, "subject_not_found", "There is no such subject in the gallery."),
+    Kind(404, MISSING, "face_not_found", "There is no such face of the subject."),
+    Kind(404, MISSING, "correction_not_found", "There is no such correction of the subject."),
+    Kind(404, MISSING, "crop_not_stored", "The face exists, but its gallery stores no crops."),
+    Kind(404, MISSING, "receipt_not_found", "There is no such receipt, or its erasure is not complete."),
+    Kind(404, MISSING, "review_not_found", "The gallery was never reviewed: start a review first."),
+    Kind(
+        404,
+        MISSING,
+        "finding_not_found",
+        "There is no such finding: its faces were changed, or the gallery reviewed again.",
+    ),
+    Kind(404, MISSING, "reembedding_not_found", "The gallery is not being moved to another model package."),
+    Kind(404, MISSING, "key_not_found", "There is no such key."),
+    Kind(404, MISSING, "result_not_found", "The job has no result, or not in this server's data folder."),
+    Kind(404, MISSING, "job_not_found", "There is no such job, or the key may not see it."),
+    Kind(405, SERVER, "method_not_allowed", "The route does not take this method."),
+    Kind(408, SERVER, "body_timeout", "The body did not arrive in time."),
+    Kind(409, STATE, "gallery_exists", "There is already a gallery with this id."),
+    Kind(409, STATE, "subject_exists", "There is already a subject with this id."),
+    Kind(409, STATE, "subject_without_faces", "The subject has no enrolled face to compare with."),
+    Kind(
+        409,
+        STATE,
+        "subject_expired",
+        "The subject has expired and is about to be erased; extend its expiry first.",
+    ),
+    Kind(
+        409,
+        STATE,
+        "correction_unlikely",
+        "The photo matches the subject beyond doubt; `confirm` records it all the same.",
+    ),
+    Kind(409, STATE, "key_exists", "There is or was a key with this id."),
+    Kind(409, STATE, "key_revoked", "The key was revoked, which is final."),
+    Kind(409, STATE, "package_unchanged", "The gallery already has templates of this model package."),
+    Kind(
+        409,
+        STATE,
+        "crops_missing",
+        "Faces have no stored crop to embed again; `details.without_crop` is their number.",
+    ),
+    Kind(
+        409,
+        STATE,
+        "reembedding_exists",
+        "The gallery is already being moved; `details` has the target and the progress.",
+    ),
+    Kind(409, STATE, "reembedding_not_switched", "The gallery has not switched to the new model package."),
+    Kind(
+        409,
+        STATE,
+        "reembedding_switched",
+        "The gallery has already switched to the new model package: roll back first.",
+    ),
+    Kind(
+        409,
+        REQUEST,
+        "search_unavailable",
+        "This server can't search galleries in this way; `details.known` lists the ways it can.",
+    ),
+    Kind(409, STATE, "package_mismatch", "The templates are of another model package than the gallery's."),
+    Kind(
+        409,
+        STATE,
+        "two_packages",
+        "The gallery is being re-embedded and needs templates of two packages: try again later.",
+    ),
+    Kind(413, PHOTO, "payload_too_large", "The body is larger than the operation accepts."),
+    Kind(413, PHOTO, "image_too_large", "The image has more bytes, more pixels or a longer side than is accepted."),
+    Kind(415, PHOTO, "unsupported_media_type", "The operation does not accept this content type."),
+    Kind(415, PHOTO, "unsupported_image", "The bytes are not an image of a supported format."),
+    Kind(421, SERVER, "host_not_allowed", "The header `Host` is none of the server's names (`LIKENESS_HOSTS`)."),
+    Kind(
+        422,
+        REQUEST,
+        "invalid_request",
+        "A parameter or field is missing, unknown or out of range; `details.errors` lists them.",
+    ),
+    Kind(
+        422,
+        REQUEST,
+        "invalid_id",
+        "The id is empty, too long, `.` or `..`, or holds control or invisible characters.",
+    ),
+    Kind(422, REQUEST, "invalid_name", "The name is empty, too long, or holds control or invisible characters."),
+    Kind(422, REQUEST, "invalid_search", "The text to search for is too long, or holds control characters."),
+    Kind(422, REQUEST, "invalid_cursor", "The cursor is not from this list."),
+    Kind(422, REQUEST, "invalid_metadata", "The metadata is no JSON object, too large, or nested too deeply."),
+    Kind(422, REQUEST, "invalid_consent", "The note of consent is empty, too long, or holds control characters."),
+    Kind(422, REQUEST, "invalid_key_id", "A key's id is 1 to 63 of a-z, 0-9 and inner hyphens."),
+    Kind(422, REQUEST, "invalid_rate", "A rate is `10/s`, `600/m`, `600/m:20` (with a burst) or `unlimited`."),
+    Kind(422, REQUEST, "invalid_expiry", "The expiry is in the past."),
+    Kind(422, PHOTO, "invalid_base64", "The image is not base64."),
+    Kind(422, PHOTO, "empty_upload", "The upload is empty."),
+    Kind(422, PHOTO, "missing_image", "An image is missing; `details.expected` names the fields."),
+    Kind(422, PHOTO, "too_many_images", "There are more images than the operation accepts."),
+    Kind(422, PHOTO, "empty_image", "The image has no bytes."),
+    Kind(422, PHOTO, "image_too_small", "The image has too few pixels for any face."),
+    Kind(422, PHOTO, "invalid_image", "The image is damaged or cut short."),
+    Kind(
+        422,
+        PHOTO,
+        "no_face",
+        "No face was found in the image, which `details.image` or `details.rejected` names.",
+    ),
+    Kind(422, PHOTO, "ambiguous_face", "There are several faces, and none is clearly the most prominent."),
+    Kind(
+        422,
+        PHOTO,
+        "not_live",
+        "Liveness is required, and the face is judged a spoof or uncertain; `details.live` says which.",
+    ),
+    Kind(
+        422,
+        REQUEST,
+        "wrong_challenge",
+        "The challenge was used, expired or is for another request; see `details.reason`.",
+    ),
+    Kind(
+        422,
+        PHOTO,
+        "challenge_failed",
+        "A frame does not show its step; `details` has `index`, `step` and `reason`.",
+    ),
+    Kind(422, PHOTO, "low_quality", "The face's quality is too low to enroll; `details.rejected` has the reasons."),
+    Kind(
+        422,
+        PHOTO,
+        "duplicate_face",
+        "The face is enrolled already, and the gallery or the request rejects such faces.",
+    ),
+    Kind(
+        422,
+        PHOTO,
+        "face_conflict",
+        "The face matches another subject; `details` says which, if the key may know.",
+    ),
+    Kind(
+        422,
+        PHOTO,
+        "nothing_enrolled",
+        "No image could be enrolled, for different reasons; `details.rejected` lists them.",
+    ),
+    Kind(
+        422,
+        REQUEST,
+        "operating_point_unavailable",
+        "The error rate was never measured; `details` has the measured range.",
+    ),
+    Kind(
+        422,
+        REQUEST,
+        "package_unknown",
+        "No such model package is installed; `details.known` lists those that are.",
+    ),
+    Kind(
+        422,
+        REQUEST,
+        "package_ambiguous",
+        "Several versions of the model package are installed; name one of them.",
+    ),
+    Kind(
+        422,
+        REQUEST,
+        "package_not_measured",
+        "The model package has no operating points, so it decides nothing; measure it first, or give `force`.",
+    ),
+    Kind(
+        422,
+        REQUEST,
+        "licence_not_accepted",
+        "The model package may not be used commercially; if that is your use, give `accept_non_commercial`.",
+    ),
+    Kind(429, BUSY, "overloaded", "Too many requests at once; try again after `Retry-After` seconds."),
+    Kind(429, BUSY, "rate_limited", "The key sends too many requests; try again after `Retry-After` seconds."),
+    Kind(
+        429,
+        BUSY,
+        "too_many_failures",
+        "Too many wrong keys from this address; try again after `Retry-After` seconds.",
+    ),
+    Kind(500, SERVER, "internal_error", "An error of the server; the log has it under the request id."),
+    Kind(503, BUSY, "not_ready", "The server is starting or stopping."),
+    Kind(503, SERVER, "request_timeout", "The work took too long."),
+    Kind(503, BUSY, "too_many_connections", "The server has no connection or file descriptor left; try again later."),
+    Kind(503, BUSY, "shutting_down", "The server is stopping."),
+    Kind(503, BUSY, "database_busy", "The database is locked; try again after `Retry-After` seconds."),
+    Kind(503, SERVER, "database_unavailable", "The database can't be reached."),
+    Kind(
+        503,
+        SERVER,
+        "sealed_unreadable",
+        "Stored data was altered, or sealed with a key that the server does not have.",
+    ),
+    Kind(
+        503,
+        SERVER,
+        "package_unavailable",
+        "The model package is not installed, its file is missing or damaged, it computes other templates here than its "
+        "manifest says, or galleries have templates of another model of its id; see `details.reason`.",
+    ),
+    Kind(
+        503,
+        SERVER,
+        "liveness_unavailable",
+        "Liveness was asked for, and no liveness package is installed, or it can't be used; see `details.reason`.",
+    ),
+    Kind(
+        503,
+        SERVER,
+        "liveness_not_measured",
+        "Liveness is required, and its packages were not measured at the server's error rates: measure them first.",
+    ),
+    Kind(503, SERVER, "index_unavailable", "Milvus, where vectors are searched, can't be reached."),
+    Kind(503, SERVER, "unusable", "The installation has an error (a model, a device)."),
+)
+BY_CODE: Mapping[str, Kind] = {kind.code: kind for kind in KINDS}
+LOCAL: Mapping[str, About] = {
+    "file_not_found": About.REQUEST,
+    "invalid_setting": About.REQUEST,
+    "invalid_source": About.REQUEST,
+    "vault_key_missing": About.REQUEST,
+    "unreachable": About.SERVER,
+}
+"""Codes that no server answers with: those of commands and clients."""
+_BY_STATUS = {
+    400: About.REQUEST,
+    401: About.KEY,
+    403: About.KEY,
+    404: About.MISSING,
+    409: About.STATE,
+    413: About.PHOTO,
+    415: About.PHOTO,
+    422: About.REQUEST,
+    429: About.BUSY,
+}
+
+
+def about(error: LikenessError) -> About | None:
+    """Return what an error is about; of a newer server's code by its status; None if only this process raised it."""
+    if kind := BY_CODE.get(error.code):
+        return kind.about
+    status = getattr(error, "status", None)
+    return LOCAL.get(error.code) or (None if status is None else _BY_STATUS.get(status, About.SERVER))
+
+
+def javascript() -> str:
+    """Return the table as the page's module `codes.js`."""
+    found = {kind.code: kind.about.value for kind in KINDS} | {code: one.value for code, one in LOCAL.items()}
+    return (
+        "/** What each error code is about. Written from app/error_codes.py: change it there. */\n\n"
+        f"export const ABOUT = {json.dumps(found, indent=2)};\n"
+    )

@@ -1,0 +1,101 @@
+"""One match decides what a request is: keys before anything is told, parameters treated alike, one answer each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.responses import StreamingResponse
+from starlette.types import Message
+
+from app.api.operation import Operation
+from app.api.page import PAGE_FILES, PAGE_PATH
+from app.api.route import OperationRoute, Router, install
+from app.api.routes import OPERATIONS
+from app.config import Settings
+from app.errors import DatabaseBusy
+from app.main import admin_key, create_app
+from tests.support.ready import give_database, give_models
+from tests.support.service import error_of
+
+READS = [one for one in OPERATIONS if one.method == "GET" and not one.monitoring]
+UNKNOWN = ("/v1/galeries", "/v1/galleries/own/nothing", "/v2/detect", "/nothing")
+
+
+def test_every_route_is_an_operation_or_the_page() -> None:
+    app = create_app(Settings(data_dir=Path("unused"), compreface="on", rekognition="on"))
+    others = {getattr(route, "path", "") for route in app.routes if not isinstance(route, OperationRoute)}
+    assert others == {PAGE_PATH, PAGE_FILES + "{name:path}"}, "anything else would be served without a key"
+
+
+@pytest.mark.parametrize("path", UNKNOWN)
+def test_an_unknown_path_is_not_found_but_only_for_a_key(api: httpx.Client, path: str) -> None:
+    error_of(api.get(path), 404, "not_found")
+    error_of(api.get(path, headers={"x-api-key": ""}), 401, "missing_key")
+    error_of(api.get(path, headers={"x-api-key": "lk_wrong"}), 401, "wrong_key")
+
+
+def test_another_method_is_not_allowed_but_only_for_a_key(api: httpx.Client) -> None:
+    refused = api.put("/v1/galleries")
+    error_of(refused, 405, "method_not_allowed")
+    assert refused.headers["allow"]
+    error_of(api.put("/v1/galleries", headers={"x-api-key": ""}), 401, "missing_key")
+
+
+@pytest.mark.parametrize("operation", READS, ids=lambda one: one.name)
+def test_a_parameter_that_is_unknown_or_given_twice_is_an_error_everywhere(
+    api: httpx.Client, operation: Operation
+) -> None:
+    path = operation.path.replace("{", "").replace("}", "")
+    (problem,) = error_of(api.get(path, params={"nonsense": "1"}), 422, "invalid_request")["errors"]
+    assert problem["where"] == "query.nonsense"
+    for name in operation.query.model_fields if operation.query else ():
+        (problem,) = error_of(api.get(f"{path}?{name}=1&{name}=1"), 422, "invalid_request")["errors"]
+        assert (problem["where"], problem["what"]) == (f"query.{name}", "Given more than once")
+
+
+@pytest.mark.anyio
+async def test_an_error_after_the_answer_began_cuts_it_short_and_sends_no_second_one(tmp_path: Path) -> None:
+    router = Router("server")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"the beginning"
+        await asyncio.sleep(0)
+        raise DatabaseBusy("in the middle")
+
+    @router.operation("GET", "/v1/broken", scope=None)
+    async def broken() -> StreamingResponse:
+        """Break off."""
+        return StreamingResponse(pieces())
+
+    give_models(tmp_path)
+    give_database(tmp_path)
+    app = create_app(Settings(data_dir=tmp_path))
+    install(app, [router])
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with app.router.lifespan_context(app):
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "GET",
+            "path": "/v1/broken",
+            "raw_path": b"/v1/broken",
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(b"x-api-key", admin_key(tmp_path).encode())],
+        }
+        await app(scope, receive, send)
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert sent[0]["status"] == 200
+    assert sent[1].get("more_body"), "the answer is not whole, and does not look so"

@@ -1,0 +1,27 @@
+"""The walk of one enrollment, in docs/how-to/change-the-code.md, goes where a request goes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.conftest import PROJECT
+from tests.support.trace import traced
+
+PAGE = PROJECT / "docs" / "how-to" / "change-the-code.md"
+UNSEEN = {"api/error_answers.py"}
+"""The page says so of it."""
+FUNCTIONS = 530
+"""No enrollment should call more of them than this: see who made the way longer."""
+
+
+def test_the_walk_of_one_enrollment_is_the_one_that_a_request_takes(tmp_path: Path) -> None:
+    walk = PAGE.read_text().partition("## The walk")[2]
+    named = re.findall(r"`app/([\w/]+\.py)`", walk)
+    trace = traced("enroll", tmp_path)
+    assert set(named) - UNSEEN <= set(trace.files), "the page names files that the request does not see"
+    rooms = {file.partition("/")[0] for file in trace.files if "/" in file}
+    shown = {name.partition("/")[0] for name in named} | set(re.findall(r"`app/(\w+)`", walk))
+    assert {"api", "access", "concurrency", "db", "face", "gallery", "inference", "recognition", "search"} <= shown
+    assert rooms - shown <= {"calibration", "liveness"}, "the request goes through rooms that the page does not name"
+    assert len(trace.calls) <= FUNCTIONS
