@@ -55,8 +55,7 @@ def test_commands_find_the_server_that_runs_on_the_data_folder(shared_server: Li
 
     again = likeness(folder, "enroll", crew, "--people", people, "--on-conflict", "reject", "--json")
     assert again.returncode == 3, "a photo that is there already is about a photo, so the next person's are sent"
-    assert "nothing_enrolled" in again.stderr, "eileen's, for different reasons"
-    assert "duplicate_face" in again.stderr, "grâce's"
+    assert again.stderr.count("duplicate_face") == 3, "eileen's two, and the one of the next person"
 
     identified = likeness(folder, "identify", crew, BOTH, "--json")
     assert identified.returncode == 0
