@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.errors import LikenessError
-
 
 class About(StrEnum):
     """What an error is about, and so what helps."""
@@ -292,6 +290,7 @@ LOCAL: Mapping[str, About] = {
     "invalid_source": About.REQUEST,
     "vault_key_missing": About.REQUEST,
     "unreachable": About.SERVER,
+    "unreadable_answer": About.SERVER,
 }
 """Codes that no server answers with: those of commands and clients."""
 _BY_STATUS = {
@@ -307,12 +306,11 @@ _BY_STATUS = {
 }
 
 
-def about(error: LikenessError) -> About | None:
+def about(code: str, status: int | None = None) -> About | None:
     """Return what an error is about; of a newer server's code by its status; None if only this process raised it."""
-    if kind := BY_CODE.get(error.code):
+    if kind := BY_CODE.get(code):
         return kind.about
-    status = getattr(error, "status", None)
-    return LOCAL.get(error.code) or (None if status is None else _BY_STATUS.get(status, About.SERVER))
+    return LOCAL.get(code) or (None if status is None else _BY_STATUS.get(status, About.SERVER))
 
 
 def javascript() -> str:

@@ -67,7 +67,7 @@ Failure: TypeAlias = LikenessError | ClientError
 
 def exit_code(error: Failure) -> Exit:
     """Return the exit code for an error, from the server or from here."""
-    if found := about(error):
+    if found := about(error.code, getattr(error, "status", None)):
         return BY_ABOUT[found]
     return Exit.REFUSED if isinstance(error, InvalidInput) else Exit.FAILED
 

@@ -98,5 +98,6 @@ export const ABOUT = {
   "invalid_setting": "request",
   "invalid_source": "request",
   "vault_key_missing": "request",
-  "unreachable": "server"
+  "unreachable": "server",
+  "unreadable_answer": "server"
 };

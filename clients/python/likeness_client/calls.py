@@ -384,7 +384,7 @@ def dismiss_finding(gallery: str, finding: str) -> Call[None]:
 def reopen_finding(gallery: str, finding: str) -> Call[None]:
     """Take back that a finding is right.
 
-    Take back that a finding is right."""
+    It is in the list again, and later reviews ask about it."""
     return call(
         "DELETE", "/v1/galleries/{gallery}/review/{finding}/dismiss", NoneType, gallery=gallery, finding=finding
     )
