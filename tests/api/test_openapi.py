@@ -22,7 +22,6 @@ from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation
 
 from app.api import schemas
-
 from app.api.routes import OPERATIONS as DECLARED
 from app.error_codes import KINDS
 from tests.conftest import PROJECT
