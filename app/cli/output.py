@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from likeness_client.errors import ClientError
 
 from app.error_codes import About, about
-from app.errors import InvalidInput, LikenessError
+from app.errors import InvalidInput, InvalidSetting, LikenessError, Unusable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -66,7 +66,9 @@ Failure: TypeAlias = LikenessError | ClientError
 
 
 def exit_code(error: Failure) -> Exit:
-    """Return the exit code for an error, from the server or from here."""
+    """Return the exit code for an error, from the server or from here, where the installation may be at fault."""
+    if isinstance(error, Unusable):
+        return Exit.USAGE if isinstance(error, InvalidSetting) else Exit.FAILED
     if found := about(error.code, getattr(error, "status", None)):
         return BY_ABOUT[found]
     return Exit.REFUSED if isinstance(error, InvalidInput) else Exit.FAILED

@@ -152,6 +152,8 @@ class Ground:
             return {"files": {"images": COLLINS}}
         if name == f"POST {GALLERY}/import":
             return {"files": {"archive": b"no tar"}}
+        if name == f"POST {SUBJECT}/corrections":
+            return {"files": {"image": COLLINS}, "params": {"confirm": True}}
         content = self.operations[name].get("requestBody", {}).get("content", {})
         if "multipart/form-data" in content:
             return {"files": {"image": COLLINS}}

@@ -22,10 +22,13 @@ LOGARITHMIC = "length (L2)"
 
 
 def draw_run(out: Path) -> Path | None:
-    """Draw `metrics.jsonl` of a run's folder as `run.svg` there; return None where matplotlib is not installed."""
+    """Draw `metrics.jsonl` of a run's folder as `run.svg` there; return None where there is nothing to draw, or no
+    matplotlib."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415  only drawing needs matplotlib
     except ImportError:
+        return None
+    if not (out / METRICS).is_file():
         return None
     lines = [json.loads(line) for line in (out / METRICS).read_text(encoding="utf-8").splitlines()]
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")

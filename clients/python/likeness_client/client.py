@@ -77,10 +77,10 @@ def _job_result(job_id: str) -> Call[bytes]:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that takes the place of ``path`` when it is whole."""
+    """Open a file, which only its owner may read, that takes the place of ``path`` when it is whole."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("wb") as file:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             yield file
         draft.replace(path)
     finally:
