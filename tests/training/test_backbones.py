@@ -167,5 +167,5 @@ def test_unknown_names_and_options_are_answered_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["mobilefacenet", "iresnet18"])
 def test_sizes_that_do_not_halve_evenly_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="multiple of 16"):
+    with pytest.raises(Unusable, match="multiple of 16"):
         build(name, size=100)
