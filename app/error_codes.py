@@ -288,7 +288,6 @@ LOCAL: Mapping[str, About] = {
     "file_not_found": About.REQUEST,
     "invalid_setting": About.REQUEST,
     "invalid_source": About.REQUEST,
-    "vault_key_missing": About.REQUEST,
     "unreachable": About.SERVER,
     "unreadable_answer": About.SERVER,
 }

@@ -4,7 +4,7 @@ LikenessError
 ├── InvalidInput            the caller must send something else
 │   ├── EmptyImage  InvalidImage  UnsupportedImage  ImageTooLarge  ImageTooSmall  MissingImage
 │   ├── NoFace  AmbiguousFace  LowQuality  NotLive
-│   ├── FileMissing  InvalidSource  VaultKeyMissing
+│   ├── FileMissing  InvalidSource
 │   └── OperatingPointUnavailable
 ├── NotFound                something named in the call doesn't exist
 │   └── GalleryNotFound  SubjectNotFound  FaceNotFound
@@ -108,12 +108,6 @@ class InvalidSource(InvalidInput):
     """A file to import has a format or columns that aren't supported."""
 
     code = "invalid_source"
-
-
-class VaultKeyMissing(InvalidInput):
-    """The data folder lacks the key that opens the secrets in its database."""
-
-    code = "vault_key_missing"
 
 
 class NotFound(LikenessError):

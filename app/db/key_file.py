@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.db.encryption import KEY_BYTES, Sealer, new_key
-from app.errors import Unusable, VaultKeyMissing
+from app.errors import Unusable
 from app.files import write_new
 
 VAULT_FILE = "vault.key"
@@ -68,13 +68,16 @@ def load_rings(
     VAULT_FILE, in `data_dir`, is made if no encryption key can seal the secrets, and the database has none that only
     the missing file opens.
 
-    Raises Unusable ``vault_key_unusable``, InvalidInput ``vault_key_missing``.
+    Raises Unusable ``vault_key_unusable``, ``vault_key_missing``.
     """
     if not (seals and (file or text)):
         vault = data_dir / VAULT_FILE
         if not (file or text or vault.exists()) and has_secrets():
-            message = f"{vault} is missing, which opens the database's secrets: put it back, or restore a backup."
-            raise VaultKeyMissing(message)
+            message = (
+                f"{vault} is missing and no encryption key is set, and one of them opens the database's secrets: "
+                "put that one back, or restore a backup."
+            )
+            raise Unusable(message, code="vault_key_missing")
         load_or_make(vault)
     found = find_rings(data_dir / VAULT_FILE, file, text, seals=seals)
     if found.secrets is None:

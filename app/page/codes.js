@@ -97,7 +97,6 @@ export const ABOUT = {
   "file_not_found": "request",
   "invalid_setting": "request",
   "invalid_source": "request",
-  "vault_key_missing": "request",
   "unreachable": "server",
   "unreadable_answer": "server"
 };

@@ -22,13 +22,13 @@ EXCEEDED, UNMEASURED = "population_rate_exceeded", "population_not_measured"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("populations")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models_with_a_card(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
-def api(folder: Path) -> Iterator[httpx.Client]:
-    with running(folder / "data", models_dir=models_with_a_card(folder / "models")) as client:
+def api(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with running(tmp_path_factory.mktemp("populations"), models_dir=models) as client:
         for gallery in ("plain", "school"):
             client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
             client.post(f"/v1/galleries/{gallery}/subjects/e/faces", files={"images": COLLINS}).raise_for_status()
@@ -116,9 +116,7 @@ def test_models_show_their_card(api: httpx.Client) -> None:
     assert shown.groups[0].rates[1].found == 0.2
 
 
-def test_commands_say_it(folder: Path, tmp_path: Path) -> None:
-    models = folder / "models"
-    assert models.is_dir()
+def test_commands_say_it(models: Path, tmp_path: Path) -> None:
     photos = [SAMPLES / name for name in ("collins.jpg", "collins_again.jpg")]
     data = tmp_path / "data"
     give_models(data)

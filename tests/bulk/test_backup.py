@@ -368,7 +368,8 @@ def test_a_missing_vault_key_is_not_replaced(home: Path) -> None:
     key = (home / "vault.key").read_bytes()
     (home / "vault.key").unlink()
     for words in (["galleries", "list"], ["vault", "seal"]):
-        assert "vault_key_missing" in run(home, *words).stderr
+        done = run(home, *words)
+        assert (done.returncode, "vault_key_missing" in done.stderr) == (4, True), done.stderr
         assert not (home / "vault.key").exists()
     (home / "vault.key").write_bytes(key)
     assert run(home, "galleries", "list").returncode == 0

@@ -366,7 +366,7 @@ def test_a_plain_installation_is_sealed_and_unsealed_by_command(tmp_path: Path) 
     assert not (data / "vault.key").exists()
     assert verdicts(data, encryption_key_file=keys) == ["ok"]
     assert verdicts(data) == ["failed"]
-    with pytest.raises(Unusable, match="no key is set"), running(data):
+    with pytest.raises(Unusable, match="no encryption key is set"), running(data):
         pass
     keys.chmod(0o644)
     assert verdicts(data, encryption_key_file=keys) == ["warning"]
