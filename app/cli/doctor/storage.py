@@ -96,13 +96,13 @@ def check_vault(settings: Settings) -> Iterator[Finding]:
     rings = find_rings(path, settings.encryption_key_file, settings.encryption_keys, seals=seals)
     marks = {name: blob for name, blob in sealed.items() if name.startswith(MARK_PREFIX)}
     secrets = {name: blob for name, blob in sealed.items() if name not in marks}
-    if secrets and rings.secrets is None:
-        message = f"{path} is missing, and the database has secrets encrypted with it"
-        yield Finding("failed", message, REMEDIES["vault"])
-        return
     if marks and rings.faces is None:
         keys = ", ".join(name.removeprefix(MARK_PREFIX) for name in marks)
         yield Finding("failed", f"faces are encrypted with {keys}, and no key is set", REMEDIES["vault"])
+        return
+    if secrets and rings.secrets is None:
+        message = f"{path} is missing, and the database has secrets encrypted with it"
+        yield Finding("failed", message, REMEDIES["vault"])
         return
     for name, blob in secrets.items():
         if rings.secrets:
