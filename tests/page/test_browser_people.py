@@ -316,6 +316,10 @@ def test_not_this_person_is_remembered_and_forgotten(visitor: Visitor, api: http
     page.locator("main input[type=file]").set_input_files(str(SAMPLES / "collins_again.jpg"))
     page.get_by_role("button", name="Not this person").click()
     page.get_by_role("dialog", name="Not eileen?").get_by_role("button", name="Remember that").click()
+    doubt = page.get_by_role("dialog", name="Surely not eileen?")
+    expect(doubt).to_be_visible()  # the photo matches her beyond doubt
+    assert api.get("/galleries/alike/subjects/eileen/corrections").json()["corrections"] == []
+    doubt.get_by_role("button", name="Remember it all the same").click()
     expect(page.get_by_text("no longer taken for eileen")).to_be_visible()
     expect(page.locator(".tag")).to_have_text("unknown")
     assert len(api.get("/galleries/alike/subjects/eileen/corrections").json()["corrections"]) == 1
