@@ -209,7 +209,8 @@ class TestLargePhotos:
         x, y = (max(0, round(share * side - at * scale)) for share, side, at in zip(place, size, centre, strict=True))
         canvas = on_background(background, size, head, x, y)
         box = moved(face.box, scale, x - left * scale, y - top * scale)
-        (one,) = detector.detect(canvas, min_face=10)
+        one, *others = detector.detect(canvas, min_face=10)
+        assert all(other.score < 0.9 for other in others)  # half of a face may pass for a small one, unsurely
         assert overlap(one.box, box) > 0.5
         errors = np.linalg.norm(one.landmarks - (face.landmarks - (left, top)) * scale - (x, y), axis=1)
         assert errors.mean() < 0.1 * width + 1
