@@ -176,8 +176,8 @@ class TestLargePhotos:
         self.found(detector, coffee, portraits[0], size=(3000, 2000), width=width / 2, place=PLACES[0])
 
     @pytest.mark.long
-    @pytest.mark.parametrize("size", [(2304, 1728), (2736, 1824), (3000, 2000), (2832, 2124), (4032, 3024)])
-    @pytest.mark.parametrize("width", [22, 36, *range(60, 360, 24), 420, 600, 900, 1300])
+    @pytest.mark.parametrize("size", [(2304, 1728), (3000, 2000), (4032, 3024)])
+    @pytest.mark.parametrize("width", [36, 156, 228, 300, 600])
     def test_faces_of_every_size_and_place_are_found(
         self,
         detector: Detector,
