@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class About(StrEnum):
-    """What an error is about, and so what helps."""
+    """The subject of an error, which decides what helps."""
 
     KEY = "key"
     """Who asks: another key may do it."""

@@ -67,7 +67,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was found in a setting, by what was asked for: mean, lowest and highest of the draws."""
+    """The rates found in a setting, by the rate asked for: mean, lowest and highest of the draws."""
 
     setting: Setting
     found: Mapping[str, tuple[float, float, float]]

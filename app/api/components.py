@@ -37,7 +37,7 @@ from app.review.job import Reviewer
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """What runs in the server, built by `main`. A handler takes the few that it uses (`app.api.dependencies`)."""
+    """The running server's parts, built by `main`; a handler takes the few that it uses (`app.api.dependencies`)."""
 
     operations: Operations
     embedders: Embedders

@@ -72,7 +72,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is stored: the trusted time, and the clock that is ahead of it, if it is."""
+    """The stored state: the trusted time, and the clock that is ahead of it, if one is."""
 
     trusted: Reading
     ahead: Reading | None = None

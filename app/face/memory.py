@@ -33,7 +33,7 @@ WEBP = 16
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What decoding takes: first in the reader, then while Pillow's pixels become RGB."""
+    """The memory that decoding takes: first in the reader, then while Pillow's pixels become RGB."""
 
     held: int
     """Bytes in the reader, however small the picture becomes."""

@@ -27,7 +27,7 @@ from training.run.trainer import StepResult, Trainer
 
 
 def test_accuracy_is_that_of_the_classes_before_the_step_pulls_them(tmp_path: Path) -> None:
-    """With 300 classes of one crop each and a rate that throws every class onto its crop, it is chance, not 1."""
+    """With 40 classes of one crop each and a rate that throws every class onto its crop, it is chance, not 1."""
     crops = flat_people(people=40, images=1)
     recipe = small_recipe(
         sampler={"batch_size": 40},

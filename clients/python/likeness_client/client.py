@@ -28,7 +28,8 @@ JOB_LOOK_S = 0.5
 """Seconds between requests for the state of a job that is waited for."""
 MAX_WAIT_S = 10.0
 """Longest wait for a busy server, in seconds, whatever its Retry-After says."""
-ENDED = frozenset({"done", "failed", "cancelled"})
+RUNNING = frozenset({"queued", "running"})
+"""States of a job that has not ended."""
 
 
 def _headers(key: str | None) -> dict[str, str]:
@@ -142,7 +143,7 @@ class Client(Operations):
         while True:
             job = self.job(job_id)
             told(job)
-            if job.state not in {"queued", "running"}:
+            if job.state not in RUNNING:
                 return job
             time.sleep(every_s)
 
@@ -216,7 +217,7 @@ class AsyncClient(Operations):
         while True:
             job = await self.job(job_id)
             told(job)
-            if job.state not in {"queued", "running"}:
+            if job.state not in RUNNING:
                 return job
             await asyncio.sleep(every_s)
 
