@@ -48,8 +48,7 @@ from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures, Expiry
 from app.gallery.package_bindings import PackageBindings
 from app.gallery.service import SNAPSHOT_S, Galleries
-from app.inference.embedder import Embedder
-from app.inference.embedders import Embedders
+from app.inference.embedders import Embedder, Embedders
 from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package, find_packages, scan_packages
 from app.jobs.runner import Runner

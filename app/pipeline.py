@@ -20,7 +20,7 @@ from app.face.formats import Limits
 from app.face.image import REDUCTIONS, Decoded, EncodedImage, decode, open_image
 from app.face.liveness import Cut, cut_face
 from app.face.quality import assess
-from app.inference.embedder import Embedder
+from app.inference.embedders import Embedder
 from app.types import Box, Detection, Face, Landmarks, Photo, Pixels
 
 SECOND_LOOK = (90, 180, 270)

@@ -11,7 +11,7 @@ from app.errors import InvalidImage, NoFace
 from app.face.detect import open_detector
 from app.face.formats import Limits
 from app.face.image import decode
-from app.inference.embedder import Embedder
+from app.inference.embedders import Embedder
 from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package
 from app.inference.session import Device, EmbedderSession, open_embedder

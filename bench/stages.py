@@ -14,7 +14,7 @@ from app.cli import sample_photos
 from app.errors import InvalidInput
 from app.face.detect import Detector, open_detector
 from app.face.formats import Limits
-from app.inference.embedder import Embedder
+from app.inference.embedders import Embedder
 from app.inference.package import Package, find_packages, locate, select
 from app.inference.session import EmbedderSession, open_embedder
 from app.pipeline import Pipeline

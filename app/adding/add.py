@@ -1,7 +1,12 @@
-"""Add an ONNX file as a model package: by stated facts, compared with photos of people where there are any."""
+"""Add an ONNX file as a model package: an embedder, a liveness model or a detector.
+
+What the graph says is read, the rest is stated; an embedder is compared with photos of people where there are any. Of
+detectors only YuNet's outputs are decoded (`app.face.yunet`), so every other one is refused.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,19 +14,31 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from app.adding.graph_facts import GraphFacts, read_graph
+from app.adding.graph_facts import ClassifierFacts, GraphFacts, read_classifier, read_file, read_graph
 from app.adding.new_package import NewPackage
-from app.adding.presets import PRESETS, Stated, input_form
-from app.adding.separation import Crops, Tried, choose
+from app.adding.presets import PRESETS, Crops, Stated, Tried, choose, input_form
 from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.inference import golden
 from app.inference.graph import optimised
-from app.inference.manifest import CONTRACT_INPUT, CROP_SIDE, Cutout, Manifest, Rewrite, SourceInput, contract_output
+from app.inference.manifest import (
+    CONTRACT_INPUT,
+    CROP_SIDE,
+    Cutout,
+    LivenessContract,
+    LivenessCut,
+    Manifest,
+    Rewrite,
+    RewriteClassifier,
+    RewriteYuNet,
+    SourceInput,
+    Tensor,
+    contract_output,
+)
 from app.inference.package import Package
 from app.inference.prepare import unit
 from app.inference.reference import run_plain
-from app.inference.session import open_embedder
+from app.inference.session import open_embedder, open_liveness
 from app.machine import cores
 from app.types import Vectors
 
@@ -29,6 +46,13 @@ STATED = "as stated"
 MOST_ALIKE = 0.8
 """Cosine of the two golden crops' templates from which on a file tells nobody apart. A network with random weights had
 0.99, SFace 0.2 with its own input and 0.89 with pixels scaled to ±1, the small packaged network 0.26."""
+DETECTOR_INPUT = Tensor(shape=("N", "H", "W", 3), dtype="uint8", meaning="photos, RGB, 0-255, sides of whole 32 pixels")
+DETECTOR_OUTPUT = Tensor(
+    shape=("N", "K", 15),
+    dtype="float32",
+    meaning="an anchor's box (centre, logarithms of the sides), five landmarks (x, y), both in strides, score 0-1",
+)
+LIVE = "live"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,4 +140,80 @@ def _manifest(new: NewPackage, facts: GraphFacts, form: SourceInput, name: str, 
         output=contract_output(facts.dimension),
         dimension=facts.dimension,
         canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
+    )
+
+
+def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -> Package:
+    """Add a YuNet's file. What fails leaves nothing behind.
+
+    ``finds`` opens the package, and returns in how many of how many photos of faces it finds one. Raises Unusable:
+    package_exists, model_unsuitable (no ONNX file), model_separates_nothing (it misses all), and what ``finds`` raises.
+    """
+    new.check_free()
+    read_file(new.file)
+    title = f"{new.name}, a YuNet"
+    manifest = new.manifest(
+        task="detect", title=title, prepare=RewriteYuNet(), input=DETECTOR_INPUT, output=DETECTOR_OUTPUT
+    )
+
+    def check(draft: Package) -> Manifest:
+        found, photos = finds(draft)  # prepares it, and compares it with the file
+        if not found:
+            message = f"{new.file.name} finds no face in any of {photos} photos of faces."
+            raise Unusable(message, code="model_separates_nothing", photos=photos)
+        return manifest
+
+    return new.make(manifest, check)
+
+
+@dataclass(frozen=True, slots=True)
+class StatedLiveness:
+    """The facts of a file that the caller states."""
+
+    cut: LivenessCut
+    classes: tuple[str, ...]
+    """Names of the outputs in order, `LIVE` among them."""
+    input: Stated
+
+
+@dataclass(frozen=True, slots=True)
+class AddedLiveness:
+    """A package that was added, and its input."""
+
+    package: Package
+    facts: ClassifierFacts
+    form: SourceInput
+
+
+def add_liveness(new: NewPackage, stated: StatedLiveness) -> AddedLiveness:
+    """Add a liveness model's file. What fails leaves nothing behind.
+
+    Raises Unusable: package_exists, model_input_contradicted, and the codes of `read_classifier`, `input_form` and
+    `open_liveness`.
+    """
+    new.check_free()
+    _, facts = read_classifier(new.file)
+    if len(stated.classes) != facts.classes or stated.classes.count(LIVE) != 1:
+        message = f"The file has {facts.classes} classes: name them in the order of its outputs, one of them `{LIVE}`."
+        raise Unusable(message, code="model_input_contradicted", classes=facts.classes)
+    form = input_form(stated.input, facts.layout, facts.dtype)
+    manifest = _liveness_manifest(new, stated, facts, form)
+
+    def check(draft: Package) -> Manifest:
+        open_liveness(draft, new.cache, "cpu")  # prepares it, and compares it with the file
+        return manifest
+
+    return AddedLiveness(new.make(manifest, check), facts, form)
+
+
+def _liveness_manifest(new: NewPackage, stated: StatedLiveness, facts: ClassifierFacts, form: SourceInput) -> Manifest:
+    side = facts.side
+    return new.manifest(
+        "; its input is as stated",
+        task="liveness",
+        title=f"{new.name}, {facts.classes} classes",
+        prepare=RewriteClassifier(input=form, output="probabilities" if facts.probabilities else "logits"),
+        input=Tensor(shape=("N", side, side, 3), dtype="uint8", meaning="cuts around faces, RGB, 0-255"),
+        output=Tensor(shape=("N", facts.classes), dtype="float32", meaning="probabilities of the classes"),
+        liveness=LivenessContract(cut=stated.cut, classes=stated.classes, live=LIVE),
     )

@@ -15,9 +15,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
-from app.adding.download import check_licence, download
+from app.adding.download import check_licence, download, extract
 from app.adding.presets import Preset
-from app.adding.zip_member import extract
 from app.errors import Unusable
 from app.files import sha256_of
 from app.inference.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, Name, Sha256

@@ -12,9 +12,8 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 from app.errors import Unusable
-from app.inference.graph import keep_data_inputs
 from app.inference.manifest import CROP_SIDE, LEAST_CUT_SIDE, MOST_CUT_SIDE
-from app.inference.reference import plain_session
+from app.inference.reference import keep_data_inputs, plain_session
 from app.types import Vectors
 
 Layout: TypeAlias = Literal["nhwc", "nchw"]

@@ -20,7 +20,7 @@ import numpy as np
 from app.concurrency.batcher import Batcher
 from app.concurrency.overload import Why
 from app.errors import LivenessUnavailable, Unusable
-from app.inference.embedder import CPU_MAX_BATCH, CUDA_MAX_BATCH, CUDA_WAIT_S, bucket
+from app.inference.embedders import CPU_MAX_BATCH, CUDA_MAX_BATCH, CUDA_WAIT_S, bucket
 from app.inference.manifest import LivenessCalibration, LivenessCut, liveness_digest
 from app.inference.package import CurrentManifests, Package, select
 from app.inference.session import LivenessSession

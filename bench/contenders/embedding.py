@@ -10,10 +10,9 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from app.inference.graph import keep_data_inputs
 from app.inference.manifest import Rewrite, SourceInput
 from app.inference.package import locate
-from app.inference.reference import source_input
+from app.inference.reference import keep_data_inputs, source_input
 from app.machine import cores
 from app.types import Pixels
 from bench.callers import side_by_side

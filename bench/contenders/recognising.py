@@ -14,8 +14,9 @@ import faiss
 import numpy as np
 import onnx
 
-from app.inference.graph import keep_data_inputs, optimised
+from app.inference.graph import optimised
 from app.inference.package import locate
+from app.inference.reference import keep_data_inputs
 from app.machine import cores
 from app.pipeline import choose_face
 from app.types import Face, Photo, Pixels, Vectors

@@ -15,8 +15,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from app.adding.add import Added, add
 from app.adding.new_package import NewPackage
-from app.adding.presets import PRESETS, Stated
-from app.adding.separation import Crops, choose
+from app.adding.presets import PRESETS, Crops, Stated, choose
 from app.errors import Unusable
 from app.inference.golden import golden_crops
 from app.inference.manifest import Licence

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
+from app.adding.add import StatedLiveness, add_liveness
 from app.adding.catalogue import known_models
-from app.adding.liveness import StatedLiveness, add_liveness
 from app.adding.new_package import NewPackage
 from app.adding.presets import PRESETS, Stated
 from app.errors import Unusable

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.adding.fuse import Member, add_fused, strictest
-from app.adding.weigh import weigh
+from app.adding.fuse import Member, add_fused, strictest, weigh
 from app.errors import InvalidInput, Unusable
-from app.inference.embedder import unit
+from app.inference.embedders import unit
 from app.inference.golden import golden_crops
 from app.inference.manifest import Licence
 from app.inference.package import Package, load_package, write_manifest

@@ -19,7 +19,7 @@ from likeness_client import AsyncClient
 from onnx import ModelProto
 from PIL import Image
 
-from app.adding.detector import add_detector
+from app.adding.add import add_detector
 from app.adding.new_package import NewPackage
 from app.errors import Unusable
 from app.inference.manifest import Licence

@@ -12,8 +12,7 @@ from PIL import Image
 
 from app.calibration.people import people_for
 from app.errors import Unusable
-from app.inference.own_calibrations import OwnCalibrations, own_path, write_own
-from app.inference.package import load_package, write_manifest
+from app.inference.package import OwnCalibrations, load_package, own_path, write_manifest, write_own
 from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness

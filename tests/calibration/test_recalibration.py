@@ -20,8 +20,7 @@ from app.gallery.moving import merge_subjects, rename_subject
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.text import unnamed_id
-from app.inference.embedder import Embedder
-from app.inference.embedders import Embedders
+from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages, write_manifest
 from app.jobs.records import JobState
 from app.jobs.runner import Runner

@@ -23,7 +23,7 @@ from app.errors import InvalidImage, LikenessError, NoFace
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
 from app.face.detect import Detector
 from app.face.formats import Limits
-from app.inference.embedder import Embedder
+from app.inference.embedders import Embedder
 from app.inference.session import open_embedder
 from app.pipeline import SECOND_LOOK, SURE_SCORE, Pipeline, choose_face, embed_faces, prominence, turn_back, turn_pixels
 from app.types import Box, Detection, Face, Photo, Pixels, Quality

@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from app.errors import InvalidInput
-from app.inference.gate import check_choice
-from app.inference.package import load_package
+from app.inference.package import check_choice, load_package
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.commands import run

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Overloaded
-from app.inference.embedder import CPU_MAX_BATCH, Embedder, bucket, unit
+from app.inference.embedders import CPU_MAX_BATCH, Embedder, bucket, unit
 from app.inference.session import EmbedderSession, open_embedder
 from app.types import Pixels, Vectors
 from tests.support import packages

@@ -14,8 +14,7 @@ import pytest
 
 from app.errors import InvalidInput, OperatingPointUnavailable, Overloaded, Unusable
 from app.inference import golden
-from app.inference.embedder import Embedder
-from app.inference.embedders import Embedders
+from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages, load_package, select, write_manifest
 from app.inference.session import open_embedder
 from app.types import Pixels

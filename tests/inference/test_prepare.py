@@ -24,11 +24,10 @@ from PIL import Image
 
 from app.errors import Unusable
 from app.inference import cpu_graph
-from app.inference.cutout import resampling
 from app.inference.manifest import Cutout, Rewrite, RunAsIs, SourceInput
 from app.inference.package import Package, find_packages, load_package, locate, select, write_manifest
 from app.inference.prepare import MIN_COSINE, Target, check_crops, check_prepared, prepared, rewrite, unit
-from app.inference.reference import run_plain
+from app.inference.reference import resampling, run_plain
 from app.inference.session import open_embedder
 from app.types import Pixels
 from tests.conftest import PROJECT

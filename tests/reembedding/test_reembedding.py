@@ -33,8 +33,7 @@ from app.gallery.moving import move_faces
 from app.gallery.records import Move, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.inference.embedder import Embedder
-from app.inference.embedders import Embedders
+from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages
 from app.inference.session import open_embedder
 from app.jobs.records import Job, JobState

@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from app.errors import LikenessError, Unusable
 from app.face.detect import Detector
 from app.face.formats import Limits
-from app.inference.embedder import unit
+from app.inference.embedders import unit
 from app.inference.manifest import Calibration, Point
 from app.inference.package import Package, load_package, write_manifest
 from app.pipeline import Pipeline

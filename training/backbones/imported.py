@@ -16,9 +16,9 @@ from torch import Tensor, fx, nn
 
 from app.errors import NotFound, Unusable
 from app.inference import graph as rewriting
-from app.inference.cutout import resampling
 from app.inference.manifest import Rewrite, RunAsIs, SourceInput
 from app.inference.package import Package, locate
+from app.inference.reference import keep_data_inputs, resampling
 from training.backbones.operators.node import Construction, unsupported
 from training.backbones.operators.table import BUILDERS
 from training.packages import CACHE, MODELS, find_package
@@ -115,7 +115,7 @@ def import_graph(model: ModelProto) -> fx.GraphModule:
     `package_not_preparable` where there is not one input and one output.
     """
     source = ModelProto.FromString(model.SerializeToString())
-    rewriting.keep_data_inputs(source)
+    keep_data_inputs(source)
     if (len(source.graph.input), len(source.graph.output)) != (1, 1):
         names = [each.name for each in (*source.graph.input, *source.graph.output)]
         raise Unusable(f"The graph must have one input and one output, not {names}.", code="package_not_preparable")

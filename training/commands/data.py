@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.inference.embedder import Embedder
+from app.inference.embedders import Embedder
 from app.inference.session import open_embedder
 from app.machine import cores
 from training.commands import options

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from app.adding.catalogue import KnownModel
     from app.adding.measured import MeasuredModel
     from app.adding.new_package import NewPackage
-    from app.adding.presets import Stated
-    from app.adding.separation import Crops
+    from app.adding.presets import Crops, Stated
     from app.config import Settings
     from app.inference.manifest import Licence
     from app.inference.package import Package
@@ -236,7 +235,7 @@ def _add_detector(new: NewPackage, settings: Settings, time_limit: float, *, as_
 
 def _detector(new: NewPackage, settings: Settings) -> tuple[Package, int, int]:
     """Return the detector's package, and in how many of how many packaged photos it finds a face."""
-    from app.adding.detector import add_detector  # noqa: PLC0415 - slow to import
+    from app.adding.add import add_detector  # noqa: PLC0415 - slow to import
     from app.cli.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
 
     seen: list[bool] = []

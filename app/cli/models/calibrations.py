@@ -12,8 +12,7 @@ from app.config import load_settings
 from app.errors import Unusable
 
 if TYPE_CHECKING:
-    from app.inference.own_calibrations import OwnCalibrations
-    from app.inference.package import Package
+    from app.inference.package import OwnCalibrations, Package
 
 commands = typer.Typer(no_args_is_help=True, epilog="Example: likeness models calibrations list sface")
 Calibration = Annotated[str, typer.Argument(help="Name of the calibration.")]
@@ -57,7 +56,7 @@ def list_calibrations(name: options.Package, as_json: options.AsJson = False) ->
 @commands.command(epilog="Example: likeness models calibrations use sface doors")
 def use(name: options.Package, calibration: Calibration) -> None:
     """Decide by a calibration. A running server does at once; templates stay as they are."""
-    from app.inference.own_calibrations import write_own  # noqa: PLC0415 - slow to import
+    from app.inference.package import write_own  # noqa: PLC0415 - slow to import
 
     package, path, own = _found(name)
     known = [each.name for each in package.manifest.calibrations]
@@ -70,7 +69,7 @@ def use(name: options.Package, calibration: Calibration) -> None:
 @commands.command(epilog="Example: likeness models calibrations remove sface doors")
 def remove(name: options.Package, calibration: Calibration) -> None:
     """Remove a calibration that was measured here. If it decided, the package's default does."""
-    from app.inference.own_calibrations import write_own  # noqa: PLC0415 - slow to import
+    from app.inference.package import write_own  # noqa: PLC0415 - slow to import
 
     package, path, own = _found(name)
     known = [each.name for each in own.calibrations]
@@ -83,8 +82,7 @@ def remove(name: options.Package, calibration: Calibration) -> None:
 
 def _found(name: str) -> tuple[Package, Path, OwnCalibrations]:
     """Return the package, the file of its own calibrations, and what it holds."""
-    from app.inference.own_calibrations import own_path, read_own  # noqa: PLC0415 - slow to import
-    from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
+    from app.inference.package import find_packages, own_path, read_own, select  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
     package = select(find_packages(settings.models_dir, settings.data_dir), name)

@@ -11,7 +11,7 @@ from app.cli import output
 from app.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from app.adding.separation import Crops
+    from app.adding.presets import Crops
     from app.config import Settings
     from app.face.liveness import Cut
     from app.inference.package import Package
@@ -49,7 +49,7 @@ def crops_of_people(folder: Path, settings: Settings) -> Crops:
     """Return aligned crops of the people in a folder: the face that each photo is about."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
-    from app.adding.separation import Crops  # noqa: PLC0415 - slow to import
+    from app.adding.presets import Crops  # noqa: PLC0415 - slow to import
 
     pipeline = open_pipeline(settings)
     people: list[list[Pixels]] = []

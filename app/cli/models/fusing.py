@@ -13,8 +13,7 @@ from app.cli.models.faces import main_face, open_pipeline
 from app.config import load_settings
 
 if TYPE_CHECKING:
-    from app.adding.fuse import Member
-    from app.adding.weigh import Weighed
+    from app.adding.fuse import Member, Weighed
     from app.config import Settings
     from app.inference.package import Package
     from app.types import Pixels, Vectors
@@ -76,7 +75,7 @@ def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple
     """Return how many people the folder's photos show, and the best weights by choice of mirror images."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
-    from app.adding.weigh import weigh  # noqa: PLC0415 - slow to import
+    from app.adding.fuse import weigh  # noqa: PLC0415 - slow to import
     from app.cli.photos import each, people  # noqa: PLC0415 - slow to import
     from app.inference.session import open_embedder  # noqa: PLC0415 - slow to import
     from app.machine import cores  # noqa: PLC0415 - slow to import

@@ -9,7 +9,7 @@ import typer
 from app.cli import options, output
 
 if TYPE_CHECKING:
-    from app.adding.liveness import AddedLiveness
+    from app.adding.add import AddedLiveness
     from app.adding.new_package import NewPackage
     from app.adding.presets import Stated
     from app.inference.manifest import LivenessCut
@@ -38,8 +38,8 @@ def add(
     new: NewPackage, cut: LivenessCut, classes: tuple[str, ...], stated: Stated, time_limit: float, *, as_json: bool
 ) -> None:
     """Add a file as a liveness package, and say what it rests on."""
+    from app.adding.add import StatedLiveness, add_liveness  # noqa: PLC0415 - slow to import
     from app.adding.child import within  # noqa: PLC0415 - slow to import
-    from app.adding.liveness import StatedLiveness, add_liveness  # noqa: PLC0415 - slow to import
 
     _say(within(time_limit, add_liveness, new, StatedLiveness(cut, classes, stated)), classes, as_json=as_json)
 

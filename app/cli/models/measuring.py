@@ -44,8 +44,7 @@ def measure(
     from app.calibration import operating_points as points  # noqa: PLC0415 - slow to import
     from app.calibration import people as measuring  # noqa: PLC0415 - slow to import
     from app.cli.photos import each, people  # noqa: PLC0415 - slow to import
-    from app.inference.own_calibrations import own_path, read_own, write_own  # noqa: PLC0415 - slow to import
-    from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
+    from app.inference.package import find_packages, own_path, read_own, select, write_own  # noqa: PLC0415 - slow to import
     from app.machine import cores  # noqa: PLC0415 - slow to import
     from app.stages import open_stages  # noqa: PLC0415 - slow to import
 

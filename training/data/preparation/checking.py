@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.embedder import Embedder, unit
+from app.inference.embedders import Embedder, unit
 from app.types import Pixels
 from training.data.dataset import FaceSet
 from training.data.preparation.templates import ROWS, Templates, embed_set, sums

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.embedder import unit
+from app.inference.embedders import unit
 from training.data.preparation.templates import ROWS, Templates, sums
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import LikenessError, OperatingPointUnavailable, Unusable
-from app.inference.embedder import Embedder
+from app.inference.embedders import Embedder
 from app.inference.package import Package
 from app.inference.thresholds import Thresholds
 from app.machine import cores
