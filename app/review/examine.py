@@ -159,7 +159,7 @@ class Examiner:
         drafts = []
         for rows in groups[1:]:
             scores = (block.vectors[groups[0]] @ block.vectors[rows].T).astype(np.float64)
-            best, threshold = float(scores.max()), self._points.strangers
+            best, threshold = float(scores.max()), self._points.linked
             evidence = Evidence(score=best, threshold=threshold, fmr=self._fmr_of(best))
             face, other = (int(block.faces[some[np.argmax(block.qualities[some])]]) for some in (groups[0], rows))
             group = tuple(block.faces[rows].tolist())

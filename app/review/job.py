@@ -19,7 +19,7 @@ from app.recognition.corrections import Corrections
 from app.recognition.decisions import identify_point, verify_point
 from app.review.examine import Examined, Examiner, Nearest, nearest_of
 from app.review.records import Summary
-from app.review.rules import STRANGERS_FMR, Points
+from app.review.rules import LINKED_FMR, STRANGERS_FMR, Points
 from app.review.separation import Separation
 from app.review.store import Reviews, UnderWay
 from app.search.face_table import WIDEN
@@ -126,7 +126,7 @@ class Reviewer:
         return Points(
             verify_point(thresholds, None, self._fmr),
             identify_point(thresholds, None, None, self._fpir, sizes),
-            verify_point(thresholds, None, STRANGERS_FMR).threshold,
+            *(verify_point(thresholds, None, fmr).threshold for fmr in (STRANGERS_FMR, LINKED_FMR)),
         )
 
     def _examine(

@@ -24,6 +24,9 @@ GOOD = QualityLevel.MEDIUM.minimum
 surprised that it matches nobody."""
 STRANGERS_FMR = 1e-2
 """A face that scores no more with its own subject than this share of strangers do looks like none of it."""
+LINKED_FMR = 1e-3
+"""Two faces of a subject that score what this share of strangers do are taken for one person. At STRANGERS_FMR a chain
+of such pairs joins two people of ten photos each in every sixth case; at 1e-3 in one of fifty."""
 Scores = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -36,6 +39,8 @@ class Points:
     identify: IdentifyPoint
     strangers: float
     """The threshold at STRANGERS_FMR, or at the nearest rate that was measured."""
+    linked: float
+    """The threshold at LINKED_FMR, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +112,8 @@ def find_outliers(own: Own, qualities: NDArray[np.float32], points: Points) -> M
 
 
 def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
-    """Part a subject's faces, (N, D) unit float32, by single linkage: those of two groups look no more alike than
-    strangers do. Return the rows of each group, the largest first."""
+    """Part a subject's faces, (N, D) unit float32, by single linkage: no two faces of different groups score
+    `points.linked`. Return the rows of each group, the largest first."""
     group = np.full(len(vectors), -1, np.int64)
     for first in range(len(vectors)):
         if group[first] >= 0:
@@ -117,7 +122,7 @@ def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
         open_ = np.array([first])
         while len(open_):
             some, open_ = open_[:ROWS_AT_ONCE], open_[ROWS_AT_ONCE:]
-            linked = np.flatnonzero((vectors[some] @ vectors.T >= points.strangers).any(axis=0) & (group < 0))
+            linked = np.flatnonzero((vectors[some] @ vectors.T >= points.linked).any(axis=0) & (group < 0))
             group[linked] = first
             open_ = np.concatenate([open_, linked])
     groups = [np.flatnonzero(group == first) for first in np.unique(group)]

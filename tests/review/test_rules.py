@@ -11,7 +11,7 @@ from app.review import rules
 from app.review.rules import Own, Points
 from app.types import Vectors
 
-POINTS = Points(VerifyPoint(0.5, 1e-4), IdentifyPoint(0.6, 0.4, 1e-5, 0.01), strangers=0.3)
+POINTS = Points(VerifyPoint(0.5, 1e-4), IdentifyPoint(0.6, 0.4, 1e-5, 0.01), strangers=0.3, linked=0.4)
 
 
 def vectors(count: int, seed: int, dimension: int = 8) -> Vectors:
@@ -48,7 +48,7 @@ def test_scores_with_its_own_subject_are_those_of_a_loop(
 
 def test_two_subjects_compare_as_in_a_loop() -> None:
     one, other = vectors(4, 1), vectors(7, 2)
-    points = Points(VerifyPoint(0.3, 1e-4), POINTS.identify, POINTS.strangers)
+    points = Points(VerifyPoint(0.3, 1e-4), POINTS.identify, POINTS.strangers, POINTS.linked)
     found = rules.compare_subjects(one, other, points)
     scores = {(a, b): float(one[a] @ other[b]) for a in range(4) for b in range(7)}
     best = max(scores, key=lambda pair: scores[pair])
@@ -91,7 +91,7 @@ def test_a_poor_face_that_another_face_of_its_subject_needs_is_kept() -> None:
 @pytest.mark.parametrize("threshold", np.linspace(0.1, 0.9, 9))
 def test_a_stricter_operating_point_never_finds_more_pairs(threshold: float) -> None:
     def pairs(at: float) -> NDArray[np.bool_]:
-        points = Points(VerifyPoint(at, 1e-4), IdentifyPoint(at + 0.05, at - 0.05, 1e-5, 0.01), at - 0.2)
+        points = Points(VerifyPoint(at, 1e-4), IdentifyPoint(at + 0.05, at - 0.05, 1e-5, 0.01), at - 0.2, at - 0.1)
         groups = [vectors(3, seed, dimension=3) for seed in range(12)]
         return np.array(
             [[rules.may_be_one(rules.compare_subjects(a, b, points), points) for a in groups] for b in groups]
@@ -101,10 +101,11 @@ def test_a_stricter_operating_point_never_finds_more_pairs(threshold: float) -> 
 
 
 def test_two_people_in_one_subject_are_two_groups_whoever_is_linked_by_a_chain() -> None:
-    """Each person's faces are 40 degrees apart, so that the first and the last of one match only through others."""
-    angles = np.deg2rad([0, 40, 80, 180, 220, 260, 300 - 20])
+    """Each person's faces are 40 degrees apart, so that the first and the last of one match only through others; at
+    70 degrees the two people are as alike as one pair of strangers in a hundred."""
+    angles = np.deg2rad([0, 40, 80, 180, 220, 260, 290])
     faces = np.stack([np.cos(angles), np.sin(angles), 0 * angles], axis=1).astype(np.float32)
     alone = np.array([[0, 0, 1]], np.float32)
-    points = Points(POINTS.verify, POINTS.identify, strangers=float(np.cos(np.deg2rad(45))))
+    points = Points(POINTS.verify, POINTS.identify, strangers=0.3, linked=float(np.cos(np.deg2rad(45))))
     found = rules.find_groups(np.concatenate([faces, alone]), points)
     assert [rows.tolist() for rows in found] == [[3, 4, 5, 6], [0, 1, 2], [7]]
