@@ -46,7 +46,7 @@ from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
 from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures, Expiry
-from app.gallery.package_bindings import PackageBindings
+from app.gallery.gallery_rows import PackageBindings
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.inference.embedders import Embedder, Embedders
 from app.inference.manifest import CROP_SIDE

@@ -32,10 +32,10 @@ from app.bulk.tar_stream import TAR_END, Entry, header, padding, truncated
 from app.db import signing
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
-from app.gallery.bulk import BulkFace, BulkSubject
-from app.gallery.face_rows import decode_crop
-from app.gallery.fit import is_unit
+from app.gallery.enrolling import BulkFace, BulkSubject
+from app.gallery.faces import decode_crop
 from app.gallery.records import Consent, Gallery
+from app.gallery.templates import is_unit
 from app.jobs.records import Result
 from app.jobs.runner import Running
 from app.recognition.corrections import StoredCorrection

@@ -13,7 +13,7 @@ from app.bulk.sealed_files import read_sealed
 from app.db.encryption import Sealer
 from app.db.signing import Signer
 from app.errors import InvalidInput, Unusable
-from app.gallery.bulk import BulkFace, BulkSubject, write_many
+from app.gallery.enrolling import BulkFace, BulkSubject, write_many
 from app.gallery.records import Gallery, OnConflict, Origin, from_bytes
 from app.gallery.service import Galleries
 from app.jobs.files import JobFiles

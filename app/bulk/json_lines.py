@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 
 from app.errors import InvalidInput
-from app.gallery.face_rows import CROP_LIMITS
+from app.gallery.faces import CROP_LIMITS
 from app.review.records import Kind
 from app.timestamps import utc_text
 from app.types import Reason

@@ -17,8 +17,7 @@ from app.bulk.json_lines import PhotoLine
 from app.bulk.tar_stream import Entry
 from app.errors import ImageTooLarge, InvalidInput
 from app.face.quality import QualityLevel
-from app.gallery.bulk import BulkSubject, bulk_face
-from app.gallery.enrolling import crop_to_keep
+from app.gallery.enrolling import BulkSubject, bulk_face, crop_to_keep
 from app.gallery.records import Gallery, NewFace
 from app.jobs.runner import Running
 from app.recognition.operations import retried

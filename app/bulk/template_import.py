@@ -13,9 +13,9 @@ from app.bulk.json_lines import FaceLine
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader
 from app.errors import InvalidInput, PackageMismatch
-from app.gallery.bulk import BulkSubject
-from app.gallery.fit import is_unit
+from app.gallery.enrolling import BulkSubject
 from app.gallery.records import Gallery
+from app.gallery.templates import is_unit
 from app.jobs.runner import Running
 from app.types import Vector
 

@@ -161,7 +161,7 @@ PACKAGES = Table(
     Column("id", Text, primary_key=True),
     Column("digest", String(64), nullable=False),
 )
-"""The model that each package id stood for when its first template was made; see `app.gallery.package_bindings`."""
+"""The model that each package id stood for when its first template was made; see `app.gallery.gallery_rows`."""
 
 REEMBEDDINGS = Table(
     "reembeddings",

@@ -1,19 +1,55 @@
-"""Faces of photos enrolled: several requests' enrollments in one change, all or none."""
+"""Faces and subjects as enrollments and imports write them, many in a change, all or none; and as exports read them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
-from app.gallery.bulk import BulkFace, bulk_face, write_faces, write_subjects
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from app.db.engine import in_parts
+from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
+from app.db.sealed_columns import Blobs
+from app.errors import InvalidInput
 from app.gallery.change import Change
-from app.gallery.face_rows import encode_crop
-from app.gallery.fit import fit_face
-from app.gallery.records import NO_TERMS, Gallery, NewFace, Subject, Terms
-from app.gallery.subject_rows import find_unexpired, terms_columns, touch_subjects
-from app.gallery.templates import TemplatePlan
-from app.gallery.text import check_visible, clean_id
+from app.gallery.change_log import ADD
+from app.gallery.faces import ORIGIN_COLUMNS, box_of, encode_crop, insert_origins, quality_of, to_origin
+from app.gallery.records import (
+    NO_TERMS,
+    Consent,
+    Counts,
+    Gallery,
+    Metadata,
+    NewFace,
+    Origin,
+    Subject,
+    TemplatePlan,
+    Terms,
+    from_bytes,
+    package_mismatch,
+    to_bytes,
+    two_packages,
+)
+from app.gallery.subjects import (
+    brief_subjects,
+    find_unexpired,
+    from_consent,
+    make_subjects,
+    subject_values,
+    terms_columns,
+    to_consent,
+    touch_subjects,
+    update_subject,
+)
+from app.gallery.templates import face_columns, fit_face, is_unit, join_templates, template_column
+from app.gallery.text import check_visible, clean_id, clean_name, encode_metadata, fold
+from app.types import Box, Quality, Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +105,276 @@ def enroll(change: Change, wanted: Sequence[Enrollment]) -> list[Enrolled]:
 def crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:
     """Return the face's crop as JPEG if the gallery keeps crops."""
     return encode_crop(face.crop) if gallery.store == "crop" and face.crop is not None else None
+
+
+EXPORT_ROWS = 1_000
+_INSERTS = (sa.insert(FACES), sa.insert(CROPS), sa.insert(SECOND_TEMPLATES))
+_LAST_KEY = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'faces'")
+_NEXT_KEYS = sa.text("SELECT nextval(pg_get_serial_sequence('faces', 'key')) FROM generate_series(1, :count)")
+NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
+"""The box of a face that was imported without its photo."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkFace:
+    """A face to write as it is: ``template`` float32 little endian bytes, ``crop`` a JPEG, ``created_at`` None: now."""
+
+    subject: str
+    template: bytes
+    quality: Quality
+    box: Box = NOWHERE
+    crop: bytes | None = None
+    face_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    created_at: str | None = None
+    origin: Origin | None = None
+    second: Template | None = None
+    """Of the gallery's other package, while it is being re-embedded (`TemplatePlan.written`)."""
+
+
+def bulk_face(subject: str, face: NewFace, crop: bytes | None) -> BulkFace:
+    """Convert a face of a photo; `crop` is its JPEG."""
+    return BulkFace(
+        subject=subject,
+        template=to_bytes(face.template),
+        quality=face.quality,
+        box=face.box,
+        crop=crop,
+        origin=face.origin,
+        second=face.second,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BulkSubject:
+    """A subject to write: fields that are given replace those of an existing subject, but for ``created_at`` and
+    ``updated_at``, which only a new one takes."""
+
+    id: str
+    name: str | None = None
+    metadata: Metadata | None = None
+    created_at: str | None = None
+    updated_at: str | None = None
+    expires_at: str | None = None
+    consent: Consent | None = None
+    cover: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many subjects and faces were added; ``taken`` are the positions of faces that the gallery already had."""
+
+    subjects: int
+    faces: int
+    taken: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """A consistent view of a gallery; subjects and faces come in the order of their keys.
+
+    ``counts`` and ``faces`` cover the faces that have a template of the gallery's package; ``left_out`` have none.
+    """
+
+    gallery: Gallery
+    counts: Counts
+    left_out: int
+    subjects: Iterator[BulkSubject]
+    faces: Iterator[BulkFace]
+
+
+def subject_columns(subject: BulkSubject, max_metadata_bytes: int) -> tuple[str, dict[str, Any]]:
+    """Return the normalised id of a subject to write, and the values of the columns that are given.
+
+    Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_consent``.
+    """
+    columns = {
+        "name": None if subject.name is None else clean_name(subject.name),
+        "metadata": None if subject.metadata is None else encode_metadata(subject.metadata, max_metadata_bytes),
+        "created_at": subject.created_at,
+        "updated_at": subject.updated_at,
+        "expires_at": subject.expires_at,
+        "consent": from_consent(subject.consent),
+        "cover": subject.cover,
+    }
+    return clean_id(subject.id, "subject"), {name: value for name, value in columns.items() if value is not None}
+
+
+def fit_bulk(gallery: Gallery, package: str, faces: Sequence[BulkFace]) -> Sequence[BulkFace]:
+    """Return the faces with exactly the templates that the gallery takes; `package` is that of ``template``.
+
+    Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``, ``two_packages``.
+    """
+    own, *others = gallery.templates.packages
+    if package != own:
+        raise package_mismatch(gallery, package)
+    whole = all(len(face.template) == gallery.dimension * 4 for face in faces)
+    numbers = from_bytes(b"".join(face.template for face in faces))
+    if not whole or not is_unit(numbers.reshape(len(faces), gallery.dimension)).all():
+        message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
+        raise InvalidInput(message, code="invalid_template")
+    if not others:
+        return [face if face.second is None else replace(face, second=None) for face in faces]
+    if any(face.second is None or face.second.package != others[0] for face in faces):
+        raise two_packages(gallery.id)
+    return faces
+
+
+def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], faces: Sequence[BulkFace]) -> Written:
+    """Write subjects and faces, whose templates are of `package`.
+
+    Subjects that only `faces` name are made if missing. Faces that the gallery has already are skipped (`place_ids`).
+    Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_template``; Conflict
+    ``package_mismatch``; ``two_packages`` if a face lacks a template that the gallery takes by now.
+    """
+    faces = fit_bulk(change.gallery, package, faces)
+    given = {subject.id for subject in subjects}
+    others = dict.fromkeys(face.subject for face in faces if face.subject not in given)
+    wanted = [*subjects, *(BulkSubject(subject_id) for subject_id in others)]
+    checked = [subject_columns(one, change.max_metadata_bytes) for one in wanted]
+    found, made = write_subjects(change, checked)
+    keys = {raw.id: found[clean] for raw, (clean, _) in zip(wanted, checked, strict=True)}
+    new, taken = place_ids(change, faces)
+    if new:
+        write_faces(change, package, keys, new)
+        touch_subjects(change, {keys[face.subject] for face in new})
+    return Written(len(made), len(new), taken)
+
+
+def write_subjects(
+    change: Change, subjects: Iterable[tuple[str, Mapping[str, Any]]]
+) -> tuple[dict[str, int], Collection[str]]:
+    """Add missing subjects and update the others, given by their ids and columns; return the keys by id, and the new
+    ids. Where two are one subject, the later one's columns count."""
+    wanted: dict[str, dict[str, Any]] = {}
+    for subject_id, columns in subjects:
+        wanted.setdefault(subject_id, {}).update(columns)
+    keys = {name: row.key for name, row in brief_subjects(change.connection, change.gallery, wanted.keys()).items()}
+    missing = sorted(wanted.keys() - keys.keys())
+    made = make_subjects(change, [subject_values(change, subject_id, **wanted[subject_id]) for subject_id in missing])
+    for subject_id, key in sorted(keys.items()):
+        changes = {
+            name: value for name, value in wanted[subject_id].items() if name not in {"created_at", "updated_at"}
+        }
+        if "name" in changes:
+            changes["folded"] = fold(subject_id, changes["name"])
+        if changes:
+            update_subject(change, key, changes)
+    return keys | made, made.keys()
+
+
+def place_ids(change: Change, faces: Sequence[BulkFace]) -> tuple[list[BulkFace], tuple[int, ...]]:
+    """Return the faces to write, and the positions of those to skip, whose ids the gallery or an earlier face has.
+
+    A face whose id exists in another gallery (perhaps a copy of this one) gets the id `id_here`.
+    """
+    here = {face.face_id: id_here(change.gallery, face.face_id) for face in faces}
+    homes: dict[str, int] = {}
+    for some in in_parts(sorted({*here, *here.values()})):
+        query = sa.select(FACES.c.face_id, FACES.c.gallery_key).where(FACES.c.face_id.in_(some))
+        homes |= {row.face_id: row.gallery_key for row in change.connection.execute(query)}
+    new: dict[str, BulkFace] = {}
+    taken: list[int] = []
+    for place, face in enumerate(faces):
+        known = {face.face_id, here[face.face_id]}
+        if any(homes.get(one) == change.gallery.key or one in new for one in known):
+            taken.append(place)
+            continue
+        face_id = here[face.face_id] if face.face_id in homes else face.face_id
+        new[face_id] = replace(face, face_id=face_id)
+    return list(new.values()), tuple(taken)
+
+
+def id_here(gallery: Gallery, foreign: str) -> str:
+    """Return the id of something whose own id another gallery has, perhaps a copy: the same at each import."""
+    return hashlib.sha256(f"{gallery.key}/{foreign}".encode()).hexdigest()[:32]
+
+
+def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], faces: Sequence[BulkFace]) -> None:
+    """Insert the faces, whose templates are of `package`; `subject_keys` are given by the subjects' ids."""
+    connection, blobs = change.connection, change.blobs
+    keys = _take_keys(connection, len(faces))
+    rows, crops, seconds = [], [], []
+    blobs.mark(connection)
+    for key, face in zip(keys, faces, strict=True):
+        face_id = face.face_id
+        rows.append(
+            {
+                "key": key,
+                "gallery_key": change.gallery.key,
+                "subject_key": subject_keys[face.subject],
+                "face_id": face_id,
+                "package": package,
+                "template": blobs.pack("template", face_id, face.template),
+                "quality": face.quality.score,
+                "reasons": json.dumps(face.quality.reasons) if face.quality.reasons else "[]",
+                "x": face.box.x,
+                "y": face.box.y,
+                "width": face.box.width,
+                "height": face.box.height,
+                "created_at": face.created_at or change.now,
+            }
+        )
+        if face.crop is not None:
+            crops.append({"face_key": key, "jpeg": blobs.pack("crop", face_id, face.crop)})
+        if face.second is not None:
+            template = blobs.pack("second", face_id, to_bytes(face.second))
+            seconds.append({"face_key": key, "package": face.second.package, "template": template})
+    for insert, values in zip(_INSERTS, (rows, crops, seconds), strict=True):
+        if values:
+            connection.execute(insert, values)
+    insert_origins(connection, change.gallery, [(key, face.origin) for key, face in zip(keys, faces, strict=True)])
+    change.log(ADD, [(subject_keys[face.subject], key) for key, face in zip(keys, faces, strict=True)])
+
+
+def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubject]:
+    """Read the gallery's subjects in the order of their keys."""
+    query = sa.select(SUBJECTS).where(SUBJECTS.c.gallery_key == gallery.key).order_by(SUBJECTS.c.key)
+    for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
+        times = (row.created_at, row.updated_at, row.expires_at)
+        yield BulkSubject(row.id, row.name, json.loads(row.metadata), *times, to_consent(row.consent), row.cover)
+
+
+def count_faces(connection: Connection, gallery: Gallery) -> int:
+    """Count the faces that `read_faces` reads."""
+    source = join_templates(FACES, gallery.embedder)
+    query = sa.select(sa.func.count()).select_from(source).where(_is_whole(gallery))
+    return int(connection.execute(query).scalar_one())
+
+
+def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[BulkFace]:
+    """Read the faces that have a template of the gallery's package, in the order of their keys."""
+    columns: list[Any] = [*face_columns(gallery.embedder), SUBJECTS.c.id.label("subject"), *ORIGIN_COLUMNS]
+    source = join_templates(FACES.join(SUBJECTS), gallery.embedder).outerjoin(
+        FACE_ORIGINS, FACE_ORIGINS.c.face_key == FACES.c.key
+    )
+    if crops:
+        columns.append(CROPS.c.jpeg)
+        source = source.outerjoin(CROPS, CROPS.c.face_key == FACES.c.key)
+    query = sa.select(*columns).select_from(source).where(_is_whole(gallery)).order_by(FACES.c.key)
+    for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
+        yield _face(row, blobs, row.jpeg if crops else None)
+
+
+def _is_whole(gallery: Gallery) -> sa.ColumnElement[bool]:
+    return (FACES.c.gallery_key == gallery.key) & template_column(gallery.embedder).is_not(None)
+
+
+def _face(row: Row[Any], blobs: Blobs, crop: bytes | None) -> BulkFace:
+    return BulkFace(
+        subject=row.subject,
+        template=blobs.unpack("template", row.face_id, bytes(row.template)),
+        quality=quality_of(row),
+        box=box_of(row),
+        crop=None if crop is None else blobs.unpack("crop", row.face_id, bytes(crop)),
+        face_id=row.face_id,
+        created_at=row.created_at,
+        origin=to_origin(row),
+    )
+
+
+def _take_keys(connection: Connection, count: int) -> list[int]:
+    """Reserve keys for new faces: inserting rows with keys is several times as fast as asking for each new key."""
+    if connection.dialect.name == "sqlite":  # the caller holds the database's one write lock
+        last = connection.execute(_LAST_KEY).scalar() or 0
+        return list(range(last + 1, last + count + 1))
+    return sorted(connection.execute(_NEXT_KEYS, {"count": count}).scalars())

@@ -38,9 +38,9 @@ from app.db.schema import (
 from app.db.signing import Signer
 from app.errors import NotFound, Unusable
 from app.gallery.change import Change
-from app.gallery.deleting import erase_subject
 from app.gallery.records import Erased
 from app.gallery.service import Galleries
+from app.gallery.subjects import erase_subject
 from app.timestamps import utc_now
 
 Reason: TypeAlias = Literal["asked", "expired"]

@@ -1,7 +1,7 @@
-"""Faces given to other subjects: moved, merged into one subject, or each to an unnamed one of its own.
+"""Faces deleted, or given to other subjects: moved, merged into one subject, or each to an unnamed one of its own.
 
 A face keeps its key and its id, so everything that refers to its key stays, and the index only learns whose it is. What
-refers to its id speaks of it as its subject's face and goes (`face_rows.give`). An unnamed subject
+refers to its id speaks of it as its subject's face and goes (`faces.give`). An unnamed subject
 (`app.gallery.text.unnamed_id`) is made with its only face and deleted with it.
 
 Nothing is kept longer than was promised: a subject that is made to take faces expires with the one that had them, one
@@ -19,13 +19,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS, FACES, SUBJECTS
 from app.errors import InvalidInput
-from app.gallery.answers import KeptAnswer, forget_answer, keep_answer, recall_answer
-from app.gallery.change import Change
-from app.gallery.face_rows import face_not_found, faces_by_id, give
+from app.gallery.change import Change, KeptAnswer, forget_answer, keep_answer, recall_answer
+from app.gallery.change_log import REMOVE
+from app.gallery.faces import face_not_found, faces_by_id, find_face, give
 from app.gallery.records import Move, Subject
-from app.gallery.subject_rows import (
+from app.gallery.subjects import (
     brief_subjects,
     check_unexpired,
     earliest,
@@ -35,12 +36,33 @@ from app.gallery.subject_rows import (
     subject_not_found,
     subject_values,
     tidy,
+    touch_subjects,
     update_subject,
 )
 from app.gallery.text import check_visible, clean_id, fold, is_unnamed, unnamed_id
 
 MERGE = "merge"
 """The operation under which merges are kept; the token stands for the subject that is gone."""
+
+
+def delete_face(change: Change, subject_id: str, face_id: str) -> None:
+    """Delete the subject's face with its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
+    subject = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
+    key: int = find_face(change.connection, change.gallery, face_id, subject).key
+    change.connection.execute(sa.delete(FACES).where(FACES.c.key == key))
+    touch_subjects(change, [subject.key])
+    change.log(REMOVE, [(subject.key, key)])
+
+
+def delete_faces(change: Change, face_ids: Sequence[str]) -> list[str]:
+    """Delete those of the faces that exist, whosever they are, with their crops, and unnamed subjects with their last
+    face; return the ids."""
+    faces = faces_by_id(change.connection, change.gallery, face_ids)
+    for some in in_parts(sorted(row.key for row in faces.values())):
+        change.connection.execute(sa.delete(FACES).where(FACES.c.key.in_(some)))
+    tidy(change, {row.subject_key for row in faces.values()})
+    change.log(REMOVE, [(row.subject_key, row.key) for row in faces.values()])
+    return list(faces)
 
 
 def move_faces(change: Change, moves: Sequence[Move], *, create: bool = False) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import numpy as np
 
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
-from app.gallery.templates import TemplatePlan
 from app.inference.thresholds import Source
 from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
 from app.types import Box, LivenessMode, Pixels, Quality, Template, Vector
@@ -53,6 +52,45 @@ class Unset(Enum):
 
 
 UNSET = Unset.UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSet:
+    """The templates that one package made of a gallery's faces."""
+
+    package: str
+    dimension: int
+    generation: int = 0
+    """A new number each time a re-embedding begins to fill the set. An index or snapshot of an earlier generation holds
+    other faces, even if the package is the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplatePlan:
+    """The template sets of a gallery that answer searches, and those that every new face is written to.
+
+    The gallery's own set comes first in both. A set answers only if it covers all faces (except those without a crop).
+    """
+
+    answering: tuple[TemplateSet, ...]
+    written: tuple[TemplateSet, ...]
+
+    @classmethod
+    def of_one(cls, own: TemplateSet) -> TemplatePlan:
+        """Return the plan of a gallery that isn't being re-embedded."""
+        return cls((own,), (own,))
+
+    @property
+    def own(self) -> TemplateSet:
+        return self.answering[0]
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Ids of the packages of which each new face needs a template, the gallery's own first."""
+        return tuple(one.package for one in self.written)
+
+    def find(self, package: str) -> TemplateSet | None:
+        return next((one for one in (*self.answering, *self.written) if one.package == package), None)
 
 
 @dataclass(frozen=True, slots=True)

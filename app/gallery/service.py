@@ -20,7 +20,6 @@ from app.concurrency.scheduler import Scheduler
 from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.change import Change
 from app.gallery.enrolling import Enrolled, Enrollment, crop_to_keep, enroll
-from app.gallery.fit import check_templates, fit_face
 from app.gallery.records import (
     NO_TERMS,
     Candidate,
@@ -33,6 +32,7 @@ from app.gallery.records import (
     Terms,
 )
 from app.gallery.store import Store
+from app.gallery.templates import check_templates, fit_face
 from app.gallery.text import is_unnamed
 from app.search.face_table import WIDEN
 from app.search.follower import LocalBackend

@@ -19,12 +19,11 @@ from app.db.pagination import Page, read_page
 from app.db.schema import FACE_ORIGINS, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict
-from app.gallery import bulk, change_log
-from app.gallery.answers import prune_answers, recall_answer
-from app.gallery.bulk import BulkSubject, Everything
-from app.gallery.change import Change
+from app.gallery import change_log, enrolling
+from app.gallery.change import Change, prune_answers, recall_answer
 from app.gallery.change_log import ChangeReader
-from app.gallery.face_rows import (
+from app.gallery.enrolling import BulkSubject, Everything
+from app.gallery.faces import (
     ORIGIN_COLUMNS,
     box_of,
     face_query,
@@ -54,7 +53,7 @@ from app.gallery.records import (
     Subject,
     Totals,
 )
-from app.gallery.subject_rows import (
+from app.gallery.subjects import (
     SUBJECT_ROWS,
     find_subject,
     has_expired,
@@ -235,8 +234,8 @@ class Store:
         return read_page(self.database, query, SUBJECTS.c.key, to_subject, listing=listing, cursor=cursor, limit=limit)
 
     def check_subject(self, subject: BulkSubject) -> None:
-        """Check what `bulk.write_many` checks of a subject, and raise what it would."""
-        check_visible(bulk.subject_columns(subject, self.max_metadata_bytes)[0], "subject id")
+        """Check what `enrolling.write_many` checks of a subject, and raise what it would."""
+        check_visible(enrolling.subject_columns(subject, self.max_metadata_bytes)[0], "subject id")
 
     @contextmanager
     def everything(self, gallery: Gallery, *, crops: bool) -> Iterator[Everything]:
@@ -246,9 +245,9 @@ class Store:
         """
         with self.database.read(one_moment=True) as connection:
             now = reread(connection, gallery)
-            subjects = bulk.read_subjects(connection, now)
-            faces = bulk.read_faces(connection, now, self.blobs, crops=crops)
-            counts, there = _count(connection, now), bulk.count_faces(connection, now)
+            subjects = enrolling.read_subjects(connection, now)
+            faces = enrolling.read_faces(connection, now, self.blobs, crops=crops)
+            counts, there = _count(connection, now), enrolling.count_faces(connection, now)
             yield Everything(now, Counts(counts.subjects, there), counts.faces - there, subjects, faces)
 
     def faces(self, gallery: Gallery, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:

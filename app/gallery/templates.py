@@ -2,60 +2,26 @@
 
 The faces of a gallery have templates of one package. While the gallery is being re-embedded there are two: a face's row
 holds one of them, and the table of second templates the other. Which of the two is in the row depends on when the face
-was enrolled and means nothing.
+was enrolled and means nothing. What is to be stored or compared is checked here to be what the gallery takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, TypeAlias
 
+import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from app.db.schema import FACES, SECOND_TEMPLATES
+from app.errors import InvalidInput
+from app.gallery.records import Gallery, NewFace, TemplatePlan, package_mismatch, packages_missing
+from app.types import Template, Vectors
 
 Package: TypeAlias = str | sa.BindParameter[str]
 """A package's id, or the statement's parameter that takes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateSet:
-    """The templates that one package made of a gallery's faces."""
-
-    package: str
-    dimension: int
-    generation: int = 0
-    """A new number each time a re-embedding begins to fill the set. An index or snapshot of an earlier generation holds
-    other faces, even if the package is the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class TemplatePlan:
-    """The template sets of a gallery that answer searches, and those that every new face is written to.
-
-    The gallery's own set comes first in both. A set answers only if it covers all faces (except those without a crop).
-    """
-
-    answering: tuple[TemplateSet, ...]
-    written: tuple[TemplateSet, ...]
-
-    @classmethod
-    def of_one(cls, own: TemplateSet) -> TemplatePlan:
-        """Return the plan of a gallery that isn't being re-embedded."""
-        return cls((own,), (own,))
-
-    @property
-    def own(self) -> TemplateSet:
-        return self.answering[0]
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Ids of the packages of which each new face needs a template, the gallery's own first."""
-        return tuple(one.package for one in self.written)
-
-    def find(self, package: str) -> TemplateSet | None:
-        return next((one for one in (*self.answering, *self.written) if one.package == package), None)
 
 
 def join_templates(faces: sa.FromClause, package: Package) -> sa.FromClause:
@@ -77,3 +43,42 @@ def face_columns(package: str) -> Sequence[sa.ColumnElement[Any]]:
         "template": sa.func.coalesce(found, FACES.c.template).label("template"),
     }
     return [chosen.get(column.name, column) for column in FACES.c]
+
+
+UNIT_TOLERANCE = 1e-3
+"""Largest difference of a template's length from 1."""
+
+
+def fit_face(face: NewFace, plan: TemplatePlan) -> NewFace:
+    """Return the face with exactly the templates that `plan` writes. Raises Conflict ``package_mismatch`` if one is
+    missing."""
+    templates = [face.template_of(package) for package in plan.packages]
+    first, *others = templates
+    second = others[0] if others else None
+    if first is None or None in others:
+        raise packages_missing(plan.packages, face.template.package)
+    return replace(face, template=first, second=second)
+
+
+def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
+    """Return the templates' vectors, (N, D) float32, if all are of the gallery's package and of length 1.
+
+    Raises Conflict ``package_mismatch``; InvalidInput ``invalid_template``.
+    """
+    for template in templates:
+        if template.package != gallery.embedder:
+            raise package_mismatch(gallery, template.package)
+        if template.vector.shape != (gallery.dimension,):
+            message = f"A template of {gallery.embedder} has {gallery.dimension} numbers."
+            raise InvalidInput(message, code="invalid_template")
+        if not abs(float(np.linalg.norm(template.vector)) - 1) <= UNIT_TOLERANCE:  # NaN is rejected too
+            raise InvalidInput("A template must be a vector of length 1.", code="invalid_template")
+    if not templates:
+        return np.empty((0, gallery.dimension), np.float32)
+    return np.stack([template.vector for template in templates]).astype(np.float32)
+
+
+def is_unit(vectors: Vectors) -> NDArray[np.bool_]:
+    """Return which rows have length 1, (N,). Rows with NaN have not."""
+    found: NDArray[np.bool_] = np.abs(np.linalg.norm(vectors, axis=1) - 1) <= UNIT_TOLERANCE
+    return found

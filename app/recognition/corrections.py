@@ -20,14 +20,13 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS, SUBJECTS
 from app.errors import InvalidInput, NotFound
-from app.gallery.bulk import id_here
 from app.gallery.change import Change
-from app.gallery.enrolling import crop_to_keep
-from app.gallery.face_rows import templates_of
-from app.gallery.fit import fit_face
+from app.gallery.enrolling import crop_to_keep, id_here
+from app.gallery.faces import templates_of
 from app.gallery.records import Candidate, Gallery, NewFace, Subject, from_bytes, to_bytes
 from app.gallery.store import Store
-from app.gallery.subject_rows import brief_subjects, find_subject, find_unexpired
+from app.gallery.subjects import brief_subjects, find_subject, find_unexpired
+from app.gallery.templates import fit_face
 from app.gallery.text import clean_id
 from app.timestamps import utc_now
 from app.types import Template, Vectors

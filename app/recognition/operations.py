@@ -14,8 +14,7 @@ from typing import Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 from app.concurrency.deadline import check_deadline
 from app.errors import Conflict, InvalidInput, PackageMismatch, PackageUnavailable, TwoPackages
 from app.face.quality import QualityLevel
-from app.gallery.bulk import BulkFace
-from app.gallery.enrolling import Enrolled
+from app.gallery.enrolling import BulkFace, Enrolled
 from app.gallery.records import (
     NO_TERMS,
     Gallery,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.errors import InvalidInput
-from app.gallery.bulk import BulkFace
+from app.gallery.enrolling import BulkFace
 from app.gallery.records import Candidate, NewFace, Origin
 from app.pipeline import Choice
 from app.recognition.corrections import RuledOut

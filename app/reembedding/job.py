@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from app.errors import InvalidInput, LikenessError, NotFound
-from app.gallery.deleting import delete_faces
-from app.gallery.face_rows import decode_crop
+from app.gallery.faces import decode_crop
+from app.gallery.moving import delete_faces
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders

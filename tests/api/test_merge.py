@@ -11,7 +11,7 @@ import httpx
 import pytest
 from likeness_client import Client, ClientError
 
-from app.gallery.bulk import BulkFace, write_many
+from app.gallery.enrolling import BulkFace, write_many
 from app.gallery.store import Store
 from app.inference.package import find_packages, select
 from app.types import Quality

@@ -31,10 +31,10 @@ from app.db.key_file import FoundRings, encode_key
 from app.db.schema import FACES, JOBS, METADATA, SIGN_IN_CODES
 from app.db.signing import Signer, canonical, signed
 from app.errors import Conflict, LikenessError
-from app.gallery.bulk import BulkFace, BulkSubject, write_many
-from app.gallery.deleting import delete_subject
+from app.gallery.enrolling import BulkFace, BulkSubject, write_many
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import delete_subject
 from app.jobs.records import Job
 from app.jobs.store import JobStore
 from app.types import Quality

@@ -21,7 +21,7 @@ from likeness_client import ApiError, Client
 from app.bulk.tar_stream import TAR_END, header, padding
 from app.db import signing
 from app.errors import InvalidInput
-from app.gallery.face_rows import decode_crop
+from app.gallery.faces import decode_crop
 from tests.support.live import LiveServer, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
 from tests.support.tarred import tar_of

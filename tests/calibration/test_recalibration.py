@@ -14,11 +14,11 @@ from app.calibration.job import KIND, Calibrator, State
 from app.concurrency.scheduler import Scheduler
 from app.db.schema import CALIBRATION_PAIRS, GALLERY_CALIBRATIONS
 from app.errors import NotFound
-from app.gallery.bulk import BulkFace, write_many
-from app.gallery.deleting import delete_subject
+from app.gallery.enrolling import BulkFace, write_many
 from app.gallery.moving import merge_subjects, rename_subject
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import delete_subject
 from app.gallery.text import unnamed_id
 from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages, write_manifest

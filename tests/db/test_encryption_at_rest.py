@@ -21,10 +21,10 @@ from app.db.key_rotation import PLAIN, census, reseal, seal_job_keys
 from app.db.schema import CROPS, FACES, JOBS
 from app.db.sealed_columns import Blobs
 from app.errors import Unusable
-from app.gallery.deleting import delete_subject
 from app.gallery.records import NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import delete_subject
 from app.jobs.store import JobStore
 from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots

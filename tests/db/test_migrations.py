@@ -15,8 +15,8 @@ from alembic.script import ScriptDirectory
 from app.db.engine import MIGRATIONS, VERSION, is_current
 from app.db.schema import METADATA
 from app.errors import Unusable
-from app.gallery.editing import create_subject
 from app.gallery.store import Store
+from app.gallery.subjects import create_subject
 from tests.support.changing import written
 from tests.support.following import engine_of
 from tests.support.migrations import downgrade

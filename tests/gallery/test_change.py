@@ -11,9 +11,9 @@ from sqlalchemy.exc import OperationalError
 from app.db.engine import translated
 from app.errors import DatabaseBusy, NotFound
 from app.gallery.change import Change
-from app.gallery.deleting import delete_faces, delete_subject
-from app.gallery.moving import merge_subjects
+from app.gallery.moving import delete_faces, merge_subjects
 from app.gallery.service import Galleries
+from app.gallery.subjects import delete_subject
 from app.search.types import GalleryState
 from tests.support.changing import changed
 from tests.support.galleries import enroll, found

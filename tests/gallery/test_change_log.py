@@ -13,11 +13,11 @@ import sqlalchemy as sa
 
 from app.db.schema import CHANGES
 from app.errors import Conflict, NotFound
-from app.gallery.deleting import delete_face, delete_subject
-from app.gallery.editing import create_subject, edit_subject
+from app.gallery.moving import delete_face
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import create_subject, delete_subject, edit_subject
 from app.search.types import FaceBlock, LogPosition
 from tests.support.changing import changed, written
 from tests.support.following import found, log_of, quiet

@@ -17,12 +17,12 @@ from app.access.audit_store import AuditFilter, AuditStore
 from app.db import signing
 from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery.change import Change
-from app.gallery.editing import create_subject, edit_subject
 from app.gallery.erasure import Expiry, check_receipt
 from app.gallery.moving import dissolve_subject, move_faces, rename_subject
 from app.gallery.records import Consent, Move, NewFace, Terms
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import create_subject, edit_subject
 from app.gallery.text import is_unnamed
 from app.timestamps import utc_text
 from app.types import Box, Quality

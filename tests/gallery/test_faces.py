@@ -12,12 +12,11 @@ import sqlalchemy as sa
 
 from app.db.schema import DISMISSALS, SUBJECTS
 from app.errors import Conflict, InvalidInput, NotFound
-from app.gallery.answers import AlreadyAnswered, KeptAnswer, keep_answer
-from app.gallery.deleting import delete_faces
-from app.gallery.editing import create_subject
-from app.gallery.moving import dissolve_subject, move_faces
+from app.gallery.change import AlreadyAnswered, KeptAnswer, keep_answer
+from app.gallery.moving import delete_faces, dissolve_subject, move_faces
 from app.gallery.records import Move, NewFace, Origin
 from app.gallery.service import Galleries
+from app.gallery.subjects import create_subject
 from app.gallery.text import is_unnamed, unnamed_id
 from app.types import Box, Quality
 from tests.support.changing import changed, written

@@ -15,12 +15,12 @@ import sqlalchemy as sa
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.change import Change
-from app.gallery.deleting import delete_face, delete_subject
-from app.gallery.editing import create_subject, edit_subject
-from app.gallery.face_rows import decode_crop
+from app.gallery.faces import decode_crop
+from app.gallery.moving import delete_face
 from app.gallery.records import Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import create_subject, delete_subject, edit_subject
 from app.gallery.text import is_unnamed, unnamed_id
 from app.search.index import Index
 from app.search.types import FaceBlock

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from app.db.schema import ANSWERED_REQUESTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
-from app.gallery.editing import create_subject
 from app.gallery.moving import merge_subjects, move_faces
 from app.gallery.records import Consent, Move, Terms
 from app.gallery.service import Galleries
+from app.gallery.subjects import create_subject
 from tests.support.changing import changed, written
 from tests.support.following import engine_of, found, let_expire
 from tests.support.galleries import enroll

@@ -26,12 +26,11 @@ from sqlalchemy.engine import Connection
 from app.db.pagination import encode_cursor
 from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
-from app.gallery.bulk import BulkFace, BulkSubject, write_many
-from app.gallery.deleting import delete_face, delete_subject
-from app.gallery.editing import create_subject, edit_subject
-from app.gallery.moving import rename_subject
+from app.gallery.enrolling import BulkFace, BulkSubject, write_many
+from app.gallery.moving import delete_face, rename_subject
 from app.gallery.records import Gallery, Metadata, NewFace, to_bytes
 from app.gallery.store import Store
+from app.gallery.subjects import create_subject, delete_subject, edit_subject
 from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH
 from app.types import Box, Quality, Reason, Template
 from tests.support.changing import written
@@ -679,7 +678,7 @@ def test_what_could_not_be_scrubbed_yet_is_scrubbed_once_no_one_reads(tmp_path: 
 
 ENROLL_FOR_EVER = """
 import sys
-from app.gallery.deleting import delete_subject
+from app.gallery.subjects import delete_subject
 from app.gallery.store import Store
 from tests.support.changing import written
 from tests.support.stores import DIMENSION, PACKAGE, enroll, face

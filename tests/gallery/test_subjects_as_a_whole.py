@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from app.errors import LikenessError, NotFound
-from app.gallery.deleting import delete_face, delete_subjects
-from app.gallery.editing import create_subject, edit_subject
-from app.gallery.moving import rename_subject
+from app.gallery.moving import delete_face, rename_subject
 from app.gallery.records import Counts
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import create_subject, delete_subjects, edit_subject
 from tests.support.changing import changed, written
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, found, template
 

@@ -18,12 +18,12 @@ from app.db.schema import CORRECTIONS
 from app.db.sealed_columns import Blobs
 from app.db.signing import Signer
 from app.errors import InvalidInput, NotFound
-from app.gallery.deleting import erase_subject
 from app.gallery.erasure import Erasures
 from app.gallery.moving import merge_subjects
 from app.gallery.records import Candidate, Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import erase_subject
 from app.recognition.corrections import MOST, Corrections, StoredCorrection, Wrong, rule_out
 from app.recognition.decisions import cosine
 from app.timestamps import utc_now

@@ -24,15 +24,13 @@ from app.db.key_rotation import reseal
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, LikenessError, NotFound
-from app.gallery.bulk import bulk_face, write_many
-from app.gallery.deleting import delete_face, delete_subject
-from app.gallery.editing import create_subject
-from app.gallery.enrolling import crop_to_keep
-from app.gallery.face_rows import decode_crop, encode_crop
-from app.gallery.moving import move_faces
+from app.gallery.enrolling import bulk_face, crop_to_keep, write_many
+from app.gallery.faces import decode_crop, encode_crop
+from app.gallery.moving import delete_face, move_faces
 from app.gallery.records import Move, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import create_subject, delete_subject
 from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages
 from app.inference.session import open_embedder

@@ -10,10 +10,9 @@ import sqlalchemy as sa
 
 from app.db.schema import DISMISSALS, FINDINGS, REVIEWS
 from app.errors import InvalidInput, NotFound, OperatingPointUnavailable
-from app.gallery.deleting import delete_face, delete_subject
-from app.gallery.editing import create_subject
-from app.gallery.moving import move_faces
+from app.gallery.moving import delete_face, move_faces
 from app.gallery.records import Move
+from app.gallery.subjects import create_subject, delete_subject
 from app.gallery.text import unnamed_id
 from app.inference.thresholds import Thresholds
 from app.jobs.records import JobState

@@ -16,9 +16,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from app.concurrency.scheduler import Scheduler
 from app.db.schema import FACES
 from app.errors import NotFound
-from app.gallery.deleting import delete_face, delete_subject
+from app.gallery.moving import delete_face
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import delete_subject
 from app.search.index import Index
 from app.search.snapshots import Snapshots
 from app.search.types import FaceBlock

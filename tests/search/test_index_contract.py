@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from app.errors import Conflict, NotFound
-from app.gallery.deleting import delete_face, delete_subject, delete_subjects
-from app.gallery.editing import create_subject
-from app.gallery.moving import rename_subject
+from app.gallery.moving import delete_face, rename_subject
 from app.gallery.records import Candidate, NewFace
 from app.gallery.service import Galleries
+from app.gallery.subjects import create_subject, delete_subject, delete_subjects
 from app.search.face_table import MIN_WEIGHT
 from app.types import Box, Quality, Template, Vector
 from tests.support.changing import changed, written

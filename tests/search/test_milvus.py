@@ -21,11 +21,11 @@ import sqlalchemy as sa
 
 from app.db.schema import CHANGES, COLLECTIONS
 from app.errors import Conflict, NotFound, Unusable
-from app.gallery.deleting import delete_face, delete_subject
-from app.gallery.moving import merge_subjects, move_faces
+from app.gallery.moving import delete_face, merge_subjects, move_faces
 from app.gallery.records import Move
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import delete_subject
 from app.search.milvus import indexes as module
 from app.search.milvus.client import CollectionLost, Milvus, parse_address
 from app.search.milvus.collections import Collections
@@ -234,7 +234,7 @@ def test_a_face_deleted_by_one_while_another_still_adds_it_does_not_come_back(
 
 KILLED = """
 import os, signal, sys
-from app.gallery.deleting import delete_subject
+from app.gallery.subjects import delete_subject
 from tests.support.changing import changed
 from app.search.milvus.client import Milvus, parse_address
 from tests.support.galleries import enroll

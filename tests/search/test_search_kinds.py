@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from likeness_client import ApiError, AsyncClient, Client
 
 from app.errors import NotFound
-from app.gallery.deleting import delete_subject
 from app.gallery.service import Galleries
+from app.gallery.subjects import delete_subject
 from app.search.follower import LocalIndex
 from app.search.snapshots import Snapshots
 from app.search.types import IndexKind

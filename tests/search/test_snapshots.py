@@ -18,9 +18,10 @@ import pytest
 
 from app.concurrency.scheduler import Scheduler
 from app.gallery.change_log import ChangeReader
-from app.gallery.deleting import delete_face, delete_subject
+from app.gallery.moving import delete_face
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.gallery.subjects import delete_subject
 from app.search.follower import LocalBackend
 from app.search.snapshots import HEADER_BYTES, Snapshots
 from app.search.types import IndexSpec

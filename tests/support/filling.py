@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.gallery.bulk import BulkFace, write_many
+from app.gallery.enrolling import BulkFace, write_many
 from app.gallery.store import Store
 from app.inference.package import find_packages, select
 from app.types import Quality

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from app.gallery import enrolling
-from app.gallery.editing import edit_subject
 from app.gallery.enrolling import Enrolled, Enrollment
 from app.gallery.records import Gallery, NewFace
 from app.gallery.store import Store
+from app.gallery.subjects import edit_subject
 from app.types import Box, Quality, Reason, Template
 from tests.support.changing import written
 

@@ -16,7 +16,7 @@ from app.api.route import Router
 from app.api.routes.paths import FACES
 from app.api.sent import JSON
 from app.errors import NotFound
-from app.gallery import deleting, moving
+from app.gallery import moving
 from app.gallery.records import Move
 from app.gallery.text import clean_id
 
@@ -62,7 +62,7 @@ def delete_face(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId,
     Deletes the face, its stored crop and its vector. The subject stays, even without any face.
     """
     with galleries.change(gallery) as change:
-        deleting.delete_face(change, subject, face_id)
+        moving.delete_face(change, subject, face_id)
 
 
 @router.operation(

@@ -15,7 +15,7 @@ from app.api.operation import NO_FACE, NO_SUBJECT, SUBJECT_FIELDS
 from app.api.route import Router
 from app.api.routes.paths import SUBJECT, SUBJECTS
 from app.api.sent import JSON
-from app.gallery import deleting, editing, moving
+from app.gallery import moving, subjects
 from app.gallery.records import UNSET, Consent, Terms
 from app.gallery.text import clean_id
 from app.timestamps import utc_now, utc_text, utc_text_or_none
@@ -40,8 +40,8 @@ def list_subjects(
         search=query.search,
         expires_before=utc_text_or_none(query.expires_before),
     )
-    subjects = [schemas.Subject.model_validate(subject) for subject in page.items]
-    return schemas.SubjectPage(subjects=subjects, next_cursor=page.next_cursor)
+    listed = [schemas.Subject.model_validate(subject) for subject in page.items]
+    return schemas.SubjectPage(subjects=listed, next_cursor=page.next_cursor)
 
 
 @router.operation(
@@ -57,7 +57,7 @@ def create_subject(
     entry.subject = fit_id(asked.id)
     store = galleries.store
     with store.change(store.gallery(gallery)) as change:
-        made = editing.create_subject(change, asked.id, asked.name, asked.metadata, terms=_terms_of(asked))
+        made = subjects.create_subject(change, asked.id, asked.name, asked.metadata, terms=_terms_of(asked))
     return schemas.Subject.model_validate(made)
 
 
@@ -85,7 +85,7 @@ def update_subject(
     store = galleries.store
     terms = _terms_of(asked)
     with store.change(store.gallery(gallery)) as change:
-        edited = editing.edit_subject(change, subject, name=name, metadata=metadata, terms=terms, cover=cover)
+        edited = subjects.edit_subject(change, subject, name=name, metadata=metadata, terms=terms, cover=cover)
     return schemas.Subject.model_validate(edited)
 
 
@@ -96,7 +96,7 @@ def delete_subject(galleries: GalleriesDep, gallery: GalleryId, subject: Subject
     Deletes the subject, its faces, their stored crops and vectors. This can't be undone.
     """
     with galleries.change(gallery) as change:
-        deleting.delete_subject(change, subject)
+        subjects.delete_subject(change, subject)
 
 
 @router.operation("POST", f"{SUBJECT}/erase", scope=Scope.ADMIN, answer=schemas.Receipt, changes=True, codes=NO_SUBJECT)

@@ -31,7 +31,7 @@ from app.compat.compreface.requests import (
 from app.compat.compreface.wire import COMPREFACE, PREFIX
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
-from app.gallery import deleting
+from app.gallery import moving, subjects
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.pipeline import Choice
@@ -106,8 +106,8 @@ def delete_faces_of(galleries: GalleriesDep, home: CollectionDep, entry: EntryDe
         return {"deleted": 0}
     with suppress(SubjectNotFound), galleries.change(gallery.id) as change:
         if subject is None:
-            return {"deleted": deleting.delete_subjects(change).faces}
-        return {"deleted": deleting.delete_subject(change, subject).face_count}
+            return {"deleted": subjects.delete_subjects(change).faces}
+        return {"deleted": subjects.delete_subject(change, subject).face_count}
     return {"deleted": 0}
 
 
@@ -151,5 +151,5 @@ def _delete(galleries: Galleries, gallery: Gallery, face_id: str) -> Json:
     """Delete a face of any subject. Raises NotFound (``face_not_found``)."""
     found = galleries.store.find_face(gallery, face_id)
     with galleries.change(gallery.id) as change:
-        deleting.delete_faces(change, [face_id])
+        moving.delete_faces(change, [face_id])
     return {"image_id": image_id_of(face_id), "subject": found.subject}

@@ -22,9 +22,8 @@ from app.api.schemas import Base64
 from app.api.sent import Json, Sent
 from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, Refused
 from app.errors import Conflict, GalleryNotFound, MissingImage, NotFound
-from app.gallery.records import Gallery
+from app.gallery.records import Gallery, TemplatePlan, TemplateSet
 from app.gallery.service import Galleries
-from app.gallery.templates import TemplatePlan, TemplateSet
 from app.inference.embedders import Embedders
 from app.recognition.operations import Operations
 from app.timestamps import utc_now

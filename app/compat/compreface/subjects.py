@@ -13,8 +13,8 @@ from app.compat.compreface.answers import Json
 from app.compat.compreface.errors import INCORRECT_ARGUMENT, VALIDATION, Refused
 from app.compat.compreface.requests import LARGE, CollectionDep, SubjectRequest, is_stored
 from app.compat.compreface.wire import COMPREFACE, PREFIX
-from app.gallery import deleting, editing, moving
-from app.gallery.subject_rows import subject_not_found
+from app.gallery import moving, subjects
+from app.gallery.subjects import subject_not_found
 
 router = Router(COMPREFACE.name, COMPREFACE)
 
@@ -52,7 +52,7 @@ def create_subject(
     name = checked_name(asked.subject)
     entry.subject = fit_id(name)
     with galleries.store.change(home.find_or_create()) as change:
-        return {"subject": editing.create_subject(change, name).id}
+        return {"subject": subjects.create_subject(change, name).id}
 
 
 @router.operation("PUT", SUBJECT, scope=Scope.ENROLL, changes=True)
@@ -86,7 +86,7 @@ def delete_subject(galleries: GalleriesDep, home: CollectionDep, subject: Subjec
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
     with galleries.change(gallery.id) as change:
-        return {"subject": deleting.delete_subject(change, subject).id}
+        return {"subject": subjects.delete_subject(change, subject).id}
 
 
 @router.operation("DELETE", SUBJECTS, scope=Scope.DELETE, changes=True)
@@ -96,4 +96,4 @@ def delete_all_subjects(galleries: GalleriesDep, home: CollectionDep) -> Json:
     if not is_stored(gallery):
         return {"deleted": 0}
     with galleries.change(gallery.id) as change:
-        return {"deleted": deleting.delete_subjects(change).subjects}
+        return {"deleted": subjects.delete_subjects(change).subjects}

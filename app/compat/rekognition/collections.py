@@ -23,7 +23,7 @@ from app.compat.rekognition.answers import (
 from app.compat.rekognition.call import LEVELS, Call, good_enough
 from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
-from app.gallery import deleting
+from app.gallery import moving
 from app.gallery.records import Gallery, Origin, PlacedFace
 from app.gallery.text import is_unnamed, unnamed_id
 from app.pipeline import Choice
@@ -118,7 +118,7 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
     found = call.galleries.store.find_faces(gallery, ids)
     free = [face for face in ids if face in found and is_unnamed(found[face].subject)]
     with call.galleries.change(gallery.id) as change:
-        deleted = set(deleting.delete_faces(change, free))
+        deleted = set(moving.delete_faces(change, free))
     refused: list[Shape] = []
     for face in ids:
         if face in found and not is_unnamed(found[face].subject):

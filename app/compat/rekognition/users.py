@@ -24,9 +24,8 @@ from app.compat.rekognition.call import Call, good_enough
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.recognition import match_users
 from app.errors import FaceNotFound
-from app.gallery import editing, moving
-from app.gallery.answers import AlreadyAnswered, KeptAnswer, keep_answer
-from app.gallery.change import Change
+from app.gallery import moving, subjects
+from app.gallery.change import AlreadyAnswered, Change, KeptAnswer, keep_answer
 from app.gallery.records import Gallery, Move, PlacedFace, stored_template
 from app.gallery.text import is_unnamed, unnamed_id
 from app.recognition.results import template_of
@@ -47,7 +46,7 @@ def create(call: Call, wanted: requests.UserRequest) -> Shape:
         galleries = call.galleries
         with galleries.store.change(gallery) as change:
             store_answer(change, {})
-            editing.create_subject(change, wanted.UserId)
+            subjects.create_subject(change, wanted.UserId)
         return {}
 
     return _once(call, gallery, "CreateUser", wanted, make)

@@ -1,8 +1,9 @@
-"""Subjects' rows: found, made and changed within a transaction of the caller's."""
+"""Subjects: their rows, and what makes, edits and deletes them. Erasure, which leaves nothing, is a way to delete."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,9 +15,11 @@ from app.db.engine import in_parts
 from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, JOB_REFUSALS, JOBS, SECOND_TEMPLATES, SUBJECTS
 from app.errors import Conflict, InvalidInput, SubjectNotFound
 from app.gallery.change import Change
+from app.gallery.change_log import ERASE, REMOVE_SUBJECT
+from app.gallery.faces import find_face
 from app.gallery.gallery_rows import is_unnamed_row
-from app.gallery.records import UNSET, Consent, Erased, Gallery, Subject, Terms
-from app.gallery.text import clean_consent, fold
+from app.gallery.records import NO_TERMS, UNSET, Consent, Counts, Erased, Gallery, Metadata, Subject, Terms, Unset
+from app.gallery.text import check_visible, clean_consent, clean_id, clean_name, encode_metadata, fold
 from app.timestamps import utc_now
 
 NO_METADATA = "{}"
@@ -201,3 +204,87 @@ def has_expired(subject: Subject, at: str) -> bool:
 def subject_not_found(gallery: Gallery, subject_id: str) -> SubjectNotFound:
     message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
     return SubjectNotFound(message, gallery=gallery.id, subject=subject_id)
+
+
+def create_subject(
+    change: Change,
+    subject_id: str | None = None,
+    name: str | None = None,
+    metadata: Metadata | None = None,
+    *,
+    terms: Terms = NO_TERMS,
+) -> Subject:
+    """Make a subject without faces, with a random id if none is given.
+
+    Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
+    ``invalid_consent``; Conflict ``subject_exists``.
+    """
+    cleaned = clean_id(subject_id if subject_id is not None else uuid.uuid4().hex, "subject")
+    check_visible(cleaned, "subject id")
+    columns = terms_columns(terms) | {"metadata": encode_metadata(metadata or {}, change.max_metadata_bytes)}
+    row = subject_values(change, cleaned, name=None if name is None else clean_name(name), **columns)
+    if not make_subjects(change, [row]):
+        message = f"Gallery {change.gallery.id!r} already has a subject {cleaned!r}."
+        raise Conflict(message, code="subject_exists", gallery=change.gallery.id, subject=cleaned)
+    return find_subject(change.connection, change.gallery, cleaned)
+
+
+def edit_subject(
+    change: Change,
+    subject_id: str,
+    name: str | Unset | None = UNSET,
+    metadata: Metadata | Unset = UNSET,
+    *,
+    terms: Terms = NO_TERMS,
+    cover: str | Unset | None = UNSET,
+) -> Subject:
+    """Replace what is given, metadata as a whole; a `name` or `cover` of None removes it.
+
+    Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
+    ``invalid_consent``; NotFound ``subject_not_found``, ``face_not_found``.
+    """
+    cleaned = clean_id(subject_id, "subject")
+    subject = find_subject(change.connection, change.gallery, cleaned)
+    updates = terms_columns(terms)
+    if name is not UNSET:
+        new_name = None if name is None else clean_name(name)
+        updates |= {"name": new_name, "folded": fold(cleaned, new_name)}
+    if metadata is not UNSET:
+        updates["metadata"] = encode_metadata(metadata, change.max_metadata_bytes)
+    if cover is not UNSET:
+        found = None if cover is None else find_face(change.connection, change.gallery, cover, subject)
+        updates["cover"] = None if found is None else found.face_id
+    update_subject(change, subject.key, updates)
+    return find_subject(change.connection, change.gallery, cleaned)
+
+
+def delete_subject(change: Change, subject_id: str) -> Subject:
+    """Delete the subject with its faces and crops; return it as it was. Raises NotFound ``subject_not_found``."""
+    subject = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
+    change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
+    change.log(REMOVE_SUBJECT, [(subject.key, None)])
+    return subject
+
+
+def delete_subjects(change: Change) -> Counts:
+    """Delete all subjects with their faces and crops; return their numbers."""
+    everybody = sa.select(SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == change.gallery.key)
+    keys = list(change.connection.execute(everybody.order_by(SUBJECTS.c.key)).scalars())
+    faces = change.connection.execute(sa.delete(FACES).where(FACES.c.gallery_key == change.gallery.key)).rowcount
+    change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.gallery_key == change.gallery.key))
+    change.log(REMOVE_SUBJECT, [(key, None) for key in keys])
+    return Counts(len(keys), faces)
+
+
+def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = None) -> Erased:
+    """Delete the subject with everything that may mention it.
+
+    With `expired_by`, a subject that hasn't expired by then isn't found. Raises as `delete_subject` does.
+    """
+    cleaned = clean_id(subject_id, "subject")
+    subject = find_subject(change.connection, change.gallery, cleaned)
+    if expired_by is not None and not has_expired(subject, expired_by):
+        raise subject_not_found(change.gallery, cleaned)
+    erased = erase_rows(change.connection, change.gallery, subject)
+    change.log(ERASE, [(subject.key, None)])
+    return erased
