@@ -40,7 +40,7 @@ from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.clock import ClockGuard
-from app.db.key_file import ADMIN_KEY_FILE
+from app.db.encryption import ADMIN_KEY_FILE
 from app.db.secrets import SecretStore
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits

@@ -21,9 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from app.calibration import operating_points as points
-from app.calibration.deciding import deciding
 from app.calibration.intervals import Floats, Ints
-from app.calibration.population import measure_population
+from app.calibration.population import deciding, measure_population
 from app.errors import OperatingPointUnavailable
 from app.inference.manifest import Manifest
 from app.inference.package import load_package

@@ -26,7 +26,7 @@ from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
 from app.concurrency.admission import LOOKUPS, Shares
 from app.concurrency.overload import Why
-from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
+from app.db.encryption import ADMIN_KEY_FILE, read_admin_key
 from app.errors import InvalidInput, Unusable
 from app.files import replacing, write_new
 

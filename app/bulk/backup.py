@@ -28,8 +28,10 @@ import sqlalchemy as sa
 
 from app.bulk.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
 from app.db import signing
-from app.db.engine import Database, replacing_sqlite, sqlite_file
-from app.db.key_file import IRREPLACEABLE, FoundRings
+from app.db.copying import replacing_sqlite
+from app.db.encryption import IRREPLACEABLE, FoundRings
+from app.db.engine import Database
+from app.db.opening import sqlite_file
 from app.db.schema import SECRETS
 from app.db.sealed_columns import MARK_PREFIX, Blobs
 from app.db.secrets import SIGNING_KEY, purpose_of

@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from app.calibration.deciding import deciding
-from app.calibration.population import Population, measure_population, sample_rows, sample_share
+from app.calibration.population import Population, deciding, measure_population, sample_rows, sample_share
 from app.calibration.store import Calibrations, Measured, Standing, SuspiciousPair
 from app.errors import LikenessError
 from app.gallery.records import Gallery

@@ -29,8 +29,7 @@ from app.calibration.intervals import (
     weighted_pairs,
     wilson,
 )
-from app.calibration.pairs import AllPairs, Pairs
-from app.calibration.repeats import measure_independence
+from app.calibration.pairs import AllPairs, Pairs, measure_independence
 from app.inference.manifest import SCORE_BINS, Calibration, Manifest, Point, Scores
 from app.inference.thresholds import LEAST_RISE
 from app.types import Vectors

@@ -1,10 +1,11 @@
-"""Operating points of a package, measured on photos of people: a folder of photos for each person."""
+"""Operating points of a package, measured on photos of people, a folder for each: figures, table and drawing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from app.calibration import operating_points as points
 from app.calibration.intervals import Ints
 from app.calibration.operating_points import NOBODY, Measurement, OperatingPoint
 from app.errors import InvalidInput
+from app.inference.manifest import SCORE_BINS, Calibration, Scores
 from app.recognition.decisions import comparisons_for
 from app.types import Vector, Vectors
 
@@ -117,3 +119,100 @@ def remarks(found: PackageMeasured, people: int, fpir: float) -> list[str]:
     )
     lines += [f"Most alike of two people: {score:.3f} {one} {other}" for one, other, score in found.most_alike]
     return lines
+
+
+WIDTH, HEIGHT, LEFT, TOP, GAP = 420, 300, 70, 50, 90
+"""Pixels: a panel's size, the room for its labels, and the distance between panels."""
+NONMATED, MATED = "#c2410c", "#1d4ed8"
+Place = Callable[[float], float]
+
+
+def svg(calibration: Calibration, title: str) -> str:
+    """Return the drawing; parts without measurements are left out."""
+    panels = []
+    if calibration.scores is not None:
+        panels.append(_histogram(calibration.scores))
+    if any(point.fnmr is not None for point in calibration.points):
+        panels.append(_det(calibration))
+    width = LEFT + len(panels) * (WIDTH + GAP)
+    placed = [
+        f'<g transform="translate({LEFT + number * (WIDTH + GAP)},{TOP})">{panel}</g>'
+        for number, panel in enumerate(panels)
+    ]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT + TOP + 60}" font-family="sans-serif"'
+    return (
+        f'{head} font-size="12"><rect width="100%" height="100%" fill="white"/>'
+        f'<text x="{LEFT}" y="24" font-size="15">{escape(title)}</text>{"".join(placed)}</svg>\n'
+    )
+
+
+def _histogram(scores: Scores) -> str:
+    """Draw the share of the pairs in each bin, logarithmic: of different people, and of one person."""
+    total = [max(1, sum(counts)) for counts in (scores.nonmated, scores.mated)]
+    least = min(1 / one for one in total)
+    lowest = math.floor(math.log10(least))
+    x, y = _linear(-1, 1), _logarithmic(lowest, 0)
+    lines = []
+    for counts, whole, colour in zip((scores.nonmated, scores.mated), total, (NONMATED, MATED), strict=True):
+        for bin_, count in enumerate(counts):
+            if count:
+                left, right = (x(2 * (bin_ + side) / SCORE_BINS - 1) for side in (0, 1))
+                top = y(count / whole)
+                lines.append(
+                    f'<rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{HEIGHT - top:.1f}" '
+                    f'fill="{colour}" fill-opacity="0.45"/>'
+                )
+    ticks = [(x(value), f"{value:g}") for value in (-1, -0.5, 0, 0.5, 1)]
+    legend = _words(10, 16, "pairs of different people", NONMATED) + _words(10, 32, "pairs of one person", MATED)
+    return _frame(ticks, _powers(y, lowest, 0), "score", "share of the pairs") + "".join(lines) + legend
+
+
+def _det(calibration: Calibration) -> str:
+    """Draw the FNMR over the FMR, both logarithmic, with the FNMR's 95 % interval."""
+    drawn = [point for point in calibration.points if point.fnmr]
+    values = [point.fmr for point in calibration.points]
+    left, right = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    lowest = min((math.floor(math.log10(point.fnmr_low or point.fnmr or 1)) for point in drawn), default=-2)
+    x, y = _logarithmic(left, right, across=True), _logarithmic(max(lowest, -6), 0)
+    bars = [
+        f'<path d="M{x(point.fmr):.1f} {y(point.fnmr_low or 10.0**lowest):.1f}V{y(point.fnmr_high or 1):.1f}" '
+        f'stroke="{MATED}"/>'
+        for point in drawn
+    ]
+    path = "L".join(f"{x(point.fmr):.1f} {y(point.fnmr or 1):.1f}" for point in drawn)
+    line = f'<path d="M{path}" fill="none" stroke="{MATED}" stroke-width="2"/>' if drawn else ""
+    words = "false match rate", "false non-match rate"
+    return _frame(_powers(x, left, right), _powers(y, max(lowest, -6), 0), *words) + "".join(bars) + line
+
+
+def _linear(low: float, high: float) -> Place:
+    return lambda value: (value - low) / (high - low) * WIDTH
+
+
+def _logarithmic(low: int, high: int, *, across: bool = False) -> Place:
+    """Return the place of a value on an axis from 10^low to 10^high, upwards or ``across``."""
+
+    def place(value: float) -> float:
+        share = (math.log10(max(value, 10.0**low)) - low) / max(1, high - low)
+        return share * WIDTH if across else (1 - share) * HEIGHT
+
+    return place
+
+
+def _powers(place: Place, low: int, high: int) -> list[tuple[float, str]]:
+    return [(place(10.0**power), f"1e{power}") for power in range(low, high + 1)]
+
+
+def _frame(across: Sequence[tuple[float, str]], upwards: Sequence[tuple[float, str]], below: str, beside: str) -> str:
+    """Draw both axes with their labels."""
+    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#999"/>']
+    parts += [f'<text x="{x:.1f}" y="{HEIGHT + 18}" text-anchor="middle">{text}</text>' for x, text in across]
+    parts += [f'<text x="-8" y="{y + 4:.1f}" text-anchor="end">{text}</text>' for y, text in upwards]
+    parts += [f'<path d="M0 {y:.1f}H{WIDTH}" stroke="#ddd"/>' for y, _ in upwards]
+    parts.append(f'<text x="{WIDTH / 2}" y="{HEIGHT + 40}" text-anchor="middle">{below}</text>')
+    parts.append(f'<text transform="translate(-50,{HEIGHT / 2})rotate(-90)" text-anchor="middle">{beside}</text>')
+    return "".join(parts)
+
+
+def _words(x: float, y: float, text: str, colour: str) -> str:
+    return f'<text x="{x}" y="{y}" fill="{colour}">{text}</text>'

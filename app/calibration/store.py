@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from app.calibration.population import Figures
-from app.db.cache import Cache
+from app.db.engine import Cache
 from app.db.schema import CALIBRATION_PAIRS, FACES, GALLERIES, GALLERY_CALIBRATIONS, SUBJECTS
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery, gallery_not_found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import httpx
 from likeness_client import ApiError, Client, Unreachable
 
-from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
+from app.db.encryption import ADMIN_KEY_FILE, read_admin_key
 from app.errors import Unusable
 from app.server import data_folder
 

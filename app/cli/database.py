@@ -14,15 +14,15 @@ import typer
 from app.cli import options, output
 from app.cli.connect import has_data, missing
 from app.config import Settings, load_settings
-from app.db.key_file import VAULT_FILE
+from app.db.encryption import VAULT_FILE
 from app.errors import Conflict, InvalidSetting, SealedUnreadable
 from app.server import data_folder
 from app.version import VERSION
 
 if TYPE_CHECKING:
     from app.bulk.backup import Summary
+    from app.db.encryption import FoundRings, Rings
     from app.db.engine import Database
-    from app.db.key_file import FoundRings, Rings
     from app.db.signing import Signer
     from app.gallery.store import Store
 
@@ -77,7 +77,7 @@ def _signer(settings: Settings, database: Database) -> Signer | None:
 
 def _rings(settings: Settings) -> FoundRings:
     """Return the keys of the settings and the data folder."""
-    from app.db.key_file import find_rings  # noqa: PLC0415 - slow to import
+    from app.db.encryption import find_rings  # noqa: PLC0415 - slow to import
 
     return find_rings(
         settings.data_dir / VAULT_FILE,
@@ -166,7 +166,7 @@ def status(as_json: options.AsJson = False) -> None:
 
     Exit code 1: some are not encrypted as the settings say.
     """
-    from app.db.key_rotation import PLAIN, census  # noqa: PLC0415 - slow to import
+    from app.db.sealed_columns import PLAIN, census  # noqa: PLC0415 - slow to import
 
     with _opened() as found:
         counts = census(found.store.database)
@@ -205,14 +205,13 @@ def unseal() -> None:
 @vault.command("new-key", epilog="Example: likeness vault new-key > encryption.key")
 def make_key() -> None:
     """Print a new key for LIKENESS_ENCRYPTION_KEY_FILE."""
-    from app.db import encryption, key_file  # noqa: PLC0415 - slow to import
+    from app.db.encryption import encode_key, new_key  # noqa: PLC0415 - slow to import
 
-    output.say(key_file.encode_key(encryption.new_key()))
+    output.say(encode_key(new_key()))
 
 
 def _reseal(*, sealed: bool) -> None:
-    from app.db.key_rotation import reseal  # noqa: PLC0415 - slow to import
-    from app.db.sealed_columns import Blobs  # noqa: PLC0415 - slow to import
+    from app.db.sealed_columns import Blobs, reseal  # noqa: PLC0415 - slow to import
     from app.db.secrets import SecretStore  # noqa: PLC0415 - slow to import
     from app.search.snapshots import Snapshots  # noqa: PLC0415 - slow to import
     from app.server.storage import SNAPSHOT_FOLDER  # noqa: PLC0415 - slow to import
@@ -250,7 +249,7 @@ def _reseal(*, sealed: bool) -> None:
 def _opened() -> Iterator[_Opened]:
     """Open the database with its keys. Raises Unusable (``no_data_folder``, or where the keys are others)."""
     from app.db import usage  # noqa: PLC0415 - slow to import
-    from app.db.key_file import load_rings  # noqa: PLC0415 - slow to import
+    from app.db.encryption import load_rings  # noqa: PLC0415 - slow to import
     from app.db.sealed_columns import Blobs  # noqa: PLC0415 - slow to import
     from app.db.secrets import has_secrets  # noqa: PLC0415 - slow to import
     from app.gallery.store import Store  # noqa: PLC0415 - slow to import

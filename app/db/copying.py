@@ -1,16 +1,24 @@
-"""Copies a whole database into an empty one, SQLite or PostgreSQL, row by row."""
+"""Replaces a SQLite database by a whole new one, and copies a database into an empty one, SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.db.engine import BUSY_TIMEOUT_S, Database, check_empty, open_engine, parse_url, replacing_sqlite, sqlite_file
-from app.db.schema import METADATA
+from app.db.engine import Database
+from app.db.migrations import VERSION
+from app.db.opening import BUSY_TIMEOUT_S, open_engine, parse_url, sqlite_file, translated
+from app.db.schema import METADATA, SECRETS, SIGN_IN_CODES
+from app.errors import Conflict
+from app.files import sync_folder
 
+MADE_AT_START = {VERSION.name, SECRETS.name, SIGN_IN_CODES.name}
+"""Tables that a server fills although nothing has been asked of it."""
 ROWS_AT_ONCE = 500
 """Rows in memory at a time: templates and crops take some 10 kB each."""
 NUMBERED = tuple(
@@ -87,3 +95,69 @@ def _number(connection: Connection, last_keys: dict[str, int]) -> None:
             connection.execute(sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)"), values)
         else:
             connection.execute(sa.select(sa.func.setval(sa.func.pg_get_serial_sequence(table, "key"), last)))
+
+
+@contextmanager
+def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
+    """Yield the place of a new database, which replaces the one at `path` if the block succeeds.
+
+    Nobody else may use that one, and the new one must be closed. Raises Conflict ``database_not_empty`` if it isn't
+    empty, unless told to `replace` it.
+    """
+    with translated():
+        if path.exists():
+            _prepare_replacement(path, replace=replace)
+        draft = _draft_of(path)
+        try:
+            for name in _sqlite_files(draft):
+                name.unlink(missing_ok=True)
+            yield draft
+            for name in _sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
+                name.unlink(missing_ok=True)
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
+            draft.replace(path)
+            sync_folder(path.parent)
+        finally:
+            for name in _sqlite_files(draft):
+                name.unlink(missing_ok=True)
+
+
+def _prepare_replacement(path: Path, *, replace: bool) -> None:
+    """Check that the database may be replaced, and empty its write-ahead log, which is deleted before it."""
+    old = open_engine(parse_url(f"sqlite:///{path}"), round(BUSY_TIMEOUT_S * 1000))
+    try:
+        with old.connect() as connection:
+            if not replace:
+                check_empty(connection)
+        with closing(old.raw_connection()) as raw:
+            busy, _, _ = raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise Conflict("The database is in use by another program: stop it first.", code="data_dir_in_use")
+    finally:
+        old.dispose()
+
+
+def check_empty(connection: Connection) -> None:
+    """Raise Conflict ``database_not_empty`` if it has rows that no server makes at its first start, or other tables."""
+    for name in sa.inspect(connection).get_table_names():
+        if name not in METADATA.tables and name != VERSION.name:
+            message = f"The database has a table of another program, {name}: name a database of its own."
+            raise Conflict(message, code="database_not_empty")
+        some = sa.select(sa.literal(1)).select_from(sa.table(name)).limit(1)
+        if name not in MADE_AT_START and connection.execute(some).first():
+            raise Conflict("There is already a database, and it is not empty.", code="database_not_empty")
+
+
+def restoring_files(url: str) -> tuple[Path, ...]:
+    """Return the files that a killed restore may have left: they hold templates."""
+    path = sqlite_file(url)
+    return () if path is None else _sqlite_files(_draft_of(path))
+
+
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.restoring")
+
+
+def _sqlite_files(path: Path) -> tuple[Path, ...]:
+    return (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")))

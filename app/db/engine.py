@@ -1,60 +1,39 @@
-"""The SQL database: opening, schema migration, transactions and errors. SQLite by default, PostgreSQL by URL."""
+"""The SQL database, SQLite or PostgreSQL: its transactions, and a cache of its answers.
+
+SQLite counts the commits of all processes and reports the count within microseconds, while a query through SQLAlchemy
+takes a few hundred. PostgreSQL has no such count, so nothing is cached there. Without the cache a server takes 8 % more
+CPU time to verify a photo: 21.3 ms in place of 19.7 (AMD EPYC, Zen 5, two cores; 200 requests to each, in turns).
+"""
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import (
-    ArgumentError,
-    DatabaseError,
-    DBAPIError,
-    InterfaceError,
-    InternalError,
-    OperationalError,
     SQLAlchemyError,
 )
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app.db.cache import Version
-from app.db.schema import METADATA, SECRETS, SIGN_IN_CODES
-from app.errors import Conflict, DatabaseBusy, DatabaseUnavailable, Unusable
-from app.files import sync_folder
+from app.db.migrations import VERSION, bring_up_to_date, is_current
+from app.db.opening import BUSY_TIMEOUT_S, inserting, open_engine, parse_url, translated
+from app.errors import DatabaseUnavailable
 
-if TYPE_CHECKING:
-    from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
-    from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
+K = TypeVar("K")
+V = TypeVar("V")
 
-Inserting: TypeAlias = "Callable[[sa.Table], SqliteInsert | PostgresInsert]"
+KEPT = 256
+"""Entries of one cache; a full cache is emptied."""
 KEYS_AT_ONCE = 5_000
 """Keys or ids in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
-BUSY_TIMEOUT_S = 30.0
-"""How long a SQLite write waits for another process's."""
-POOL_SIZE = 20
-"""Connections kept open; up to as many again for a burst."""
 SCRUB_BUSY_MS = 100
 """How long emptying SQLite's write-ahead log waits for its readers; writers wait meanwhile."""
 SCRUB_RETRY_S = (0.2, 5.0)
 """The first pause between attempts, and the longest; it doubles each time."""
-WAL_RETRY_S = 0.01
-"""Pause between attempts to switch a new SQLite file to write-ahead logging."""
-IN_EACH_OTHERS_WAY = ("40001", "40P01")
-"""PostgreSQL's states of a transaction that it ended for another's sake: serialization_failure, deadlock_detected."""
-MIGRATIONS = Path(__file__).parent / "migrations"
-VERSION = sa.table("alembic_version", sa.column("version_num"))
-MADE_AT_START = {VERSION.name, SECRETS.name, SIGN_IN_CODES.name}
-"""Tables that a server fills although nothing has been asked of it."""
-MIGRATION_LOCK = 0x4C494B45
-"""PostgreSQL advisory lock ("LIKE" in ASCII), so that processes starting together migrate one after the other."""
 
 
 class Database:
@@ -169,124 +148,13 @@ class Database:
             if is_current(connection):
                 return
         with self.write() as connection:
-            if not self.is_sqlite:
-                _check_encoding(connection)
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
-            migrate(connection, "head")
-
-
-def inserting(dialect: str) -> Inserting:
-    """Return the INSERT with ON CONFLICT of ``sqlite`` or ``postgresql``."""
-    if dialect == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415 - 20 ms that a start with SQLite doesn't need
-
-        return insert
-    from sqlalchemy.dialects.sqlite import insert as sqlite_insert  # noqa: PLC0415 - its counterpart
-
-    return sqlite_insert
+            bring_up_to_date(connection)
 
 
 def in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Split `values` into parts that fit one statement each."""
     for start in range(0, len(values), KEYS_AT_ONCE):
         yield values[start : start + KEYS_AT_ONCE]
-
-
-def is_current(connection: Connection) -> bool:
-    """Return whether the schema is up to date, without importing Alembic, which takes long."""
-    if not sa.inspect(connection).has_table(VERSION.name):
-        return False
-    newest = max((path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py")), default=None)
-    return connection.execute(sa.select(VERSION.c.version_num)).scalars().all() == [newest]
-
-
-def migrate(connection: Connection, revision: str) -> None:
-    """Migrate the schema to that revision. Raises Unusable ``database_too_new`` if the schema is unknown."""
-    from alembic import command  # noqa: PLC0415 - slow to import, needed here only
-    from alembic.config import Config  # noqa: PLC0415
-    from alembic.util import CommandError  # noqa: PLC0415
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    try:
-        command.upgrade(config, revision)
-    except CommandError as error:
-        message = f"A newer version of this program, or an unreleased one, made the database: {error}"
-        raise Unusable(message, code="database_too_new") from error
-
-
-@contextmanager
-def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
-    """Yield the place of a new database, which replaces the one at `path` if the block succeeds.
-
-    Nobody else may use that one, and the new one must be closed. Raises Conflict ``database_not_empty`` if it isn't
-    empty, unless told to `replace` it.
-    """
-    with translated():
-        if path.exists():
-            _prepare_replacement(path, replace=replace)
-        draft = _draft_of(path)
-        try:
-            for name in _sqlite_files(draft):
-                name.unlink(missing_ok=True)
-            yield draft
-            for name in _sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
-                name.unlink(missing_ok=True)
-            with draft.open("rb") as file:
-                os.fsync(file.fileno())
-            draft.replace(path)
-            sync_folder(path.parent)
-        finally:
-            for name in _sqlite_files(draft):
-                name.unlink(missing_ok=True)
-
-
-def _prepare_replacement(path: Path, *, replace: bool) -> None:
-    """Check that the database may be replaced, and empty its write-ahead log, which is deleted before it."""
-    old = open_engine(parse_url(f"sqlite:///{path}"), round(BUSY_TIMEOUT_S * 1000))
-    try:
-        with old.connect() as connection:
-            if not replace:
-                check_empty(connection)
-        with closing(old.raw_connection()) as raw:
-            busy, _, _ = raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            raise Conflict("The database is in use by another program: stop it first.", code="data_dir_in_use")
-    finally:
-        old.dispose()
-
-
-def check_empty(connection: Connection) -> None:
-    """Raise Conflict ``database_not_empty`` if it has rows that no server makes at its first start, or other tables."""
-    for name in sa.inspect(connection).get_table_names():
-        if name not in METADATA.tables and name != VERSION.name:
-            message = f"The database has a table of another program, {name}: name a database of its own."
-            raise Conflict(message, code="database_not_empty")
-        some = sa.select(sa.literal(1)).select_from(sa.table(name)).limit(1)
-        if name not in MADE_AT_START and connection.execute(some).first():
-            raise Conflict("There is already a database, and it is not empty.", code="database_not_empty")
-
-
-def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite database; None for others."""
-    parsed = parse_url(url)
-    return Path(parsed.database) if parsed.get_backend_name() == "sqlite" and parsed.database else None
-
-
-def restoring_files(url: str) -> tuple[Path, ...]:
-    """Return the files that a killed restore may have left: they hold templates."""
-    path = sqlite_file(url)
-    return () if path is None else _sqlite_files(_draft_of(path))
-
-
-def _draft_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.restoring")
-
-
-def _sqlite_files(path: Path) -> tuple[Path, ...]:
-    return (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")))
 
 
 class _Scrubber:
@@ -342,135 +210,49 @@ class _Scrubber:
                     pause = min(longest, 2 * pause)
 
 
-def parse_url(url: str) -> URL:
-    try:
-        return make_url(url)
-    except ArgumentError as error:  # its text would repeat the URL, password and all
-        raise Unusable("The database URL is malformed.", code="database_unsupported") from error
+class Version:
+    """The number of a SQLite file's version, which every commit changes. Safe to share between threads.
 
-
-def open_engine(url: URL, busy_timeout_ms: int) -> Engine:
-    if url.get_backend_name() == "sqlite":
-        return _open_sqlite(url, busy_timeout_ms)
-    if url.get_backend_name() == "postgresql":
-        return _open_postgresql(url)
-    message = f"Likeness keeps galleries in SQLite or PostgreSQL, not in {url.get_backend_name()}."
-    raise Unusable(message, code="database_unsupported")
-
-
-def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
-    if not url.database or url.database == ":memory:":
-        raise Unusable("The SQLite database must be a file.", code="database_unsupported")
-    path = Path(url.database)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Made here, so that nobody else can read it; SQLite gives its other files the same mode.
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    except OSError as error:
-        raise DatabaseUnavailable(f"The database can't be opened: {error}") from error
-    engine = sa.create_engine(
-        url.set(drivername="sqlite+pysqlite"),
-        pool_size=POOL_SIZE,
-        max_overflow=POOL_SIZE,
-        connect_args={"factory": _SqliteConnection},
-    )
-    sa.event.listen(engine, "checkin", lambda connection, _record: connection and connection.close_cursors())
-    sa.event.listen(engine, "connect", lambda connection, _record: _prepare_sqlite(connection, busy_timeout_ms))
-    sa.event.listen(engine, "begin", _begin_sqlite)
-    return engine
-
-
-class _SqliteConnection(sqlite3.Connection):
-    """A connection that can close its cursors.
-
-    An error may leave a result unread, alive as long as the error's traceback. In a pooled connection it would keep
-    holding the lock, or an old state of the database.
+    https://www.sqlite.org/pragma.html#pragma_data_version: commits of the same connection don't count, so it has a
+    connection of its own, which makes none.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
+    def __init__(self, path: str) -> None:
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
-    def cursor(self, *arguments: Any, **options: Any) -> Any:
-        cursor = super().cursor(*arguments, **options)
-        self._cursors.add(cursor)
-        return cursor
-
-    def close_cursors(self) -> None:
-        for cursor in list(self._cursors):
-            cursor.close()
-
-
-def _prepare_sqlite(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
-    connection.isolation_level = None  # transactions begin in `_begin_sqlite`, not when the driver thinks best
-    connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
-    _enter_wal(connection, busy_timeout_ms / 1000)
-    for pragma in (
-        "synchronous = FULL",  # NORMAL may lose the last commits with the power
-        "foreign_keys = ON",
-        "secure_delete = ON",  # what is deleted is overwritten
-    ):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _enter_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
-    """Switch to write-ahead logging: readers never wait for the writer. SQLite's busy timeout doesn't cover this."""
-    end = time.monotonic() + timeout_s
-    while True:
+    def __call__(self) -> int | None:
+        """Return None if the file can't be read."""
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() >= end:
-                raise
-            time.sleep(WAL_RETRY_S)
-        else:
-            return
+            with self._lock:
+                [(version,)] = self._connection.execute("PRAGMA data_version").fetchall()
+        except sqlite3.Error:
+            return None
+        return int(version)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    """Begin the transaction. A writer locks at once: if it read first, another's write in between would fail it."""
-    write = connection.get_execution_options().get("likeness_write")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+class Cache(Generic[K, V]):
+    """Keeps values until the database changes. Safe to share between threads. ``version`` returns None if nothing may
+    be cached."""
 
+    def __init__(self, version: Callable[[], int | None]) -> None:
+        self._version = version
+        self._kept: dict[K, tuple[int, V]] = {}
 
-def _open_postgresql(url: URL) -> Engine:
-    try:
-        return sa.create_engine(
-            url.set(drivername="postgresql+psycopg"),
-            pool_size=POOL_SIZE,
-            max_overflow=POOL_SIZE,
-            pool_pre_ping=True,
-            connect_args={"client_encoding": "utf8"},
-        )
-    except ModuleNotFoundError as error:
-        message = "PostgreSQL needs the driver psycopg: pip install 'likeness-server[postgresql]'."
-        raise Unusable(message, code="database_driver_missing") from error
-
-
-def _check_encoding(connection: Connection) -> None:
-    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
-    if encoding != "UTF8":
-        message = f"The PostgreSQL database must be encoded in UTF8, not {encoding}: names are in any script."
-        raise Unusable(message, code="database_unsupported")
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """Translate the database's errors; the driver's text stays in the cause, for the log."""
-    try:
-        yield
-    except PoolTimeout as error:
-        raise DatabaseBusy("All database connections are busy.") from error
-    except OperationalError as error:
-        if "database is locked" in str(error.orig) or getattr(error.orig, "sqlstate", None) in IN_EACH_OTHERS_WAY:
-            raise DatabaseBusy("The database is busy.") from error
-        if "disk is full" in str(error.orig):
-            raise DatabaseUnavailable("The database can't be written to: its disk is full.") from error
-        if getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_IOERR"):
-            raise DatabaseUnavailable("The database can't be written to: its disk is full, or fails.") from error
-        raise DatabaseUnavailable("The database can't be used at the moment.") from error
-    except DBAPIError as error:
-        broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)
-        if broken or error.connection_invalidated:  # damaged, no database at all, or gone
-            raise DatabaseUnavailable("The database can't be used.") from error
-        raise
+    def get(self, key: K, query: Callable[[], V]) -> V:
+        """Return the result of ``query``, cached or not; errors aren't cached."""
+        version = self._version()  # before the query, so that a commit in between is noticed next time
+        if version is None:
+            return query()
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] == version:
+            return kept[1]
+        found = query()
+        if len(self._kept) >= KEPT:
+            self._kept.clear()
+        self._kept[key] = version, found
+        return found

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.db import usage
-from app.db.engine import open_engine, parse_url
+from app.db.opening import open_engine, parse_url
 from app.db.schema import GALLERIES, PACKAGES, REEMBEDDINGS, SECRETS
 
 LOOK_BUSY_MS = 2_000

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from app.db.encryption import Sealer
-from app.db.engine import Database, open_engine, parse_url, sqlite_file, translated
+from app.db.engine import Database
+from app.db.opening import open_engine, parse_url, sqlite_file, translated
 from app.db.schema import SECRETS
 from app.db.sealed_columns import MARK_PREFIX
 

@@ -22,7 +22,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.db.engine import open_engine, parse_url, restoring_files, sqlite_file, translated
+from app.db.copying import restoring_files
+from app.db.opening import open_engine, parse_url, sqlite_file, translated
 from app.errors import Conflict, DatabaseUnavailable, Unusable
 from app.files import write_new
 
@@ -32,7 +33,7 @@ USERS_FOLDER = "users"
 KNOWN_FILE = "database.known"
 """In the data folder: says that its database has had its tables, so that an empty one is not taken for a new one."""
 ADVISORY_LOCK = 0x4C494B46
-"""PostgreSQL advisory lock, the number after `app.db.engine.MIGRATION_LOCK`."""
+"""PostgreSQL advisory lock, the number after `app.db.migrations.MIGRATION_LOCK`."""
 KEEP_S = 2.0
 """Between looks whether PostgreSQL still holds the lock: it forgets it with the connection."""
 PATIENCE_MS = 5_000

@@ -18,7 +18,7 @@ from datetime import timedelta
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.db.engine import Inserting
+from app.db.opening import Inserting
 from app.db.schema import ANSWERED_REQUESTS
 from app.db.sealed_columns import Blobs
 from app.gallery import change_log

@@ -13,8 +13,8 @@ from typing import Any, Unpack
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.db.cache import Cache
-from app.db.engine import BUSY_TIMEOUT_S, Database, in_parts
+from app.db.engine import Cache, Database, in_parts
+from app.db.opening import BUSY_TIMEOUT_S
 from app.db.pagination import Page, read_page
 from app.db.schema import FACE_ORIGINS, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs

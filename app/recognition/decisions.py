@@ -65,7 +65,7 @@ class IdentifyPoint:
 def count_comparisons(sizes: Sizes, independence: float) -> float:
     """Return how many independent comparisons a search among subjects of these ``sizes`` counts as, 1 at least.
 
-    A subject of n faces counts as n^independence, which the calibration measured (`app.calibration.repeats`).
+    A subject of n faces counts as n^independence, which the calibration measured (`app.calibration.pairs`).
     """
     return max(1.0, sum((subjects * float(faces) ** independence for faces, subjects in sizes.items()), 0.0))
 

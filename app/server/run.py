@@ -16,7 +16,7 @@ from app.api import auth
 from app.api.components import components_of
 from app.api.schemas import SIGN_IN_LINK
 from app.config import Settings
-from app.db.key_file import ADMIN_KEY_FILE
+from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import LikenessError, Unusable
 from app.machine import raise_descriptors, resume_collector, set_switch_interval
 from app.server import data_folder, http

@@ -13,11 +13,9 @@ from app.access.key_store import KeyStore
 from app.access.sign_in_codes import SignInCodes
 from app.config import PREFIX, Settings
 from app.db import usage
-from app.db.encryption import Sealer
+from app.db.encryption import VAULT_FILE, Rings, Sealer, load_rings
 from app.db.engine import Database
-from app.db.key_file import VAULT_FILE, Rings, load_rings
-from app.db.key_rotation import seal_job_keys
-from app.db.sealed_columns import Blobs
+from app.db.sealed_columns import Blobs, seal_job_keys
 from app.db.secrets import SIGNING_KEY, SecretStore, has_secrets
 from app.db.signing import Signer
 from app.errors import InvalidSetting, SealedUnreadable, Unusable

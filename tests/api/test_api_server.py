@@ -38,7 +38,7 @@ from app.concurrency.admission import Admission
 from app.concurrency.budget import Budget
 from app.concurrency.worker_pool import WorkerPool
 from app.config import Settings
-from app.db.key_file import ADMIN_KEY_FILE
+from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
 from app.gallery.store import Store
 from app.logs import JsonFormatter

@@ -25,7 +25,7 @@ from fastapi import FastAPI, Request
 
 from app.api.middleware import HEADERS
 from app.config import Settings, load_settings
-from app.db.key_file import ADMIN_KEY_FILE
+from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import Unusable
 from app.machine import memory_limit
 from app.main import create_app

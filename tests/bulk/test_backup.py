@@ -25,9 +25,8 @@ from app.access.sign_in_codes import SignInCodes
 from app.bulk.backup import PURPOSE, Summary, restore, write_backup
 from app.db import usage
 from app.db.copying import copy_database
-from app.db.encryption import Sealer, new_key
-from app.db.engine import open_engine, parse_url
-from app.db.key_file import FoundRings, encode_key
+from app.db.encryption import FoundRings, Sealer, encode_key, new_key
+from app.db.opening import open_engine, parse_url
 from app.db.schema import FACES, JOBS, METADATA, SIGN_IN_CODES
 from app.db.signing import Signer, canonical, signed
 from app.errors import Conflict, LikenessError

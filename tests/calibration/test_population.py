@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.calibration.deciding import FLOOR_FACTOR, deciding, floor_of
 from app.calibration.intervals import wilson
 from app.calibration.population import (
+    FLOOR_FACTOR,
     LEAST_SUBJECTS,
     MOST_FACES,
     MOST_OF_SUBJECT,
+    deciding,
+    floor_of,
     measure_population,
     sample_rows,
     sample_share,

@@ -9,8 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.calibration import operating_points as points
-from app.calibration.pairs import Pairs
-from app.calibration.repeats import LEAST_MATCHES, measure_independence
+from app.calibration.pairs import LEAST_MATCHES, Pairs, measure_independence
 from app.inference.manifest import Calibration
 from app.inference.thresholds import Thresholds
 from app.recognition.decisions import count_comparisons, fpir_of, identify_point, verify_point

@@ -17,9 +17,20 @@ from hypothesis import strategies as st
 from app.cli.doctor.command import examine
 from app.config import Settings
 from app.db import signing
-from app.db.encryption import OVERHEAD, PIECE, TAG_BYTES, Sealer, key_id, new_key
+from app.db.encryption import (
+    OVERHEAD,
+    PIECE,
+    TAG_BYTES,
+    VAULT_FILE,
+    Sealer,
+    encode_key,
+    key_id,
+    load_or_make,
+    new_key,
+    parse_keys,
+    read_keys,
+)
 from app.db.engine import Database
-from app.db.key_file import VAULT_FILE, encode_key, load_or_make, parse_keys, read_keys
 from app.db.secrets import SecretStore
 from app.db.signing import Signer
 from app.errors import Unusable

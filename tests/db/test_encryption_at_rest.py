@@ -14,12 +14,10 @@ import sqlalchemy as sa
 
 from app.cli.doctor.command import examine
 from app.config import Settings
-from app.db.encryption import Sealer, key_id, new_key
+from app.db.encryption import Sealer, encode_key, key_id, new_key
 from app.db.engine import Database
-from app.db.key_file import encode_key
-from app.db.key_rotation import PLAIN, census, reseal, seal_job_keys
 from app.db.schema import CROPS, FACES, JOBS
-from app.db.sealed_columns import Blobs
+from app.db.sealed_columns import PLAIN, Blobs, census, reseal, seal_job_keys
 from app.errors import Unusable
 from app.gallery.records import NewFace
 from app.gallery.service import Galleries

@@ -12,7 +12,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from app.db.engine import MIGRATIONS, VERSION, is_current
+from app.db.migrations import MIGRATIONS, VERSION, is_current
 from app.db.schema import METADATA
 from app.errors import Unusable
 from app.gallery.store import Store

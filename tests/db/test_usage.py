@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from app.bulk.backup import write_backup
 from app.db import usage
-from app.db.engine import open_engine, parse_url
+from app.db.opening import open_engine, parse_url
 from app.errors import Conflict, Unusable
 from app.gallery.store import Store
 from tests.support.commands import run

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from app.db.engine import translated
+from app.db.opening import translated
 from app.errors import DatabaseBusy, NotFound
 from app.gallery.change import Change
 from app.gallery.moving import delete_faces, merge_subjects

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.db.encryption import Sealer, new_key
-from app.db.key_rotation import census, reseal
 from app.db.schema import CORRECTIONS
-from app.db.sealed_columns import Blobs
+from app.db.sealed_columns import Blobs, census, reseal
 from app.db.signing import Signer
 from app.errors import InvalidInput, NotFound
 from app.gallery.erasure import Erasures

@@ -20,9 +20,8 @@ from PIL import Image
 from app.concurrency.scheduler import Scheduler
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
-from app.db.key_rotation import reseal
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
-from app.db.sealed_columns import Blobs
+from app.db.sealed_columns import Blobs, reseal
 from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.enrolling import bulk_face, crop_to_keep, write_many
 from app.gallery.faces import decode_crop, encode_crop

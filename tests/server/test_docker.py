@@ -23,7 +23,8 @@ from sqlalchemy.exc import ProgrammingError
 
 from app.access.keys_file import read_keys
 from app.config import PREFIX, Settings
-from app.db.engine import POOL_SIZE, Database
+from app.db.engine import Database
+from app.db.opening import POOL_SIZE
 from tests.conftest import PROJECT
 from tests.support.following import engine_of
 from tests.support.live import LiveServer, environment

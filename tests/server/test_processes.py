@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.db.key_file import VAULT_FILE, load_or_make
+from app.db.encryption import VAULT_FILE, load_or_make
 from app.server import data_folder
 from tests.support.live import LiveServer, serving
 from tests.support.postgres import new_database

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import command
 from alembic.config import Config
 
-from app.db.engine import MIGRATIONS
+from app.db.migrations import MIGRATIONS
 from tests.support.following import engine_of
 
 

@@ -8,8 +8,8 @@ from app.api.dependencies import CalibratorDep, GalleryId, GrantDep, JobsDep
 from app.api.route import Router
 from app.api.routes.jobs import last_job
 from app.api.routes.paths import GALLERY
-from app.calibration.deciding import deciding
 from app.calibration.job import State
+from app.calibration.population import deciding
 from app.jobs.store import JobStore
 
 router = Router("galleries")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from app.cli.doctor.findings import REMEDIES, Finding
 from app.config import Settings
 from app.db.clock import CLOCK, SETTLED, Watched, read_clock
+from app.db.encryption import ADMIN_KEY_FILE, VAULT_FILE, find_rings, read_admin_key
 from app.db.inspection import inspect
-from app.db.key_file import ADMIN_KEY_FILE, VAULT_FILE, find_rings, read_admin_key
 from app.db.sealed_columns import MARK_PREFIX
 from app.db.secrets import purpose_of
 from app.search.milvus.client import Milvus, parse_address

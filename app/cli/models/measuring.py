@@ -40,7 +40,6 @@ def measure(
 
     Each threshold has a 95 % interval over people. A running server decides by them at once.
     """
-    from app.calibration import charts  # noqa: PLC0415 - slow to import
     from app.calibration import operating_points as points  # noqa: PLC0415 - slow to import
     from app.calibration import people as measuring  # noqa: PLC0415 - slow to import
     from app.cli.photos import each, people  # noqa: PLC0415 - slow to import
@@ -65,7 +64,7 @@ def measure(
     path = own_path(settings.data_dir, package.id)
     write_own(path, read_own(path).added(written, deciding=default or not package.manifest.calibrations))
     if draw is not None:
-        draw.write_text(charts.svg(written, f"{package.id}, {calibration}: {on}"), encoding="utf-8")
+        draw.write_text(measuring.svg(written, f"{package.id}, {calibration}: {on}"), encoding="utf-8")
     if as_json:
         output.say_json({"model": package.id, "calibration": written.model_dump(mode="json", exclude={"scores"})})
         return

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0023"
+revision = "0024"
 down_revision = "0012"
 branch_labels = None
 depends_on = None
@@ -18,6 +18,7 @@ SUBJECTS_AT_ONCE = 5_000
 SPACES = str.maketrans("_-.", "   ")
 SUBJECTS = sa.table("subjects", sa.column("key"), sa.column("id"), sa.column("name"), sa.column("folded"))
 TABLES = (
+    "packages",
     "corrections",
     "calibration_pairs",
     "gallery_calibrations",
@@ -39,6 +40,11 @@ def upgrade() -> None:
     _create_review_tables()
     _create_calibration_tables()
     _create_corrections()
+    op.create_table(
+        "packages",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("digest", sa.String(64), nullable=False),
+    )
 
 
 def downgrade() -> None:
