@@ -126,7 +126,9 @@ def _fuse(recipe: Fused, packages: Mapping[str, Package], cache_dir: Path) -> by
 
 
 def _bound(manifest: Manifest, sha256: str) -> Manifest:
-    """Return the manifest for the file that was made here, its operating points and bias card with it."""
+    """Return the manifest for the file that was made here, its operating points and cards with it."""
     bound = manifest.model_copy(update={"sha256": sha256})
-    card = bound.bias_card and bound.bias_card.model_copy(update={"measured_with": bound.recipe_digest})
-    return bound.model_copy(update={"calibrations": tuple(map(bound.bind, bound.calibrations)), "bias_card": card})
+    digest = {"measured_with": bound.recipe_digest}
+    cards = {"bias_card": bound.bias_card, "condition_card": bound.condition_card}
+    renewed = {name: card and card.model_copy(update=digest) for name, card in cards.items()}
+    return bound.model_copy(update={"calibrations": tuple(map(bound.bind, bound.calibrations)), **renewed})

@@ -288,6 +288,56 @@ class BiasCard(_Strict):
         return next((group for group in self.groups if group.name == name), None)
 
 
+class ErrorRate(_Strict):
+    """A measured error rate with its 95 % interval."""
+
+    value: Rate
+    low: Rate
+    high: Rate
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low <= self.value <= self.high:
+            raise ValueError("value must lie between low and high")
+        return self
+
+
+class ConditionRate(_Strict):
+    """The rates at one threshold, of photos under a condition against untouched ones."""
+
+    fmr: float = Field(gt=0, lt=1)
+    """The stated rate: of the operating point with this threshold."""
+    threshold: Score
+    found: ErrorRate
+    """False match rate."""
+    fnmr: ErrorRate
+    """False non-match rate; a photo in which no face is found matches nobody."""
+
+
+class Condition(_Strict):
+    """One condition of taking photos: a mask, little light."""
+
+    name: Name
+    photos: int = Field(gt=0)
+    without_face: int = Field(ge=0)
+    """Photos in which no face is found any more."""
+    mated: int = Field(gt=0)
+    comparisons: int = Field(gt=0)
+    """Non-mated ones."""
+    rates: tuple[ConditionRate, ...] = Field(min_length=1)
+
+
+class ConditionCard(_Strict):
+    """Error rates of photos taken under poor conditions, `python -m training evaluate conditions`."""
+
+    measured_on: str
+    calibration: Name
+    """The calibration whose operating points were measured."""
+    conditions: tuple[Condition, ...] = Field(min_length=1)
+    measured_with: Sha256
+    """`Manifest.recipe_digest` of the model that was measured."""
+
+
 class Golden(_Strict):
     """Templates of two packaged crops (`app.inference.golden`), compared each time the package is opened."""
 
@@ -324,20 +374,6 @@ class LivenessContract(_Strict):
     def _named(self) -> Self:
         if len(set(self.classes)) != len(self.classes) or self.live not in self.classes:
             raise ValueError("classes must have different names, and live must be one of them")
-        return self
-
-
-class ErrorRate(_Strict):
-    """A measured error rate with its 95 % interval."""
-
-    value: Rate
-    low: Rate
-    high: Rate
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if not self.low <= self.value <= self.high:
-            raise ValueError("value must lie between low and high")
         return self
 
 
@@ -408,6 +444,8 @@ class Manifest(_Strict):
     calibrations: tuple[Calibration, ...] = ()
     bias_card: BiasCard | None = None
     """How the operating points hold within groups of people."""
+    condition_card: ConditionCard | None = None
+    """How they hold in poor photos."""
     liveness: LivenessContract | None = None
     """Liveness only."""
     liveness_calibrations: tuple[LivenessCalibration, ...] = ()
@@ -471,7 +509,7 @@ class Manifest(_Strict):
         return calibration.model_copy(update={"measured_with": self.recipe_digest})
 
     def without_foreign_points(self) -> tuple[Manifest, tuple[str, ...]]:
-        """Return the manifest without calibrations and bias card of another model, and the names of those removed.
+        """Return the manifest without calibrations and cards of another model, and the names of those removed.
 
         Where the default calibration is removed, all are: the others were not chosen to decide.
         """
@@ -479,10 +517,11 @@ class Manifest(_Strict):
         if not any(each.default for each in own):
             own = ()
         removed = tuple(each.name for each in self.calibrations if each not in own)
-        card = self.bias_card
-        if card is not None and card.measured_with != self.recipe_digest:
-            card, removed = None, (*removed, "bias card")
-        return (self.model_copy(update={"calibrations": own, "bias_card": card}) if removed else self), removed
+        cards = {"bias card": self.bias_card, "condition card": self.condition_card}
+        foreign = [name for name, card in cards.items() if card and card.measured_with != self.recipe_digest]
+        removed += tuple(foreign)
+        kept = {name.replace(" ", "_"): None if name in foreign else card for name, card in cards.items()}
+        return (self.model_copy(update={"calibrations": own, **kept}) if removed else self), removed
 
 
 def liveness_digest(manifests: Iterable[Manifest]) -> str:

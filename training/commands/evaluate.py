@@ -24,7 +24,7 @@ from app.inference.session import open_embedder
 from app.machine import cores
 from app.stages import pixels_of
 from training.commands import options
-from training.commands.groups import groups
+from training.commands.cards import conditions, groups
 from training.commands.ijb import ijb
 from training.commands.liveness import evaluate_liveness, liveness_robustness
 from training.evaluation import identification as searching
@@ -52,6 +52,7 @@ from training.packages import MODELS, find_package
 from training.terminal import counted, told
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
+app.command()(conditions)
 app.command()(groups)
 app.command()(ijb)
 app.command("liveness")(evaluate_liveness)

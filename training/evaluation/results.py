@@ -17,6 +17,7 @@ from rich.table import Table
 
 from app.calibration import operating_points as points
 from app.calibration.intervals import Floats, Interval
+from app.inference.manifest import Condition
 from training.evaluation import identification as searching
 from training.evaluation import ijb, protocols
 from training.evaluation.groups import GroupFigures
@@ -192,3 +193,12 @@ def show_groups(package: str, figures: Sequence[GroupFigures]) -> None:
         table.add_row(one.name, f"{one.photos:,}", f"{one.comparisons:,}", *cells)
     Console().print(table)
     Console().print("* the stated rate does not hold: all of the 95 % interval lies above it")
+
+
+def show_conditions(package: str, figures: Sequence[Condition]) -> None:
+    stated = [rate.fmr for rate in figures[0].rates]
+    table = Table("condition", "without face", *(f"FNMR, FMR at {fmr:g}" for fmr in stated), title=package)
+    for one in figures:
+        cells = (f"{rate.fnmr.value:.2%}, {rate.found.value:.2g}" for rate in one.rates)
+        table.add_row(one.name, f"{one.without_face} of {one.photos}", *cells)
+    Console().print(table)

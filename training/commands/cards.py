@@ -1,4 +1,5 @@
-"""`python -m training evaluate groups`: how a package's operating points hold within groups of people."""
+"""`python -m training evaluate groups` and `conditions`: how a package's operating points hold within groups of people
+and in poor photos."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ from app.calibration.intervals import Bools, Ints
 from app.inference.package import load_package, write_manifest
 from app.inference.thresholds import Thresholds
 from app.stages import pixels_of
+from app.types import Vector
 from training.commands import options
 from training.evaluation import groups as measuring
 from training.evaluation import plots
 from training.evaluation.group_labels import EVERYBODY, Labels, read_labels
 from training.evaluation.groups import GroupFigures
-from training.evaluation.photos import Photos, Templates, open_photos
-from training.evaluation.results import show_groups, write_found
+from training.evaluation.photos import Photos, Templates, make_templates, open_photos
+from training.evaluation.results import show_conditions, show_groups, write_found
+from training.evaluation.stages import conditions as drawing
 from training.terminal import counted, told
 
 COPIES_ABOVE = 0.99
@@ -122,6 +125,51 @@ def _stated(folder: Path) -> tuple[str, Mapping[float, float]]:
         raise ValueError(f"{thresholds.package} has no operating points yet: measure them first")
     inside = [fmr for fmr in measuring.FMRS if thresholds.lowest <= fmr <= thresholds.highest]
     return thresholds.calibration.name, {fmr: thresholds.threshold(fmr) for fmr in inside}
+
+
+@options.with_template_options("aligned", "flip")
+def conditions(
+    way: options.TemplateOptions,
+    *,
+    images: options.Images,
+    out: options.Out,
+    measured_on: Annotated[str, typer.Option(help="A few words for the manifest: which photos.")],
+    photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the card into the package's manifest.")] = False,
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds of the bootstrap over people.")] = measuring.ROUNDS,
+    seed: int = 0,
+) -> None:
+    """FNMR and FMR of photos with masks, in the dark, out of focus …, drawn by code, against untouched ones."""
+    with told(ValueError, OSError):
+        folder = way.folder
+        calibration, thresholds = _stated(folder)
+        made = options.templates_of(images, photos_of or [], way)
+        photos, names = open_photos(images), drawing.one_photo_each(made)
+        figures = []
+        with way.open_stages() as own, counted("drawing", len(names) * len(drawing.CONDITIONS)) as advance:
+            for name, draw in drawing.CONDITIONS.items():
+
+                def embed(photo: str, draw: drawing.Draw = draw) -> tuple[Vector, float]:
+                    return own.embed_photo(drawing.drawn(photos.read(photo), own.pipeline, draw, photo, seed))
+
+                probes = make_templates(
+                    made.package, own.embedder.dimension, names, embed, threads=way.workers, progress=advance
+                )
+                figures.append(drawing.measure(name, probes, made, thresholds, rounds=rounds, seed=seed))
+        settings = {"images": str(images), "rounds": rounds, "seed": seed}
+        write_found(
+            out,
+            "conditions",
+            made,
+            settings,
+            {"calibration": calibration, "conditions": [one.model_dump() for one in figures]},
+        )
+        show_conditions(made.package, figures)
+        if write:
+            manifest = load_package(folder).manifest
+            card = drawing.condition_card(manifest, figures, measured_on=measured_on, calibration=calibration)
+            write_manifest(folder, manifest.model_copy(update={"condition_card": card}))
+            Console().print(f"Written to {folder}/manifest.json")
 
 
 def _near_copies(photos: Photos, made: Templates, above: float) -> Bools:

@@ -1,0 +1,253 @@
+"""Photos taken under poor conditions, drawn by code on photos that show a face, and the error rates under each.
+
+A drawn mask is not a worn one, and the red channel is no infrared camera: the rates say which conditions cost how much
+beside each other and for which package, not what a given camera will do. Sizes follow the face: d is the distance of
+its eyes, and a place on it is (across, down) in distances of the eyes and from eyes to mouth, from between the eyes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from app.calibration.intervals import Ints, people_weights, percentile_interval, wilson
+from app.calibration.operating_points import numbered
+from app.inference.manifest import Condition, ConditionCard, ConditionRate, ErrorRate, Manifest
+from app.pipeline import Pipeline, choose_face
+from app.stages import pixels_of
+from app.types import Landmarks, Pixels
+from training.evaluation.groups import DIGITS
+from training.evaluation.pairs import person_of
+from training.evaluation.photos import Templates
+from training.evaluation.stages.degraded_copies import blurred, compressed, exposed, grainy, png
+
+Draw: TypeAlias = Callable[[Pixels, Landmarks, np.random.Generator], Pixels]
+CLOTHS = ((150, 190, 222), (238, 238, 236), (38, 38, 42))
+"""Colours of masks, RGB: light blue, white, black."""
+MASK = ((-0.88, 0.40), (-0.35, 0.34), (0, 0.27), (0.35, 0.34), (0.88, 0.40), (0.80, 1.05), (0.45, 1.55), (0, 1.68),
+        (-0.45, 1.55), (-0.80, 1.05))  # fmt: skip
+"""Its outline: over the nose's bridge, along the cheeks, under the chin."""
+FOLDS = (0.75, 1.0, 1.25)
+LENS = (0.36, 0.30)
+"""Half the width and height of a dark glass, in d."""
+TEMPLES = 0.95
+"""How far from the middle the frame reaches at either side."""
+GLASS = (22, 22, 26)
+FRAME_WIDTH = 0.07
+EDGE_BLUR = 0.7
+"""Pixels by which a drawn thing's edge is softened, as a lens does."""
+INFRARED_GAMMA, INFRARED_BLUR, INFRARED_GRAIN = 0.75, 0.02, 5.0
+"""Skin is bright and soft in near infrared, and small sensors are noisy: exponent, blur in d, grey levels."""
+LIGHT = 0.1
+"""Of the light in a dark photo: the noise that stays is nearly half of the contrast that a face keeps."""
+OUT_OF_FOCUS = 0.07
+"""Sigma of the blur in d: 3 pixels where the eyes are 42 apart."""
+JPEG_QUALITY = 20
+
+
+def clean(photo: Pixels, _landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
+    """Leave it as it is: what the others are compared with."""
+    return photo
+
+
+def grey(photo: Pixels, _landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
+    """Luma of BT.601 in all channels."""
+    return _three(np.asarray(cv2.cvtColor(photo, cv2.COLOR_RGB2GRAY), np.uint8))
+
+
+def infrared_like(photo: Pixels, landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
+    """The red channel, the nearest to infrared that a colour photo has; brightened, softened, noisy."""
+    bright = 255 * (photo[:, :, 0] / 255.0) ** INFRARED_GAMMA
+    soft = cv2.GaussianBlur(bright.astype(np.uint8), (0, 0), INFRARED_BLUR * _Face.of(landmarks).eyes)
+    return _three(grainy(np.asarray(soft, np.uint8), INFRARED_GRAIN, rng))
+
+
+def masked(photo: Pixels, landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
+    """A surgical mask from the nose's bridge to under the chin, of one of three colours, with folds."""
+    face, cloth = _Face.of(landmarks), np.zeros_like(photo)
+    cloth[:] = CLOTHS[int(rng.integers(len(CLOTHS)))]
+    for down in FOLDS:
+        line = face.at([(-0.7, down - 0.05), (0, down), (0.7, down - 0.05)])
+        shade = (0.8 * cloth[0, 0]).tolist()
+        cv2.polylines(cloth, [line], False, shade, max(1, round(0.03 * face.eyes)), cv2.LINE_AA)
+    cover = np.zeros(photo.shape[:2], np.uint8)
+    cv2.fillPoly(cover, [face.at(MASK)], 255, cv2.LINE_AA)
+    return _covered(photo, cloth, cover)
+
+
+def dark_glasses(photo: Pixels, landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
+    """Sunglasses: an ellipse over each eye, their bridge and the temples."""
+    face, cover = _Face.of(landmarks), np.zeros(photo.shape[:2], np.uint8)
+    size = (round(LENS[0] * face.eyes), round(LENS[1] * face.eyes))
+    for eye in np.round(landmarks[:2]).astype(int).tolist():
+        cv2.ellipse(cover, eye, size, face.degrees, 0, 360, 255, -1, cv2.LINE_AA)
+    frame = face.at([(-TEMPLES, -0.05), (TEMPLES, -0.05)])
+    cv2.polylines(cover, [frame], False, 255, max(1, round(FRAME_WIDTH * face.eyes)), cv2.LINE_AA)
+    return _covered(photo, np.full_like(photo, GLASS), cover)
+
+
+def dark(photo: Pixels, _landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
+    """Little light: what is left is noisy and in few levels."""
+    return exposed(photo, LIGHT, rng)
+
+
+def out_of_focus(photo: Pixels, landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
+    """Blurred in proportion to the face."""
+    return blurred(photo, OUT_OF_FOCUS * _Face.of(landmarks).eyes, rng)
+
+
+def jpeg(photo: Pixels, _landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
+    """Compressed hard."""
+    return compressed(photo, JPEG_QUALITY, rng)
+
+
+CONDITIONS: Mapping[str, Draw] = MappingProxyType(
+    {
+        "clean": clean,
+        "grey": grey,
+        "infrared-like": infrared_like,
+        "mask": masked,
+        "dark-glasses": dark_glasses,
+        "low-light": dark,
+        "blur": out_of_focus,
+        "jpeg-20": jpeg,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Face:
+    middle: NDArray[np.float64]
+    across: NDArray[np.float64]
+    down: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, landmarks: Landmarks) -> _Face:
+        left, right, _, *mouth = landmarks.astype(np.float64)
+        middle = (left + right) / 2
+        return cls(middle, right - left, np.mean(mouth, axis=0) - middle)
+
+    @property
+    def eyes(self) -> float:
+        return float(np.linalg.norm(self.across))
+
+    @property
+    def degrees(self) -> float:
+        return float(np.degrees(np.arctan2(self.across[1], self.across[0])))
+
+    def at(self, places: Sequence[tuple[float, float]]) -> NDArray[np.int32]:
+        points = [self.middle + across * self.across + down * self.down for across, down in places]
+        return np.round(points).astype(np.int32)
+
+
+def _covered(photo: Pixels, over: Pixels, cover: NDArray[np.uint8]) -> Pixels:
+    share = cv2.GaussianBlur(cover, (0, 0), EDGE_BLUR)[:, :, None] / 255.0
+    return np.asarray(np.round(photo * (1 - share) + over * share), np.uint8)
+
+
+def _three(levels: NDArray[np.uint8]) -> Pixels:
+    return np.repeat(levels[:, :, None], 3, axis=2)
+
+
+def one_photo_each(clean_templates: Templates) -> list[str]:
+    """Return the first photo of everyone who has another one: those that conditions are drawn on."""
+    photos: dict[str, list[str]] = {}
+    for name, found in zip(clean_templates.names, clean_templates.found, strict=True):
+        if found:
+            photos.setdefault(person_of(name), []).append(name)
+    return [names[0] for names in photos.values() if len(names) > 1]
+
+
+def drawn(data: bytes, pipeline: Pipeline, draw: Draw, name: str, seed: int = 0) -> bytes:
+    """Return a photo under a condition, drawn on the face that it is about; by chance that its name decides."""
+    found = pipeline.detect(data)
+    face = found.faces[choose_face(found).index]
+    rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
+    return png(draw(pixels_of(data), face.detection.landmarks, rng))
+
+
+def measure(
+    name: str,
+    probes: Templates,
+    gallery: Templates,
+    thresholds: Mapping[float, float],
+    *,
+    rounds: int,
+    seed: int = 0,
+) -> Condition:
+    """Compare photos under a condition with all untouched photos but the same one; ``thresholds`` by stated FMR.
+
+    A photo in which no face is found any more matches nobody: its mated pairs are errors. Intervals: over people.
+    """
+    gallery = gallery.with_face()
+    shown, mates = _mated(probes, gallery)
+    people = numbered([person_of(photo) for photo in (*probes.names, *gallery.names)])
+    probe_of, other_of = people[: len(probes.names)], people[len(probes.names) :]
+    weights = people_weights(int(people.max()) + 1, rounds, seed)
+    faces = [np.bincount(who, minlength=weights.shape[1]) for who in (probe_of[probes.found], other_of)]
+    compared = int(faces[0].sum() * faces[1].sum() - (faces[0] * faces[1]).sum())
+    totals = (weights @ faces[0]) * (weights @ faces[1]) - weights**2 @ (faces[0] * faces[1])
+    scores = np.where(probes.found[:, None], probes.vectors @ gallery.vectors.T, -np.inf)
+    strangers = probe_of[:, None] != other_of[None, :]
+    drawn, rates = weights[:, probe_of[shown]], []
+    for fmr, threshold in thresholds.items():
+        one, other = np.nonzero(strangers & (scores >= threshold))
+        false = (weights[:, probe_of[one]] * weights[:, other_of[other]]).sum(axis=1) / np.maximum(totals, 1)
+        failed = scores[shown, mates] < threshold
+        missed = (drawn * failed).sum(axis=1) / np.maximum(drawn.sum(axis=1), 1)
+        found = _interval(len(one), compared, false, compared)
+        fnmr = _interval(int(failed.sum()), len(failed), missed, len(probes.names))
+        rates.append(ConditionRate(fmr=fmr, threshold=threshold, found=found, fnmr=fnmr))
+    return Condition(
+        name=name,
+        photos=len(probes.names),
+        without_face=int((~probes.found).sum()),
+        mated=len(shown),
+        comparisons=compared,
+        rates=tuple(rates),
+    )
+
+
+def _mated(probes: Templates, gallery: Templates) -> tuple[Ints, Ints]:
+    """Return the rows of probes and gallery that show one person in two photos."""
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(gallery.names):
+        rows.setdefault(person_of(name), []).append(row)
+    pairs = [
+        (probe, row)
+        for probe, name in enumerate(probes.names)
+        for row in rows[person_of(name)]
+        if gallery.names[row] != name
+    ]
+    first, second = np.array(pairs, np.int64).T
+    return first, second
+
+
+def _interval(events: int, trials: int, samples: NDArray[np.float64], independent: int) -> ErrorRate:
+    """Return the bootstrap's interval, never narrower than Wilson's of as many ``independent`` trials, with as many
+    digits as cards hold."""
+    value = events / trials
+    drawn, plain = percentile_interval(value, samples), wilson(round(value * independent), independent)
+    low, value, high = (
+        float(f"{each:.{DIGITS}g}") for each in (min(drawn.low, plain.low), value, max(drawn.high, plain.high))
+    )
+    return ErrorRate(value=value, low=min(low, value), high=max(high, value))
+
+
+def condition_card(
+    manifest: Manifest, conditions: Sequence[Condition], *, measured_on: str, calibration: str
+) -> ConditionCard:
+    """Return the figures as the card of this manifest's model."""
+    return ConditionCard(
+        measured_on=measured_on,
+        calibration=calibration,
+        conditions=tuple(conditions),
+        measured_with=manifest.recipe_digest,
+    )
