@@ -34,10 +34,10 @@ from app.gallery.records import (
 from app.gallery.store import Store
 from app.gallery.templates import check_templates, fit_face
 from app.gallery.text import is_unnamed
-from app.search.face_table import WIDEN
 from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend
 from app.search.registry import IndexRegistry
+from app.search.rows import WIDEN
 from app.search.shared import SharedSearches
 from app.search.types import IndexKind, IndexSpec, Match
 from app.types import Sizes, Template, Vectors

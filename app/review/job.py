@@ -22,8 +22,8 @@ from app.review.records import Summary
 from app.review.rules import LINKED_FMR, STRANGERS_FMR, Points
 from app.review.separation import Separation
 from app.review.store import Reviews, UnderWay
-from app.search.face_table import WIDEN
 from app.search.gallery_index import Searchable
+from app.search.rows import WIDEN
 from app.search.types import FaceBlock, Match
 from app.timestamps import utc_now
 from app.types import Sizes, Vector, Vectors

@@ -53,7 +53,9 @@ class LocalBackend:
         self._gpu = gpu
 
     def check_health(self) -> None:
-        """Do nothing: this process's memory is always available."""
+        """Free what is no longer used on the GPU. This process's memory is always available."""
+        if self._gpu is not None:
+            self._gpu.tidy()
 
     def open(self, spec: IndexSpec) -> LocalIndex:
         return LocalIndex(spec, self._source, self._snapshots, self._threads, self._gpu)
@@ -126,10 +128,10 @@ class LocalIndex(GalleryIndex[Index]):
             self._lock.release()
         return True
 
-    def drop_stale_copies(self) -> None:
+    def tend(self) -> None:
         index = self._index
         if index is not None:
-            index.drop_stale_copies()
+            index.tend()
 
     def compare(self) -> tuple[Difference, int]:
         with self._lock:
@@ -139,7 +141,7 @@ class LocalIndex(GalleryIndex[Index]):
                 return index.compare(blocks), index.faces
 
     def save(self) -> None:
-        """Write a snapshot if one is due. Changes wait while the index is copied in memory; searches don't."""
+        """Write a snapshot if one is due. Searches and changes go on meanwhile: only appended rows need no copy."""
         if self._snapshots is None:
             return
         with self._lock:
@@ -152,7 +154,7 @@ class LocalIndex(GalleryIndex[Index]):
                 self._snapshots.discard(self._spec.key.gallery)
                 self._saved = position
                 return
-            faces, erasures = index.copy(), self._erasures
+            faces, erasures = index.frozen(), self._erasures
         with self._saving:
             self._snapshots.write(self._spec, faces, position)
             self._saved = position

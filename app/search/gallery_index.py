@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from app.errors import Conflict, InvalidInput, NotFound, Overloaded
 from app.search.types import (
+    Answer,
     Difference,
     FaceSource,
     Indexed,
@@ -40,6 +41,10 @@ class Searchable(Protocol):
 
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
         """Return for each probe, (Q, D) unit float32, the `limit` subjects with the highest scores, best first."""
+        ...
+
+    def begin(self, vectors: Vectors, limit: int) -> list[Answer]:
+        """Begin such a search; what is returned for each probe ends it, on the thread that calls it."""
         ...
 
     def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
@@ -117,8 +122,8 @@ class GalleryIndex(ABC, Generic[S_co]):
         """Search by this kind from now on; False if the gallery is just being changed."""
         return True
 
-    def drop_stale_copies(self) -> None:
-        """Drop copies on a GPU that have held removed faces for too long."""
+    def tend(self) -> None:
+        """Do what is due in the background; called often."""
 
     @abstractmethod
     def held(self) -> Indexed:

@@ -1,27 +1,37 @@
-"""A copy of an index's vectors in a GPU's memory, where FAISS finds near rows; the CPU does the rest.
+"""Copies of indexes' vectors in a GPU's memory, where FAISS finds near rows; the CPU does the rest.
 
-The copy isn't changed row by row. `app.search.index` scores rows that changed since on the CPU, as after every pass,
-and updates the copy when there are too many of them or it is too old.
+FAISS's objects for a GPU belong to one thread: they are made, used and freed by their lane alone. Others hold keys.
+
+No part of this has run on a GPU yet: the tests have FAISS's indexes of the CPU in its place.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count, cycle
 from typing import Any, TypeVar
 
 import faiss
 import numpy as np
-from numpy.typing import NDArray
 
-from app.search.quantised import LENGTH, NO_ROW, ExactScan, Near
-from app.types import Vector, Vectors
+from app.search.quantised import LENGTH, NO_ROW, Near, rounding
+from app.search.rows import Rows, View
+from app.types import Vectors
 
+LANES = 2
+"""Threads, so that a large gallery's pass doesn't stop all other galleries. Not measured yet."""
+TEMPORARY_BYTES = 256 * 1024 * 1024
+"""GPU memory that FAISS reserves for each lane's intermediate results, in place of 1.5 GB."""
 MAX_FETCH = 2_048
 """Most rows that FAISS's GPU kernels can select for a probe."""
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
+_keys = count()
 
 
 class GpuFailed(Exception):
@@ -29,27 +39,128 @@ class GpuFailed(Exception):
 
 
 class Gpu:
-    """The first GPU. One thread does everything: FAISS's resources aren't safe to share."""
+    """The first GPU, with its lanes."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "gpu search")
-        self._resources: Any = None
+        lanes = [Lane(self) for _ in range(LANES)]
+        self._lanes, self._next = lanes, cycle(lanes)
 
-    def flat(self, dimension: int, *, half: bool) -> Any:
-        """Return an empty FAISS index by inner product, of float32 or, with `half`, float16. Call it on that thread."""
+    def lane(self) -> Lane:
+        """Return the lane of the next index."""
+        return next(self._next)
+
+    def resources(self) -> Any:
+        """Return FAISS's resources for one lane; called on it."""
         library: Any = faiss
-        if self._resources is None:  # made late: it reserves memory, which only large galleries need
-            self._resources = library.StandardGpuResources()
+        made = library.StandardGpuResources()
+        made.setTempMemory(TEMPORARY_BYTES)
+        return made
+
+    def flat(self, resources: Any, dimension: int, *, half: bool) -> Any:
+        """Return an empty FAISS index by inner product, of float32 or, with `half`, float16; called on its lane."""
+        library: Any = faiss
         config = library.GpuIndexFlatConfig()
         config.useFloat16 = half
-        return library.GpuIndexFlatIP(self._resources, dimension, config)
+        return library.GpuIndexFlatIP(resources, dimension, config)
 
-    def run(self, work: Callable[[], R]) -> R:
-        """Run `work` on that thread and return its result."""
-        return self._thread.submit(work).result()
+    def tidy(self) -> None:
+        """Free what indexes that are gone had on the GPU; called often."""
+        for lane in self._lanes:
+            if lane.has_unused:
+                lane.run(lane.free_unused)
 
     def close(self) -> None:
+        for lane in self._lanes:
+            lane.close()
+
+
+class Lane:
+    """One thread with FAISS's resources and indexes."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._thread = ThreadPoolExecutor(1, "gpu search")
+        self._resources: Any = None  # made late: they reserve memory, which only large galleries need
+        self._indexes: dict[int, Any] = {}
+        self._unused: deque[int] = deque()
+
+    @property
+    def has_unused(self) -> bool:
+        return bool(self._unused)
+
+    def run(self, work: Callable[[], R]) -> R:
+        """Run `work` on this lane's thread and return its result. Raises GpuFailed."""
+        outcome = self._thread.submit(self._outcome, work).result()
+        if isinstance(outcome, GpuFailed):
+            raise outcome
+        return outcome
+
+    def index(self, key: int, dimension: int, *, half: bool) -> Any:
+        """Return the FAISS index of this key, empty at first. To be called on this thread, and not kept."""
+        if key not in self._indexes:
+            self._resources = self._resources or self._gpu.resources()
+            self._indexes[key] = self._gpu.flat(self._resources, dimension, half=half)
+        return self._indexes[key]
+
+    def drop(self, key: int) -> None:
+        """Have this thread free the index of this key. Takes no lock: garbage collection calls it at any moment."""
+        self._unused.append(key)
+
+    def free_unused(self) -> None:
+        """Free the indexes that were dropped. To be called on this thread."""
+        while self._unused:
+            self._indexes.pop(self._unused.popleft(), None)
+
+    def close(self) -> None:
+        self._thread.submit(self._clear).result()
         self._thread.shutdown()
+
+    def _outcome(self, work: Callable[[], R]) -> R | GpuFailed:
+        """Return an error and don't raise it: its traceback would take FAISS's objects to another thread."""
+        try:
+            return work()
+        except RuntimeError as error:  # of FAISS, whatever the cause
+            return GpuFailed(str(error))
+        finally:
+            self.free_unused()
+
+    def _clear(self) -> None:
+        self._indexes.clear()
+        self._resources = None
+
+
+class GpuRows:
+    """A copy of rows on a GPU; all calls are made on its lane. Removed rows stay in it as they were."""
+
+    def __init__(self, lane: Lane, rows: Rows, dimension: int, *, half: bool) -> None:
+        self.rows, self.half = rows, half
+        self.count = 0
+        self.removed = rows.removed
+        """How many rows were removed when it was made."""
+        self.made_at = time.monotonic()
+        self._lane, self._dimension = lane, dimension
+        self._key = next(_keys)
+        weakref.finalize(self, lane.drop, self._key)
+
+    def extend(self, view: View) -> None:
+        """Add the rows that it lacks."""
+        self._index().add(view.vectors[self.count :])
+        self.count = view.count
+
+    def nearest(self, probes: Vectors, fetch: int) -> Near:
+        """Return the `fetch` highest scores, as `Scan.nearest` does. With float16 the probes are rounded too."""
+        width = min(fetch, self.count, MAX_FETCH)
+        scores, rows = self._index().search(probes, width)
+        scores = np.where(rows == NO_ROW, -np.inf, scores).astype(np.float32)
+        floors = np.full(len(probes), -np.inf, np.float32) if width == self.count else scores[:, -1]
+        errors = np.full(len(probes), rounding(self._dimension))
+        if self.half:
+            lengths = np.linalg.norm(probes.astype(np.float64), axis=1)
+            errors += (2 * np.maximum(lengths, LENGTH) + 1) * half_error(self._dimension)
+        return Near(scores, rows, floors, errors)
+
+    def _index(self) -> Any:
+        return self._lane.index(self._key, self._dimension, half=self.half)
 
 
 def find_gpu() -> Gpu | None:
@@ -60,46 +171,6 @@ def find_gpu() -> Gpu | None:
     return None
 
 
-class GpuIndex:
-    """A `Scan` of rows copied to the GPU. Use it on the GPU's thread, `rough` and `errors` on any."""
-
-    def __init__(self, gpu: Gpu, dimension: int, *, half: bool) -> None:
-        self.half = half
-        self._index = _translated(lambda: gpu.flat(dimension, half=half))
-        self._exact = ExactScan(np.empty((0, dimension), np.float32))
-
-    def extend(self, vectors: Vectors) -> None:
-        """Add the rows of `vectors` that it lacks. Raises GpuFailed."""
-        self._exact = ExactScan(vectors)
-        _translated(lambda: self._index.add(vectors[self._index.ntotal :]))
-
-    def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
-        """Score all rows: `start` must be 0 and `end` their number. Raises GpuFailed."""
-        width = min(fetch, end - start, MAX_FETCH)
-        scores, rows = _translated(lambda: self._index.search(probes, width))
-        scores = np.where(rows == NO_ROW, -np.inf, scores).astype(np.float32)
-        floors = np.full(len(probes), -np.inf, np.float32) if width == end - start else scores[:, -1]
-        return Near(scores, rows, floors)
-
-    def rough(self, start: int, end: int, probe: Vector) -> NDArray[np.float32]:
-        return self._exact.rough(start, end, probe)
-
-    def errors(self, probes: Vectors) -> NDArray[np.float64]:
-        """With float16 the probes are rounded too; sums are of float32."""
-        exact = self._exact.errors(probes)
-        if not self.half:
-            return exact
-        lengths = np.linalg.norm(probes.astype(np.float64), axis=1)
-        return np.asarray(exact + (2 * np.maximum(lengths, LENGTH) + 1) * _half_error(probes.shape[1]))
-
-
-def _half_error(dimension: int) -> float:
+def half_error(dimension: int) -> float:
     """Bound the distance between a vector and its float16 copy: 2^-11 of each number, 2^-25 of tiny ones."""
     return LENGTH * 2.0**-11 + float(dimension**0.5) * 2.0**-25
-
-
-def _translated(work: Callable[[], R]) -> R:
-    try:
-        return work()
-    except RuntimeError as error:  # of FAISS, whatever the cause
-        raise GpuFailed(str(error)) from error

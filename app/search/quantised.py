@@ -51,27 +51,36 @@ NO_ROW = -1
 class Near:
     """The highest scores and their rows for each of Q probes, (Q, F) each, best first, padded with -inf and NO_ROW.
 
-    No other row scores above the floor, (Q,); -inf if there are no others."""
+    No other row scores above the floor, (Q,); -inf if there are no others. A score may be wrong by the probe's error,
+    (Q,)."""
 
     scores: NDArray[np.float32]
     rows: NDArray[np.int64]
     floors: NDArray[np.float32]
+    errors: NDArray[np.float64]
+
+    def of(self, probe: int) -> Near:
+        """Return what was found for one probe, by its place."""
+        some = slice(probe, probe + 1)
+        return Near(self.scores[some], self.rows[some], self.floors[some], self.errors[some])
+
+
+def nothing_near(probes: int) -> Near:
+    """Return what so many probes find where there are no rows."""
+    empty = np.empty((probes, 0), np.float32)
+    return Near(empty, empty.astype(np.int64), np.full(probes, -np.inf, np.float32), np.zeros(probes))
 
 
 class Scan(Protocol):
-    """Rows as of when it was made; rows changed since may hold anything. Safe to share between threads."""
+    """Rows as of when it was made, removed ones included: theirs score 0. Safe to share between threads."""
 
     def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
         """Return about the `fetch` highest scores of each probe, (Q, D), among the rows from `start` to `end`, at least
         one. Runs on this thread."""
         ...
 
-    def rough(self, start: int, end: int, probe: Vector) -> NDArray[np.float32]:
-        """Return the (N,) scores of all rows from `start` to `end`."""
-        ...
-
-    def errors(self, probes: Vectors) -> NDArray[np.float64]:
-        """Return (Q,) bounds of the error of each probe's scores."""
+    def rough(self, start: int, end: int, probe: Vector) -> tuple[NDArray[np.float32], float]:
+        """Return the (N,) scores of all rows from `start` to `end`, and by how much one may be wrong."""
         ...
 
 
@@ -85,7 +94,7 @@ class ExactScan:
         count = end - start
         width = min(fetch, count)
         if len(probes) < BLAS_FROM_QUERIES:
-            every = np.stack([self.rough(start, end, probe) for probe in probes])  # (Q, N)
+            every = np.stack([self.rough(start, end, probe)[0] for probe in probes])  # (Q, N)
             rows = np.argpartition(every, count - width, axis=1)[:, -width:]
             scores = np.take_along_axis(every, rows, 1)
             best = np.argsort(-scores, axis=1, kind="stable")
@@ -94,17 +103,15 @@ class ExactScan:
             faiss.omp_set_num_threads(1)  # of this thread: OpenMP keeps a number for each
             some = self.vectors[start:end]
             scores, rows = faiss.knn(probes, some, width, metric=faiss.METRIC_INNER_PRODUCT)
-        return _near(scores, rows + start, count)
+        floors = np.full(len(probes), -np.inf, np.float32) if width == count else scores[:, -1]
+        return Near(scores, rows + start, floors, np.full(len(probes), rounding(probes.shape[1])))
 
-    def rough(self, start: int, end: int, probe: Vector) -> NDArray[np.float32]:
+    def rough(self, start: int, end: int, probe: Vector) -> tuple[NDArray[np.float32], float]:
         scores = np.empty(end - start, np.float32)
         products: Any = getattr(faiss, "fvec_inner_products_ny")  # noqa: B009 - mypy doesn't see it
         pointers = [faiss.swig_ptr(array) for array in (scores, probe, self.vectors[start:end])]
         products(*pointers, len(probe), len(scores))
-        return scores
-
-    def errors(self, probes: Vectors) -> NDArray[np.float64]:
-        return np.full(len(probes), rounding(probes.shape[1]))
+        return scores, rounding(len(probe))
 
 
 def rounding(dimension: int) -> float:
@@ -160,20 +167,19 @@ class ByteScan:
         size = max(1, min(ROWS_AT_ONCE, SCORES_AT_ONCE // len(probes)))
         for begin in range(start, end, size):
             best.offer(columns.products(self.codes[begin : min(end, begin + size)]), begin)
-        return best.found(steps * _step(probes.shape[1]))
+        return best.found(steps * _step(probes.shape[1]), self._errors(probes, levels, steps))
 
-    def rough(self, start: int, end: int, probe: Vector) -> NDArray[np.float32]:
+    def rough(self, start: int, end: int, probe: Vector) -> tuple[NDArray[np.float32], float]:
         levels, steps = _levels(probe[None])
         columns = Columns(levels)
         scores = np.empty(end - start, np.float32)
         for begin in range(start, end, ROWS_AT_ONCE):
             codes = self.codes[begin : min(end, begin + ROWS_AT_ONCE)]
             scores[begin - start : begin - start + len(codes)] = columns.products(codes)[:, 0]
-        return scores * np.float32(steps[0] * _step(len(probe)))
+        return scores * np.float32(steps[0] * _step(len(probe))), float(self._errors(probe[None], levels, steps)[0])
 
-    def errors(self, probes: Vectors) -> NDArray[np.float64]:
+    def _errors(self, probes: Vectors, levels: Levels, steps: NDArray[np.float64]) -> NDArray[np.float64]:
         """q * v - q' * v' = q' * (v - v') + (q - q') * v, each at most the product of the lengths."""
-        levels, steps = _levels(probes)
         rounded = levels * steps[:, None]
         off = np.linalg.norm(probes - rounded, axis=1)
         return np.asarray(
@@ -214,15 +220,16 @@ class _Best:
             if self._waiting > SETTLE_AT * self._queries * self._keep:
                 self._settle()
 
-    def found(self, steps: NDArray[np.float64]) -> Near:
-        """Return the result; `steps`, (Q,), turn integer scores into cosines."""
+    def found(self, steps: NDArray[np.float64], errors: NDArray[np.float64]) -> Near:
+        """Return the result; `steps`, (Q,), turn integer scores into cosines, which may be wrong by `errors`, (Q,)."""
         places = self._settle()
         width = int(places.max(initial=-1)) + 1
         scores = np.full((self._queries, width), -np.inf, np.float32)
         rows = np.full((self._queries, width), NO_ROW, np.int64)
         queries, found, found_rows = self._kept[0]
         scores[queries, places], rows[queries, places] = found * steps[queries], found_rows
-        return Near(scores, rows, np.where(self._floors == LOWEST, -np.inf, self._floors * steps).astype(np.float32))
+        floors = np.where(self._floors == LOWEST, -np.inf, self._floors * steps).astype(np.float32)
+        return Near(scores, rows, floors, errors)
 
     def _settle(self) -> NDArray[np.int64]:
         """Keep the highest, sorted; return the rank of each among its query's."""
@@ -251,12 +258,6 @@ def _levels(probes: Vectors) -> tuple[Levels, NDArray[np.float64]]:
     return np.rint(probes / steps[:, None]).astype(np.int8), steps
 
 
-def _near(scores: NDArray[np.float32], rows: NDArray[np.int64], count: int) -> Near:
-    """Return the best of `count` rows as Near."""
-    everything = scores.shape[1] == count
-    return Near(scores, rows, np.full(len(scores), -np.inf, np.float32) if everything else scores[:, -1])
-
-
 def merged(parts: Sequence[Near], fetch: int) -> Near:
     """Merge the results of several parts of the rows into the `fetch` best."""
     if len(parts) == 1:
@@ -268,4 +269,5 @@ def merged(parts: Sequence[Near], fetch: int) -> Near:
     if best.shape[1] > fetch:
         floors = np.maximum(floors, np.take_along_axis(scores, best[:, fetch : fetch + 1], 1)[:, 0])
     best = best[:, :fetch]
-    return Near(np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1), floors)
+    errors = np.max([part.errors for part in parts], axis=0)
+    return Near(np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1), floors, errors)

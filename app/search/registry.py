@@ -161,9 +161,9 @@ class IndexRegistry:
             self._load(state for gallery, state in states.items() if gallery not in seen)
 
     def prepare(self) -> None:
-        """Build the second indexes that galleries need by now, and drop stale copies on a GPU. Takes its time."""
+        """Tend the indexes, and build the second ones that galleries need by now. Takes its time."""
         for index in self._known().values():
-            index.drop_stale_copies()
+            index.tend()
         for gallery, state in self._states.items():
             for spec in state.specs if len(state.specs) > 1 else ():
                 if spec.key not in self._built and self._known(gallery):

@@ -1,9 +1,14 @@
-"""The rows of an index in memory: their vectors, the copy that its kind of search reads, and whose they are."""
+"""The rows of an index in memory, one a face, and exact scores between them and probes.
+
+Rows are only appended. A removed row keeps its place, masked and without its vector, until the rest is copied into new
+rows; a face that moves to another subject is removed and appended. So whoever holds a view needs no lock to read it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import faiss
@@ -12,182 +17,221 @@ from numpy.typing import NDArray
 
 from app.memory import room_to_grow
 from app.search.quantised import NO_ROW, ByteScan, ExactScan, Levels, Scan, encode
-from app.search.types import IndexKind, Keys
-from app.types import Sizes, Vectors
+from app.search.types import FaceBlock, IndexKind, Keys
+from app.types import Sizes, Vector, Vectors
 
+COLUMN_BYTES = 29
+"""Of a row beside its vector."""
 MAP_ENTRY_BYTES = 40
 """Approximate size of a subject in FAISS's map."""
-FORGOTTEN_MIN = 1_024
+MIN_WEIGHT = 1.0
+"""Weight of a face of quality 0 in its subject's mean template."""
+EXACT_ROWS = 1_024
+"""Rows scored at once in float64: 1 MiB at 128 numbers, which stay in a core's cache."""
+WIDEN = 8
+"""Factor by which the search for enough subjects looks at more rows each time."""
+PIECE_ROWS = 16_384
+"""Rows copied at once for a snapshot or new rows: 8 MiB at 128 numbers."""
+Best = list[tuple[int, float]]
+"""The best row and its score of each of some subjects, the best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The rows that there were at one moment. Rows removed since are masked in it, others added since are not in it.
+
+    Scores are computed in float64 from the stored float32 vectors, row by row, so they depend on nothing but the two
+    vectors: not on how many probes were scored together, on where the row lies, nor on the kind of search.
+    """
+
+    faces: Keys
+    subjects: Keys
+    weights: NDArray[np.float32]
+    there: NDArray[np.bool_]
+    """Which rows are not removed."""
+    vectors: Vectors
+    scan: Scan
+
+    @property
+    def count(self) -> int:
+        """Number of rows, removed ones included."""
+        return len(self.faces)
+
+    def block(self, start: int, end: int) -> FaceBlock:
+        """Return the faces of the rows from `start` to `end`."""
+        rows = np.flatnonzero(self.there[start:end]) + start
+        return FaceBlock(self.faces[rows], self.subjects[rows], self.weights[rows], self.vectors[rows])
+
+    def blocks(self) -> Iterator[FaceBlock]:
+        """Yield all faces in pieces."""
+        for start in range(0, self.count, PIECE_ROWS):
+            yield self.block(start, start + PIECE_ROWS)
+
+    def best(self, probe: Vector, rows: NDArray[np.int64], limit: int) -> Best:
+        """Return the best row and its score of each of the `limit` best subjects among these rows, (R,)."""
+        scores, wide = np.empty(len(rows)), probe.astype(np.float64)
+        for start in range(0, len(rows), EXACT_ROWS):
+            some = slice(start, start + EXACT_ROWS)
+            scores[some] = (self.vectors[rows[some]] * wide).sum(axis=1)  # a BLAS product depends on how many rows
+        there = self.there[rows]  # looked at last: a row is masked before its vector goes
+        rows, scores = rows[there], scores[there]
+        order = np.lexsort((self.faces[rows], -scores))
+        found: dict[int, tuple[int, float]] = {}
+        for subject, row, score in zip(
+            self.subjects[rows[order]].tolist(), rows[order].tolist(), scores[order].tolist(), strict=True
+        ):
+            if subject not in found:
+                found[subject] = (row, score)
+                if len(found) == limit:
+                    break
+        return list(found.values())
+
+    def best_of_all(self, probe: Vector, rough: NDArray[np.float32], error: float, limit: int, width: int) -> Best:
+        """Return the `best` of all rows, given their `rough` scores, (N,), which may be wrong by `error`.
+
+        Looks at the `width` best rows first, and at WIDEN times as many until they hold enough subjects.
+        """
+        rough = np.where(self.there, rough, -np.inf)
+        width = min(len(rough), width)
+        while True:
+            near = np.argpartition(rough, -width)[-width:] if width < len(rough) else np.arange(len(rough))
+            order = near[np.argsort(-rough[near])]
+            _, firsts = np.unique(self.subjects[order], return_index=True)
+            best = rough[order[np.sort(firsts)[:limit]]]
+            if len(best) == limit:
+                near = np.flatnonzero(rough >= best[-1] - 2 * error)
+            if len(best) == limit or width == len(rough):
+                return self.best(probe, near, limit)
+            width = min(len(rough), WIDEN * width)
+
+    def mean(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        """Return the (D,) mean of a subject's vectors, weighted by quality, of length 1; zeros if they cancel out."""
+        ordered = np.array(rows)[np.argsort(self.faces[rows])]  # so that the sum doesn't depend on the rows' places
+        total = (self.vectors[ordered] * self.weights[ordered, None].astype(np.float64)).sum(axis=0)  # (D,)
+        length = float(np.linalg.norm(total))
+        unit: NDArray[np.float64] = total / length if length > 0 else total
+        return unit
 
 
 class Rows:
-    """Rows without gaps: a removed row is overwritten by the last one, so removing costs the same at any size.
+    """Not safe to share between threads, but its views are.
 
-    Not safe to share between threads, but a scan may be used while others write: it keeps the arrays of its time, which
-    are replaced when they grow.
+    Each subject's rows are a list: a row knows the subject's row before it, and a map the last one. So adding and
+    removing a row cost the same at any size.
     """
 
     def __init__(self, dimension: int, kind: IndexKind) -> None:
-        self._exact = np.empty((0, dimension), np.float32)
+        self._faces = np.empty(0, np.int64)
+        self._subjects = np.empty(0, np.int64)
+        self._weights = np.empty(0, np.float32)
+        self._there = np.empty(0, np.bool_)
+        self._before = np.empty(0, np.int32)  # the subject's row before this one; NO_ROW for its first
+        self._held = np.empty(0, np.int32)  # at a subject's last row: how many rows it has
+        self._vectors = np.empty((0, dimension), np.float32)
         self._codes: Levels = np.empty((0, 0), np.int8)
         self._error = 0.0
+        self._last: Any = faiss.MapLong2Long()  # subject -> its last row, also once that is removed
+        self._subject_count = 0  # in the map
         self.count = 0
+        """Rows, removed ones included."""
+        self.removed = 0
+        self.renewals = 0
+        """How many times rows got other places: an earlier view doesn't see what was removed or moved since."""
+        self.sizes: Sizes = {}
+        """How many subjects have so many faces. Replaced with each change, so that it may be read at any moment."""
         self.kind: IndexKind = "fp32"
         self.convert(kind)
 
     @property
-    def vectors(self) -> Vectors:
-        """The rows, (N, D); valid until rows are added."""
-        return self._exact[: self.count]
-
-    @property
     def size(self) -> int:
         """Bytes in use."""
-        return self.vectors.nbytes + self._codes[: self.count].nbytes
+        row = COLUMN_BYTES + 4 * self._vectors.shape[1] + self._codes.shape[1]
+        return int(self.count * row + self._subject_count * MAP_ENTRY_BYTES)
 
-    def scan(self) -> Scan:
-        if self.kind == "fp32":
-            return ExactScan(self.vectors)
-        return ByteScan(self._codes[: self.count], self._error)
+    def view(self) -> View:
+        end, vectors = self.count, self._vectors[: self.count]
+        scan = ExactScan(vectors) if self.kind == "fp32" else ByteScan(self._codes[:end], self._error)
+        return View(self._faces[:end], self._subjects[:end], self._weights[:end], self._there[:end], vectors, scan)
 
-    def append(self, vectors: Vectors) -> None:
-        end = self.count + len(vectors)
-        self._exact = grown(self._exact, self.count, end)
-        self._codes = grown(self._codes, self.count, end)
-        self._exact[self.count : end] = vectors
+    def frozen(self) -> View:
+        """Return a view in which rows removed later are not masked; they may have lost their vectors."""
+        view = self.view()
+        return replace(view, there=view.there.copy())
+
+    def append(self, block: FaceBlock) -> None:
+        start, end = self.count, self.count + len(block.faces)
+        if start == end:
+            return
+        if end > len(self._faces):
+            self.renewals += 1
+        for name in ("faces", "subjects", "weights", "there", "before", "held", "vectors", "codes"):
+            setattr(self, f"_{name}", _grown(getattr(self, f"_{name}"), start, end))
+        self._faces[start:end], self._subjects[start:end] = block.faces, block.subjects
+        self._weights[start:end] = np.maximum(block.qualities, MIN_WEIGHT)
+        self._there[start:end] = True
+        self._vectors[start:end] = block.vectors
         if self.kind == "int8":
-            self._codes[self.count : end], error = encode(vectors)
+            self._codes[start:end], error = encode(self._vectors[start:end])
             self._error = max(self._error, error)
+        self._list(block.subjects, start)
         self.count = end
 
     def remove(self, row: int) -> None:
-        """Remove a row; the last row takes its place."""
-        last = self.count - 1
-        for array in (self._exact, self._codes):
-            array[row] = array[last]
-            array[last] = 0  # so that no removed template stays in memory
-        self.count = last
-        if not last:
-            self._error = 0.0
+        """Mask a row and remove its vector. The row must be there."""
+        self._there[row] = False
+        self._vectors[row] = 0
+        self._codes[row] = 0
+        last = int(self._last.search(int(self._subjects[row])))
+        self._resize(self._held[last : last + 1], self._held[last : last + 1] - 1)
+        self._held[last] -= 1
+        self.removed += 1
+
+    def move(self, faces: Keys, subjects: Keys) -> None:
+        """Give each of the faces, (N,), to a subject, (N,); those that aren't there are passed over."""
+        wanted = dict(zip(faces.tolist(), subjects.tolist(), strict=True))
+        self.renewals += 1
+        end = self.count
+        found = np.flatnonzero(np.isin(self._faces[:end], faces) & self._there[:end])
+        keys = np.array([wanted[face] for face in self._faces[found].tolist()], np.int64)
+        moved = FaceBlock(self._faces[found], keys, self._weights[found], self._vectors[found])
+        for row in found.tolist():
+            self.remove(row)
+        self.append(moved)
+
+    def rows_of(self, subject: int, among: int | None = None) -> list[int]:
+        """Return the subject's rows that are there, those of the first `among` rows only if it is given."""
+        found, row = [], int(self._last.search(subject))
+        while row != NO_ROW:
+            if self._there[row] and (among is None or row < among):
+                found.append(row)
+            row = int(self._before[row])
+        return found
 
     def convert(self, kind: IndexKind) -> None:
-        """Replace the copy by another kind's."""
+        """Replace the copy of the vectors by another kind's."""
         if kind == self.kind:
             return
         self.kind, self._error = kind, 0.0
-        width = self._exact.shape[1] if kind == "int8" else 0
+        width = self._vectors.shape[1] if kind == "int8" else 0
         self._codes = room_to_grow(self.count, (width,), np.dtype(np.int8))
         if kind == "int8" and self.count:
-            self._codes[: self.count], self._error = encode(self.vectors)
+            self._codes[: self.count], self._error = encode(self._vectors[: self.count])
 
-
-class SubjectRows:
-    """Each subject's rows are a doubly linked list in two int32 arrays, so adding, removing and moving a row cost the
-    same at any size. Not safe to share between threads."""
-
-    def __init__(self) -> None:
-        self._subjects = np.empty(0, np.int64)
-        self._next = np.empty(0, np.int32)
-        self._previous = np.empty(0, np.int32)
-        self._faces = np.empty(0, np.int32)  # at a subject's first row: how many rows it has
-        self._first: Any = faiss.MapLong2Long()  # subject -> its first row; NO_ROW once it has none
-        self._count = 0
-        self._forgotten = 0  # subjects that are in the map with NO_ROW
-        self.sizes: Sizes = {}
-        """Replaced with each change, so that it may be read at any moment."""
-
-    @property
-    def subjects(self) -> Keys:
-        """The subject of each row, (N,); valid until rows are added."""
-        return self._subjects[: self._count]
-
-    @property
-    def size(self) -> int:
-        arrays = (self._subjects, self._next, self._previous, self._faces)
-        return (
-            sum(array[: self._count].nbytes for array in arrays)
-            + (self.subject_count + self._forgotten) * MAP_ENTRY_BYTES
-        )
-
-    @property
-    def subject_count(self) -> int:
-        """Number of subjects that have a row."""
-        return sum(self.sizes.values())
-
-    def append(self, subjects: Keys) -> None:
-        """Add a row for each of these subjects, at the front of the subject's list."""
-        start, end = self._count, self._count + len(subjects)
-        self._subjects, self._next, self._previous, self._faces = (
-            grown(array, start, end) for array in (self._subjects, self._next, self._previous, self._faces)
-        )
-        self._subjects[start:end] = subjects
-        self._count = end
+    def _list(self, subjects: Keys, start: int) -> None:
+        """Put the new rows from `start` on at the end of their subjects' lists."""
         order = np.argsort(subjects, kind="stable")
         rows = order.astype(np.int32) + np.int32(start)
         begins = np.append(True, np.diff(subjects[order]) != 0)
         ends = np.append(begins[1:], True)
         keys = np.ascontiguousarray(subjects[order][begins], np.int64)
-        old = self._first.search_multiple(keys).astype(np.int32)
-        self._next[rows] = np.append(rows[1:], NO_ROW)
-        self._next[rows[ends]] = old
-        self._previous[rows] = np.append(np.int32(NO_ROW), rows[:-1])
-        self._previous[rows[begins]] = NO_ROW
-        known = old != NO_ROW
-        self._previous[old[known]] = rows[ends][known]
-        self._first.add(keys, rows[begins].astype(np.int64))
-        before = np.where(known, self._faces[old], 0)
-        self._faces[rows[begins]] = before + np.diff(np.flatnonzero(begins), append=len(rows))
-        self._resize(before, self._faces[rows[begins]])
-
-    def first(self, subject: int) -> int:
-        """Return a row of the subject; NO_ROW if it has none."""
-        return int(self._first.search(subject))
-
-    def rows_of(self, subject: int) -> Iterator[int]:
-        row = self.first(subject)
-        while row != NO_ROW:
-            yield row
-            row = int(self._next[row])
-
-    def give(self, row: int, subject: int) -> None:
-        """Give the row to another subject."""
-        self._unlink(row)
-        first = self.first(subject)
-        faces = 0 if first == NO_ROW else int(self._faces[first])
-        self._subjects[row], self._next[row], self._previous[row] = subject, first, NO_ROW
-        self._faces[row] = faces + 1
-        self._resize(np.array([faces]), np.array([faces + 1]))
-        if first != NO_ROW:
-            self._previous[first] = row
-        self._set_first(subject, row)
-
-    def remove(self, row: int) -> None:
-        """Remove a row; the last row takes its place."""
-        self._unlink(row)
-        last = self._count - 1
-        if row != last:
-            self._move(last, row)
-        self._count = last
-
-    def faces_of(self, subject: int) -> int:
-        """Return how many rows a subject has, which must have one."""
-        return int(self._faces[self.first(subject)])
-
-    def _unlink(self, row: int) -> None:
-        before, after, subject = int(self._previous[row]), int(self._next[row]), int(self._subjects[row])
-        faces = self.faces_of(subject)
-        self._resize(np.array([faces]), np.array([faces - 1]))
-        if after != NO_ROW:
-            self._previous[after] = before
-        if before != NO_ROW:
-            self._next[before] = after
-            self._faces[self.first(subject)] = faces - 1
-            return
-        self._set_first(subject, after)
-        if after != NO_ROW:
-            self._faces[after] = faces - 1
-        else:
-            self._forget_one()
+        last = self._last.search_multiple(keys).astype(np.int32)
+        self._before[rows] = np.append(np.int32(NO_ROW), rows[:-1])
+        self._before[rows[begins]] = last
+        self._last.add(keys, rows[ends].astype(np.int64))
+        held = np.where(last == NO_ROW, 0, self._held[last])
+        self._held[rows[ends]] = held + np.diff(np.flatnonzero(begins), append=len(rows))
+        self._subject_count += int(np.count_nonzero(last == NO_ROW))
+        self._resize(held, self._held[rows[ends]])
 
     def _resize(self, before: NDArray[np.int32], after: NDArray[np.int32]) -> None:
         """Count subjects that had so many rows, (S,), and have so many now; 0: none."""
@@ -196,38 +240,13 @@ class SubjectRows:
         sizes.subtract(_counted(before))
         self.sizes = {faces: subjects for faces, subjects in sizes.items() if faces and subjects}
 
-    def _move(self, source: int, target: int) -> None:
-        for column in (self._subjects, self._next, self._previous, self._faces):
-            column[target] = column[source]
-        before, after = int(self._previous[target]), int(self._next[target])
-        if after != NO_ROW:
-            self._previous[after] = target
-        if before != NO_ROW:
-            self._next[before] = target
-        else:
-            self._set_first(int(self._subjects[target]), target)
-
-    def _set_first(self, subject: int, row: int) -> None:
-        self._first.add(np.array([subject], np.int64), np.array([row], np.int64))
-
-    def _forget_one(self) -> None:
-        """Replace FAISS's map, which can't remove a key, before it has more removed subjects than others."""
-        self._forgotten += 1
-        if self._forgotten > self.subject_count + FORGOTTEN_MIN:
-            # The row being removed is the only one that may still look like a first row without being one.
-            rows = np.flatnonzero(self._previous[: self._count] == NO_ROW)
-            rows = rows[self._first.search_multiple(self._subjects[rows]) == rows]
-            self._first = faiss.MapLong2Long()
-            self._first.add(self._subjects[rows], rows)
-            self._forgotten = 0
-
 
 def _counted(faces: NDArray[np.int32]) -> dict[int, int]:
     values, counts = np.unique(faces, return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
-def grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
+def _grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
     """Return `array`, or a larger copy of its first `count` rows if it has no room for so many `rows`."""
     if rows <= len(array):
         return array

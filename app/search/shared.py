@@ -13,7 +13,7 @@ import numpy as np
 from app.concurrency.batcher import Batcher
 from app.machine import cores
 from app.search.gallery_index import Searchable
-from app.search.types import Match
+from app.search.types import Answer, Match
 from app.types import Vectors
 
 MOST = 64
@@ -61,7 +61,8 @@ class SharedSearches:
         """Search as `Searchable.search`; `look`: for an enrollment. Raises Overloaded if too many searches wait."""
         if index.quick:
             return index.search(probes, limit)
-        return (self._looks if look else self._searches).run([_Search(index, probes, limit)])[0]
+        answers = (self._looks if look else self._searches).run([_Search(index, probes, limit)])[0]
+        return [answer(limit) for answer in answers]  # exact scores on this thread, not in the batch
 
     @contextmanager
     def enrolling(self) -> Iterator[None]:
@@ -89,16 +90,16 @@ class SharedSearches:
         self._looks.close()
 
 
-def _together(searches: list[_Search]) -> Sequence[list[list[Match]]]:
-    """Run searches of the same index in one pass."""
-    results: list[list[list[Match]]] = [[] for _ in searches]
+def _together(searches: list[_Search]) -> Sequence[list[Answer]]:
+    """Begin searches of the same index in one pass."""
+    results: list[list[Answer]] = [[] for _ in searches]
     groups: dict[int, list[int]] = {}
     for place, search in enumerate(searches):
         groups.setdefault(id(search.index), []).append(place)
     for places in groups.values():
         group = [searches[place] for place in places]
         probes = np.concatenate([search.probes for search in group])
-        found = iter(group[0].index.search(probes, max(search.limit for search in group)))
+        answers = iter(group[0].index.begin(probes, max(search.limit for search in group)))
         for place, search in zip(places, group, strict=True):
-            results[place] = [next(found)[: search.limit] for _ in search.probes]
+            results[place] = [next(answers) for _ in search.probes]
     return results

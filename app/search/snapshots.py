@@ -19,11 +19,12 @@ import mmap
 import os
 import time
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -34,6 +35,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from app.db.encryption import KEY_ID_BYTES, STREAM_FORMAT, Sealer
 from app.errors import Unusable
 from app.files import replacing
+from app.search.rows import PIECE_ROWS, View
 from app.search.types import FaceBlock, IndexKey, IndexSpec, LogPosition, Snapshotted
 
 HEADER_BYTES = 4096
@@ -113,17 +115,20 @@ class Snapshots:
         self._last[spec.key.gallery] = spec.key
         return found
 
-    def write(self, spec: IndexSpec, faces: FaceBlock, position: LogPosition) -> None:
-        """Replace the gallery's snapshot atomically. Raises OSError."""
-        path = self._path(spec.key.gallery)
+    def write(self, spec: IndexSpec, faces: View, position: LogPosition) -> None:
+        """Replace the gallery's snapshot atomically by a frozen view, which is read piece by piece. Raises OSError."""
+        path, count = self._path(spec.key.gallery), int(np.count_nonzero(faces.there))
         with replacing(path, draft=path.with_suffix(DRAFT)) as file:
             if self._sealer:
-                header = _header(spec, len(faces.faces), position, 0)
-                content: list[bytes | memoryview] = [header, *(column.data for column in _columns(faces))]
-                for piece in self._sealer.seal_stream(content, _purpose(spec)):
+                header = _header(spec, count, position, 0)
+                for piece in self._sealer.seal_stream(chain([header], _content(faces)), _purpose(spec)):
                     file.write(piece)
             else:
-                _write_plain(file, spec, faces, position)
+                file.seek(HEADER_BYTES)
+                sums = _summed(file, _content(faces))
+                file.write(sums.data)
+                file.seek(0)
+                file.write(_header(spec, count, position, zlib.crc32(sums.data)))
         self._last[spec.key.gallery] = spec.key
 
     def is_of(self, spec: IndexSpec) -> bool:
@@ -174,13 +179,37 @@ class Snapshots:
         return self._folder / f"{gallery}{SUFFIX}"
 
 
-def _columns(faces: FaceBlock) -> tuple[NDArray[Any], ...]:
-    return (
-        np.ascontiguousarray(faces.faces, "<i8"),
-        np.ascontiguousarray(faces.subjects, "<i8"),
-        np.ascontiguousarray(faces.vectors, "<f4"),
-        np.ascontiguousarray(faces.qualities, "<f4"),
-    )
+def _content(faces: View) -> Iterator[memoryview]:
+    """Yield the columns of the faces that are there, in pieces."""
+    columns: list[tuple[NDArray[Any], str]] = [
+        (faces.faces, "<i8"),
+        (faces.subjects, "<i8"),
+        (faces.vectors, "<f4"),
+        (faces.weights, "<f4"),
+    ]
+    for column, kind in columns:
+        for start in range(0, faces.count, PIECE_ROWS):
+            rows = slice(start, start + PIECE_ROWS)
+            some = np.ascontiguousarray(column[rows][faces.there[rows]], kind)
+            if len(some):
+                yield some.data.cast("B")
+
+
+def _summed(file: BinaryIO, content: Iterator[memoryview]) -> NDArray[np.uint32]:
+    """Write the content; return the CRC-32 of each PIECE."""
+    sums: list[int] = []
+    room = 0  # bytes that the last piece lacks
+    for part in content:
+        file.write(part)
+        done = 0
+        while done < len(part):
+            if not room:
+                sums.append(0)
+                room = PIECE
+            some = part[done : done + room]
+            sums[-1] = zlib.crc32(some, sums[-1])
+            done, room = done + len(some), room - len(some)
+    return np.array(sums, "<u4")
 
 
 def _purpose(spec: IndexSpec) -> bytes:
@@ -195,17 +224,6 @@ def _unsealed(sealer: Sealer, file: BufferedReader, spec: IndexSpec) -> memoryvi
         plain[end : end + len(piece)] = piece
         end += len(piece)
     return memoryview(plain)[:end].toreadonly()
-
-
-def _write_plain(file: BinaryIO, spec: IndexSpec, faces: FaceBlock, position: LogPosition) -> None:
-    file.seek(HEADER_BYTES)
-    for column in _columns(faces):
-        file.write(column.data)
-    file.flush()
-    sums = _sums(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[HEADER_BYTES:])
-    file.write(sums.data)
-    file.seek(0)
-    file.write(_header(spec, len(faces.faces), position, zlib.crc32(sums.data)))
 
 
 def _sums(data: memoryview) -> NDArray[np.uint32]:

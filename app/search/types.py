@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
@@ -119,8 +119,8 @@ class GalleryState:
 class Match:
     """A subject's best face for a probe; among equal scores the face enrolled first.
 
-    ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template (`FaceTable.mean`); ``faces`` is
-    how many faces the subject has.
+    ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template (`app.search.rows.View.mean`);
+    ``faces`` is how many faces the subject has.
     """
 
     subject: int
@@ -128,6 +128,11 @@ class Match:
     score: float
     mean_score: float
     faces: int = 1
+
+
+Answer: TypeAlias = Callable[[int], list[Match]]
+"""Ends the search for one probe, on the thread that calls it: returns so many subjects at most, the best first. It
+takes no more than the search was begun with."""
 
 
 @dataclass(frozen=True, slots=True)

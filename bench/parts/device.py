@@ -6,6 +6,7 @@ On a GPU this is what `python -m bench --device cuda` measures. On the CPU it us
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ from app.inference.package import Package, find_packages, locate
 from app.inference.prepare import rewrite
 from app.inference.session import Session, resolve_device
 from app.machine import cores
-from app.search.gpu import Gpu, find_gpu
+from app.search.gpu import Gpu, Lane, find_gpu
 from app.search.types import IndexKind
 from app.types import Vectors
 from bench import arithmetic, galleries
@@ -29,6 +30,8 @@ from bench.run import Run
 PART = "device"
 LIMIT = "a product of matrices"
 GPU_DIMENSION = 512
+ALONE = -1
+"""Key on its lane of FAISS's index without ours."""
 GPU_QUERIES = 1, 64, 1024
 
 
@@ -98,23 +101,25 @@ def _search(run: Run) -> None:
 
 def searched_on(run: Run, gpu: Gpu, vectors: Vectors, kind: IndexKind) -> None:
     index = searching.ours(vectors, cores(), kind, gpu)
-    flat = gpu.run(lambda: gpu.flat(vectors.shape[1], half=kind != "fp32"))
-    gpu.run(lambda: flat.add(vectors))
+    lane = gpu.lane()
+    flat = partial(lane.index, ALONE, vectors.shape[1], half=kind != "fp32")
+    lane.run(lambda: flat().add(vectors))
     for count in GPU_QUERIES:
         queries = galleries.probes(vectors, count)
-        alone = _asked(gpu, flat, queries)
+        alone = _asked(lane, flat, queries)
         speeds = run.contest({"ours": searching.together(index, queries), "FAISS alone": alone})
         passes = speeds.of("FAISS alone").median / count
         details = {"gigabytes_a_second": passes * vectors.nbytes / (1 if kind == "fp32" else 2) / 1e9}
         work = f"search, {len(vectors):,} × {vectors.shape[1]}, {kind} on a GPU, {count} at once"
         run.add(compared(PART, work, speeds, "ours", "FAISS alone", unit="queries/s", details=details))
+    lane.drop(ALONE)
     same = np.mean(searching.rows_of(index, queries)[:, 0] == searching.exact(vectors, queries)[:, 0])
     run.add(Figure(PART, f"the same first one by {kind} on a GPU as in float64", 100 * float(same), "%"))
 
 
-def _asked(gpu: Gpu, flat: Any, queries: Vectors) -> Callable[[], int]:
+def _asked(lane: Lane, flat: Callable[[], Any], queries: Vectors) -> Callable[[], int]:
     def run() -> int:
-        gpu.run(lambda: flat.search(queries, searching.LIMIT))
+        lane.run(lambda: flat().search(queries, searching.LIMIT))
         return len(queries)
 
     return run

@@ -50,8 +50,7 @@ def measure(run: Run) -> None:
 
 
 def _server(run: Run, data: Path) -> AbstractContextManager[Server]:
-    # The only snapshot is written at the end, so that none disturbs a measurement.
-    return serving(data, MODELS_DIR=run.stages.models, SNAPSHOT_SECONDS=86_400)
+    return serving(data, MODELS_DIR=run.stages.models)
 
 
 def _name(size: int) -> str:

@@ -292,7 +292,7 @@ def test_search_on_a_gpu_is_measured_as_a_gallery_searches_there(
     monkeypatch.setattr("app.search.index.QUICK_NUMBERS", 0)
     run, gpu = Run(stages, TINY), CpuGpu()
     searched_on(run, gpu, people(2_000, 16), "int8")
-    assert len(gpu.made) == 2
+    assert gpu.made == 2
     *speeds, same = run.findings.figures
     assert [figure.against for figure in speeds] == ["FAISS alone"] * 3
     assert (same.ours, same.unit) == (100, "%")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import threading
 from collections.abc import Iterator
 from typing import get_args
 
@@ -11,9 +13,10 @@ import numpy as np
 import pytest
 
 from app.search import index as module
-from app.search.gpu import GpuIndex, find_gpu
+from app.search.gpu import GpuRows, find_gpu
 from app.search.index import Index
 from app.search.quantised import ExactScan
+from app.search.rows import Rows
 from app.search.types import IndexKind
 from tests.support.cpu_gpu import CpuGpu
 from tests.support.index_faces import Face, block, random_units
@@ -46,7 +49,8 @@ def test_a_gpu_changes_no_answer_while_faces_come_and_go(
     gpu: CpuGpu, kind: IndexKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "GPU_EXTEND_FROM", 100)
-    monkeypatch.setattr(module, "GPU_REPLACE_FROM", 40)
+    monkeypatch.setattr(module, "COMPACT_FROM", 40)
+    monkeypatch.setattr(module, "COMPACT_SHARE", 0)
     faces = people(1_000)
     indexes = both(gpu, kind, faces)
     generator = np.random.default_rng(7)
@@ -54,34 +58,23 @@ def test_a_gpu_changes_no_answer_while_faces_come_and_go(
     for turn in range(16):
         new = people(int(generator.integers(0, 70)), first=10_000 * (turn + 1), seed=turn + 1)
         gone = generator.choice(sorted(there), int(generator.integers(0, 12)), replace=False).tolist()
-
-        def change(gone: list[int] = gone, new: list[Face] = new) -> None:
-            gpu.meanwhile = lambda: None
-            for one in indexes:
-                for key in gone:
-                    assert one.remove(key, there[key])
-                if new:
-                    one.add(block(new, DIMENSION))
+        moved = [int(key) for key in generator.choice(sorted(set(there) - set(gone)), 3, replace=False)]
+        for one in indexes:
             for key in gone:
-                del there[key]
-            there.update({key: subject for key, subject, _, _ in new})
-
-        if turn % 2:
-            gpu.meanwhile = change  # while rows are sent there, or searched
-        else:
-            change()
+                assert one.remove(key, there[key])
+            one.add(block(new, DIMENSION))
+            one.move(np.array(moved), np.array([7, 8, 9]))
+            one.tend()
+        there = {key: subject for key, subject in there.items() if key not in gone}
+        there |= {key: subject for key, subject, _, _ in new} | dict(zip(moved, (7, 8, 9), strict=True))
         probes = random_units(3, DIMENSION, seed=1_000 + turn)
-        found = indexes[1].search(probes, 5)
-        gpu.meanwhile()
-        if turn % 2 == 0 or not (gone or new):
-            assert found == indexes[0].search(probes, 5)
-        else:
-            assert indexes[1].search(probes, 6) == indexes[0].search(probes, 6)
+        assert indexes[1].search(probes, 5) == indexes[0].search(probes, 5)
     assert indexes[1].search(probes, 400) == indexes[0].search(probes, 400)
-    assert 2 < len(gpu.made) < 12, "brought up to date now and then, made anew more seldom"
+    assert 1 < gpu.made < 8, "made anew only with new rows"
+    assert len(gpu.added) > gpu.made, "and extended"
 
 
-def test_what_changes_during_a_pass_on_a_gpu_is_in_the_answer(gpu: CpuGpu) -> None:
+def test_what_changes_during_a_pass_on_a_gpu_makes_no_answer_wrong(gpu: CpuGpu) -> None:
     faces = people(500)
     plain, index = both(gpu, "int8", faces)
     probe = faces[17][3][None]
@@ -95,11 +88,15 @@ def test_what_changes_during_a_pass_on_a_gpu_is_in_the_answer(gpu: CpuGpu) -> No
                 one.add(block([copy], DIMENSION))
 
         gpu.meanwhile = change
+        found = index.search(probe, 3)[0]
+        assert face[0] not in {match.face for match in found}
         assert index.search(probe, 3) == plain.search(probe, 3)
         assert index.search(probe, 1)[0][0].face == 5_000
 
 
-def test_a_full_gpu_leaves_the_search_to_the_cpu(gpu: CpuGpu, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_gpu_costs_a_pass_and_not_the_gpu(
+    gpu: CpuGpu, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, index = both(gpu, "fp32", people(400))
     probes = random_units(4, DIMENSION, seed=3)
     assert index.search(probes, 3) == plain.search(probes, 3)
@@ -107,41 +104,68 @@ def test_a_full_gpu_leaves_the_search_to_the_cpu(gpu: CpuGpu, caplog: pytest.Log
     index.convert("int8")
     assert index.search(probes, 3) == plain.search(probes, 3)
     assert "out of memory" in caplog.text
-    made = len(gpu.made)
+    made = gpu.made
+    assert gpu.used == 0, "what was begun is freed at once"
     assert index.search(probes, 3) == plain.search(probes, 3)
-    assert len(gpu.made) == made
+    assert gpu.made == made, "not tried again for a while"
+    gpu.room = 1_000
+    monkeypatch.setattr(index, "_gpu_again_at", 0.0)
+    assert index.search(probes, 3) == plain.search(probes, 3)
+    assert (gpu.made, gpu.used) == (made + 1, 400)
 
 
-def test_what_was_removed_leaves_the_gpu_too(gpu: CpuGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    faces = people(50)
-    _, index = both(gpu, "fp32", faces)
-    index.search(faces[0][3][None], 1)
+def test_removals_upload_nothing_and_leave_the_gpu_together_in_the_background(
+    gpu: CpuGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faces = people(500)
+    plain, index = both(gpu, "fp32", faces)
+    probe = faces[0][3][None]
+    for key in range(1, 201):
+        for one in (plain, index):
+            assert one.remove(key, key // 3)
+        if key % 20 == 0:
+            assert index.search(probe, 5) == plain.search(probe, 5)
+    index.tend()
+    assert gpu.added == [500], "searches pass over what was removed"
     monkeypatch.setattr(module, "GPU_KEEPS_REMOVED_S", 0.0)
-    index.drop_stale_copies()
-    index.search(faces[0][3][None], 1)
-    assert len(gpu.made) == 1, "nothing was removed"
-    index.remove(1, 0)
-    index.drop_stale_copies()
-    assert index._gpu_copy is None
-    index.search(faces[0][3][None], 1)
-    assert [one.ntotal for one in gpu.made] == [50, 49]
+    index.tend()
+    index.tend()
+    assert (gpu.made, len(gpu.added)) == (2, 2)
+    assert index.search(probe, 5) == plain.search(probe, 5)
+
+
+def test_indexes_that_are_gone_leave_the_gpu_on_its_own_thread(gpu: CpuGpu) -> None:
+    """Whichever thread drops the last reference, also in a cycle that the garbage collector finds."""
+    indexes = [both(gpu, "fp32", people(100))[1] for _ in range(4)]
+    for one in indexes:
+        one.search(random_units(1, DIMENSION), 1)
+    assert gpu.used == 400
+    cycle: list[object] = [indexes.pop()]
+    cycle.append(cycle)
+    del cycle, one
+    gc.collect()
+    dropping = threading.Thread(target=indexes.pop)
+    dropping.start()
+    dropping.join()
+    gpu.tidy()
+    assert (gpu.used, gpu.misused) == (200, [])
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_scores_of_a_gpu_index_are_as_wrong_as_it_says_at_most(half: bool) -> None:
+def test_scores_of_rows_on_a_gpu_are_as_wrong_as_it_says_at_most(gpu: CpuGpu, half: bool) -> None:
     vectors, probes = random_units(3_000, DIMENSION), random_units(20, DIMENSION, seed=5)
-    gpu = CpuGpu()
-    copy = gpu.run(lambda: GpuIndex(gpu, DIMENSION, half=half))
-    copy.extend(vectors[:1_000])
-    copy.extend(vectors)
-    near = copy.nearest(0, 3_000, probes, 40)
+    lane, rows = gpu.lane(), Rows(DIMENSION, "fp32")
+    copy = GpuRows(lane, rows, DIMENSION, half=half)
+    for start in (0, 1_000):
+        faces = people(3_000)[start : 1_000 if not start else None]
+        rows.append(block(faces, DIMENSION))
+        lane.run(lambda: copy.extend(rows.view()))
+    near = lane.run(lambda: copy.nearest(probes, 40))
     exact = np.take_along_axis(probes.astype(np.float64) @ vectors.astype(np.float64).T, near.rows, 1)
-    errors = copy.errors(probes)
-    assert (np.abs(near.scores - exact) <= errors[:, None]).all()
-    assert errors.max() < (3e-3 if half else 1e-4)
+    assert (np.abs(near.scores - exact) <= near.errors[:, None]).all()
+    assert near.errors.max() < (3e-3 if half else 1e-4)
     expected = ExactScan(vectors).nearest(0, 3_000, probes, 40)
-    assert (np.abs(near.floors - expected.floors) <= errors).all()
-    gpu.close()
+    assert (np.abs(near.floors - expected.floors) <= near.errors).all()
 
 
 def test_this_faiss_knows_whether_it_has_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
@@ -158,5 +182,5 @@ def test_this_faiss_knows_whether_it_has_a_gpu(caplog: pytest.LogCaptureFixture)
     for kind in get_args(IndexKind):
         index.convert(kind)
         assert index.search(vectors[:64], 5) == plain.search(vectors[:64], 5)
-    assert index._gpu is found, "it was used"
+    assert index._gpu_rows is not None, "it was used"
     found.close()

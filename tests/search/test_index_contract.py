@@ -13,7 +13,7 @@ from app.gallery.moving import delete_face, rename_subject
 from app.gallery.records import Candidate, NewFace
 from app.gallery.service import Galleries
 from app.gallery.subjects import create_subject, delete_subject, delete_subjects
-from app.search.face_table import MIN_WEIGHT
+from app.search.rows import MIN_WEIGHT
 from app.types import Box, Quality, Template, Vector
 from tests.support.changing import changed, written
 from tests.support.following import found, quiet

@@ -26,12 +26,14 @@ def resident():
 GROWING = """
 import numpy as np
 from app.search.rows import Rows
+from app.search.types import FaceBlock
 
 np.ones(3 << 20)  # once so much was freed, glibc's malloc maps nothing smaller by itself
 before, others = resident(), []
 rows = Rows(128, "fp32")
 for _ in range(28):
-    rows.append(np.ones((2_000, 128), np.float32))
+    keys = np.arange(rows.count, rows.count + 2_000)
+    rows.append(FaceBlock(keys, keys, np.ones(2_000, np.float32), np.ones((2_000, 128), np.float32)))
     others.append(bytes(4_000))
 print(resident() - before - rows.size)
 """
@@ -39,21 +41,22 @@ LARGE = """
 import numpy as np
 import app.memory
 from app.search.rows import Rows
+from app.search.types import FaceBlock
 from app.memory import RESERVED_FROM
 
 if sys.argv[1] == "counted":
     resource.setrlimit(resource.RLIMIT_AS, (1 << 45, 1 << 45))  # more than is asked for
 if sys.argv[1] == "refused":
     app.memory._installed = lambda: 1 << 50
-some = np.ones((25_000, 128), np.float32)
+some, same = np.ones((25_000, 128), np.float32), np.ones(25_000, np.int64)
 rows, moves, place = Rows(128, "int8"), 0, None
-while rows.vectors.nbytes < 4 * RESERVED_FROM:
-    large = rows.vectors.nbytes > 2 * RESERVED_FROM
-    rows.append(some)
-    now = rows.vectors.ctypes.data
+while rows.count * 512 < 4 * RESERVED_FROM:
+    large = rows.count * 512 > 2 * RESERVED_FROM
+    rows.append(FaceBlock(same, same, np.ones(25_000, np.float32), some))
+    now = rows.view().vectors.ctypes.data
     moves, place = moves + (large and now != place), now
 most = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
-assert (rows.vectors == 1).all()
+assert (rows.view().vectors == 1).all()
 print(moves, most - resident())
 """
 WORKING = """

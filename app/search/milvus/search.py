@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
-from app.search.face_table import WIDEN
 from app.search.index import FETCH_MIN, FETCH_PER_SUBJECT, Index
 from app.search.milvus.client import FETCH_MAX, CollectionLost, Found, Milvus
 from app.search.quantised import rounding
-from app.search.types import FaceBlock, FaceSource, IndexSpec, LogPosition, Match
+from app.search.rows import WIDEN
+from app.search.types import Answer, FaceBlock, FaceSource, IndexSpec, LogPosition, Match
 from app.types import Sizes, Vector, Vectors
 
 COUNT_CHEAP_S = 0.02
@@ -61,6 +62,9 @@ class Searcher:
             renewed = self._renew(self)
             return [[] for _ in probes] if renewed.name is None else renewed._search(renewed.name, probes, limit)
 
+    def begin(self, vectors: Vectors, limit: int) -> list[Answer]:
+        return [partial(_first, found) for found in self.search(vectors, limit)]
+
     def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
         """Verify as `Searchable.verify` does, from the database alone."""
         return self._candidates([subject]).verify(vectors, subject)
@@ -100,6 +104,10 @@ class Searcher:
         block = self._source.faces_of(self._spec, sorted(subjects))
         if block is not None:
             candidates.add(block)
+
+
+def _first(found: list[Match], limit: int) -> list[Match]:
+    return found[:limit]
 
 
 class Count:
