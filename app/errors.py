@@ -12,6 +12,7 @@ LikenessError
 │   └── PackageMismatch  TwoPackages  ReembeddingIncomplete
 ├── Overloaded              try again later
 │   └── DatabaseBusy
+│       └── TransactionEnded  by PostgreSQL, for the sake of another: a deadlock or the like
 └── Unusable                the installation is at fault (a model package, a setting, a device)
     ├── InvalidSetting
     ├── DatabaseUnavailable  SealedUnreadable
@@ -156,6 +157,10 @@ class Overloaded(LikenessError):
 
 class DatabaseBusy(Overloaded):
     code = "database_busy"
+
+
+class TransactionEnded(DatabaseBusy):
+    pass
 
 
 class Unusable(LikenessError):

@@ -32,6 +32,7 @@ from app.api.sent import Unparsed, content_of
 from app.api.wire import OWN, Authenticate, WireFormat, callers_of
 from app.concurrency.admission import Admission
 from app.concurrency.worker_pool import WorkerPool
+from app.db.engine import again_if_ended
 from app.errors import InvalidInput
 from app.gallery.records import gallery_not_found
 
@@ -259,12 +260,17 @@ def _endpoint(
             return respond(await handler(**given), status)
         if is_coroutine:
             return respond(await handler(**await workers.run(partial(_parsed, given))), status)
-        return await workers.run(lambda: respond(handler(**_parsed(given)), status))
+        return await workers.run(partial(_answered, handler, given, status))
 
     if parsed or not is_coroutine:
         parameters = [*parameters, inspect.Parameter(WORKERS, inspect.Parameter.KEYWORD_ONLY, annotation=WorkersDep)]
     endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # `inspect` reads it
     return endpoint
+
+
+def _answered(handler: Callable[..., Any], given: dict[str, Any], status: int) -> Response:
+    parsed = _parsed(given)
+    return again_if_ended(lambda: respond(handler(**parsed), status))
 
 
 def _parsed(given: dict[str, Any]) -> dict[str, Any]:

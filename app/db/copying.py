@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from app.db.engine import Database
 from app.db.migrations import VERSION
-from app.db.opening import BUSY_TIMEOUT_S, open_engine, parse_url, sqlite_file, translated
+from app.db.opening import BUSY_TIMEOUT_S, draft_of, open_engine, parse_url, sqlite_file, sqlite_files, translated
 from app.db.schema import METADATA, SECRETS, SIGN_IN_CODES
 from app.errors import Conflict
 from app.files import sync_folder
@@ -34,7 +34,7 @@ def copy_database(source: str, target: str) -> dict[str, int]:
 
     Nobody else may use either: hold `app.db.usage.exclusive`. Raises Conflict ``database_not_empty``.
     """
-    with closing(Database(source)) as old, old.read(one_moment=True) as there, _opened(target) as new:
+    with closing(Database(source, alone=True)) as old, old.read(one_moment=True) as there, _opened(target) as new:
         with new.write() as here:
             for table in reversed(METADATA.sorted_tables):  # what a server made at its start
                 here.execute(sa.delete(table))
@@ -58,7 +58,7 @@ def _opened(url: str) -> Iterator[Database]:
             check_empty(connection)
     finally:
         engine.dispose()
-    with closing(Database(url)) as database:
+    with closing(Database(url, alone=True)) as database:
         yield database
 
 
@@ -107,19 +107,19 @@ def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
     with translated():
         if path.exists():
             _prepare_replacement(path, replace=replace)
-        draft = _draft_of(path)
+        draft = draft_of(path)
         try:
-            for name in _sqlite_files(draft):
+            for name in sqlite_files(draft):
                 name.unlink(missing_ok=True)
             yield draft
-            for name in _sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
+            for name in sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
                 name.unlink(missing_ok=True)
             with draft.open("rb") as file:
                 os.fsync(file.fileno())
             draft.replace(path)
             sync_folder(path.parent)
         finally:
-            for name in _sqlite_files(draft):
+            for name in sqlite_files(draft):
                 name.unlink(missing_ok=True)
 
 
@@ -147,17 +147,3 @@ def check_empty(connection: Connection) -> None:
         some = sa.select(sa.literal(1)).select_from(sa.table(name)).limit(1)
         if name not in MADE_AT_START and connection.execute(some).first():
             raise Conflict("There is already a database, and it is not empty.", code="database_not_empty")
-
-
-def restoring_files(url: str) -> tuple[Path, ...]:
-    """Return the files that a killed restore may have left: they hold templates."""
-    path = sqlite_file(url)
-    return () if path is None else _sqlite_files(_draft_of(path))
-
-
-def _draft_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.restoring")
-
-
-def _sqlite_files(path: Path) -> tuple[Path, ...]:
-    return (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")))

@@ -7,8 +7,10 @@ CPU time to verify a photo: 21.3 ms in place of 19.7 (AMD EPYC, Zen 5, two cores
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any, Generic, TypeVar
@@ -19,12 +21,14 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
+from app.db import usage
 from app.db.migrations import VERSION, bring_up_to_date, is_current
 from app.db.opening import BUSY_TIMEOUT_S, inserting, open_engine, parse_url, translated
-from app.errors import DatabaseUnavailable
+from app.errors import DatabaseUnavailable, TransactionEnded
 
 K = TypeVar("K")
 V = TypeVar("V")
+R = TypeVar("R")
 
 KEPT = 256
 """Entries of one cache; a full cache is emptied."""
@@ -36,6 +40,29 @@ SCRUB_RETRY_S = (0.2, 5.0)
 """The first pause between attempts, and the longest; it doubles each time."""
 
 
+AGAIN = 2
+"""How often work is done again that PostgreSQL ended, before its caller is told that the database is busy."""
+AGAIN_S = 0.05
+"""The longest pause before that, drawn at random, so that two who were in each other's way aren't again."""
+_commits = threading.local()
+
+
+def again_if_ended(work: Callable[[], R]) -> R:
+    """Do the work, and again if PostgreSQL ended its transaction for another's sake, as it ends a deadlock.
+
+    What has committed something in this thread is not done again.
+    """
+    for left in reversed(range(AGAIN + 1)):
+        before = _commits.__dict__.get("number", 0)
+        try:
+            return work()
+        except TransactionEnded:
+            if not left or _commits.__dict__.get("number", 0) != before:
+                raise
+            time.sleep(random.uniform(AGAIN_S / 2, AGAIN_S))  # noqa: S311 (no secret)
+    raise AssertionError
+
+
 class Database:
     """Transactions on SQLite or PostgreSQL; safe to share between threads.
 
@@ -44,13 +71,17 @@ class Database:
     Deleted rows are overwritten (secure_delete). The write-ahead log still holds the old bytes; a background thread
     empties it as soon as no reader uses it, normally well within a second (`scrub` waits for it).
     PostgreSQL keeps deleted rows until it vacuums; that and the retention of its log are up to its administrator.
-    Raises Unusable if the database can't be opened or is newer than this program.
+    Raises Unusable if the database can't be opened or is newer than this program, and Conflict ``data_dir_in_use``
+    while another process replaces it.
     """
 
-    def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S, alone: bool = False) -> None:
+        """`alone`: the caller holds `usage.exclusive`, which PostgreSQL's connections otherwise share."""
         self._busy_timeout_ms = round(busy_timeout_s * 1000)
         self._engine = open_engine(parse_url(url), self._busy_timeout_ms)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
+        if not (self.is_sqlite or alone):
+            usage.share(self._engine)
         self.insert = inserting(self._engine.dialect.name)
         """INSERT with ON CONFLICT, in the database's own dialect."""
         self.writable = True
@@ -100,6 +131,7 @@ class Database:
             self.writable = False
             raise
         self.writable = True
+        _commits.number = _commits.__dict__.get("number", 0) + 1
 
     def retry_write(self) -> None:
         """Write something that changes nothing, if the last write failed. Raises as `write` does."""

@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app.errors import DatabaseBusy, DatabaseUnavailable, Unusable
+from app.errors import DatabaseBusy, DatabaseUnavailable, TransactionEnded, Unusable
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
@@ -44,6 +44,22 @@ def sqlite_file(url: str) -> Path | None:
     """Return the file of a SQLite database; None for others."""
     parsed = parse_url(url)
     return Path(parsed.database) if parsed.get_backend_name() == "sqlite" and parsed.database else None
+
+
+def restoring_files(url: str) -> tuple[Path, ...]:
+    """Return the files that a killed restore may have left: they hold templates."""
+    path = sqlite_file(url)
+    return () if path is None else sqlite_files(draft_of(path))
+
+
+def draft_of(path: Path) -> Path:
+    """Return where a database is written that is to replace the one at `path`."""
+    return path.with_name(f"{path.name}.restoring")
+
+
+def sqlite_files(path: Path) -> tuple[Path, ...]:
+    """Return the database's files, SQLite's logs among them."""
+    return (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")))
 
 
 def open_engine(url: URL, busy_timeout_ms: int) -> Engine:
@@ -152,7 +168,9 @@ def translated() -> Iterator[None]:
     except PoolTimeout as error:
         raise DatabaseBusy("All database connections are busy.") from error
     except OperationalError as error:
-        if "database is locked" in str(error.orig) or getattr(error.orig, "sqlstate", None) in IN_EACH_OTHERS_WAY:
+        if getattr(error.orig, "sqlstate", None) in IN_EACH_OTHERS_WAY:
+            raise TransactionEnded("The database is busy.") from error
+        if "database is locked" in str(error.orig):
             raise DatabaseBusy("The database is busy.") from error
         if "disk is full" in str(error.orig):
             raise DatabaseUnavailable("The database can't be written to: its disk is full.") from error

@@ -1,57 +1,56 @@
 """Locks on a database and its data folder: shared by servers and commands, exclusive for what replaces the database.
 
-A locked file in the data folder (flock), and beside a SQLite database that is elsewhere; over PostgreSQL also an
-advisory lock. The kernel and PostgreSQL drop the lock with the process, however it ends.
+A locked file in the data folder (flock), and beside a SQLite database that is elsewhere; on PostgreSQL an advisory lock
+that every connection of a server shares. The kernel and PostgreSQL drop the lock with the process, however it ends.
 """
 
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
-import secrets
+import re
 import socket
 import sqlite3
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.engine import URL, Engine
 
-from app.db.copying import restoring_files
-from app.db.opening import open_engine, parse_url, sqlite_file, translated
-from app.errors import Conflict, DatabaseUnavailable, Unusable
+from app.db.opening import open_engine, parse_url, restoring_files, sqlite_file, translated
+from app.errors import Conflict, Unusable
 from app.files import write_new
 
 LOCK_FILE = "likeness.lock"
-USERS_FOLDER = "users"
-"""Beside the lock: a locked file for each process that holds it, with its command."""
+"""The locked file; in it the command that has used the folder longest, as far as that is known."""
 KNOWN_FILE = "database.known"
 """In the data folder: says that its database has had its tables, so that an empty one is not taken for a new one."""
 ADVISORY_LOCK = 0x4C494B46
 """PostgreSQL advisory lock, the number after `app.db.migrations.MIGRATION_LOCK`."""
-KEEP_S = 2.0
-"""Between looks whether PostgreSQL still holds the lock: it forgets it with the connection."""
 PATIENCE_MS = 5_000
 MAX_NAME = 63
 """PostgreSQL's limit for a session's name, in bytes."""
 TABLES = ("alembic_version", "galleries", "subjects", "faces")
 """Tables of every version of the schema."""
-_log = logging.getLogger(__name__)
+_HOLDERS = (
+    "SELECT DISTINCT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' "
+    "AND granted AND classid = 0 AND objid = %s AND objsubid = 1 AND pg_locks.database = "
+    "(SELECT oid FROM pg_database WHERE datname = current_database()) ORDER BY application_name"
+)
 
 
 @contextmanager
 def shared(data_dir: Path, url: str) -> Iterator[None]:
-    """Hold the lock that servers and commands share. What a killed restore has left is removed.
+    """Hold the lock that servers and commands share; on PostgreSQL their connections do (`share`). What a killed
+    restore has left is removed.
 
     The data folder must exist. Raises Conflict ``data_dir_in_use`` with the process that holds the lock exclusively,
     and Unusable ``database_emptied`` if the database had tables and is empty or gone.
     """
-    with _locked(data_dir, url, exclusive=False):
+    with _locked(data_dir, [parse_url(url)], exclusive=False):
         for path in restoring_files(url):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -61,9 +60,27 @@ def shared(data_dir: Path, url: str) -> Iterator[None]:
 
 @contextmanager
 def exclusive(data_dir: Path, *urls: str) -> Iterator[None]:
-    """Hold the locks alone. The data folder must exist. Raises Conflict ``data_dir_in_use`` with those who use it."""
-    with _locked(data_dir, *urls, exclusive=True):
+    """Hold the locks alone. The data folder must exist. Raises Conflict ``data_dir_in_use`` with one who uses it."""
+    parsed = [parse_url(url) for url in urls]
+    with ExitStack() as stack:
+        stack.enter_context(_locked(data_dir, parsed, exclusive=True))
+        for url in parsed:
+            if url.get_backend_name() == "postgresql":
+                engine = open_engine(url, PATIENCE_MS)
+                stack.callback(engine.dispose)
+                stack.enter_context(translated())
+                connection = stack.enter_context(engine.connect().execution_options(isolation_level="AUTOCOMMIT"))
+                stack.callback(connection.invalidate)  # its session ends, and the lock with it
+                _take_advisory(connection.connection.driver_connection, "pg_try_advisory_lock")
         yield
+
+
+def share(engine: Engine) -> None:
+    """Let every connection of the PostgreSQL engine hold the shared lock, as long as it lasts.
+
+    Connecting raises Conflict ``data_dir_in_use`` while another process holds the lock alone.
+    """
+    sa.event.listen(engine, "connect", lambda made, _: _take_advisory(made, "pg_try_advisory_lock_shared"))
 
 
 @contextmanager
@@ -74,6 +91,68 @@ def looking(data_dir: Path, url: str) -> Iterator[None]:
             with suppress(FileNotFoundError):
                 _lock_file(stack, folder, exclusive=False, flags=os.O_RDONLY)
         yield
+
+
+@contextmanager
+def _locked(data_dir: Path, urls: list[URL], *, exclusive: bool) -> Iterator[None]:
+    with ExitStack() as stack:
+        for folder in sorted({folder for url in urls for folder in _folders(data_dir, url)}):
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _lock_file(stack, folder, exclusive=exclusive, flags=os.O_RDWR | os.O_CREAT)
+            except OSError as error:
+                message = f"{folder}: can't be locked ({error.strerror or error})"
+                raise Unusable(message, code="data_dir_unusable") from None
+        yield
+
+
+def _folders(data_dir: Path, url: URL) -> list[Path]:
+    """Return the folders with a lock: the data folder, and a SQLite database's if it is not inside."""
+    folders = {data_dir.absolute()}
+    if url.get_backend_name() == "sqlite" and url.database:
+        folders.add(Path(url.database).absolute().parent)
+    return sorted(folders)
+
+
+def _lock_file(stack: ExitStack, folder: Path, *, exclusive: bool, flags: int) -> None:
+    handle = os.open(folder / LOCK_FILE, flags, 0o600)
+    stack.callback(os.close, handle)
+    holder = os.pread(handle, 1024, 0).decode(errors="replace")
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _in_use(str(folder), holder if _runs(holder) else "") from None
+    if flags & os.O_RDWR and (exclusive or not _runs(holder)):
+        with suppress(OSError):  # a full disk: others read of "another process"
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, _process().encode(), 0)
+
+
+def _process() -> str:
+    """Return this process's command, without its arguments, which may be secrets or names of people, and its id."""
+    word = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1].isidentifier() else ""
+    return f"{f'likeness {word}'.strip()} (process {os.getpid()} on {socket.gethostname()})"
+
+
+def _runs(holder: str) -> bool:
+    """Return whether what `_process` returned may still run: whoever is on another machine may."""
+    found = re.search(r"\(process (\d+) on (.*)\)", holder)
+    return found is not None and (found[2] != socket.gethostname() or Path(f"/proc/{found[1]}").exists())
+
+
+def _in_use(what: str, holder: str) -> Conflict:
+    message = f"{what} is in use by {holder or 'another process'}: stop it, or try again when it has ended."
+    return Conflict(message, code="data_dir_in_use")
+
+
+def _take_advisory(connection: Any, function: str) -> None:
+    """Take the lock in a session of the driver's."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('application_name', %s, false)", [_process()[:MAX_NAME]])
+        if not cursor.execute(f"SELECT {function}(%s)", [ADVISORY_LOCK]).fetchone()[0]:
+            holders = ", ".join(name for (name,) in cursor.execute(_HOLDERS, [ADVISORY_LOCK]).fetchall() if name)
+            raise _in_use("The PostgreSQL database", holders)
+    connection.commit()
 
 
 def remember(data_dir: Path, url: str) -> None:
@@ -133,176 +212,3 @@ def _has_tables(url: URL) -> bool:
     except sqlite3.Error:  # damaged or busy: whoever opens it says so
         return True
     return found >= set(TABLES)
-
-
-# ---------------------------------------------------------------- locks
-
-
-@contextmanager
-def _locked(data_dir: Path, *urls: str, exclusive: bool) -> Iterator[None]:
-    parsed = [parse_url(url) for url in urls]
-    with ExitStack() as stack:
-        for folder in sorted({folder for url in parsed for folder in _folders(data_dir, url)}):
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _lock_file(stack, folder, exclusive=exclusive, flags=os.O_RDWR | os.O_CREAT)
-                stack.enter_context(_announced(folder / USERS_FOLDER))
-            except OSError as error:
-                message = f"{folder}: can't be locked ({error.strerror or error})"
-                raise Unusable(message, code="data_dir_unusable") from None
-        for url in parsed:
-            if url.get_backend_name() == "postgresql":
-                stack.enter_context(_advisory(url, exclusive=exclusive))
-        yield
-
-
-def _folders(data_dir: Path, url: URL) -> list[Path]:
-    """Return the folders with a lock: the data folder, and a SQLite database's if it is not inside."""
-    folders = {data_dir.absolute()}
-    if url.get_backend_name() == "sqlite" and url.database:
-        folders.add(Path(url.database).absolute().parent)
-    return sorted(folders)
-
-
-def _lock_file(stack: ExitStack, folder: Path, *, exclusive: bool, flags: int) -> None:
-    handle = os.open(folder / LOCK_FILE, flags, 0o600)
-    stack.callback(os.close, handle)
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _in_use(str(folder), _users(folder / USERS_FOLDER), exclusive=exclusive) from None
-
-
-def _in_use(what: str, users: list[str], *, exclusive: bool) -> Conflict:
-    who = ", ".join(users) or "another process"
-    do = "stop it first" if exclusive else "try again when it has ended"
-    return Conflict(f"{what} is in use by {who}: {do}.", code="data_dir_in_use")
-
-
-def _process() -> str:
-    """Return this process's command, without its arguments, which may be secrets or names of people, and its id."""
-    word = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1].isidentifier() else ""
-    return f"{f'likeness {word}'.strip()} (process {os.getpid()} on {socket.gethostname()})"
-
-
-@contextmanager
-def _announced(folder: Path) -> Iterator[None]:
-    """Let others read who holds the lock. Without room on the disk they read of "another process"."""
-    path = folder / f"{secrets.token_hex(8)}.user"
-    draft = path.with_suffix(".draft")
-    with ExitStack() as stack:
-        with suppress(OSError):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            _users(folder)
-            handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            stack.callback(os.close, handle)
-            for name in (draft, path):
-                stack.callback(name.unlink, missing_ok=True)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            os.write(handle, _process().encode())
-            draft.rename(path)  # it appears with its lock
-        yield
-
-
-def _users(folder: Path) -> list[str]:
-    """Return who uses the folder; the files of ended processes are deleted."""
-    found = []
-    for path in sorted(folder.glob("*.user")):
-        try:
-            handle = os.open(path, os.O_RDWR)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            found.append(path.read_text())
-        else:
-            path.unlink(missing_ok=True)
-        finally:
-            os.close(handle)
-    return [text for text in found if text]
-
-
-@contextmanager
-def _advisory(url: URL, *, exclusive: bool) -> Iterator[None]:
-    engine = open_engine(url, PATIENCE_MS)
-    try:
-        with translated():
-            lock = _AdvisoryLock(engine, exclusive=exclusive)
-            lock.take()
-        try:
-            yield
-        finally:
-            lock.close()
-    finally:
-        engine.dispose()
-
-
-class _AdvisoryLock:
-    """A lock of a PostgreSQL session. A thread takes it again after the connection was lost."""
-
-    def __init__(self, engine: Engine, *, exclusive: bool) -> None:
-        self._engine = engine
-        self._exclusive = exclusive
-        self._connection: Connection | None = None
-        self._closing = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="database lock", daemon=True)
-
-    def take(self) -> None:
-        """Raise Conflict ``data_dir_in_use`` if others hold it."""
-        self._connect()
-        self._keeper.start()
-
-    def close(self) -> None:
-        self._closing.set()
-        self._keeper.join()
-        if self._connection is not None:
-            with suppress(SQLAlchemyError):
-                self._connection.invalidate()  # the session ends, and the lock with it
-                self._connection.close()
-
-    def _connect(self) -> None:
-        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        try:
-            self._lock(connection)
-        except BaseException:
-            connection.invalidate()
-            connection.close()
-            raise
-        self._connection = connection
-
-    def _lock(self, connection: Connection) -> None:
-        connection.execute(sa.select(sa.func.set_config("application_name", _process()[:MAX_NAME], False)))
-        lock = sa.func.pg_try_advisory_lock if self._exclusive else sa.func.pg_try_advisory_lock_shared
-        if not connection.execute(sa.select(lock(ADVISORY_LOCK))).scalar_one():
-            raise _in_use("The PostgreSQL database", _sessions(connection), exclusive=self._exclusive)
-
-    def _keep(self) -> None:
-        lost = False
-        while not self._closing.wait(KEEP_S):
-            try:
-                if self._connection is None:
-                    self._connect()
-                    _log.warning("The lock on the database is held again")
-                    lost = False
-                elif not self._closing.is_set():
-                    self._connection.execute(sa.select(1))
-            except (SQLAlchemyError, Conflict, DatabaseUnavailable) as error:
-                if not lost:
-                    _log.warning("The lock on the database is lost (%s); it is taken again", type(error).__name__)
-                lost = True
-                if self._connection is not None:
-                    with suppress(SQLAlchemyError):
-                        self._connection.invalidate()
-                        self._connection.close()
-                self._connection = None
-
-
-def _sessions(connection: Connection) -> list[str]:
-    """Return the names of the sessions that hold the advisory lock."""
-    query = sa.text(
-        "SELECT DISTINCT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' "
-        "AND granted AND classid = 0 AND objid = :lock AND objsubid = 1 AND pg_locks.database = "
-        "(SELECT oid FROM pg_database WHERE datname = current_database()) ORDER BY application_name"
-    )
-    return [name for name in connection.execute(query, {"lock": ADVISORY_LOCK}).scalars() if name]

@@ -29,6 +29,8 @@ from app.machine import uptime
 from app.timestamps import utc_now, utc_text
 
 REPORT_ROWS = 1_000
+CLAIM_LOCK = 0x4C494B47
+"""PostgreSQL advisory lock, the number after `app.db.usage.ADVISORY_LOCK`."""
 BOOT_ID = 8
 """Characters of the id of a boot that leases hold."""
 _JOB_ID = re.compile("[0-9a-f]{32}")
@@ -185,6 +187,8 @@ class JobStore:
             if connection.execute(query).one_or_none() is None:
                 return None
         with self._database.write() as connection:
+            if not self._database.is_sqlite:  # else two processes could each claim another job of one gallery
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(CLAIM_LOCK)))
             key = connection.execute(query.with_for_update(skip_locked=True)).scalar()
             if key is None:
                 return None

@@ -27,8 +27,10 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from app.db import usage
+from app.db.engine import Database
 mode, folder, url = sys.argv[2:]
 with getattr(usage, mode)(Path(folder), url):
+    opened = Database(url) if mode == "shared" else None
     print("held", flush=True)
     time.sleep(60)
 """
@@ -50,7 +52,7 @@ def holding(mode: str, folder: Path, url: str) -> Iterator[subprocess.Popen[str]
 
 def refused(mode: str, folder: Path, url: str) -> str:
     with pytest.raises(Conflict) as caught, getattr(usage, mode)(folder, url):
-        pass
+        Store(url).close()
     assert caught.value.code == "data_dir_in_use"
     return caught.value.message
 
@@ -59,7 +61,7 @@ def test_users_share_the_lock_and_a_restore_takes_it_alone(empty_database_url: s
     here, there = tmp_path, tmp_path / "other"  # two data folders, one database
     there.mkdir()
     with holding("shared", there, empty_database_url) as other:
-        with usage.shared(here, empty_database_url):
+        with usage.shared(here, empty_database_url), closing(Store(empty_database_url)):
             assert "likeness hold" in refused("exclusive", there, empty_database_url)
         said = refused("exclusive", here, empty_database_url)
         if not empty_database_url.startswith("sqlite"):  # SQLite's file is locked here, its user announced there
@@ -74,29 +76,36 @@ def test_users_share_the_lock_and_a_restore_takes_it_alone(empty_database_url: s
         with usage.looking(tmp_path / "none", empty_database_url):
             pass
     assert not (tmp_path / "none").exists()
-    assert [path for path in tmp_path.rglob("*") if path.parent.name == usage.USERS_FOLDER] == []
 
 
-def test_a_lock_of_postgresql_is_taken_again_after_its_connection_is_lost(
-    postgresql: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_longest_user_is_named_not_one_that_has_ended(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'likeness.db'}"
+    with holding("shared", tmp_path, url) as first, holding("shared", tmp_path, url) as second:
+        assert f"(process {first.pid} " in refused("exclusive", tmp_path, url)
+        first.kill()
+        first.wait()
+        assert "another process" in refused("exclusive", tmp_path, url)
+        with usage.shared(tmp_path, url):
+            assert f"(process {os.getpid()} " in refused("exclusive", tmp_path, url)
+        assert second.poll() is None
+
+
+def test_a_lock_of_postgresql_is_taken_again_after_its_connection_is_lost(postgresql: Path, tmp_path: Path) -> None:
     from tests.support.postgres import new_database  # noqa: PLC0415 - beside its fixture
 
-    monkeypatch.setattr(usage, "KEEP_S", 0.05)
     url = new_database(postgresql)
-    (tmp_path / "other").mkdir()
     engine = open_engine(parse_url(url), 1000)
-    held = sa.text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = :lock")
     dropped = sa.text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = :lock")
-    with usage.shared(tmp_path, url), engine.connect() as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT")
-        assert connection.execute(dropped, {"lock": usage.ADVISORY_LOCK}).scalar_one()
-        for _ in range(200):
-            connection.execute(sa.text("SELECT pg_sleep(0.05)"))
-            if connection.execute(held, {"lock": usage.ADVISORY_LOCK}).scalar_one():
-                break
-        refused("exclusive", tmp_path / "other", url)
+    store = Store(url)
+    assert f"(process {os.getpid()} " in refused("exclusive", tmp_path, url)
+    with engine.connect() as connection:
+        assert connection.execute(dropped, {"lock": usage.ADVISORY_LOCK}).scalars().all()
     engine.dispose()
+    with usage.exclusive(tmp_path, url), pytest.raises(Conflict, match=r"in use by .*process"):
+        store.galleries()
+    assert store.galleries().items == ()
+    refused("exclusive", tmp_path, url)
+    store.close()
 
 
 @pytest.mark.long

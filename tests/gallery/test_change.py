@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from sqlalchemy.exc import OperationalError
+import sqlalchemy as sa
 
-from app.db.opening import translated
-from app.errors import DatabaseBusy, NotFound
+from app.db.engine import AGAIN, again_if_ended
+from app.db.opening import open_engine, parse_url
+from app.db.schema import GALLERIES, SUBJECTS
+from app.errors import NotFound, TransactionEnded
 from app.gallery.change import Change
 from app.gallery.moving import delete_faces, merge_subjects
 from app.gallery.service import Galleries
@@ -17,6 +22,8 @@ from app.gallery.subjects import delete_subject
 from app.search.types import GalleryState
 from tests.support.changing import changed
 from tests.support.galleries import enroll, found
+from tests.support.postgres import new_database
+from tests.support.service import error_of, running
 
 ROUNDS = 6
 
@@ -65,12 +72,65 @@ def test_what_fails_inside_a_change_undoes_all_of_it(galleries: Galleries) -> No
     assert galleries.check("staff").ok
 
 
-def test_a_deadlock_is_a_busy_database() -> None:
-    class Deadlock(Exception):
-        sqlstate = "40P01"
+def in_a_circle(connection: sa.Connection, ends: threading.Event) -> None:
+    """Hold a subject that a request wants, then wait for the gallery that it holds; `ends` when its victim is gone."""
+    connection.execute(sa.text("SET deadlock_timeout = '60s'"))  # so that the other's transaction is the one that ends
+    connection.execute(sa.update(SUBJECTS).values(name="held"))
+    ends.set()
+    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    end = time.monotonic() + 20
+    while not connection.execute(waiting).scalar_one():
+        assert time.monotonic() < end, "nobody waits for the subject"
+        time.sleep(0.01)
+    connection.execute(sa.select(GALLERIES.c.key).with_for_update())
+    connection.commit()
 
-    with pytest.raises(DatabaseBusy), translated():
-        raise OperationalError("UPDATE", {}, Deadlock())
+
+@pytest.mark.parametrize("times", [1, AGAIN, AGAIN + 1])
+def test_a_request_whose_transaction_ends_for_anothers_sake_is_done_again(
+    postgresql: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Two transactions that wait for each other, each time anew; after a third time the client is told to wait."""
+    monkeypatch.setattr("app.db.engine.AGAIN_S", 2.0)  # the other is in the way again by then
+    engine = open_engine(parse_url(url := new_database(postgresql)), 1000)
+    with (
+        running(tmp_path, database_url=url) as api,
+        ThreadPoolExecutor(1) as pool,
+        engine.connect() as other,
+    ):
+        api.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
+        api.post("/v1/galleries/staff/subjects", json={"id": "ann"}).raise_for_status()
+        held = threading.Event()
+
+        def again_and_again() -> None:
+            for _ in range(times):
+                in_a_circle(other, held)
+
+        circle = pool.submit(again_and_again)
+        assert held.wait(60)
+        answer = api.patch("/v1/galleries/staff/subjects/ann", json={"metadata": {"floor": 2}})
+        if times > AGAIN:
+            error_of(answer, 503, "database_busy")
+            assert "retry-after" in answer.headers
+        else:
+            assert answer.status_code == 200, answer.text
+        circle.result()
+        assert api.get("/v1/galleries/staff/subjects/ann").json()["name"] == "held"
+    engine.dispose()
+
+
+def test_what_was_committed_is_not_done_again(galleries: Galleries) -> None:
+    tries: list[int] = []
+
+    def work() -> None:
+        tries.append(len(tries))
+        if len(tries) == 2:
+            enroll(galleries, "ann", 1)
+        raise TransactionEnded("for another's sake")
+
+    with pytest.raises(TransactionEnded):
+        again_if_ended(work)
+    assert tries == [0, 1]
 
 
 def test_a_look_at_galleries_that_nobody_changed_reads_none(

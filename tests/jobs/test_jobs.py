@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -287,6 +288,24 @@ def test_many_look_and_each_job_is_taken_once(store: Store, jobs: JobStore) -> N
         thread.join()
     assert len(taken) == len(made)
     assert set(taken) == made
+
+
+def test_processes_that_look_at_once_take_one_job_of_a_gallery(database_url: str) -> None:
+    stores = [Store(database_url) for _ in range(4)]
+    ready = threading.Barrier(len(stores))
+    for turn in range(15):
+        gallery = stores[0].create_gallery(str(turn), "sface@1", 128)
+        made = [JobStore(stores[0].database).create("count", gallery) for _ in stores]
+
+        def look(store: Store) -> Job | None:
+            ready.wait()
+            return JobStore(store.database).claim("me", KIND, LEASE)
+
+        with ThreadPoolExecutor(len(stores)) as pool:
+            taken = [job for job in pool.map(look, stores) if job is not None]
+        assert [job.id for job in taken] == [made[0].id]
+    for store in stores:
+        store.close()
 
 
 def test_a_key_and_a_gallery_have_one_worker(store: Store, jobs: JobStore, gallery: Gallery) -> None:
