@@ -1,4 +1,4 @@
-"""The errors of this program, as one tree; `app.api.problems` maps each to an HTTP status.
+"""The errors of this program, as one tree; `app.api.wire` maps each to an HTTP status.
 
 LikenessError
 ├── InvalidInput            the caller must send something else

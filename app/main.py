@@ -20,10 +20,9 @@ from fastapi import FastAPI
 from app import logs
 from app.access.challenges import Challenges
 from app.access.grants import Rate, parse_rate
-from app.access.key_store import KeyStore
-from app.access.keys import Keys
+from app.access.keys import Keys, KeyStore
 from app.access.seen_signatures import SeenSignatures
-from app.api import answers, auth, error_answers, metrics, middleware, openapi, page, route, schemas
+from app.api import answers, auth, metrics, middleware, openapi, page, route, schemas, wire
 from app.api.body import BodyLimits
 from app.api.components import Components
 from app.api.routes import ROUTERS
@@ -115,7 +114,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
     app.state.wires = ()
     app.state.components, app.state.status = None, "starting"
     middleware.install(app, settings.cors_origins)
-    error_answers.install(app)
+    wire.install(app)
     route.install(app, ROUTERS)
     if settings.compreface == "on":
         compreface.install(app)

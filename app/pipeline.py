@@ -12,7 +12,7 @@ from traceback import clear_frames
 import numpy as np
 
 from app.concurrency.budget import Budget
-from app.concurrency.deadline import check_deadline, current_task
+from app.concurrency.overload import check_deadline, current_task
 from app.errors import ImageTooLarge, NoFace
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
 from app.face.detect import Detector

@@ -14,7 +14,7 @@ import httpx
 
 from app.errors import Unusable
 from app.main import admin_key
-from app.server.spawn import becomes_ready, environment, reserved_port, spawned
+from app.server.local import becomes_ready, environment, reserved_port, spawned
 from bench.load import Target
 
 START_S, STOP_S, ANSWER_S = 180.0, 120.0, 300.0

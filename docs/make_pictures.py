@@ -18,7 +18,7 @@ import httpx
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
-from app.server.spawn import becomes_ready, environment, reserved_port, spawned
+from app.server.local import becomes_ready, environment, reserved_port, spawned
 
 PROJECT = Path(__file__).resolve().parent.parent
 SAMPLES = PROJECT / "docs" / "samples"

@@ -28,10 +28,10 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from app import cli
+from app.api.routes import scopes_table
 
 # What is taken from the program, all in one place.
-from app.api.problems import problems_table
-from app.api.routes import scopes_table
+from app.api.wire import problems_table
 from app.cli.output import Exit
 from app.compat.compreface import endpoints_table as compreface_table
 from app.compat.rekognition.endpoints import endpoints_table as rekognition_table
@@ -40,7 +40,7 @@ from app.config import settings_table
 from app.inference.manifest import Manifest
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
-from app.server.spawn import becomes_ready, environment, reserved_port, spawned
+from app.server.local import becomes_ready, environment, reserved_port, spawned
 from training.recipe import Recipe
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from app.db.engine import Database
-from app.server.spawn import reserved_port
+from app.server.local import reserved_port
 from tests.support.live import LiveServer, serving
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from app.access.grants import Scope
-from app.access.key_store import MAX_GALLERIES, KeyTerms, check_terms
-from app.access.keys import MIN_SECRET, token_of
+from app.access.keys import MAX_GALLERIES, MIN_SECRET, KeyTerms, check_terms, token_of
 from app.errors import InvalidInput, Unusable
 from app.timestamps import utc_text
 

@@ -9,8 +9,9 @@ from app.api import schemas
 from app.gallery import records
 from app.inference.manifest import Manifest
 from app.inference.package import Package
-from app.recognition import corrections, decisions, results
+from app.recognition import corrections, decisions
 from app.recognition.duplicate_check import Resemblance
+from app.recognition.photos import Chosen, Enrollment, Identification, Identified, SubjectVerified, Verified, reasons_of
 
 
 def quality(value: types.Quality) -> schemas.Quality:
@@ -54,7 +55,7 @@ def embed(photo: types.Photo, model: str, *, explain: bool) -> schemas.EmbedAnsw
     )
 
 
-def chosen_face(chosen: results.Chosen) -> schemas.ChosenFace:
+def chosen_face(chosen: Chosen) -> schemas.ChosenFace:
     return schemas.ChosenFace(
         **dict(detected(chosen.face)),
         image=schemas.ImageSize.model_validate(chosen.photo),
@@ -63,7 +64,7 @@ def chosen_face(chosen: results.Chosen) -> schemas.ChosenFace:
     )
 
 
-def verify(found: results.Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
+def verify(found: Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
     both = [found.first, found.second]
     return schemas.VerifyAnswer.of(
         found,
@@ -76,9 +77,7 @@ def verify(found: results.Verified, fmr_asked: float | None, *, explain: bool) -
     )
 
 
-def verify_subject(
-    found: results.SubjectVerified, fmr_asked: float | None, *, explain: bool
-) -> schemas.SubjectVerifyAnswer:
+def verify_subject(found: SubjectVerified, fmr_asked: float | None, *, explain: bool) -> schemas.SubjectVerifyAnswer:
     chosen, ruled_out = found.chosen, [found.ruled_out] if found.ruled_out else []
     others = [found.nearest_other], [ruled_out]
     why = explained([chosen.photo], [chosen], found.stages, *others, point=found.point) if explain else None
@@ -93,7 +92,7 @@ def verify_subject(
     )
 
 
-def identify(found: results.Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
+def identify(found: Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
     nearest = [face.nearest_other for face in found.faces]
     ruled_out = [face.ruled_out for face in found.faces]
     return schemas.IdentifyAnswer.of(
@@ -124,7 +123,7 @@ def _warning(found: decisions.PopulationWarning) -> schemas.PopulationWarning:
     )
 
 
-def _identified(face: results.Identified, point: decisions.IdentifyPoint) -> schemas.IdentifiedFace:
+def _identified(face: Identified, point: decisions.IdentifyPoint) -> schemas.IdentifiedFace:
     return schemas.IdentifiedFace(
         **dict(detected(face.face)),
         decision=face.decision,
@@ -136,7 +135,7 @@ def _identified(face: results.Identified, point: decisions.IdentifyPoint) -> sch
     )
 
 
-def enroll(found: results.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
+def enroll(found: Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
     photos = [one.photo for one in found.chosen]
     return schemas.EnrollAnswer.of(
         found,
@@ -155,7 +154,7 @@ def enroll(found: results.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
             schemas.RejectedImage(
                 index=one.index,
                 code=one.error.code,
-                reasons=results.reasons_of(one.error),
+                reasons=reasons_of(one.error),
                 message=one.error.message,
                 duplicate=_resemblance(one.findings.duplicate),
                 conflict=_resemblance(one.findings.conflict),
@@ -172,7 +171,7 @@ def _resemblance(found: Resemblance | None) -> schemas.Resemblance | None:
 
 def explained(
     photos: Iterable[types.Photo],
-    chosen: Iterable[results.Chosen] = (),
+    chosen: Iterable[Chosen] = (),
     stages: Mapping[str, float] | None = None,
     nearest: Iterable[decisions.AnsweredCandidate | None] = (),
     ruled_out: Iterable[Sequence[corrections.RuledOut]] = (),

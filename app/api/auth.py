@@ -21,9 +21,8 @@ from typing import TypeVar
 
 from starlette.datastructures import Headers
 
-from app.access.grants import ADMIN_KEY_ID, Grant, Rate, Scope
+from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, Rate, Scope, address_group
 from app.access.keys import Keys
-from app.access.rate_limits import Buckets, address_group
 from app.concurrency.admission import LOOKUPS, Shares
 from app.concurrency.overload import Why
 from app.db.encryption import ADMIN_KEY_FILE, read_admin_key

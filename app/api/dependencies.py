@@ -8,8 +8,7 @@ from urllib.parse import unquote
 from fastapi import Depends, Path, Request
 from pydantic import BeforeValidator
 
-from app.access.audit import AuditLog
-from app.access.audit_store import AuditEntry
+from app.access.audit import AuditEntry, AuditLog
 from app.access.challenges import Challenges
 from app.access.grants import Grant
 from app.access.keys import Keys

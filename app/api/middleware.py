@@ -15,8 +15,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.error_answers import CLIENT_GONE, expected, send_error, wire_of
 from app.api.metrics import METHODS, OTHER, Metrics
+from app.api.wire import CLIENT_GONE, expected, send_error, wire_of
 from app.errors import InvalidInput
 from app.logs import LOGGER
 

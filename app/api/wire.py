@@ -2,24 +2,93 @@
 
 A wire format says how a key is sent and how an error looks. Everything else is the same for all: keys and scopes,
 limits, the audit log, the operations.
+
+Every error of the REST interface has one shape: ``{"error": {"code", "message", "details"}, "request_id"}``. Here is
+the one place where an exception ends.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
-from app.access.grants import Grant
-from app.access.rate_limits import address_group
+from app.access.grants import Grant, address_group
 from app.api.auth import is_browser_path, required_key
-from app.api.components import Components
-from app.api.problems import answer_problem
-from app.errors import LikenessError
+from app.api.body import invalid_request
+from app.api.components import Components, components_of
+from app.api.schemas import ErrorAnswer, Problem
+from app.concurrency.overload import Why
+from app.error_codes import BY_CODE, KINDS
+from app.errors import InvalidInput, LikenessError, NotFound, Overloaded, Unusable
+from app.logs import LOGGER
+
+RETRY_AFTER_S = 1.0
+"""The `Retry-After` of an error that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemAnswer:
+    """An error as HTTP: status, extra headers and JSON body."""
+
+    status: int
+    headers: dict[str, str]
+    body: ErrorAnswer
+
+
+def answer_problem(error: LikenessError, request_id: str) -> ProblemAnswer:
+    """Return the HTTP answer to an error; a code that is not in the table is an internal error (500)."""
+    kind = BY_CODE.get(error.code) or BY_CODE["unusable" if isinstance(error, Unusable) else "internal_error"]
+    headers = {}
+    if isinstance(error, Overloaded) or kind.status == 429:
+        headers["retry-after"] = str(math.ceil(_seconds(error.details.get("retry_after"))))
+    if kind.status == 401:
+        headers["www-authenticate"] = 'Bearer realm="Likeness"'
+    known = kind.code == error.code
+    problem = Problem(
+        code=kind.code,
+        message=error.message if known else kind.meaning,
+        details=plain(dict(error.details)) if known else {},
+    )
+    return ProblemAnswer(kind.status, headers, ErrorAnswer(error=problem, request_id=request_id))
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` in JSON's types; NaN becomes null, and bytes their number."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"{len(value)} bytes"
+    return str(value)
+
+
+def problems_table() -> str:
+    """Return every code as a Markdown table: status, code, meaning."""
+    lines = ["| status | code | meaning |", "|---|---|---|"]
+    lines += [f"| {kind.status} | `{kind.code}` | {kind.meaning} |" for kind in KINDS]
+    return "\n".join(lines)
+
+
+def _seconds(value: object) -> float:
+    return max(RETRY_AFTER_S, value) if isinstance(value, (int, float)) and math.isfinite(value) else RETRY_AFTER_S
+
 
 Authenticate: TypeAlias = Callable[[Scope, Receive, Components], Awaitable[tuple[Grant, Receive]]]
 """Returns what the request's key allows, and where to read the body from; raises LikenessError."""
@@ -88,3 +157,77 @@ def address_of(scope: Scope) -> str:
     """Return the caller's address; empty if it is unknown."""
     client = scope.get("client")
     return client[0] if client else ""
+
+
+CLIENT_GONE = 499
+"""The status of a request whose client left before its answer, as in nginx."""
+
+log = logging.getLogger(LOGGER)
+
+
+class Answer(Protocol):
+    """Sends an answer on. ``status`` is CLIENT_GONE until it begins."""
+
+    status: int
+
+    async def send(self, message: Message) -> None: ...
+
+
+def expected(error: Exception, request_id: str) -> LikenessError:
+    """Return the error as one of ours; log one that nobody expected."""
+    if isinstance(error, LikenessError):
+        return error
+    fields = {"fields": {"request_id": request_id}}
+    log.error("internal error", exc_info=error, extra=fields)
+    if isinstance(error, MemoryError):
+        return Why.MEMORY.error()
+    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+        return Why.CONNECTIONS.error()
+    return LikenessError("Something went wrong; the log has it under this request id.")
+
+
+async def send_error(error: LikenessError, wire: WireFormat, scope: Scope, receive: Receive, answer: Answer) -> None:
+    """Send the error as the answer, unless one has begun: that one is cut short, which clients notice."""
+    if answer.status != CLIENT_GONE:
+        fields = {"request_id": scope["request_id"], "code": error.code, "error": error.message}
+        log.warning("an answer was cut short", extra={"fields": fields})
+    else:
+        response = wire.error_response(error, scope["request_id"], scope["path"])
+        await response(scope, receive, answer.send)
+
+
+def wire_of(scope: Scope) -> WireFormat:
+    """Return the wire format of a request that no operation took."""
+    others: tuple[WireFormat, ...] = scope["app"].state.wires
+    return next((wire for wire in others if wire.speaks(scope)), OWN)
+
+
+def install(app: FastAPI) -> None:
+    """Raise what Starlette and FastAPI refuse by themselves as errors of ours."""
+    app.add_exception_handler(RequestValidationError, _refuse_invalid)
+    app.add_exception_handler(HTTPException, _refuse_unrouted)
+
+
+async def _refuse_invalid(_: Request, error: Exception) -> NoReturn:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 (registered for it alone)
+    raise invalid_request([{**one} for one in error.errors()]) from None
+
+
+async def _refuse_unrouted(request: Request, error: Exception) -> Response:
+    """Refuse a request without a route, but tell nothing about routes to those without a key."""
+    assert isinstance(error, HTTPException)  # noqa: S101 (the same)
+    refusal: LikenessError = InvalidInput(str(error.detail))
+    if error.status_code == 404:
+        refusal = NotFound("There is no such route.")
+    elif error.status_code == 405:
+        refusal = InvalidInput("The route does not take this method.", code="method_not_allowed")
+    if "grant" in request.scope:
+        raise refusal
+    wire = wire_of(request.scope)
+    try:
+        await wire.authenticate(request.scope, request.receive, components_of(request.app.state))
+    except LikenessError as missing:
+        refusal = missing
+    response = wire.error_response(refusal, request.scope["request_id"], request.scope["path"])
+    response.headers.update(error.headers or {})
+    return response

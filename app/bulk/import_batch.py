@@ -21,7 +21,7 @@ from app.jobs.runner import Running
 from app.recognition.corrections import Corrections
 from app.recognition.duplicate_check import Findings
 from app.recognition.operations import Operations
-from app.recognition.results import reasons_of
+from app.recognition.photos import reasons_of
 from app.review.store import Reviews
 from app.types import Box, Quality, Template
 

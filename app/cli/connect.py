@@ -165,7 +165,7 @@ def _temporary(settings: Settings, folder: str) -> Settings:
 @contextmanager
 def _application(settings: Settings) -> Iterator[Client]:
     from app import main  # noqa: PLC0415 - slow to import; a command that speaks to a server does without
-    from app.server.in_process import InProcess  # noqa: PLC0415 - slow to import
+    from app.server.local import InProcess  # noqa: PLC0415 - slow to import
 
     here = InProcess(main.create_app(settings))
     with Client(IN_PROCESS_URL, main.admin_key(settings.data_dir), timeout_s=TIMEOUT_S, transport=here) as client:

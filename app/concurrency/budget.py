@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from app.concurrency.deadline import Task, current_task, timed_out
-from app.concurrency.overload import Why
+from app.concurrency.overload import Task, Why, current_task, timed_out
 
 LARGE_PIXELS = 8_000_000
 """From this size on, decoding and searching a photo takes a core for a second and more."""

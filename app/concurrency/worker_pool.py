@@ -10,7 +10,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from app.concurrency.admission import Admission, Visit
-from app.concurrency.deadline import Task, timed_out, working
+from app.concurrency.overload import Task, timed_out, working
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from app.concurrency.deadline import check_deadline
+from app.concurrency.overload import check_deadline
 from app.errors import NotLive, Unusable
 from app.face.liveness import Cut, LivenessPackages, Scorer
 from app.liveness.decision import LivenessPoint, judge, liveness_point

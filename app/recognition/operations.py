@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from typing import Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 
-from app.concurrency.deadline import check_deadline
+from app.concurrency.overload import check_deadline
 from app.errors import Conflict, InvalidInput, PackageMismatch, PackageUnavailable, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.enrolling import BulkFace, Enrolled
@@ -47,11 +47,11 @@ from app.recognition.decisions import (
     verify_point,
 )
 from app.recognition.duplicate_check import NOTHING, Findings, look, named
-from app.recognition.photos import Photos
-from app.recognition.results import (
+from app.recognition.photos import (
     Chosen,
     Enrollment,
     Identification,
+    Photos,
     Rejected,
     SubjectVerified,
     Verified,

@@ -6,10 +6,8 @@ import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from app.access.audit import AuditLog
-from app.access.audit_sink import AuditSink
-from app.access.audit_store import AuditStore
-from app.access.key_store import KeyStore
+from app.access.audit import AuditLog, AuditSink, AuditStore
+from app.access.keys import KeyStore
 from app.access.sign_in_codes import SignInCodes
 from app.config import PREFIX, Settings
 from app.db import usage

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.server.spawn import environment
+from app.server.local import environment
 from bench.figures import Figure, Goal
 from bench.run import Run
 from bench.server import Server, serving

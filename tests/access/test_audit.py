@@ -21,9 +21,7 @@ import httpx
 import pytest
 
 from app.access import audit as audit_module
-from app.access.audit import BATCH, DAY_S, MAX_WAITING, AuditLog
-from app.access.audit_sink import AuditSink
-from app.access.audit_store import AuditEntry, AuditFilter, AuditStore
+from app.access.audit import BATCH, DAY_S, MAX_WAITING, AuditEntry, AuditFilter, AuditLog, AuditSink, AuditStore
 from app.api.routes import OPERATIONS
 from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, Unusable
 from app.gallery.store import Store

@@ -17,11 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.access import keys as keys_module
-from app.access.grants import Rate, Scope, parse_rate
-from app.access.key_store import KEY_ID, Key, KeyStore, KeyTerms
-from app.access.keys import CACHE_S, Keys, access_key_of, key_id_of
+from app.access.grants import Buckets, Rate, Scope, address_group, parse_rate
+from app.access.keys import CACHE_S, KEY_ID, Key, Keys, KeyStore, KeyTerms, access_key_of, key_id_of
 from app.access.keys_file import read_keys
-from app.access.rate_limits import Buckets, address_group
 from app.api.auth import ADMIN, AdminKey, Guard
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database

@@ -13,7 +13,7 @@ import pytest
 
 from app.concurrency.admission import UNPROVEN, UNPROVEN_EACH, UNPROVEN_SHARE, Admission, Shares
 from app.concurrency.budget import KEPT_SHARE, Budget
-from app.concurrency.deadline import check_deadline
+from app.concurrency.overload import check_deadline
 from app.concurrency.worker_pool import WorkerPool
 from app.errors import LikenessError, Overloaded
 from tests.support.connections import begun, unsigned

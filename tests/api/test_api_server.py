@@ -27,8 +27,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from app.access.grants import Rate
-from app.access.key_store import KeyStore
-from app.access.keys import Keys
+from app.access.keys import Keys, KeyStore
 from app.api import schemas
 from app.api.auth import FOLLOW_S, AdminKey, Guard, load_key, replace_key
 from app.api.body import read_body

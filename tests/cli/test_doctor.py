@@ -28,7 +28,7 @@ from app.inference.package import load_package, write_manifest
 from app.inference.session import open_embedder
 from app.main import admin_key
 from app.reembedding.steps import Reembeddings
-from app.server.spawn import reserved_port
+from app.server.local import reserved_port
 from tests.conftest import PROJECT
 from tests.support import liveness, packages
 from tests.support.certificates import make_certificate

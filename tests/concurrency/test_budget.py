@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from app.concurrency.budget import COSTLY_PIXELS, KEPT_SHARE, LARGE_PIXELS, Budget
-from app.concurrency.deadline import Task, working
+from app.concurrency.overload import Task, working
 from app.errors import LikenessError, Overloaded
 
 SOON_S = 20

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from app.api.problems import answer_problem
+from app.api.wire import answer_problem
 from app.concurrency.overload import Why
 from app.error_codes import BY_CODE
 from tests.conftest import PROJECT

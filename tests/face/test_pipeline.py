@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from app.concurrency.budget import Budget
-from app.concurrency.deadline import Task, working
+from app.concurrency.overload import Task, working
 from app.errors import InvalidImage, LikenessError, NoFace
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
 from app.face.detect import Detector

@@ -12,8 +12,7 @@ import httpx
 import pytest
 from likeness_client import Client
 
-from app.access.audit import AuditLog
-from app.access.audit_store import AuditFilter, AuditStore
+from app.access.audit import AuditFilter, AuditLog, AuditStore
 from app.db import signing
 from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery.change import Change

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.machine import raise_descriptors
-from app.server.connections import ADDRESS_SHARE, MOST, RESERVED, Connections
+from app.server.http import ADDRESS_SHARE, MOST, RESERVED, Connections
 from tests.support.connections import opened
 from tests.support.live import LiveServer
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
-from app.server import spawn
-from app.server.spawn import becomes_ready, reserved_port, spawned
+from app.server import local
+from app.server.local import becomes_ready, reserved_port, spawned
 from tests.support.ready import give_database, give_models
 
 START_S = 180.0
@@ -43,7 +43,7 @@ class LiveServer:
 
 def environment(data_dir: Path, **settings: object) -> dict[str, str]:
     """This process's environment without its own Likeness settings, and with these; a server has the threads it has."""
-    inherited = spawn.environment(DATA_DIR=data_dir, **settings)
+    inherited = local.environment(DATA_DIR=data_dir, **settings)
     return {name: value for name, value in inherited.items() if not name.startswith("OMP_")}
 
 

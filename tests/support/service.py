@@ -16,7 +16,7 @@ from PIL import Image
 from app.api.route import Router, install
 from app.config import Settings
 from app.main import admin_key, create_app
-from app.server.in_process import InProcess
+from app.server.local import InProcess
 from tests.conftest import PROJECT
 from tests.support.ready import give_database, give_models
 

@@ -29,7 +29,7 @@ from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, running  # noqa:
 APP = f"{PROJECT / 'app'}/"
 BACKGROUND = ("background", "MainThread")
 """Beginnings of the names of threads whose work is no request's. The main thread is the client."""
-TRANSPORT = f"{APP}server/in_process.py"
+TRANSPORT = f"{APP}server/local.py"
 """Stands where the network would."""
 Function: TypeAlias = tuple[str, str]
 """File below `app`, and qualified name."""

@@ -22,7 +22,7 @@ from typing import Literal
 
 import httpx
 
-from app.server.spawn import reserved_port
+from app.server.local import reserved_port
 from tests.conftest import PROJECT
 
 TUTORIALS = PROJECT / "docs" / "tutorials"

@@ -21,7 +21,7 @@ from PIL import Image
 from rich.console import Console
 
 from app.errors import Unusable
-from app.server.spawn import becomes_ready, environment, reserved_port, spawned
+from app.server.local import becomes_ready, environment, reserved_port, spawned
 from training.data.drawn.dataset import ProceduralFaces
 from training.packages import MODELS
 from training.terminal import told

@@ -2,14 +2,13 @@
 
 from app.access.grants import Scope
 from app.api.routes import (
-    audit,
+    access,
     calibration,
     challenges,
     corrections,
     faces,
     galleries,
     jobs,
-    keys,
     recognition,
     reembedding,
     review,
@@ -18,7 +17,7 @@ from app.api.routes import (
 )
 
 PEOPLE = (subjects, faces, corrections)
-MODULES = (recognition, challenges, galleries, calibration, review, reembedding, *PEOPLE, keys, audit, jobs, server)
+MODULES = (recognition, challenges, galleries, calibration, review, reembedding, *PEOPLE, access, jobs, server)
 ROUTERS = tuple(module.router for module in MODULES)
 OPERATIONS = [operation for router in ROUTERS for operation in router.operations]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from app.access.audit_store import fit_id
+from app.access.audit import fit_id
 from app.access.challenges import Bound
 from app.access.grants import Grant, Scope
 from app.api import answers, schemas

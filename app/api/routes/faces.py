@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from app.access.audit_store import fit_id
+from app.access.audit import fit_id
 from app.access.grants import Scope
 from app.api import answers, schemas
 from app.api.dependencies import EntryDep, FaceId, GalleriesDep, GalleryId, SubjectId

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Query, Request
 
-from app.access.audit_store import fit_id
+from app.access.audit import fit_id
 from app.access.grants import Scope
 from app.api import body, schemas
 from app.api.dependencies import (

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query
 from fastapi.responses import JSONResponse
 
-from app.access.audit_store import fit_id
+from app.access.audit import fit_id
 from app.access.grants import Scope
 from app.api import schemas
 from app.api.dependencies import EntryDep, ErasuresDep, GalleriesDep, GalleryId, SubjectId

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal, TypeAlias
 from pydantic import Field
 
 from app.api.schemas.base import CALIBRATION_SOURCES, FACE_ID, MODEL, TIME, CalibrationSource, Example, Wire
-from app.api.schemas.jobs import Job
-from app.api.schemas.server import Scores
+from app.api.schemas.server import Job, Scores
 
 Fallback: TypeAlias = Literal["not_measured", "too_few_subjects", "other_model", "rate_not_supported"]
 

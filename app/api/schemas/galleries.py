@@ -31,7 +31,7 @@ from app.api.schemas.base import (
     StoreMode,
     Wire,
 )
-from app.api.schemas.jobs import Job
+from app.api.schemas.server import Job
 
 FORCE = "Take a package without operating points: nobody is identified by it before it is measured."
 ACCEPT_NON_COMMERCIAL = "Take a package whose licence forbids commercial use."

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, TypeAlias
 from pydantic import Field
 
 from app.api.schemas.base import FACE_ID, MODEL, TIME, Example, NextCursor, PageParams, Wire
-from app.api.schemas.jobs import Job
+from app.api.schemas.server import Job
 
 FindingKind: TypeAlias = Literal[
     "same_person", "two_people", "misplaced_face", "corrected_face", "outlier", "poor_face", "no_good_face"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from app.api.problems import answer_problem
+from app.api.wire import answer_problem
 from app.errors import FaceNotFound, InvalidInput, LikenessError, SubjectNotFound
 
 UNDEFINED = 0

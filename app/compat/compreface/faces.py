@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from app.access.audit_store import fit_id
+from app.access.audit import fit_id
 from app.access.grants import Scope
 from app.api.dependencies import EntryDep, GalleriesDep, OperationsDep
 from app.api.media import File
@@ -35,7 +35,7 @@ from app.gallery import moving, subjects
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.pipeline import Choice
-from app.recognition.results import Chosen
+from app.recognition.photos import Chosen
 
 router = Router(COMPREFACE.name, COMPREFACE)
 

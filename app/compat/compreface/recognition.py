@@ -46,7 +46,7 @@ from app.errors import AmbiguousFace
 from app.gallery.records import Gallery, stored_template
 from app.recognition.decisions import cosine
 from app.recognition.operations import Operations
-from app.recognition.results import template_of
+from app.recognition.photos import template_of
 from app.types import Face, Photo, Template
 
 router = Router(COMPREFACE.name, COMPREFACE)

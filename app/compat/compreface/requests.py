@@ -11,8 +11,7 @@ import numpy as np
 from fastapi import Depends
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from app.access.audit import AuditLog
-from app.access.audit_store import AuditEntry
+from app.access.audit import AuditEntry, AuditLog
 from app.access.grants import Grant
 from app.api import body
 from app.api.body import Body, BodyLimits

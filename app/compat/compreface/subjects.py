@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from app.access.audit_store import fit_id
+from app.access.audit import fit_id
 from app.access.grants import Scope
 from app.api.dependencies import EntryDep, GalleriesDep, SubjectId
 from app.api.route import Router

@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 from dataclasses import dataclass
 
-from app.access.audit_store import AuditEntry
+from app.access.audit import AuditEntry
 from app.access.grants import Grant
 from app.compat.rekognition import errors
 from app.compat.rekognition.answers import largest_first

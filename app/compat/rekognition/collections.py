@@ -27,7 +27,7 @@ from app.gallery import moving
 from app.gallery.records import Gallery, Origin, PlacedFace
 from app.gallery.text import is_unnamed, unnamed_id
 from app.pipeline import Choice
-from app.recognition.results import Chosen
+from app.recognition.photos import Chosen
 from app.types import Box, Face, Photo
 
 OK = 200

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from app.api.problems import answer_problem
+from app.api.wire import answer_problem
 from app.error_codes import BY_CODE, About
 from app.errors import InvalidInput, LikenessError
 

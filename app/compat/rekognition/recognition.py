@@ -20,7 +20,7 @@ from app.errors import NotFound
 from app.gallery.records import Gallery, stored_template
 from app.gallery.text import is_unnamed
 from app.recognition.decisions import AnsweredCandidate, cosine
-from app.recognition.results import template_of
+from app.recognition.photos import template_of
 from app.types import Template
 
 MOST_FACES = 100

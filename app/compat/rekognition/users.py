@@ -28,7 +28,7 @@ from app.gallery import moving, subjects
 from app.gallery.change import AlreadyAnswered, Change, KeptAnswer, keep_answer
 from app.gallery.records import Gallery, Move, PlacedFace, stored_template
 from app.gallery.text import is_unnamed, unnamed_id
-from app.recognition.results import template_of
+from app.recognition.photos import template_of
 
 MOST_FACES = 100
 """Faces of one user."""
