@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import pickle
-
 import cv2
 import numpy as np
 import pytest
@@ -185,13 +182,3 @@ def test_settings_come_from_a_table_and_unknown_ones_are_answered_with_the_neare
         with pytest.raises(Unusable) as refused:
             AugmentConfig.from_mapping({"jpeg": value})
         assert refused.value.code == "augment_range"
-
-
-def test_every_setting_has_its_change_and_the_other_way_round() -> None:
-    assert [field.name for field in dataclasses.fields(AugmentConfig)] == list(CHANGES)
-
-
-def test_an_augmentation_can_be_sent_to_another_process(crop: Pixels) -> None:
-    augment = Augment(AugmentConfig(colour=0.9, occlusion=0.9, jpeg=0.9))
-    sent = pickle.loads(pickle.dumps(augment))  # noqa: S301 - our own bytes
-    np.testing.assert_array_equal(sent(crop, _rng(4)), augment(crop, _rng(4)))

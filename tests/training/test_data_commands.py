@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +32,7 @@ from training.commands.data import app
 from training.data import open_dataset, read_drop_list
 from training.data.drawn.dataset import ProceduralFaces
 from training.data.preparation.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
-from training.data.preparation.checking import NEAR, alike_people, doubts, group_equal, near_duplicates, thumbnail
+from training.data.preparation.checking import NEAR, doubts, near_duplicates, thumbnail
 from training.data.preparation.overlap import best_means, find_overlap
 from training.data.preparation.templates import Templates, choose_threshold
 
@@ -337,18 +335,6 @@ def test_doubted_images_are_those_that_a_plain_loop_doubts(seed: int, threshold:
         assert facts == pytest.approx(slow[index], abs=1e-4)
 
 
-def test_one_person_under_two_names_is_found() -> None:
-    rng = np.random.default_rng(0)
-    base = rng.normal(size=(3, 16))
-    rows = np.vstack([base[[0, 0, 1, 1, 0, 2]] + 0.05 * rng.normal(size=(6, 16))])
-    (alike,) = alike_people(templates(rows.astype(np.float32), [0, 0, 1, 1, 2, 3]), 0.9)
-    assert alike.people == ("p0", "p2")
-
-
-def test_equal_pixels_are_grouped() -> None:
-    assert group_equal({3: b"x", 1: b"y", 0: b"x", 2: b"z", 4: b"x"}) == [[0, 3, 4]]
-
-
 def test_the_same_shot_is_near_and_another_of_the_same_person_is_not() -> None:
     """Re-encoded, brightened or shifted by half a pixel stays near; two drawn images of one person do not."""
     faces = ProceduralFaces(12, 2, seed=2)
@@ -396,25 +382,3 @@ def test_the_command_reports_all_that_is_wrong(tmp_path: Path) -> None:
     assert report["outliers"] == []
     for line in ("broken images", "people with one image", "images of somebody else", "people alike"):
         assert re.search(rf"{line}\W+1\b", result.output), result.output
-
-
-def test_a_clean_set_is_reported_clean(tmp_path: Path) -> None:
-    packages.package(tmp_path / "tiny")
-    root = _coloured(tmp_path / "set", {"ann": [RED] * 3, "ben": [BLUE] * 3})
-    options = ["--package", tmp_path / "tiny", "--cache", tmp_path / "cache", "--threshold", 0.98]
-    assert run("check", root, *options, "--report", tmp_path / "r.json").exit_code == 0
-    report = json.loads((tmp_path / "r.json").read_text())
-    assert not any(report[key] for key in ("broken", "single", "exact_duplicates", "misplaced", "outliers", "alike"))
-
-
-def test_the_commands_are_mounted_in_the_module() -> None:
-    from training.__main__ import app as whole  # noqa: PLC0415 - its own import is what is tested
-
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(whole, ["data", "--help"])
-    assert result.exit_code == 0
-    assert all(command in result.output for command in ("align", "check", "overlap"))
-
-
-def test_data_commands_need_no_torch() -> None:
-    program = "import sys; sys.modules['torch'] = None; import training.data.drawn.dataset, training.commands.data"
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=PROJECT)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from training.losses import LossError, Triplets, miners
-from training.losses.miners import DistanceWeightedMiner, gumbel_argmax, log_inverse_density
+from training.losses.miners import DistanceWeightedMiner, gumbel_argmax
 from training.losses.tuples import all_triplets, pair_masks
 
 with warnings.catch_warnings():
@@ -202,40 +202,6 @@ def test_draws_follow_the_weights_of_the_formula(dim: int) -> None:
         scipy.stats.chisquare(counts[often], expected[often] / expected[often].sum() * counts[often].sum()).pvalue
         > 1e-4
     )
-
-
-def test_the_density_is_that_of_random_directions() -> None:
-    """∫q = 1 up to the constant: log 1/q has its minimum at the mode, and for n = 3 q(d) = d."""
-    d = torch.linspace(0.5, 1.9, 50)
-    torch.testing.assert_close(log_inverse_density(d, 3, 0.5), -torch.log(d.double()))
-    grid = torch.linspace(0.5, 1.99, 3000, dtype=torch.float64)
-    mode = grid[log_inverse_density(grid, 512, 0.5).argmin()]
-    assert mode.item() == pytest.approx(math.sqrt(2), abs=2e-3)
-
-
-def test_in_512_dimensions_the_weights_span_more_than_a_float_holds_and_stay_finite() -> None:
-    ends = log_inverse_density(torch.tensor([0.5, 1.4]), 512, 0.5)
-    assert ends[0].item() == pytest.approx(369.9, abs=0.1)
-    assert ends[1].item() == pytest.approx(-0.23, abs=0.01)
-
-
-@pytest.mark.parametrize("dim", [4, 8])
-def test_on_a_uniform_sphere_sampled_distances_are_uniform(dim: int) -> None:
-    """What the paper asks of the sampler, and what drawing negatives evenly fails at."""
-    gaps = {}
-    for name in ("distance_weighted", "random"):
-        miner = miners.build(name, seed=2)
-        drawn = []
-        for seed in range(8):
-            x = torch.randn(600, dim, generator=torch.Generator().manual_seed(seed))
-            labels = torch.arange(600) // 2
-            anchor, _, negative = miner(x, labels)
-            drawn.append(pairwise(x)[anchor, negative])
-        distance = torch.cat(drawn).numpy()
-        distance = distance[(distance > 0.5) & (distance < 1.4)]
-        gaps[name] = scipy.stats.kstest(distance, scipy.stats.uniform(0.5, 0.9).cdf).statistic
-    assert gaps["distance_weighted"] < 0.05
-    assert gaps["random"] > 0.15
 
 
 def test_one_pair_of_mislabelled_twins_does_not_cost_other_anchors_their_negatives() -> None:

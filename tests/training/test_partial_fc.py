@@ -243,12 +243,6 @@ def test_a_checkpoint_of_two_ranks_goes_on_in_one_and_in_three(checkpoint: Path,
             torch.testing.assert_close(third[kind]["head"][key], value)
 
 
-def test_ranks_save_the_same_checkpoint(pair: list[dict[str, Any]]) -> None:
-    for kind in OPTIMIZERS:
-        assert pair[0]["trained"][kind]["losses"] == pair[1]["trained"][kind]["losses"]
-        torch.testing.assert_close(pair[0]["trained"][kind]["head"], pair[1]["trained"][kind]["head"], rtol=0, atol=0)
-
-
 # --------------------------------------------------------------------------------------- sampling, one rank
 
 
@@ -307,12 +301,6 @@ def test_a_row_is_not_drawn_for_a_sample_of_another_shard() -> None:
         head.seed = seed
         counts[head.draw(torch.zeros(4, dtype=torch.long), nobody)] += 1
     assert counts[0] < 2 * counts.mean()
-
-
-def test_evaluation_uses_all_classes() -> None:
-    head = partial("cosface", sample_rate=0.1).eval()
-    x, labels = data()
-    torch.testing.assert_close(head(x, labels), partial("cosface").eval()(x, labels))
 
 
 def test_the_margin_is_warmed_up_through_the_shards() -> None:
