@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from training.evaluation.speed.contest import Speeds, Spread
+from training.evaluation.speed import Speeds, Spread
 
 
 @dataclass(frozen=True, slots=True)

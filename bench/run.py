@@ -13,7 +13,7 @@ from bench.effort import Effort
 from bench.figures import Curve, Figure, Findings
 from bench.server import Server, serving
 from bench.stages import Stages
-from training.evaluation.speed.contest import Speeds, contest
+from training.evaluation.speed import Speeds, contest
 
 CLIENTS = 16
 CACHE = "models"

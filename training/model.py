@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+import math
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from app.errors import InvalidInput
 from training import backbones
 from training.backbones.blocks import Blocks
-from training.backbones.lora import add_adapters, merge_adapters
 from training.recipe import CROP, Model
 
 if TYPE_CHECKING:
@@ -191,3 +192,39 @@ class Averaged:
         torch._foreach_add_(averages, moves)
         if copies := list(self.model.buffers()):
             torch._foreach_copy_(copies, list(model.buffers()))
+
+
+ADAPTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
+
+
+class LowRank(nn.Module):
+    """(out, …) weights -> the same plus B·A, B (out, rank) and A (rank, the rest); a kernel counts as one matrix."""
+
+    def __init__(self, weight: Tensor, rank: int) -> None:
+        super().__init__()
+        outside, inside = weight.flatten(1).shape
+        self.a = nn.Parameter(torch.empty(rank, inside, dtype=weight.dtype))
+        self.b = nn.Parameter(torch.zeros(outside, rank, dtype=weight.dtype))
+        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))  # as the authors' code does
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + (self.b @ self.a).view_as(weight)
+
+
+def add_adapters(network: nn.Module, rank: int) -> int:
+    """Freeze the network, and give adapters of this rank to every linear layer and convolution whose weights are a
+    larger matrix; return how many. Nothing but adapters learns."""
+    network.requires_grad_(False)
+    layers = [
+        layer for layer in network.modules() if isinstance(layer, ADAPTED) and min(layer.weight.flatten(1).shape) > rank
+    ]
+    for layer in layers:
+        parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, rank))
+    return len(layers)
+
+
+def merge_adapters(network: nn.Module) -> None:
+    """Add all adapters into the weights they belong to, in place."""
+    for layer in network.modules():
+        if parametrize.is_parametrized(layer, "weight"):
+            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)

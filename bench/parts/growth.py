@@ -20,7 +20,7 @@ from bench.contenders import peer
 from bench.figures import Curve, Figure, Goal, beside
 from bench.run import Run
 from bench.server import Server, serving
-from training.evaluation.speed.contest import Speeds, Spread
+from training.evaluation.speed import Speeds, Spread
 
 PART, SNAPSHOTS = "growth", "snapshots"
 OPERATIONS = "identify", "enroll", "delete"

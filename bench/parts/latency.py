@@ -14,7 +14,7 @@ from bench.figures import Curve, Figure, Goal
 from bench.load import Load, Target, arrivals, closed_loop, ideal_queue, open_loop
 from bench.parts.serve import GALLERY, identification
 from bench.run import CLIENTS, Run
-from training.evaluation.speed.contest import Spread
+from training.evaluation.speed import Spread
 
 PART = "latency"
 SHARES = 0.5, 0.8, 0.95

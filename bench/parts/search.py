@@ -9,7 +9,7 @@ from bench import galleries
 from bench.contenders import searching
 from bench.figures import Figure, Goal, compared
 from bench.run import Run
-from training.evaluation.speed.contest import Spread
+from training.evaluation.speed import Spread
 
 PART = "search"
 BLAS, ALONE = "FAISS alone, the batch by BLAS on all cores", "one query at a time"

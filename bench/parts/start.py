@@ -15,7 +15,7 @@ from app.server.local import environment
 from bench.figures import Figure, Goal
 from bench.run import Run
 from bench.server import Server, serving
-from training.evaluation.speed.contest import Spread
+from training.evaluation.speed import Spread
 
 PART = "start"
 WANTED_S = 1.5

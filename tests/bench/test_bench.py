@@ -36,7 +36,7 @@ from tests.conftest import PROJECT
 from tests.support.cpu_gpu import CpuGpu
 from tests.support.live import LiveServer
 from tests.support.ready import fill_cache, give_models
-from training.evaluation.speed.contest import Speeds, Spread, contest
+from training.evaluation.speed import Speeds, Spread, contest
 
 pytestmark = pytest.mark.long
 

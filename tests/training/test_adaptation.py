@@ -17,11 +17,10 @@ from app.inference.package import load_package
 from app.inference.session import open_embedder
 from tests.support.crops import some_crops
 from training.__main__ import app
-from training.adaptation.adapt import read_conditions
+from training.adaptation.adapt import precision_on, read_conditions, run_to_end
 from training.adaptation.channels import choose, fit, prune
 from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation, Plain
 from training.adaptation.narrow import load_mobilenet, read_widths
-from training.adaptation.run import precision_on, run_to_end
 from training.adaptation.views import ConditionConfig, ViewConfig, Views, resize_tables
 from training.backbones.imported import import_package
 from training.backbones.mobilenet import WIDTHS, MobileNet

@@ -21,8 +21,15 @@ from tests.conftest import PROJECT
 from tests.support import packages
 from training.commands.evaluate import app
 from training.commands.options import TemplateOptions
-from training.evaluation.group_labels import read_labels, utkface
-from training.evaluation.groups import bias_card, measure_groups, near_copies, thumbnail, with_doubt
+from training.evaluation.groups import (
+    bias_card,
+    measure_groups,
+    near_copies,
+    read_labels,
+    thumbnail,
+    utkface,
+    with_doubt,
+)
 from training.evaluation.photos import Templates
 
 D = 8

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from app.errors import InvalidInput
 from tests.support.crops import png
 from training.data import open_dataset
-from training.data.formats.listing import Block, Listing
+from training.data.formats import Block, Listing
 from training.data.index import open_indexed
 from training.data.mapped import ArrayWriter, Strings, StringWriter, open_array
 

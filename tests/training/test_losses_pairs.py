@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 from training import losses
 from training.losses import PairLoss, Triplets
-from training.losses.pairwise import Margin
-from training.losses.tuples import all_triplets
+from training.losses.pairwise import Margin, all_triplets
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the oracle's own import warnings are not what is tested here

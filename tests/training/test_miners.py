@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from training.losses import LossError, Triplets, miners
 from training.losses.miners import DistanceWeightedMiner, gumbel_argmax
-from training.losses.tuples import all_triplets, pair_masks
+from training.losses.pairwise import all_triplets, pair_masks
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the oracle's own import warnings are not what is tested here

@@ -17,8 +17,7 @@ from tests.support.runs import TINY, small_recipe
 from training.__main__ import app
 from training.data import sampler
 from training.recipe import Recipe
-from training.run import preparation
-from training.run.inputs import prepare_material
+from training.run.inputs import prepare_in_turn, prepare_material
 
 
 def quiet() -> Console:
@@ -35,12 +34,12 @@ def as_rank(rank: int) -> dict[str, str]:
 
 def test_the_first_rank_prepares_and_the_others_wait_for_it(tmp_path: Path) -> None:
     recipe, prepared = recipe_of(tmp_path), threading.Event()
-    waiting = threading.Thread(target=preparation.prepare_in_turn, args=(recipe, prepared.set, quiet(), as_rank(1)))
+    waiting = threading.Thread(target=prepare_in_turn, args=(recipe, prepared.set, quiet(), as_rank(1)))
     waiting.start()
     waiting.join(0.5)
     assert waiting.is_alive()
     assert not prepared.is_set()
-    preparation.prepare_in_turn(recipe, prepared.set, quiet(), as_rank(0))
+    prepare_in_turn(recipe, prepared.set, quiet(), as_rank(0))
     assert prepared.is_set()
     waiting.join(60)
     assert not waiting.is_alive()
@@ -48,7 +47,7 @@ def test_the_first_rank_prepares_and_the_others_wait_for_it(tmp_path: Path) -> N
 
 def test_who_waits_too_long_says_what_for(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="procedural:people=6,images=4") as caught:
-        preparation.prepare_in_turn(recipe_of(tmp_path, prepare_timeout=0.01), lambda: None, quiet(), as_rank(1))
+        prepare_in_turn(recipe_of(tmp_path, prepare_timeout=0.01), lambda: None, quiet(), as_rank(1))
     assert caught.value.code == "preparation_timeout"
 
 

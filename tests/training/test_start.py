@@ -19,8 +19,7 @@ from tests.conftest import PROJECT
 from tests.support.crops import some_crops
 from tests.support.runs import flat_people, small_recipe, small_trainer
 from training import checkpoint
-from training.backbones.lora import LowRank
-from training.model import embed, tower
+from training.model import LowRank, embed, tower
 from training.recipe import Recipe
 from training.run.optimiser import parameter_groups
 from training.run.trainer import Trainer

@@ -26,11 +26,11 @@ from training.data.crops import UNLABELLED, split_people, whole_people
 from training.data.loader import BatchKey, BatchSource
 from training.evaluation import metrics
 from training.losses.centers import count_centers
-from training.losses.tuples import Triplets
+from training.losses.pairwise import Triplets
 from training.model import Averaged, FaceModel, area_matrix, build_model, embed, tower
 from training.packages import CACHE
-from training.run.collapse import PATIENCE, CollapseAlarm
 from training.run.distillation import embedding_loss, open_teacher, relation_loss, run_teacher
+from training.run.faults import PATIENCE, CollapseAlarm
 from training.run.objective import between_towers, build_objective
 from training.run.optimiser import parameter_groups
 from training.run.trainer import verification_figures

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from app.errors import InvalidInput, Unusable
 from app.inference.package import Package
 from training import checkpoint
+from training.adaptation.adapt import precision_on, read_photos, run_to_end
 from training.adaptation.channels import prune
 from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation
-from training.adaptation.run import precision_on, read_photos, run_to_end
 from training.adaptation.views import ViewConfig
 from training.backbones.imported import ImportedModel, import_package
 from training.backbones.mobilenet import WIDTHS, MobileNet, as_mobilenet

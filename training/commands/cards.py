@@ -20,8 +20,7 @@ from app.types import Vector
 from training.commands import options
 from training.evaluation import groups as measuring
 from training.evaluation import plots
-from training.evaluation.group_labels import EVERYBODY, Labels, read_labels
-from training.evaluation.groups import GroupFigures
+from training.evaluation.groups import EVERYBODY, GroupFigures, Labels, read_labels
 from training.evaluation.photos import Photos, Templates, make_templates, open_photos
 from training.evaluation.results import show_conditions, show_groups, write_found
 from training.evaluation.stages import conditions as drawing

@@ -17,8 +17,7 @@ from training.export import VARIANTS, About, Evaluation, Variant, export, packag
 from training.packages import MODELS, check_free, how_to_measure
 from training.recipe import Distill, Recipe, load_recipe
 from training.run.distributed import joined
-from training.run.inputs import prepare_material, read_source
-from training.run.preparation import prepare_in_turn
+from training.run.inputs import prepare_in_turn, prepare_material, read_source
 from training.run.trainer import Material, Trainer
 from training.terminal import told
 

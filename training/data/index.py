@@ -21,7 +21,7 @@ import numpy as np
 from app.errors import InvalidImage, InvalidInput, LikenessError
 from app.types import Pixels
 from training.data.dataset import FaceSet, OnError, decode_crop
-from training.data.formats.listing import IMAGES, Kind, Listing
+from training.data.formats import IMAGES, Kind, Listing
 from training.data.formats.records import read_image
 from training.data.mapped import ArrayWriter, Strings, StringWriter, open_array
 

@@ -180,19 +180,6 @@ def lines(
     _save(figure, path)
 
 
-def intervals(rows: Mapping[str, tuple[Interval, Sequence[float]]], path: Path, *, xlabel: str) -> None:
-    """Draw one line below the other for each of ``rows``: a bar for the interval and a dot for each single value."""
-    figure, axes = _figure()
-    figure.set_figheight(1.2 + 0.24 * len(rows))
-    for place, (interval, values) in enumerate(rows.values()):
-        axes.barh(place, interval.high - interval.low, left=interval.low, height=0.6, alpha=0.35, color="C0")
-        axes.plot(values, [place] * len(values), "o", color="C0", markersize=3)
-    axes.set_yticks(range(len(rows)), list(rows), fontsize=7)
-    axes.invert_yaxis()
-    axes.set(xlabel=xlabel)
-    _save(figure, path)
-
-
 def group_rates(rows: Mapping[str, Sequence[tuple[float, Interval]]], path: Path) -> None:
     """Draw, for each group of ``rows``, the rate found at each stated FMR with its interval; dotted lines are the
     stated rates.

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from training.losses.adaptive import AdaFace, CurricularFace, ElasticFace, MagFace
 from training.losses.base import ClassLoss, ClassTable, LossError
 from training.losses.centers import HardTriple, SoftTriple, SubCenterArcFace
-from training.losses.circle import Circle
 from training.losses.margin import (
     ArcFace,
+    Circle,
     Combined,
     CosFace,
     NormSoftmax,
@@ -24,9 +24,8 @@ from training.losses.margin import (
     SphereFaceFNorm,
     WNormSoftmax,
 )
-from training.losses.pairwise import CirclePair, Contrastive, Lifted, Margin, PairLoss, Triplet, Unified
+from training.losses.pairwise import CirclePair, Contrastive, Lifted, Margin, PairLoss, Triplet, Triplets, Unified
 from training.losses.sphereface2 import SphereFace2
-from training.losses.tuples import Triplets
 
 __all__ = [
     "ClassLoss",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from training.losses import Triplets, check_choice, check_hyper
 from training.losses.base import check_batch, full_precision, require, unit, upcast
-from training.losses.tuples import all_triplets, distances, pair_masks
+from training.losses.pairwise import all_triplets, distances, pair_masks
 
 Variant = Literal["facenet", "wu", "roth", "all"]
 Fallback = Literal["uniform", "skip"]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from app.errors import InvalidInput
+from app.errors import InvalidInput, Unusable
 from training.data import open_dataset, read_drop_list, sampler
 from training.data.augment import Augment, AugmentConfig
 from training.data.crops import Crops, PixelSource, open_crops, open_pixels, split_people, whole_people
@@ -148,3 +150,50 @@ def _teacher(recipe: Recipe, crops: Crops, models: Path, console: Console) -> Te
 
 def _folder(cache: str | None, part: str) -> Path | None:
     return None if cache is None else Path(cache) / part
+
+
+POLL_S = 0.2
+REMIND_S = 60.0
+
+
+def prepare_in_turn(
+    recipe: Recipe, prepare: Callable[[], object], console: Console, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Run `prepare` on this machine's first rank; return on the others when it is done. Alone, do nothing.
+
+    `environ` is what torchrun sets.
+
+    Ranks of other machines do the same by themselves, unless they share the folder. Raises Unusable
+    (`preparation_timeout`).
+    """
+    if int(environ.get("WORLD_SIZE", "1")) == 1:
+        return
+    done = Path(recipe.data.indexes) / f"prepared-{_run_key(environ)}"
+    if int(environ.get("LOCAL_RANK", "0")) == 0:
+        prepare()
+        done.parent.mkdir(parents=True, exist_ok=True)
+        done.touch()
+        return
+    start = reminded = time.monotonic()
+    while not done.exists():
+        now = time.monotonic()
+        what = f"the first rank of this machine to prepare {recipe.data.source} in {recipe.data.indexes}"
+        if now - start > recipe.data.prepare_timeout:
+            message = f"Waited {now - start:.0f} s for {what}. Raise data.prepare_timeout, or prepare the data first."
+            raise Unusable(message, code="preparation_timeout")
+        if now - reminded > REMIND_S:
+            reminded = now
+            console.print(f"waiting for {what}: {(now - start) / 60:.0f} minutes")
+        time.sleep(POLL_S)
+
+
+def _run_key(environ: Mapping[str, str]) -> str:
+    """Return 16 hex digits that this machine's ranks of one start of the run have in common, and no others."""
+    words = (environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "GROUP_RANK"))
+    text = " ".join((*words, environ.get("TORCHELASTIC_RESTART_COUNT", ""), str(os.getppid()), _boot_id()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _boot_id() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else ""

@@ -16,8 +16,8 @@ from training.losses import miners
 from training.losses.base import upcast
 from training.losses.centers import HardTriple
 from training.losses.miners import PairMiner
+from training.losses.pairwise import Triplets, all_triplets
 from training.losses.partial_fc import PartialFC
-from training.losses.tuples import Triplets, all_triplets
 from training.recipe import MANY_CLASSES, Distill, Loss, Recipe
 from training.run.distillation import Projection, embedding_loss, relation_loss
 

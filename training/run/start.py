@@ -14,10 +14,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from app.errors import InvalidInput, NotFound, Unusable
 from training import checkpoint, collectives
-from training.backbones.lora import merge_adapters
 from training.data.crops import UNLABELLED, Crops
 from training.losses.base import unit
-from training.model import TwoTowers, embed, tower
+from training.model import TwoTowers, embed, merge_adapters, tower
 from training.recipe import Model, Recipe
 from training.terminal import counted
 

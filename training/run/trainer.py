@@ -31,17 +31,15 @@ from training.evaluation import metrics
 from training.model import Averaged, Tower, TwoTowers, add_lora, build_model, embed, recompute_blocks, tower
 from training.recipe import NOT_CHOOSING, Recipe
 from training.run import distributed, precision
-from training.run.collapse import CollapseAlarm
 from training.run.distillation import Teacher
 from training.run.distributed import World
-from training.run.log import Reporter
+from training.run.faults import BufferCopy, CollapseAlarm, VoidSteps
+from training.run.log import Reporter, draw_run
 from training.run.objective import build_objective
 from training.run.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
-from training.run.plot import draw_run
 from training.run.precision import LossScale
 from training.run.start import freeze, hold_statistics, load_start, mean_templates
 from training.run.stopping import StopSignals
-from training.run.void_steps import BufferCopy, VoidSteps
 
 PACK_FOLDS = 10
 PAIRS_AT_ONCE = 128

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from app.errors import InvalidInput
-from training.data.formats.listing import Block, Listing
+from training.data.formats import Block, Listing
 from training.data.formats.parquet import open_parquet
 
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})

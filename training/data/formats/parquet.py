@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from app.errors import InvalidInput
-from training.data.formats.listing import IMAGES, Block, Listing
+from training.data.formats import IMAGES, Block, Listing
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidInput
-from training.data.formats.listing import Block, Listing
+from training.data.formats import Block, Listing
 
 MAGIC = 0xCED7230A
 MAGIC_BYTES = struct.pack("<I", MAGIC)

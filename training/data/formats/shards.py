@@ -13,8 +13,8 @@ from typing import BinaryIO
 import numpy as np
 
 from app.errors import InvalidInput
+from training.data.formats import Block, Listing
 from training.data.formats.folder import IMAGE_ENDINGS
-from training.data.formats.listing import Block, Listing
 
 LABEL_ENDINGS = frozenset({".cls", ".json"})
 LABEL_KEYS = ("person", "label", "identity", "cls")

@@ -1,0 +1,130 @@
+"""What goes wrong in a run: steps whose gradient is not finite, and runs that collapse although their loss looks good.
+
+A void step changes nothing, and nobody waits for the device to know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class BufferCopy:
+    """Every buffer of some modules (running statistics, counters) as it was when this was made."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        by_kind: dict[torch.dtype, list[Tensor]] = {}
+        for module in modules:
+            for buffer in module.buffers():
+                by_kind.setdefault(buffer.dtype, []).append(buffer)
+        self._buffers = list(by_kind.values())
+        self._values = [_joined(buffers) for buffers in self._buffers]
+
+    @torch.no_grad()
+    def put_back(self, void: Tensor | None = None) -> None:
+        """Restore the values; with `void`, a number on the device, only if that is 1."""
+        for buffers, values in zip(self._buffers, self._values, strict=True):
+            chosen = values if void is None else torch.where(void.bool(), values, _joined(buffers))
+            parts = torch.split(chosen, [buffer.numel() for buffer in buffers])
+            torch._foreach_copy_(buffers, [part.view_as(b) for part, b in zip(parts, buffers, strict=True)])
+
+
+def _joined(buffers: list[Tensor]) -> Tensor:
+    return torch.cat([buffer.flatten() for buffer in buffers])
+
+
+@dataclass(frozen=True, slots=True)
+class VoidCount:
+    """Void steps: how many in all, in a row at last, most in a row since the last reading; the last one's number."""
+
+    total: int
+    in_a_row: int
+    longest: int
+    last: int
+
+
+class VoidSteps:
+    """Counts void steps on the device, to be read where the run logs."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._counts = torch.tensor([0, 0, 0, -1], device=device)
+
+    def add(self, void: Tensor, step: int) -> None:
+        """Count step `step`; `void` is 1 if it changed nothing, else 0."""
+        happened = void.long()
+        total, in_a_row, longest, last = self._counts
+        in_a_row = (in_a_row + 1) * happened
+        counts = [total + happened, in_a_row, torch.maximum(longest, in_a_row), torch.where(void.bool(), step, last)]
+        self._counts = torch.stack(counts)
+
+    def read(self) -> VoidCount:
+        """Return the counts. Waits for the device."""
+        found = VoidCount(*self._counts.tolist())
+        self._counts[2] = self._counts[1]
+        return found
+
+    def state(self) -> list[int]:
+        return [int(count) for count in self._counts.tolist()]
+
+    def restore(self, state: list[int]) -> None:
+        self._counts.copy_(torch.tensor(state))
+
+
+FALLEN = 0.8
+"""The loss counts as fallen below this share of the first one logged."""
+PATIENCE = 5
+"""Logs in a row before the alarm."""
+ALIKE = 0.99
+"""Mean score between a batch's crops from which on all embeddings are one."""
+
+
+class CollapseAlarm:
+    """Warns of a loss that falls while accuracy is 0 (a margin beyond π − m rewards moving away), of embeddings that
+    are all alike, and of embeddings of length zero, which get no gradient from most losses.
+
+    `observe` answers a warning once in each such episode.
+    """
+
+    def __init__(self, people: int) -> None:
+        self._chance = 2 / people
+        self._first: float | None = None
+        self._wrong = 0
+        self._alike = 0
+        self._zero = 0
+
+    def observe(self, loss: float, accuracy: float | None, embeddings: Tensor) -> str | None:
+        """Return a warning if the batch shows a new problem. `accuracy` of the class-level head in 0…1, None without
+        one; `embeddings` (B, D).
+        """
+        self._first = loss if self._first is None else self._first
+        wrong = accuracy is not None and accuracy <= self._chance and loss < FALLEN * self._first
+        self._wrong = self._wrong + 1 if wrong else 0
+        unit = F.normalize(embeddings.float())
+        count = len(unit)
+        pairs = count * (count - 1)  # none where this rank's share of a batch is a single crop
+        mean = (float(unit.sum(dim=0).square().sum()) - count) / pairs if pairs else 0.0
+        self._alike = self._alike + 1 if mean > ALIKE else 0
+        zeros = int((embeddings == 0).all(dim=1).sum())
+        self._zero = self._zero + 1 if zeros else 0
+        if self._wrong == PATIENCE:
+            return (
+                "the loss falls but accuracy stays at chance: the margin is satisfied by moving away from the class. "
+                'Warm the margin up (schedule.margin_warmup), lower s or m, or use grad = "detached".'
+            )
+        if self._alike == PATIENCE:
+            return f"all embeddings point the same way (mean score {mean:.3f}): the net has collapsed; lower the rates."
+        if self._zero == PATIENCE:
+            return f"{zeros} of {count} embeddings are zero, which teaches the net nothing: lower the rates."
+        return None
+
+    def state(self) -> dict[str, Any]:
+        return {"first": self._first, "wrong": self._wrong, "alike": self._alike, "zero": self._zero}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._first, self._wrong, self._alike = state["first"], state["wrong"], state["alike"]
+        self._zero = state.get("zero", 0)  # runs from before it was counted
