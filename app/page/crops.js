@@ -14,7 +14,7 @@ let working = 0;
 /** The picture of a subject: its cover, else the first of its faces, or its initials where there is no crop. */
 export function portrait(gallery, subject, stored) {
   const element = h("span.portrait", { "aria-hidden": "true" }, initials(subject.name ?? subject.id));
-  if (stored && subject.face_count > 0) later(element, () => (subject.cover ? crop(gallery, subject.id, subject.cover) : firstCrop(gallery, subject.id)));
+  if (stored && subject.face_count > 0) later(element, () => (subject.cover ? crop(gallery, subject.id, subject.cover) : firstCrop(gallery, subject)));
   return element;
 }
 
@@ -27,20 +27,22 @@ export function facePicture(gallery, subject, face, words) {
 
 const initials = (name) => [...name.trim()].slice(0, 1).join("").toUpperCase();
 
+/** Return a URL of the first face's crop. It is kept for this version of the subject: the next one with its id is another. */
 async function firstCrop(gallery, subject) {
-  const known = kept.get(`${gallery}/${subject}`);
+  const where = path("galleries", gallery, "subjects", subject.id, "faces");
+  const version = `${where} ${subject.updated_at}`;
+  const known = kept.get(version);
   if (known) return known;
-  const { faces } = await get(path("galleries", gallery, "subjects", subject, "faces"), { limit: 1 });
-  return faces[0]?.has_crop ? keep(`${gallery}/${subject}`, await crop(gallery, subject, faces[0].face_id)) : null;
+  const { faces } = await get(where, { limit: 1 });
+  return faces[0]?.has_crop ? keep(version, await crop(gallery, subject.id, faces[0].face_id)) : null;
 }
 
-/** A URL of the crop, which is fetched once. */
+/** Return a URL of the crop, which is fetched once. */
 export async function crop(gallery, subject, face) {
-  const name = `${gallery}/${subject}/${face}`;
-  const known = kept.get(name);
+  const where = path("galleries", gallery, "subjects", subject, "faces", face, "crop");
+  const known = kept.get(where);
   if (known) return known;
-  const blob = await get(path("galleries", gallery, "subjects", subject, "faces", face, "crop"), {}, { as: "blob" });
-  return keep(name, URL.createObjectURL(blob));
+  return keep(where, URL.createObjectURL(await get(where, {}, { as: "blob" })));
 }
 
 function keep(name, url) {

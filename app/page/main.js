@@ -4,7 +4,8 @@ import { call, path } from "./api.js";
 import { forget } from "./crops.js";
 import { confirm, h, leaveDialogs, put, select, tell } from "./dom.js";
 import { icon, mark } from "./icons.js";
-import { here, link } from "./router.js";
+import { head } from "./parts.js";
+import { arrive, here, link } from "./router.js";
 import * as session from "./session.js";
 import { signIn } from "./signin.js";
 import * as theme from "./theme.js";
@@ -146,15 +147,16 @@ function leaveView() {
 async function show() {
   const mine = ++shown;
   const { segments, query } = here();
-  const section = find(segments[0]);
+  const section = segments && find(segments[0]);
+  const top = arrive();
   const main = document.getElementById("main");
   leaveView();
   for (const one of document.querySelectorAll("[data-section]"))
     if (one.dataset.section === section?.name) one.setAttribute("aria-current", "page");
     else one.removeAttribute("aria-current");
   if (!section) {
-    put(main, h("h1", { tabindex: "-1" }, "Nothing to show"), h("p", {}, "Your key has no scope that this page could use."));
-    return;
+    put(main, h("div", {}, head("Not found", "Nothing is at this address."), h("p", {}, h("a", { href: link() }, "To the overview"))));
+    return settle(main, 0);
   }
   document.title = `${section.title} · Likeness`;
   const view = section.view(segments.slice(1), query);
@@ -162,16 +164,31 @@ async function show() {
   put(main, view.element);
   showUnderWay();
   await view.ready;
-  if (mine === shown) settle(main);
+  if (mine === shown) settle(main, top);
 }
 
-/** The focus goes to the new view's heading, so that it is read out and Tab goes on from there. */
-function settle(main) {
+/** Scroll to `top` and focus the new view's heading, so that it is read out and Tab goes on from there. */
+function settle(main, top) {
   const heading = main.querySelector("h1");
   if (!heading) return;
   document.title = `${heading.textContent} · Likeness`;
   if (main.contains(document.activeElement) && document.activeElement !== main) return;
   heading.tabIndex = -1;
   heading.focus({ preventScroll: true });
-  scrollTo(0, 0);
+  scrollBack(main, top);
+}
+
+/** Scroll to `top`, again while the view grows until it is that long, or until the person or the page moves on. */
+function scrollBack(main, top) {
+  scrollTo(0, top);
+  if (scrollY >= top - 1) return;
+  const over = new AbortController();
+  const grown = new ResizeObserver(() => {
+    scrollTo(0, top);
+    if (scrollY >= top - 1) over.abort();
+  });
+  grown.observe(main);
+  over.signal.addEventListener("abort", () => grown.disconnect());
+  for (const kind of ["wheel", "touchstart", "pointerdown", "keydown", "hashchange"])
+    addEventListener(kind, () => over.abort(), { signal: over.signal });
 }

@@ -3,13 +3,13 @@
 import { ask, h } from "./dom.js";
 import { icon } from "./icons.js";
 import { busy, problemPlace, showing } from "./problem.js";
-import { link } from "./router.js";
+import { goBack, link } from "./router.js";
 
 /** A view's title and what it is for; `beside` stands at the other end of the line. */
 export const head = (title, lead, ...beside) => h("header.head", {}, h("div", {}, h("h1", {}, title), lead && h("p.lead", {}, lead)), beside);
 
 /** The way back to a gallery. */
-export const backTo = (gallery) => h("a.back", { href: link("galleries", gallery) }, icon("back"), gallery);
+export const backTo = (gallery) => h("a.back", { href: link("galleries", gallery), onclick: goBack }, icon("back"), gallery);
 
 /** `[word, value]` pairs as a list; without those that have no value. */
 export const facts = (pairs) => h("dl.facts", {}, pairs.filter(([, value]) => value).map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value))));

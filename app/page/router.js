@@ -1,9 +1,23 @@
 /** Which view the address names: `#/galleries/crew/people/eileen`. What follows `#` never leaves the browser. */
 
-/** The decoded segments after `#/`, and what follows a `?`. */
+history.scrollRestoration = "manual"; // views fill later than browsers scroll
+
+/** The entries of the tab's history that were shown, by their ids: the address before each, and where it was left. */
+const entries = new Map();
+let current = null;
+
+/** Return the decoded segments after `#/` and the query after `?`; segments are null for a malformed address. */
 export function here() {
   const [where, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { segments: where.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query) };
+  return { segments: decoded(where.split("/").filter(Boolean)), query: new URLSearchParams(query) };
+}
+
+function decoded(segments) {
+  try {
+    return segments.map(decodeURIComponent);
+  } catch {
+    return null; // a "%" that begins no character
+  }
 }
 
 export const link = (...segments) => `#/${segments.map(encodeURIComponent).join("/")}`;
@@ -11,3 +25,32 @@ export const go = (...segments) => (location.hash = link(...segments));
 
 /** For a click on a link to the view that is open, which is then shown anew. */
 export const reopen = (event) => event.currentTarget.hash === location.hash && dispatchEvent(new HashChangeEvent("hashchange"));
+
+/** Note that the address's view is about to be shown. Return how far it was scrolled when it was left, 0 if it is new. */
+export function arrive() {
+  if (current) current.top = scrollY;
+  const before = current;
+  current = entries.get(history.state?.entry) ?? null;
+  if (!current) {
+    const entry = `${performance.timeOrigin}-${entries.size}`; // entries of before a reload stay in the history
+    current = { from: before?.hash ?? "", top: 0 };
+    entries.set(entry, current);
+    history.replaceState({ entry }, "");
+  }
+  current.hash = location.hash;
+  return current.top;
+}
+
+/** Set the query of the open view's address, so that the way back leads to what was looked at. */
+export function remember(query) {
+  const [where] = location.hash.split("?");
+  const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+  history.replaceState(history.state, "", asked.size ? `${where}?${asked}` : where);
+}
+
+/** For a click on a link to the view that led here: go back to it as it was left. */
+export function goBack(event) {
+  if (event.ctrlKey || event.metaKey || event.shiftKey || current?.from.split("?")[0] !== event.currentTarget.hash) return;
+  event.preventDefault();
+  history.back();
+}

@@ -27,8 +27,8 @@ export const SECTIONS = [
   { name: "models", title: "Models", icon: "models", group: "Server", view: models, allowed: () => true },
 ];
 
-/** The section of that name; the first one that the key may see where there is none. */
-export function find(name) {
-  const open = SECTIONS.filter((section) => section.allowed());
-  return open.find((section) => section.name === name) ?? open[0] ?? null;
+/** Return the section of that name: the overview without a name or for one that the key may not see, null for any other. */
+export function find(name = SECTIONS[0].name) {
+  const named = SECTIONS.find((section) => section.name === name) ?? null;
+  return named && !named.allowed() ? SECTIONS[0] : named;
 }

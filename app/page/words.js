@@ -143,8 +143,10 @@ export function decidedBy({ source, name, fallback }) {
 
 export const percent = (share) => (share < 0.001 ? "less than 0.1 %" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
 
-export function when(text) {
-  return text ? new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : "never";
+/** Return a time in the reader's own way, "never" for null. */
+export function when(text, seconds = false) {
+  const timeStyle = seconds ? "medium" : "short";
+  return text ? new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle }) : "never";
 }
 
 export function bytes(n) {

@@ -70,7 +70,7 @@ function row(entry) {
   return h(
     "tr",
     { title: `Request ${entry.request_id}` },
-    h("td", {}, h("time", { datetime: entry.at }, when(entry.at))),
+    h("td", {}, h("time", { datetime: entry.at }, when(entry.at, true))),
     h("td", {}, entry.key ?? "–"),
     h("td", {}, entry.operation),
     h("td", {}, entry.gallery ?? ""),

@@ -1,6 +1,7 @@
 /** Erasing somebody for good, and the signed receipt of it. */
 
 import { call } from "../api.js";
+import { forget } from "../crops.js";
 import { ask, confirm, h } from "../dom.js";
 import { facts } from "../parts.js";
 import { showing } from "../problem.js";
@@ -18,6 +19,7 @@ export async function erase(subject, where, place) {
   if (!sure) return false;
   const document = await showing(place, () => call("POST", `${where}/erase`, { as: "text" }));
   if (document === null) return false;
+  forget();
   await showReceipt(document);
   return true;
 }

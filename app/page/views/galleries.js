@@ -17,14 +17,14 @@ import { review } from "./review.js";
 import { settings } from "./settings.js";
 
 /** `#/galleries`, `#/galleries/ID`, and below it `enroll`, `settings`, `review`, `calibration` and `people/SUBJECT`. */
-export function galleries([gallery, what, subject]) {
+export function galleries([gallery, what, subject], query) {
   if (!gallery) return all();
   if (what === "people" && subject) return person(gallery, subject);
   if (what === "review") return review(gallery);
   if (what === "settings" && session.may("admin")) return settings(gallery);
   if (what === "enroll" && session.may("enroll")) return enrolling(gallery);
   if (what === "calibration" && session.may("admin")) return calibration(gallery);
-  return people(gallery);
+  return people(gallery, query);
 }
 
 function all() {

@@ -1,6 +1,6 @@
 /** API keys: made with what they may do, their secret shown once, revoked. */
 
-import { every, path, post, remove } from "../api.js";
+import { every, get, path, post, remove } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { ask, confirm, field, h, put, tell } from "../dom.js";
 import { icon } from "../icons.js";
@@ -8,12 +8,16 @@ import { facts, head, request } from "../parts.js";
 import { filling, problemPlace, showing } from "../problem.js";
 import { when } from "../words.js";
 
-const SCOPES = [
-  ["recognize", "Compare photos, and identify people in them"],
-  ["read", "See galleries, people and their faces"],
-  ["enroll", "Enroll, change and delete people and faces"],
-  ["admin", "Everything, including keys and the audit log"],
-];
+/** What each scope allows, in the order of the form; one that only a newer server knows comes last, by its name. */
+const SCOPES = {
+  recognize: "Compare photos, and identify people in them",
+  read: "See galleries, people and their faces",
+  enroll: "Enroll, change and delete people and faces",
+  admin: "Everything but exact scores, including keys and the audit log",
+  delete: "Delete through CompreFace's and Rekognition's interfaces, where one call may delete everybody",
+  metrics: "Read the server's metrics",
+  templates: "See exact scores of enrolled faces; with enough of them a template can be reconstructed",
+};
 
 export function keys() {
   const place = problemPlace();
@@ -69,14 +73,22 @@ function standing(key) {
   return key.expires_at && new Date(key.expires_at) < new Date() ? ["expired", "bad"] : ["valid", "known"];
 }
 
+/** Return every scope that the server's document has, those that the page has words for first. */
+async function scopesOfServer() {
+  const { components } = await get("/openapi.json");
+  const scopes = components.schemas.KeyCreate.properties.scopes.items.enum;
+  return [...Object.keys(SCOPES).filter((scope) => scopes.includes(scope)), ...scopes.filter((scope) => !(scope in SCOPES))];
+}
+
 async function make(state) {
   const id = h("input", { type: "text", maxlength: 63, autocomplete: "off", spellcheck: "false", pattern: "[a-z0-9]([a-z0-9\\-]*[a-z0-9])?" });
   const name = h("input", { type: "text", maxlength: 255, autocomplete: "off" });
   const rate = h("input", { type: "text", maxlength: 32, autocomplete: "off", placeholder: "10/s" });
   const expires = h("input", { type: "datetime-local" });
-  const scopes = SCOPES.map(([scope, words]) => [scope, h("input", { type: "checkbox" }), words]);
-  const galleries = (await showing(state.place, everyGallery))?.map((gallery) => [gallery.id, h("input", { type: "checkbox" })]);
-  if (!galleries) return;
+  const known = await showing(state.place, () => Promise.all([scopesOfServer(), everyGallery()]));
+  if (!known) return;
+  const scopes = known[0].map((scope) => [scope, h("input", { type: "checkbox" }), SCOPES[scope] ?? scope]);
+  const galleries = known[1].map((gallery) => [gallery.id, h("input", { type: "checkbox" })]);
   const asked = () => {
     const chosen = galleries.filter(([, box]) => box.checked).map(([one]) => one);
     return {

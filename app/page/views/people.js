@@ -7,7 +7,7 @@ import { dropped, hand, isPhoto } from "../files.js";
 import { Grid } from "../grid.js";
 import { icon } from "../icons.js";
 import { filling, problemPlace, showing } from "../problem.js";
-import { go, link } from "../router.js";
+import { go, link, remember } from "../router.js";
 import * as session from "../session.js";
 import { count } from "../words.js";
 import { enrollPanel } from "./enroll.js";
@@ -19,8 +19,8 @@ const FIRST_PAGE = 200;
 const CELL = { width: 148, more: 60 };
 const CALM_MS = 220;
 
-/** The view of one gallery. */
-export function people(id) {
+/** The view of one gallery; `query.get("search")` is what to search for. */
+export function people(id, query) {
   const place = problemPlace();
   const body = h("div.people", {});
   const heading = h("h1", {}, id);
@@ -41,7 +41,7 @@ export function people(id) {
     place.element,
     body,
   );
-  const state = { grid: null, panel: null, chosen: null, bar: null };
+  const state = { grid: null, panel: null, chosen: null, bar: null, search: query.get("search") ?? "" };
   const ready = filling(place, body, async () => {
     const gallery = await get(path("galleries", id));
     put(about, `${count(gallery.subjects, "person", "people")}, ${count(gallery.faces, "face")}`);
@@ -88,14 +88,18 @@ function contents(gallery, state, place) {
   if (!gallery.subjects) return empty(gallery, state);
   const shown = h("p.small", { role: "status" });
   const home = h("div", {});
-  const search = h("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: "Name or id", "aria-label": "Search people" });
+  const search = h("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: "Name or id", "aria-label": "Search people", value: state.search });
   const start = () => {
     state.grid?.leave();
     state.grid = gridOf(gallery, state, search.value.trim(), shown, place, home);
     put(home, state.grid.element);
     state.grid.soon();
   };
-  search.addEventListener("input", calmly(CALM_MS, start));
+  const searchFor = () => {
+    remember({ search: search.value.trim() });
+    start();
+  };
+  search.addEventListener("input", calmly(CALM_MS, searchFor));
   queueMicrotask(start);
   state.bar = session.may("enroll") ? selecting(gallery, state, start, place) : null;
   return [h("div.row.apart", {}, h("div.search", {}, search), shown, state.bar?.element), home];
