@@ -1,6 +1,7 @@
 /** The aligned crop that the server embeds, drawn again here from the landmarks it answered with. */
 
 import { h } from "./dom.js";
+import { toJpeg } from "./picture.js";
 
 const SIDE = 112;
 /** x, y in a crop of 112×112: the ArcFace reference points, as in the server's `app/face/align.py`. */
@@ -48,5 +49,3 @@ export async function cutOut(picture, box, size, margin = 0.5) {
   canvas.getContext("2d").drawImage(picture, left, top, width, height, 0, 0, width, height);
   return toJpeg(canvas);
 }
-
-export const toJpeg = (canvas) => new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.95));

@@ -1,8 +1,8 @@
 /** The camera, for one photo or for many: asked for when it is wanted, and let go of at once after. */
 
 import { ask, h } from "./dom.js";
-import { toJpeg } from "./align.js";
 import { orLeave } from "./parts.js";
+import { toJpeg } from "./picture.js";
 import { problem } from "./problem.js";
 
 const PHONE = "(pointer: coarse)";

@@ -1,10 +1,10 @@
 /** A challenge: what to do in front of the camera, a frame of each step, and what the server makes of them. */
 
-import { toJpeg } from "./align.js";
 import { path, post, send } from "./api.js";
 import * as camera from "./camera.js";
 import { ask, h, put } from "./dom.js";
 import { orLeave } from "./parts.js";
+import { toJpeg } from "./picture.js";
 import { problem } from "./problem.js";
 
 const STEP_S = 3;

@@ -2,19 +2,22 @@
 
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
+import * as session from "./session.js";
 
 const AT_ONCE = 4;
 const KEPT = 800;
 const PAUSE_MS = 120;
 
-const kept = new Map();
+/** URLs of crops by their paths, and paths of first crops by the version of their subject. */
+const urls = new Map();
+const firsts = new Map();
 const waiting = [];
 let working = 0;
 
 /** The picture of a subject: its cover, else the first of its faces, or its initials where there is no crop. */
 export function portrait(gallery, subject, stored) {
   const element = h("span.portrait", { "aria-hidden": "true" }, initials(subject.name ?? subject.id));
-  if (stored && subject.face_count > 0) later(element, () => (subject.cover ? crop(gallery, subject.id, subject.cover) : firstCrop(gallery, subject)));
+  if (stored && subject.face_count > 0) later(element, async () => urlOf(await coverOf(gallery, subject)));
   return element;
 }
 
@@ -25,40 +28,58 @@ export function facePicture(gallery, subject, face, words) {
   return element;
 }
 
-const initials = (name) => [...name.trim()].slice(0, 1).join("").toUpperCase();
+/** The stored crop of a face; words where none is kept, or where the key may not see it. */
+export function storedCrop(gallery, subject, face, words) {
+  const place = h("div.crop", {}, "No picture is kept");
+  if (face && session.may("read"))
+    crop(gallery, subject, face).then(
+      (url) => place.replaceWith(h("img.crop", { src: url, alt: words })),
+      () => {},
+    );
+  return place;
+}
 
-/** Return a URL of the first face's crop. It is kept for this version of the subject: the next one with its id is another. */
-async function firstCrop(gallery, subject) {
+/** A picture over what it shows, in words. */
+export const captioned = (words, picture) => h("figure", {}, picture, h("figcaption.small", {}, words));
+
+const initials = (name) => [...name.trim()].slice(0, 1).join("").toUpperCase();
+const pathOf = (gallery, subject, face) => path("galleries", gallery, "subjects", subject, "faces", face, "crop");
+
+/** Return the path of the crop that stands for a subject, null if there is none. It is kept for this version of the
+ * subject: the next one with its id is another. */
+export async function coverOf(gallery, subject) {
+  if (subject.cover) return pathOf(gallery, subject.id, subject.cover);
   const where = path("galleries", gallery, "subjects", subject.id, "faces");
   const version = `${where} ${subject.updated_at}`;
-  const known = kept.get(version);
-  if (known) return known;
-  const { faces } = await get(where, { limit: 1 });
-  return faces[0]?.has_crop ? keep(version, await crop(gallery, subject.id, faces[0].face_id)) : null;
+  if (!firsts.has(version)) {
+    const { faces } = await get(where, { limit: 1 });
+    keep(firsts, version, faces[0]?.has_crop ? pathOf(gallery, subject.id, faces[0].face_id) : null);
+  }
+  return firsts.get(version);
 }
 
 /** Return a URL of the crop, which is fetched once. */
-export async function crop(gallery, subject, face) {
-  const where = path("galleries", gallery, "subjects", subject, "faces", face, "crop");
-  const known = kept.get(where);
-  if (known) return known;
-  return keep(where, URL.createObjectURL(await get(where, {}, { as: "blob" })));
+export const crop = (gallery, subject, face) => urlOf(pathOf(gallery, subject, face));
+
+async function urlOf(where) {
+  if (where && !urls.has(where)) keep(urls, where, URL.createObjectURL(await get(where, {}, { as: "blob" })));
+  return urls.get(where);
 }
 
-function keep(name, url) {
-  kept.set(name, url);
-  if (kept.size > KEPT) {
-    const [oldest, old] = kept.entries().next().value;
-    kept.delete(oldest);
-    if (![...kept.values()].includes(old)) URL.revokeObjectURL(old);
-  }
-  return url;
+/** Keep a value, in place of the oldest if there are too many. */
+function keep(map, name, value) {
+  map.set(name, value);
+  if (map.size <= KEPT) return;
+  const [oldest, old] = map.entries().next().value;
+  map.delete(oldest);
+  if (map === urls) URL.revokeObjectURL(old);
 }
 
 /** Forgets everything, since another key may see less. */
 export function forget() {
-  for (const url of new Set(kept.values())) URL.revokeObjectURL(url);
-  kept.clear();
+  for (const url of urls.values()) URL.revokeObjectURL(url);
+  urls.clear();
+  firsts.clear();
 }
 
 function later(element, load) {

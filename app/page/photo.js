@@ -4,8 +4,11 @@ import { boxes, sheet } from "./boxes.js";
 import { takePhoto } from "./camera.js";
 import { h, newId, put } from "./dom.js";
 import { icon } from "./icons.js";
+import { blank, decoded, fitted } from "./picture.js";
 
 const places = new Set();
+/** The shape of a photo that the browser can't decode, until the server says how large it is. */
+const UNKNOWN = { width: 4, height: 3 };
 
 addEventListener("paste", (event) => {
   const photo = [...(event.clipboardData?.files ?? [])].find((file) => file.type.startsWith("image/"));
@@ -65,23 +68,22 @@ export class PhotoPlace {
     return this.take([...event.dataTransfer.files][0]);
   }
 
-  async take(photo) {
-    if (!photo) return;
+  async take(chosen) {
+    if (!chosen) return;
+    this.coming = chosen;
+    const photo = await fitted(chosen);
+    const url = URL.createObjectURL(photo);
+    const picture = await decoded(url, `${this.label}, as chosen`);
+    if (this.coming !== chosen) return URL.revokeObjectURL(url); // another came meanwhile
     if (this.url) URL.revokeObjectURL(this.url);
-    this.photo = photo;
-    this.url = URL.createObjectURL(photo);
-    const image = h("img", { src: this.url, alt: `${this.label}, as chosen` });
-    const picture = await image.decode().then(() => image, () => null);
-    if (this.photo !== photo) return; // another came meanwhile
-    this.picture = picture;
+    Object.assign(this, { photo, url, picture });
     this.show([]);
     await this.onphoto(this);
   }
 
   /** Draws boxes, which may be picked and pointed at as `boxes` has it; `size` is the photo's, where the server said it. */
   show(faces, size = null, words = "", heard = {}) {
-    const own = size ?? (this.picture && { width: this.picture.naturalWidth, height: this.picture.naturalHeight });
-    const shown = this.picture ?? h("p.hint", {}, "This browser can't show this kind of photo, but the server can read it.");
-    put(this.stage, own ? sheet(own, shown, faces.length ? boxes(own, faces, words, heard) : null) : h("div.sheet", {}, shown));
+    const own = size ?? (this.picture ? { width: this.picture.naturalWidth, height: this.picture.naturalHeight } : UNKNOWN);
+    put(this.stage, sheet(own, this.picture ?? blank(own), faces.length ? boxes(own, faces, words, heard) : null));
   }
 }

@@ -315,3 +315,12 @@ def test_what_a_key_may_not_do_is_not_shown(visitor: Visitor) -> None:
     visitor.sign_in(make_key(visitor.server, "enroll"))
     names = visitor.page.get_by_role("navigation", name="Main").get_by_role("link").all_inner_texts()
     assert not re.search("Compare|Keys|Audit", " ".join(names))
+
+
+@pytest.mark.parametrize("where", ["#/galleries/50%", "#/%E0%A4%A", "#/nothing"])
+def test_an_address_of_nothing_is_not_found(visitor: Visitor, where: str) -> None:
+    visitor.sign_in()
+    visitor.see(where, "Not found")
+    assert visitor.page.title() == "Not found · Likeness"
+    visitor.page.get_by_role("link", name="To the overview").click()
+    visitor.heading("Overview").wait_for()

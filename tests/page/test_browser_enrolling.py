@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 
 import httpx
+import numpy as np
+import pillow_heif
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 from playwright.sync_api import Locator, Route, expect
 
 from tests.support.browsing import SAMPLES, Visitor, make_gallery
@@ -30,6 +32,26 @@ def pair(path: Path) -> Path:
     sheet.paste(one, (0, 0))
     sheet.paste(one.transpose(Image.Transpose.FLIP_LEFT_RIGHT), (320, 0))
     sheet.save(path)
+    return path
+
+
+def large(path: Path) -> Path:
+    """A photo of more bytes than a server takes, which lies on its side but for its EXIF orientation."""
+    with Image.open(SAMPLES / "collins.jpg") as photo:
+        upright = photo.convert("RGB").resize((2400, 3000), Image.Resampling.BICUBIC)
+    grain = np.random.default_rng(0).integers(-24, 25, (3000, 2400, 3))
+    grainy = Image.fromarray(np.clip(np.asarray(upright) + grain, 0, 255).astype(np.uint8))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # to be turned clockwise by a quarter
+    grainy.transpose(Image.Transpose.ROTATE_90).save(path, quality=100, subsampling=0, exif=exif)
+    assert path.stat().st_size > 10 * 1024 * 1024
+    return path
+
+
+def heic(path: Path) -> Path:
+    """A photo of a kind that Chromium can't show."""
+    with Image.open(SAMPLES / "hopper.jpg") as photo:
+        pillow_heif.from_pillow(photo.convert("RGB")).save(path)
     return path
 
 
@@ -205,3 +227,58 @@ def test_faces_that_match_somebody_else_are_put_right(visitor: Visitor, api: htt
     refused.get_by_role("button", name="Take it anyway: anna_2.jpg").click()
     expect(refused.locator(".pill")).to_have_count(2)
     assert people() == {"eileen": 3, "anna": 2, "mistaken": 0}
+
+
+def test_a_photo_larger_than_the_server_takes_is_made_smaller_and_stays_upright(
+    visitor: Visitor, api: httpx.Client, tmp_path: Path
+) -> None:
+    make_gallery(api, "large")
+    photo = large(tmp_path / "eileen_1.jpg")
+    refused = api.post("/detect", content=photo.read_bytes(), headers={"content-type": "image/jpeg"})
+    assert refused.json()["error"]["code"] == "payload_too_large"
+    visitor.sign_in(where="#/galleries/large/enroll")
+    page = visitor.page
+    page.locator("input[multiple]").first.set_input_files(photo)
+    page.get_by_role("button", name="Enroll 1 photo").click()
+    expect(page.get_by_text("1 photo of 1 person enrolled, 0 refused.")).to_be_visible()
+    (face,) = api.get("/galleries/large/subjects/eileen/faces").json()["faces"]
+    whole = (SAMPLES / "collins.jpg").read_bytes()
+    (found,) = api.post("/detect", content=whole, headers={"content-type": "image/jpeg"}).json()["faces"]
+    with Image.open(SAMPLES / "collins.jpg") as sample:
+        assert face["box"]["x"] / 2400 == pytest.approx(found["box"]["x"] / sample.width, abs=0.03)
+        assert face["box"]["y"] / 3000 == pytest.approx(found["box"]["y"] / sample.height, abs=0.03)
+    visitor.see("#/identify?gallery=large", "Identify")
+    page.locator("main input[type=file]").set_input_files(photo)
+    expect(page.locator(".tag")).to_contain_text("eileen")
+    visitor.see("#/compare", "Compare")
+    for label in ("First photo", "Second photo"):
+        page.get_by_role("region", name=label).locator("input[type=file]").set_input_files(photo)
+    expect(page.get_by_role("heading", name="The same person")).to_be_visible()
+    visitor.picture("large-compared")
+
+
+def test_a_photo_that_the_browser_cannot_show_is_named_and_not_broken(
+    visitor: Visitor, api: httpx.Client, tmp_path: Path
+) -> None:
+    make_gallery(api, "heic", grace="hopper")
+    photo = heic(tmp_path / "anna_1.heic")
+    visitor.sign_in(where="#/galleries/heic/enroll")
+    page = visitor.page
+    page.locator("input[multiple]").first.set_input_files(photo)
+    planned = page.get_by_role("list", name="Who will be enrolled").get_by_role("listitem")
+    expect(planned.locator(".thumbs")).to_have_text("HEIC")
+    page.get_by_role("button", name="Enroll 1 photo").click()
+    doubts = page.get_by_role("list", name="Faces that resemble enrolled ones").get_by_role("listitem")
+    expect(doubts.get_by_role("img", name="The new photo")).to_have_text("HEIC")
+    visitor.picture("heic-doubt")
+    visitor.see("#/identify?gallery=heic", "Identify")
+    page.locator("main input[type=file]").set_input_files(photo)
+    expect(page.locator(".tag")).to_be_visible()
+    stage = page.locator(".stage")
+    expect(stage).to_contain_text("This browser can't show this kind of photo")
+    with Image.open(SAMPLES / "hopper.jpg") as sample:
+        shape = sample.width / sample.height
+    assert (shown := stage.locator(".sheet").bounding_box())
+    assert shown["width"] / shown["height"] == pytest.approx(shape, abs=0.05), "the box lies where the face is"
+    visitor.picture("heic-identified")
+    assert page.evaluate("() => [...document.images].every((one) => !one.complete || one.naturalWidth > 0)")

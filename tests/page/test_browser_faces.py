@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import re
+
 import httpx
 import pytest
-from playwright.sync_api import expect
+from PIL import Image, ImageStat
+from playwright.sync_api import Page, expect
 
 from tests.support.browsing import SAMPLES, Visitor, make_gallery
 
 pytestmark = pytest.mark.long
+
+MEAN_COLOUR = """async (image) => {
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+  const context = canvas.getContext("2d");
+  context.drawImage(image, 0, 0);
+  const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+  const sums = [0, 0, 0];
+  data.forEach((value, index) => index % 4 < 3 && (sums[index % 4] += value));
+  return sums.map((sum) => sum / (data.length / 4));
+}"""
+"""The mean red, green and blue of an image element."""
 
 
 def add_face(api: httpx.Client, gallery: str, subject: str, photo: str) -> None:
@@ -99,3 +116,108 @@ def test_people_are_merged_from_their_page_and_from_the_gallery(visitor: Visitor
     page.get_by_role("dialog").get_by_role("button", name="Delete them").click()
     expect(page.get_by_role("list", name="People").get_by_role("link")).to_have_count(1)
     assert api.get("/galleries/twice/subjects/grace").status_code == 404
+
+
+def test_merging_shows_both_and_asks_where_the_two_are_unlike(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "unlike", eileen="collins", eileen_2="collins_again", grace="hopper")
+    visitor.sign_in(where="#/galleries/unlike/people/grace")
+    page = visitor.page
+    page.get_by_role("button", name="Merge").click()
+    dialog = page.get_by_role("dialog", name="Merge grace")
+    dialog.get_by_label("Into whom?").fill("eileen")
+    page.get_by_role("option", name="eileen 1 face").click()
+    expect(dialog.locator(".sides img")).to_have_count(2)
+    expect(dialog).to_contain_text(re.compile(r"The score −?0\.\d+ stays below the threshold 0\.\d+: two people"))
+    assert visitor.barriers() == []
+    visitor.picture("merging-unlike")
+    dialog.get_by_role("button", name="Merge").click()
+    doubt = page.get_by_role("dialog", name="Surely the same person as eileen?")
+    expect(doubt).to_contain_text("By their faces, grace and eileen are different people.")
+    doubt.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_be_visible()
+    assert faces_of(api, "unlike", "grace") == 1
+    dialog.get_by_label("Into whom?").fill("eileen_2")
+    dialog.get_by_role("button", name="Merge").click()
+    page.get_by_role("dialog", name="Surely").get_by_role("button", name="Merge all the same").click()
+    visitor.heading("eileen_2").wait_for()
+    assert faces_of(api, "unlike", "eileen_2") == 2
+
+
+def test_a_picture_is_never_that_of_somebody_else(visitor: Visitor, api: httpx.Client) -> None:
+    """Neither of the one who had the id before, nor of one whose gallery and id read alike when joined."""
+    make_gallery(api, "again", eileen="collins")
+    make_gallery(api, "a")
+    make_gallery(api, "a/b")
+    add_face(api, "a", "b%2Fc", "collins")
+    add_face(api, "a%2Fb", "c", "hopper")
+    visitor.sign_in(where="#/galleries/again")
+    former = _crop(api, "again", "eileen")
+    assert _shown(visitor.page, "eileen") == former
+    api.post("/galleries/again/subjects/eileen/erase").raise_for_status()
+    add_face(api, "again", "eileen", "hopper")
+    visitor.see("#/galleries", "Galleries")
+    visitor.go("#/galleries/again")
+    assert _shown(visitor.page, "eileen") != former
+    assert _shown(visitor.page, "eileen") == _crop(api, "again", "eileen")
+    visitor.see("#/galleries/a", "a")
+    assert _shown(visitor.page, "b/c") == _crop(api, "a", "b%2Fc")
+    visitor.see("#/galleries/a%2Fb", "a/b")
+    assert _shown(visitor.page, "c") == _crop(api, "a%2Fb", "c")
+
+
+def _crop(api: httpx.Client, gallery: str, subject: str) -> list[float]:
+    """The mean colour of the crop of a subject's only face, in RGB."""
+    where = f"/galleries/{gallery}/subjects/{subject}/faces"
+    (face,) = api.get(where).json()["faces"]
+    with Image.open(io.BytesIO(api.get(f"{where}/{face['face_id']}/crop").content)) as crop:
+        return [float(value) for value in ImageStat.Stat(crop).mean]
+
+
+def _shown(page: Page, person: str) -> object:
+    """The mean colour of the picture that the page shows of a person, to be compared with others."""
+    picture = page.get_by_role("list", name="People").get_by_role("link", name=person).locator("img")
+    picture.wait_for()
+    return pytest.approx(picture.evaluate(MEAN_COLOUR), abs=3)
+
+
+def test_back_from_a_person_leads_to_where_one_was(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "many")
+    for index in range(300):
+        api.post("/galleries/many/subjects", json={"id": f"p{index:03}", "name": f"Person {index}"}).raise_for_status()
+    visitor.sign_in(where="#/galleries/many")
+    page = visitor.page
+    people = page.get_by_role("list", name="People").get_by_role("link")
+    expect(people.first).to_contain_text("Person 0")
+    page.evaluate("() => scrollTo(0, 2500)")
+    page.get_by_role("link", name="Person 90 ").evaluate("(link) => link.click()")  # without scrolling to it
+    visitor.heading("Person 90").wait_for()
+    page.wait_for_function("() => scrollY === 0")
+    page.go_back()
+    page.wait_for_function("() => scrollY === 2500")
+    page.get_by_role("link", name="Person 90 ").evaluate("(link) => link.click()")  # without scrolling to it
+    visitor.heading("Person 90").wait_for()
+    page.locator("a.back").click()
+    page.wait_for_function("() => scrollY === 2500")
+    page.get_by_role("searchbox").fill("person 1")
+
+    expect(page.get_by_text("111 found")).to_be_visible()
+    page.evaluate("() => scrollTo(0, 900)")
+    page.get_by_role("link", name="Person 140 ").evaluate("(link) => link.click()")
+    visitor.heading("Person 140").wait_for()
+    page.go_back()
+    expect(page.get_by_role("searchbox")).to_have_value("person 1")
+    page.wait_for_function("() => scrollY === 900")
+    visitor.see("#/galleries", "Galleries")
+    page.get_by_role("link", name="many").click()
+    expect(people.first).to_contain_text("Person 0")
+    expect(page.get_by_role("searchbox"), "a new way there begins anew").to_have_value("")
+
+
+def test_people_are_as_large_while_they_are_selected(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "sized", jo="collins")
+    visitor.sign_in(where="#/galleries/sized")
+    portrait = visitor.page.locator(".person .portrait")
+    before = portrait.bounding_box()
+    visitor.page.get_by_role("button", name="Select", exact=True).click()
+    visitor.page.locator("button.person").wait_for()
+    assert portrait.bounding_box() == before

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, HttpCredentials, expect
 
+from app.access.grants import Scope
 from tests.conftest import PROJECT
 from tests.support.browsing import DESK, PHONE, PICTURES, SAMPLES, WAIT_MS, Theme, Visitor, visiting
 from tests.support.live import LiveServer, serving
@@ -116,6 +117,42 @@ def test_the_audit_log_is_filtered_and_paged(visitor: Visitor, api: httpx.Client
     expect(rows).to_have_count(1)
     rows.get_by_role("link", name="eileen").click()
     visitor.heading("eileen").wait_for()
+
+
+@pytest.mark.parametrize("width", [390, 768])
+def test_the_audit_log_is_readable_on_narrow_screens(
+    chromium: Browser, live_server: LiveServer, api: httpx.Client, width: int
+) -> None:
+    """Each entry is a few lines with all that it says, and its time has seconds."""
+    api.post("/galleries", json={"id": f"the-{width}-employees-of-the-northern-branch"}).raise_for_status()
+    where = f"/galleries/the-{width}-employees-of-the-northern-branch/subjects"
+    api.post(where, json={"id": "0f8fad5b-d9cb-469f-a165-708677289501"}).raise_for_status()
+    with visiting(chromium, live_server, viewport={"width": width, "height": 844}) as visitor:
+        visitor.sign_in()
+        visitor.see("#/audit", "Audit log")
+        visitor.picture(f"audit-{width}")
+        row = visitor.page.locator("table.audit tbody tr").filter(has_text="0f8fad5b").first
+        assert (size := row.bounding_box())
+        assert size["height"] < 844 / 6
+        for cell in row.locator("td:not(:empty)").all():
+            assert (box := cell.bounding_box())
+            assert 0 <= box["x"] <= box["x"] + box["width"] <= width, cell.inner_text()
+        assert re.search(r"\d:\d\d:\d\d", row.locator("time").inner_text())
+        assert visitor.barriers() == []
+
+
+def test_a_key_may_get_every_scope_that_the_server_knows(visitor: Visitor, api: httpx.Client) -> None:
+    visitor.sign_in(where="#/keys")
+    visitor.page.get_by_role("button", name="New key").click()
+    dialog = visitor.page.get_by_role("dialog")
+    boxes = dialog.get_by_role("group", name="It may").get_by_role("checkbox")
+    expect(boxes).to_have_count(len(Scope))
+    for box in boxes.all():
+        box.check()
+    dialog.get_by_label("Id", exact=True).fill("all")
+    dialog.get_by_role("button", name="Create").click()
+    visitor.page.get_by_role("button", name="I have it").click()
+    assert set(api.get("/keys/all").json()["scopes"]) == set(Scope)
 
 
 def test_galleries_are_checked(visitor: Visitor, api: httpx.Client) -> None:

@@ -1,10 +1,10 @@
 /** A face that resembles an enrolled one: both pictures side by side, and a choice. */
 
 import { call, path, post } from "../api.js";
-import { crop } from "../crops.js";
+import { captioned, storedCrop } from "../crops.js";
 import { h, put } from "../dom.js";
+import { thumbnail } from "../picture.js";
 import { busy, problemPlace, showing } from "../problem.js";
-import * as session from "../session.js";
 import { score } from "../words.js";
 
 /** What `found`, a row of an enrollment's answer, resembles: {subject, name, face_id, score}, and null for keys that may not know. */
@@ -20,14 +20,15 @@ export function said(found, subject) {
 }
 
 /** The photo at `url` beside the enrolled face. */
-export function sides(gallery, url, other) {
-  const stored = h("div.crop", {}, "No picture is kept");
-  if (other.face_id && session.may("read"))
-    crop(gallery, other.subject, other.face_id).then((found) => stored.replaceWith(h("img.crop", { src: found, alt: `The face enrolled as ${nameOf(other)}` })), () => {});
-  return h("div.sides", {}, figure("This photo", h("img.crop", { src: url, alt: "The new photo" })), figure(other.subject ? `Enrolled as ${nameOf(other)}` : "Enrolled", stored));
+export function sides(gallery, url, photo, other) {
+  const stored = storedCrop(gallery, other.subject, other.face_id, `The face enrolled as ${nameOf(other)}`);
+  return h(
+    "div.sides",
+    {},
+    captioned("This photo", thumbnail(url, photo, "img.crop", "The new photo")),
+    captioned(other.subject ? `Enrolled as ${nameOf(other)}` : "Enrolled", stored),
+  );
 }
-
-const figure = (words, picture) => h("figure", {}, picture, h("figcaption.small", {}, words));
 
 /** Buttons that put `home` right: `acts` are [words, what is said after, work]. */
 export function choices(home, label, acts) {

@@ -4,6 +4,7 @@ import { galleryControl } from "../choosing.js";
 import { field, h, newId, put, select } from "../dom.js";
 import { dropped, isPhoto, picker, takeHanded } from "../files.js";
 import { backTo, head } from "../parts.js";
+import { thumbnail } from "../picture.js";
 import { problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
@@ -140,9 +141,9 @@ function showPlan(state) {
 function preview(state, groups) {
   state.urls.forEach((url) => URL.revokeObjectURL(url));
   state.urls = [];
-  const picture = ({ file }) => {
-    state.urls.push(URL.createObjectURL(file));
-    return h("img", { src: state.urls.at(-1), alt: "", loading: "lazy", decoding: "async" });
+  const picture = (photo) => {
+    state.urls.push(URL.createObjectURL(photo.file));
+    return thumbnail(state.urls.at(-1), photo);
   };
   const rows = [...groups].slice(0, PEOPLE_SHOWN).map(([who, photos]) =>
     h("li", {}, h("span.thumbs", {}, photos.slice(0, PHOTOS_SHOWN).map(picture)), h("span.name", {}, who || "?"), h("span.small", {}, count(photos.length, "photo"))),

@@ -4,6 +4,7 @@ import { patch, path, patiently, send } from "../api.js";
 import { ABOUT } from "../codes.js";
 import { h, put, tell } from "../dom.js";
 import { verdict } from "../liveness.js";
+import { fitted, thumbnail } from "../picture.js";
 import { problem, problemPlace } from "../problem.js";
 import { link, reopen } from "../router.js";
 import { count, explain } from "../words.js";
@@ -80,6 +81,7 @@ async function enroll(run, photo) {
 /** Sends one photo, as `query` asks for beside what the run has, and gives its face; throws where it is refused. */
 async function sent(run, photo, query) {
   const where = path("galleries", run.gallery, "subjects", photo.subject);
+  photo.file = await fitted(photo.file);
   const answer = await patiently(() => send(`${where}/faces`, [["images", photo.file]], { quality: run.gate, ...query }, run.stop.signal), run.stop.signal);
   const liveness = verdict(answer.enrolled[0]);
   if (liveness) run.view.report(photo, liveness);
@@ -146,7 +148,7 @@ function doubtful(run, photo, found) {
     run.view.update();
   };
   const acts = choices(body, photo.name, afterwards(run.gallery, photo.subject, found, undone));
-  put(body, sides(run.gallery, pictureOf(run, photo), finding(found)), h("div.stack", {}, h("h3", {}, photo.name), h("p", {}, said(found, photo.subject)), acts));
+  put(body, sides(run.gallery, pictureOf(run, photo), photo, finding(found)), h("div.stack", {}, h("h3", {}, photo.name), h("p", {}, said(found, photo.subject)), acts));
   return body;
 }
 
@@ -169,7 +171,7 @@ function refusal(run, photo, error) {
   };
   say(error, {});
   const other = finding(error.details?.rejected?.[0]);
-  return h("li", {}, other ? sides(run.gallery, url, other) : h("img", { src: url, alt: "", loading: "lazy" }), body);
+  return h("li", {}, other ? sides(run.gallery, url, photo, other) : thumbnail(url, photo), body);
 }
 
 function why(error, photo) {

@@ -2,7 +2,7 @@
 
 import { crop, cutOut } from "../align.js";
 import { get, path, remove, send } from "../api.js";
-import { crop as storedCrop } from "../crops.js";
+import { captioned, storedCrop } from "../crops.js";
 import { ask, confirm, h, tell } from "../dom.js";
 import { verdict } from "../liveness.js";
 import { orLeave } from "../parts.js";
@@ -145,7 +145,7 @@ async function deny(state, shot, face, best) {
       "div",
       {},
       h("p", {}, `This face scored ${score(best.score)} against a face enrolled as ${name}, above the threshold ${score(face.threshold)}.`),
-      h("div.row.two", {}, figure("In this photo", shot.picture && crop(shot.picture, face.landmarks, "The face in this photo")), figure(`Enrolled as ${name}`, enrolledPicture(state, best))),
+      h("div.row.two", {}, captioned("In this photo", shot.picture ? crop(shot.picture, face.landmarks, "The face in this photo") : "This browser can't show it."), captioned(`Enrolled as ${name}`, storedCrop(state.gallery, best.subject, best.face_id, `The face enrolled as ${name}`))),
       h("h3", {}, `This face is not ${name}`),
       h("div.row", {}, h("button.primary", { type: "button", onclick: remember }, "Remember that"), h("p.small", {}, `A face that is more like this one than like ${name} is then unknown. The photo's template is kept with ${name}.`)),
       h("h3", {}, `The enrolled picture is not ${name} either`),
@@ -159,16 +159,4 @@ async function deny(state, shot, face, best) {
   if (!changed) return;
   tell(changed);
   await state.again();
-}
-
-const figure = (words, picture) => h("figure", {}, picture || h("p.small", {}, "No picture is kept."), h("figcaption.small", {}, words));
-
-function enrolledPicture(state, best) {
-  if (!session.may("read")) return null;
-  const home = h("div.crop", {});
-  storedCrop(state.gallery, best.subject, best.face_id).then(
-    (url) => home.replaceWith(h("img.crop", { src: url, alt: `The face enrolled as ${nameOf(best)}` })),
-    () => home.replaceWith(h("p.small", {}, "No picture is kept.")),
-  );
-  return home;
 }

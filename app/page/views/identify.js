@@ -1,7 +1,6 @@
 /** Who is in this photo, or in front of the camera? */
 
 import { ask as askServer, path } from "../api.js";
-import { toJpeg } from "../align.js";
 import { boxes, light, sheet } from "../boxes.js";
 import * as camera from "../camera.js";
 import { LIMITS, challenge } from "../challenge.js";
@@ -11,6 +10,7 @@ import { icon } from "../icons.js";
 import { defaults } from "../models.js";
 import { head } from "../parts.js";
 import { PhotoPlace } from "../photo.js";
+import { toJpeg } from "../picture.js";
 import { busy, problem, problemPlace, showing } from "../problem.js";
 import { inReadingOrder } from "../reading.js";
 import { count, decidedBy, list, oneIn, score } from "../words.js";

@@ -1,35 +1,91 @@
 /** Two people who are one: all faces go to one of them. */
 
-import { path, post } from "../api.js";
-import { forget } from "../crops.js";
-import { h, newId, select, tell } from "../dom.js";
+import { ask, get, path, post } from "../api.js";
+import { captioned, coverOf, forget, portrait } from "../crops.js";
+import { confirm, h, newId, put, select, tell } from "../dom.js";
 import { request } from "../parts.js";
+import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
-import { list } from "../words.js";
+import { explain, list, score } from "../words.js";
 
 const nameOf = (subject) => subject.name ?? subject.id;
+const pathOf = (gallery, id) => path("galleries", gallery, "subjects", id);
 
 /** Asks into whom `subjects` are merged, and does it; gives the id of who is left, or null. */
 export async function merge(gallery, subjects) {
-  const who = subjects.length > 1 ? oneOf(subjects) : new PersonField(() => gallery, { required: true });
+  const pairs = h("div.stack", { "aria-live": "polite" });
+  let compared = { id: null, pairs: null };
+  const compare = async (id, known = subjects.find((one) => one.id === id)) => {
+    if (!session.may("read")) return [];
+    const into = known ?? (await get(pathOf(gallery, id)));
+    if (compared.id !== id) compared = { id, pairs: compareAll(gallery, subjects, into, pairs) };
+    return compared.pairs;
+  };
+  const who =
+    subjects.length > 1
+      ? oneOf(subjects, compare)
+      : new PersonField(() => gallery, { required: true }, (subject) => compare(subject.id, subject));
   const fields = [
     h("p", {}, "All faces go to the person below, who keeps name and metadata, and takes those that are missing. The other is deleted."),
     h("div.field", {}, h("label", { for: who.input.id }, subjects.length > 1 ? "Who stays?" : "Into whom?"), who.element),
+    pairs,
   ];
-  const into = await request(`Merge ${list(subjects.map(nameOf))}`, fields, "Merge", () => mergeAll(gallery, subjects, who.id));
+  if (subjects.length > 1) void compare(subjects[0].id);
+  const into = await request(`Merge ${list(subjects.map(nameOf))}`, fields, "Merge", async () => {
+    const unlike = (await compare(who.id)).filter((pair) => pair.match === false).map((pair) => nameOf(pair.subject));
+    if (unlike.length && !(await confirm(surely(unlike, who.id)))) return null;
+    return mergeAll(gallery, subjects, who.id);
+  });
   if (into === null) return null;
   forget();
   tell(`Merged into ${into}.`);
   return into;
 }
 
+const surely = (unlike, into) => ({
+  title: `Surely the same person as ${into}?`,
+  text: `By their faces, ${list(unlike)} and ${into} are different people. Merging mixes their faces, and whoever looks like either is then taken for ${into}.`,
+  action: "Merge all the same",
+});
+
 /** The field for one of these, in the form of a PersonField. */
-function oneOf(subjects) {
-  const input = select(subjects.map((one) => [one.id, one.name ? `${one.name} (${one.id})` : one.id]), subjects[0].id, () => {}, { id: newId("who") });
+function oneOf(subjects, onchange) {
+  const input = select(subjects.map((one) => [one.id, one.name ? `${one.name} (${one.id})` : one.id]), subjects[0].id, onchange, { id: newId("who") });
   return { input, element: input, get id() { return input.value; } };
 }
 
+/** Show each pair's pictures and score in `place`. Return [{subject, match, words}], `match` null where it can't be said. */
+function compareAll(gallery, subjects, into, place) {
+  const others = subjects.filter((one) => one.id !== into.id);
+  const said = others.map(() => h("p", {}, "Comparing …"));
+  put(place, others.map((one, index) => h("div.row", {}, h("div.sides", {}, picture(gallery, one), picture(gallery, into)), said[index])));
+  return Promise.all(
+    others.map(async (subject, index) => {
+      const found = await compare(gallery, subject, into);
+      put(said[index], found.words);
+      return { subject, ...found };
+    }),
+  );
+}
+
+const picture = (gallery, subject) => captioned(nameOf(subject), portrait(gallery, subject, true));
+
+/** Verify one person's cover or first face against the other person. */
+async function compare(gallery, subject, into) {
+  if (!session.may("recognize")) return { match: null, words: "Your key may not compare the two." };
+  try {
+    const crop = await coverOf(gallery, subject);
+    if (!crop) return { match: null, words: "No picture is kept, so the two can't be compared." };
+    const answer = await ask(`${pathOf(gallery, into.id)}/verify`, await get(crop, {}, { as: "blob" }));
+    const reached = answer.score === null ? "The score" : `The score ${score(answer.score)}`;
+    const words = answer.match ? "reaches" : "stays below";
+    return { match: answer.match, words: `${reached} ${words} the threshold ${score(answer.threshold)}: ${answer.match ? "one person" : "two people"}, by these faces.` };
+  } catch (error) {
+    return { match: null, words: explain(error) };
+  }
+}
+
 async function mergeAll(gallery, subjects, into) {
-  for (const subject of subjects) if (subject.id !== into) await post(`${path("galleries", gallery, "subjects", subject.id)}/merge`, { into });
+  for (const subject of subjects) if (subject.id !== into) await post(`${pathOf(gallery, subject.id)}/merge`, { into });
   return into;
 }

@@ -4,6 +4,7 @@ import { ask as askServer, path } from "../api.js";
 import { boxes, sheet } from "../boxes.js";
 import { ask, h } from "../dom.js";
 import { orLeave } from "../parts.js";
+import { blank, decoded } from "../picture.js";
 import { busy, problem } from "../problem.js";
 import { inReadingOrder } from "../reading.js";
 import * as session from "../session.js";
@@ -40,10 +41,8 @@ async function shown(file, close) {
   const answer = await askServer(path("detect"), file);
   const faces = inReadingOrder(answer.faces).map((face) => ({ ...face, kind: "other" }));
   const url = URL.createObjectURL(file);
-  const image = h("img", { src: url, alt: "The photo" });
-  const able = await image.decode().then(() => true, () => false); // TIFF, for one, is not
+  const image = await decoded(url, "The photo");
   URL.revokeObjectURL(url);
-  const { width, height } = answer.image;
   const onpick = (index) => close(faces[index].index);
-  return sheet(answer.image, able ? image : h("div.blank", { style: { "aspect-ratio": `${width / height}` } }), boxes(answer.image, faces, "Faces of the photo", { onpick }));
+  return sheet(answer.image, image ?? blank(answer.image), boxes(answer.image, faces, "Faces of the photo", { onpick }));
 }

@@ -1,0 +1,50 @@
+/** Photos as pictures: decoded, made small enough to send, and labelled where this browser can't show them. */
+
+import { h } from "./dom.js";
+
+/** Bytes of a photo and pixels of it that a server takes unless it is set otherwise. */
+const LARGEST = 10 * 1024 * 1024;
+const MOST_PIXELS = 50_000_000;
+/** The share of its sides that a photo keeps in each attempt to make it small enough. */
+const STEP = 0.8;
+
+export const toJpeg = (canvas) => new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.95));
+
+/** Return the photo, as a smaller upright JPEG if it is larger than a server takes; as it is if it can't be decoded. */
+export async function fitted(photo) {
+  if (photo.size <= LARGEST) return photo;
+  const bitmap = await createImageBitmap(photo).catch(() => null);
+  if (!bitmap) return photo;
+  const { width, height } = bitmap; // upright: the photo's orientation is applied
+  for (let scale = Math.min(1, Math.sqrt(MOST_PIXELS / (width * height))); ; scale *= STEP) {
+    const canvas = h("canvas", { width: Math.round(width * scale), height: Math.round(height * scale) });
+    canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+    const smaller = await toJpeg(canvas);
+    if (smaller.size <= LARGEST) return smaller;
+  }
+}
+
+/** Return an image of the photo, null if this browser can't show its kind. */
+export async function decoded(url, alt) {
+  const image = h("img", { src: url, alt });
+  return image.decode().then(
+    () => image,
+    () => null,
+  );
+}
+
+/** A small picture of the photo at `url`, its kind in words where this browser can't show it. */
+export function thumbnail(url, { name }, tag = "img", alt = "") {
+  const kind = name.split(".").at(-1).toUpperCase();
+  const blank = () => h(`${tag.replace("img", "span")}.blank`, { role: alt ? "img" : null, "aria-label": alt || null }, kind);
+  const image = h(tag, { src: url, alt, loading: "lazy", decoding: "async", onerror: () => image.replaceWith(blank()) });
+  return image;
+}
+
+/** What stands for a photo of this size that can't be shown. */
+export const blank = ({ width, height }) =>
+  h(
+    "div.blank",
+    { style: { "aspect-ratio": `${width / height}` } },
+    h("p.hint", {}, "This browser can't show this kind of photo, but the server can read it."),
+  );
