@@ -13,7 +13,7 @@ const UNKNOWN = { width: 4, height: 3 };
 addEventListener("paste", (event) => {
   const photo = [...(event.clipboardData?.files ?? [])].find((file) => file.type.startsWith("image/"));
   const open = [...places].filter((place) => place.element.isConnected);
-  const place = open.find((one) => one.element.contains(document.activeElement)) ?? open.find((one) => !one.photo) ?? open.at(-1);
+  const place = open.find((one) => one.element.contains(document.activeElement)) ?? open.find((one) => !one.coming) ?? open.at(-1);
   if (photo && place) void place.take(photo);
 });
 /** A photo that misses its place must not replace the page. */
@@ -23,6 +23,7 @@ for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event
  * of it (null where this browser can't show its kind). */
 export class PhotoPlace {
   constructor(label, onphoto) {
+    this.coming = null; // the photo as it was chosen
     this.photo = null;
     this.picture = null;
     this.onphoto = onphoto;

@@ -1,7 +1,14 @@
 /** An error where it happened, in words. */
 
+import { ABOUT } from "./codes.js";
 import { h, put } from "./dom.js";
 import { explain } from "./words.js";
+
+/** What an error is about if the same request would meet it again. */
+const LASTING = new Set(["key", "missing", "state"]);
+
+/** Whether asking again is of no use until the person changes something. */
+export const isLasting = (error) => LASTING.has(ABOUT[error.code]);
 
 /** A box for problems beside what they are about; read out when it fills. */
 export function problemPlace() {

@@ -324,3 +324,14 @@ def test_an_address_of_nothing_is_not_found(visitor: Visitor, where: str) -> Non
     assert visitor.page.title() == "Not found · Likeness"
     visitor.page.get_by_role("link", name="To the overview").click()
     visitor.heading("Overview").wait_for()
+
+
+def test_the_live_camera_stops_asking_about_what_the_key_may_not_see(visitor: Visitor) -> None:
+    visitor.sign_in(make_key(visitor.server, "recognize", galleries=["others"]), where="#/identify")
+    page = visitor.page
+    expect(page.get_by_label("Gallery")).to_have_value("others")
+    page.get_by_role("button", name="Live").click()
+    expect(page.get_by_role("alert")).to_contain_text("This gallery doesn't exist, or your key has no access to it")
+    expect(page.get_by_role("button", name="Live")).to_have_attribute("aria-pressed", "false")
+    page.wait_for_timeout(2_500)
+    assert len([url for url in visitor.asked if "/others/identify" in url]) == 1

@@ -1,11 +1,10 @@
 /** Runs of enrolling: each goes on while other views are looked at, with its progress in sight. */
 
 import { patch, path, patiently, send } from "../api.js";
-import { ABOUT } from "../codes.js";
 import { h, put, tell } from "../dom.js";
 import { verdict } from "../liveness.js";
 import { fitted, thumbnail } from "../picture.js";
-import { problem, problemPlace } from "../problem.js";
+import { isLasting, problem, problemPlace } from "../problem.js";
 import { link, reopen } from "../router.js";
 import { count, explain } from "../words.js";
 import { afterwards, choices, finding, said, sides } from "./conflicts.js";
@@ -13,8 +12,6 @@ import { remedies } from "./remedies.js";
 
 const AT_ONCE = 3;
 const REFUSED_SHOWN = 200;
-/** What an error is about if the next photo would meet it, too. */
-const GIVE_UP = new Set(["key", "missing", "state"]);
 
 const runs = new Set();
 
@@ -65,7 +62,7 @@ async function enroll(run, photo) {
     if (finding(found)) run.view.doubt(photo, found);
   } catch (error) {
     if (error.name === "AbortError") return;
-    if (error.code === "unreachable" || GIVE_UP.has(ABOUT[error.code])) {
+    if (error.code === "unreachable" || isLasting(error)) {
       run.stop.abort();
       run.view.fail(error);
       return;

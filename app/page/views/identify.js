@@ -11,7 +11,7 @@ import { defaults } from "../models.js";
 import { head } from "../parts.js";
 import { PhotoPlace } from "../photo.js";
 import { toJpeg } from "../picture.js";
-import { busy, problem, problemPlace, showing } from "../problem.js";
+import { busy, isLasting, problem, problemPlace, showing } from "../problem.js";
 import { inReadingOrder } from "../reading.js";
 import { count, decidedBy, list, oneIn, score } from "../words.js";
 import { faceCards } from "./found.js";
@@ -187,6 +187,7 @@ async function watch(state, video, overlay) {
     } catch (error) {
       if (state.video !== video || error.name === "AbortError") return;
       state.place.show(error);
+      if (isLasting(error)) return endLive(state);
       await new Promise((resolve) => setTimeout(resolve, (error.retryAfter ?? 1) * RETRY_MS));
     }
     await new Promise((resolve) => requestAnimationFrame(resolve)); // a hidden tab asks nothing

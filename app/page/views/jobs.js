@@ -4,7 +4,7 @@ import { call, get, path, post } from "../api.js";
 import { ask, confirm, h, put, tell } from "../dom.js";
 import { later } from "../later.js";
 import { head, isOpen, orLeave, progress } from "../parts.js";
-import { busy, problemPlace, showing } from "../problem.js";
+import { busy, isLasting, problemPlace, showing } from "../problem.js";
 import { save } from "../saving.js";
 import * as session from "../session.js";
 import { count, refused, when } from "../words.js";
@@ -26,11 +26,12 @@ export function jobs() {
   );
   const next = later(element);
   const read = async () => {
-    const page = await showing(place, () => get(path("jobs"), { limit: PAGE }));
+    let lasting = false;
+    const page = await showing(place, () => get(path("jobs"), { limit: PAGE }).catch((error) => ((lasting = isLasting(error)), Promise.reject(error))));
     const held = body.contains(document.activeElement);
     if (!page) body.querySelector(".waiting")?.remove(); // the problem is said above
     if (page && !held) put(body, page.jobs.length ? page.jobs.map((job) => card(job, read, place)) : h("li.waiting", {}, "There is no job."));
-    next.set(read, page?.jobs.some(isOpen) ? EVERY_MS : EVERY_MS * 5);
+    if (!lasting) next.set(read, page?.jobs.some(isOpen) ? EVERY_MS : EVERY_MS * 5);
   };
   return { element, ready: read(), leave: next.clear };
 }
