@@ -1,7 +1,7 @@
-"""Backup of a SQLite database and its folder's secrets into one signed tar while servers run, and its restore.
+"""Backup of a SQLite database and of what belongs to it in its folder into one signed tar, and its restore.
 
 `backup.json`: who made it and when, the numbers of rows, the SHA-256 of the files that follow, signed (Ed25519).
-`vault.key`, `admin.key`: as in the data folder, if they are there.
+`vault.key`, `admin.key`, `packages/…`, `calibrations/…`: as in the data folder, if they are there.
 `likeness.db`: the database as of one moment (SQLite's online backup), with everything acknowledged before.
 
 A restore checks the signature by the signing key in the database, which `vault.key` or an encryption key opens: the
@@ -36,15 +36,19 @@ from app.db.schema import SECRETS
 from app.db.sealed_columns import MARK_PREFIX, Blobs
 from app.db.secrets import SIGNING_KEY, purpose_of
 from app.db.signing import Signer
+from app.db.usage import RESTORING
 from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable
-from app.files import PRIVATE, replacing, sha256_of, write_new
+from app.files import PRIVATE, PUBLIC, replacing, write_new
+from app.inference.package import CALIBRATIONS, OWN_FOLDER
 from app.timestamps import utc_now
 
 FORMAT, VERSION = "likeness-backup", 2
 HEAD, DATABASE = "backup.json", "likeness.db"
 PURPOSE = b"backup"
+OWN = OWN_FOLDER, CALIBRATIONS
+"""Folders of the data folder with model packages and operating points of its own."""
 MAX_SMALL = 64 * 1024
-"""Bytes of every file but the database."""
+"""Bytes of the keys, and of what the backup says of itself."""
 COUNTED = "galleries", "subjects", "faces"
 LEFT_OUT = "DELETE FROM sign_in_codes", "UPDATE jobs SET secret = NULL"
 
@@ -62,7 +66,10 @@ def sqlite_only(url: str) -> Path:
     """Return the database's file. Raises Unusable ``backup_by_pg_dump`` for PostgreSQL."""
     path = sqlite_file(url)
     if path is None:
-        message = "PostgreSQL is backed up with pg_dump and restored with pg_restore: keep vault.key beside the dump."
+        message = (
+            "PostgreSQL is backed up with pg_dump and restored with pg_restore: beside the dump, keep vault.key, "
+            "packages and calibrations of the data folder."
+        )
         raise Unusable(message, code="backup_by_pg_dump")
     return path
 
@@ -77,20 +84,25 @@ def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Sig
     """
     source, created_at = sqlite_only(url), utc_now(precision="seconds")
     try:
-        with replacing(path) as file, tempfile.NamedTemporaryFile(dir=path.parent, prefix=".copy-") as copied:
-            copy = Path(copied.name)
+        with ExitStack() as stack:
+            file = stack.enter_context(replacing(path))
+            copy = Path(stack.enter_context(tempfile.NamedTemporaryFile(dir=path.parent, prefix=".copy-")).name)
             rows = _copy(source, copy)
-            kept = {name: data_dir / name for name in IRREPLACEABLE if (data_dir / name).exists()} | {DATABASE: copy}
+            # Open until the end: what is replaced meanwhile is written as it was when its sum was taken.
+            belongings = _belongings(data_dir) | {DATABASE: copy}
+            kept = {name: stack.enter_context(at.open("rb")) for name, at in belongings.items()}
+            sums = {name: hashlib.file_digest(at, "sha256").hexdigest() for name, at in kept.items()}
             head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "made_by": version, "created_at": created_at}
-            head |= {"rows": rows, "sha256": {name: sha256_of(at) for name, at in kept.items()}}
+            head |= {"rows": rows, "sha256": sums}
             if signer is not None:
                 head = signing.signed(head, signer, PURPOSE)
             with tarfile.open(fileobj=file, mode="w") as tar:
-                about = tarfile.TarInfo(HEAD)
-                about.size = len(content := signing.canonical(head))
-                tar.addfile(about, io.BytesIO(content))
-                for name, at in kept.items():
-                    tar.add(at, name, filter=_without_owner)
+                content = signing.canonical(head)
+                for name, at in {HEAD: io.BytesIO(content), **kept}.items():
+                    member = tarfile.TarInfo(name)
+                    member.mode, member.size = PRIVATE, at.seek(0, os.SEEK_END)
+                    at.seek(0)
+                    tar.addfile(member, at)
     except (OSError, sqlite3.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise Unusable(f"{path}: {why}", code="backup_not_written") from None
@@ -109,11 +121,13 @@ def _copy(source: Path, copy: Path) -> dict[str, int]:
         return {name: here.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in COUNTED}  # noqa: S608 (constants)
 
 
-def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    member.mode = PRIVATE
-    return member
+def _belongings(data_dir: Path) -> dict[str, Path]:
+    """Return the folder's keys, and the files of its own model packages and operating points, by their names in it."""
+    paths = [data_dir / name for name in IRREPLACEABLE if (data_dir / name).exists()]
+    for folder in OWN:
+        paths += sorted(path for path in (data_dir / folder).rglob("[!.]*") if path.is_file())
+    names = {path.relative_to(data_dir).as_posix(): path for path in paths}
+    return {name: path for name, path in names.items() if "/." not in name}  # drafts are hidden
 
 
 # ---------------------------------------------------------------- restore
@@ -130,23 +144,27 @@ def restore(
 ) -> Summary:
     """Replace the database at `url` with the backup and migrate it to the present schema, all of it or nothing.
 
-    Secrets that the data folder lacks are put there; `find_rings` reads its keys then. Nobody else may use the folder:
-    hold `app.db.usage.exclusive`. `trust` takes a backup that isn't signed.
+    Secrets that the data folder lacks are put there, and so are packages and calibrations, whose place the backup's
+    take if told to `replace`; `find_rings` reads the folder's keys then. Nobody else may use the folder: hold
+    `app.db.usage.exclusive`. `trust` takes a backup that isn't signed.
     Raises Conflict ``database_not_empty`` without `replace`; InvalidInput ``invalid_backup``, ``signature_wrong``,
     ``unknown_signer``; Unusable ``backup_by_pg_dump``, ``sealed_unreadable``, and as `Database` does.
     """
     with ExitStack() as stack:
         draft = stack.enter_context(replacing_sqlite(sqlite_only(url), replace=replace))
-        head, kept = _unpack(path, draft)
+        own = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORING)))
+        head, kept = _unpack(path, draft, own)
         signer = _signer_of(head)
         stack.enter_context(_put(data_dir, kept))
         _check(draft, find_rings(), signer, trust=trust)
+        stack.enter_context(_put_own(data_dir, own, replace=replace))
     rows = {str(name): int(number) for name, number in head["rows"].items()}
     return Summary(str(head["created_at"]), rows, signing.fingerprint(signer) if signer else None)
 
 
-def _unpack(path: Path, draft: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Write the database to `draft`. Return what `backup.json` says, and the small files."""
+def _unpack(path: Path, draft: Path, own: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Write the database to `draft`, packages and calibrations below `own`. Return what `backup.json` says, and the
+    keys."""
     small: dict[str, bytes] = {}
     sums: dict[str, str] = {}
     try:
@@ -156,6 +174,9 @@ def _unpack(path: Path, draft: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
             elif entry.name in {HEAD, *IRREPLACEABLE} and entry.is_file and entry.size <= MAX_SMALL:
                 small[entry.name] = entry.read()
                 sums[entry.name] = hashlib.sha256(small[entry.name]).hexdigest()
+            elif entry.name.startswith(tuple(f"{folder}/" for folder in OWN)) and entry.problem is None:
+                (own / entry.name).parent.mkdir(parents=True, exist_ok=True)
+                sums[entry.name] = _write(own / entry.name, entry.pieces(), PUBLIC)
             else:
                 raise _invalid("it holds a file that no backup has")
         head = json.loads(small.pop(HEAD, b"null"))
@@ -179,10 +200,10 @@ def _check_head(head: object, sums: Mapping[str, str]) -> None:
         raise _invalid("it was altered or truncated")
 
 
-def _write(draft: Path, pieces: Iterator[bytes]) -> str:
-    """Write a file that only its owner can read; return its SHA-256."""
+def _write(draft: Path, pieces: Iterator[bytes], mode: int = PRIVATE) -> str:
+    """Write a file, which only its owner can read unless the mode says otherwise; return its SHA-256."""
     digest = hashlib.sha256()
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE), "wb") as file:
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
         for piece in pieces:
             digest.update(piece)
             file.write(piece)
@@ -216,6 +237,29 @@ def _put(data_dir: Path, files: Mapping[str, bytes]) -> Iterator[None]:
     except BaseException:
         for path in made:
             path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _put_own(data_dir: Path, own: Path, *, replace: bool) -> Iterator[None]:
+    """Move packages and calibrations from below `own` to where `restore` puts them; back if the block fails."""
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for new in sorted(own.glob("*/*")):
+            place = data_dir / new.relative_to(own)
+            if place.exists() and not replace:
+                continue
+            place.parent.mkdir(exist_ok=True)
+            if place.exists():
+                old = own / f"old-{len(moved)}"
+                place.rename(old)
+                moved.append((old, place))
+            new.rename(place)
+            moved.append((place, new))
+        yield
+    except BaseException:
+        for now, before in reversed(moved):
+            now.rename(before)
         raise
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import socket
 import sqlite3
 import sys
@@ -28,6 +29,8 @@ LOCK_FILE = "likeness.lock"
 """The locked file; in it the command that has used the folder longest, as far as that is known."""
 KNOWN_FILE = "database.known"
 """In the data folder: says that its database has had its tables, so that an empty one is not taken for a new one."""
+RESTORING = ".restoring-"
+"""What a restore's own folder in the data folder begins with."""
 ADVISORY_LOCK = 0x4C494B46
 """PostgreSQL advisory lock, the number after `app.db.migrations.MIGRATION_LOCK`."""
 PATIENCE_MS = 5_000
@@ -54,6 +57,8 @@ def shared(data_dir: Path, url: str) -> Iterator[None]:
         for path in restoring_files(url):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
+        for folder in data_dir.glob(f"{RESTORING}*"):
+            shutil.rmtree(folder, ignore_errors=True)
         _check_not_emptied(data_dir, url)
         yield
 

@@ -34,6 +34,7 @@ from app.gallery.enrolling import BulkFace, BulkSubject, write_many
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import delete_subject
+from app.inference.package import OwnCalibrations, load_package, own_path, write_own
 from app.jobs.records import Job
 from app.jobs.store import JobStore
 from app.types import Quality
@@ -43,6 +44,7 @@ from tests.support.commands import run
 from tests.support.live import environment, serving
 from tests.support.postgres import new_database
 from tests.support.ready import give_models
+from tests.support.service import HOPPER, running
 from tests.support.tarred import units
 
 PACKAGE = "p@1"
@@ -271,6 +273,7 @@ SPOILED: dict[str, tuple[Callable[[Files, Path], bytes], str]] = {
     "without its head": (lambda files, _: tar_of({"likeness.db": files["likeness.db"]}), "invalid_backup"),
     "without its database": (lambda files, _: whole({"backup.json": files["backup.json"]}), "invalid_backup"),
     "altered": (lambda files, _: tar_of(files | {"likeness.db": files["likeness.db"] + b"x"}), "invalid_backup"),
+    "with a file outside of its folders": (lambda files, _: whole(files | {"packages/../x": b"k"}), "invalid_backup"),
     "with another file": (lambda files, _: whole(files | {"../admin.key": b"k"}), "invalid_backup"),
     "no backup": (lambda *_: b"nonsense", "invalid_backup"),
     "of 0.1.0": (lambda *_: gzip.compress(b'{"format":"likeness-backup","version":1}\n'), "invalid_backup"),
@@ -468,6 +471,68 @@ def test_a_restore_killed_at_any_step_leaves_the_old_database_or_the_new_one(hom
     assert found == sorted(found, key=lambda one: one == ["crew"]), "first the old one, from one step on the new one"
     assert {tuple(one) for one in found} == {("later",), ("crew",)}
     assert galleries_of(data / "likeness.db") == ["crew"]
+
+
+def with_own_points(data_dir: Path, lowest: float) -> str:
+    """Add a package of the folder's own, SFace by another name, and points for it; return its id."""
+    folder = data_dir / "packages" / "mine"
+    if not folder.exists():
+        shutil.copytree(PROJECT / "models" / "sface", folder)
+        about = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps(about | {"name": "mine"}))
+    package = load_package(folder)
+    (shipped, *_) = package.manifest.calibrations
+    measured = sorted(shipped.points, key=lambda point: -point.fmr)
+    points = tuple(
+        point.model_copy(update=dict.fromkeys(("threshold", "threshold_low", "threshold_high"), lowest + step / 100))
+        for step, point in enumerate(measured)
+    )
+    own = package.manifest.bind(shipped.model_copy(update={"name": "own", "points": points}))
+    write_own(own_path(data_dir, package.id), OwnCalibrations().added(own, deciding=True))
+    return package.id
+
+
+def threshold_at(data_dir: Path, fmr: float) -> float:
+    """Let a service identify somebody of `crew`; return the threshold that decided."""
+    with running(data_dir) as api:
+        photo = {"content-type": "image/jpeg"}
+        answer = api.post(f"/v1/galleries/crew/identify?fmr={fmr}", content=HOPPER, headers=photo)
+        (face,) = answer.raise_for_status().json()["faces"]
+    assert face["candidates"][0]["subject"] == "grace"
+    return float(face["threshold"])
+
+
+def test_packages_and_points_of_the_folders_own_go_along(tmp_path: Path) -> None:
+    data, other = tmp_path / "first", tmp_path / "other"
+    package = with_own_points(data, 0.7)
+    (data / "packages" / ".half.draft").mkdir()
+    (data / "packages" / ".half.draft" / "weights.onnx").write_bytes(b"half")
+    with running(data) as api:
+        api.post("/v1/galleries", json={"id": "crew", "embedder": package}).raise_for_status()
+        path = "/v1/galleries/crew/subjects/grace/faces"
+        api.post(path, content=HOPPER, headers={"content-type": "image/jpeg"}).raise_for_status()
+    decided = threshold_at(data, 1e-3)
+    assert 0.7 <= decided < 0.8
+    done = run(data, "backup", tmp_path / "backup")
+    assert done.returncode == 0, done
+    files = read_tar(tmp_path / "backup")
+    own = {"packages/mine/manifest.json", f"calibrations/{package}.json"}
+    assert set(files) == own | {"backup.json", "vault.key", "admin.key", "likeness.db"}
+    for name in own:
+        altered = files | {name: files[name].replace(b"7", b"8")}
+        (tmp_path / "altered").write_bytes(tar_of(altered))
+        done = run(other, "restore", tmp_path / "altered")
+        assert "invalid_backup" in done.stderr, done
+        assert not any((other / name.partition("/")[0]).exists() for name in own)
+
+    assert run(other, "restore", tmp_path / "backup").returncode == 0
+    assert threshold_at(other, 1e-3) == decided
+
+    with_own_points(other, 0.8)
+    assert threshold_at(other, 1e-3) >= 0.8
+    assert run(other, "restore", tmp_path / "backup", "--replace").returncode == 0
+    assert threshold_at(other, 1e-3) == decided
+    assert [path.name for path in other.iterdir() if path.name.startswith(".")] == []
 
 
 @pytest.mark.long
