@@ -93,6 +93,27 @@ def subjects(client: httpx.Client, home: str) -> dict[str, Any]:
     return {one["id"]: one for one in listed}
 
 
+def test_an_archive_that_is_imported_again_brings_nothing_twice(database_url: str, tmp_path: Path) -> None:
+    """Beside the gallery that it was exported from, whose faces have its ids, so that the copies have others."""
+    with running(tmp_path / "data", database_url=database_url) as client:
+        client.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
+        photos = {"eileen/1.jpg": COLLINS, "eileen/2.jpg": AGAIN, "grace/1.jpg": HOPPER}
+        assert send(client, "/v1/galleries/crew", tar_of(photos))["counts"]["enrolled"] == 3
+        exported = ended(client, client.post("/v1/galleries/crew/export").raise_for_status().json())
+        archive = client.get(f"/v1/jobs/{exported['id']}/result").raise_for_status().content
+        copies = []
+        for gallery in ("copy", "another"):
+            client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
+            for _ in range(3):
+                job = send(client, f"/v1/galleries/{gallery}", archive, content="archive")
+                assert job["state"] == "done", job
+                found = client.get(f"/v1/galleries/{gallery}").raise_for_status().json()
+                assert (found["subjects"], found["faces"]) == (2, 3)
+            faces = client.get(f"/v1/galleries/{gallery}/subjects/eileen/faces").raise_for_status().json()["faces"]
+            copies.append({face["face_id"] for face in faces})
+        assert copies[0].isdisjoint(copies[1])
+
+
 # ---------------------------------------------------------------- photos
 
 
