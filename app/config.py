@@ -105,8 +105,8 @@ class Settings(BaseSettings):
     )
     device: Literal["cpu", "cuda", "auto"] = Field(
         default="cpu",
-        description="Where models run and, with `faiss-gpu`, large galleries are searched; `cuda` fails at start when "
-        "models can use no GPU, `auto` tries it.",
+        description="Where models run and, with `likeness-server[gpu]`, large galleries are searched; `cuda` fails at "
+        "start when models can use no GPU, `auto` tries it.",
     )
     embedder: str = Field(
         default="sface",

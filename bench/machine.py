@@ -14,7 +14,7 @@ LIBRARIES = (
     "onnxruntime-gpu",
     "opencv-python-headless",
     "faiss-cpu",
-    "faiss-gpu",
+    "faiss-gpu-cuvs",
     "pillow",
     "uvicorn",
 )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
 from app.inference import golden
+from app.inference.libraries import missing
 from app.inference.package import Package
 from app.inference.prepare import Target, check_crops, prepared
 from app.machine import cpuinfo
@@ -20,6 +21,7 @@ Device: TypeAlias = Literal["cpu", "cuda", "auto"]
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
+CUDA_LIBRARY = "libonnxruntime_providers_cuda.so"
 ERRORS_ONLY = 3
 """ONNX Runtime's log level: what matters is checked here and raised."""
 KEPT_FOR = 2**20
@@ -50,9 +52,8 @@ class Session:
         self._session = _open(model, chosen, threads, sizes_vary=sizes_vary)
         used = self._session.get_providers()
         if device == "cuda" and CUDA not in used:
-            raise _unavailable(
-                "the session did not get the CUDA provider: its driver, CUDA or cuDNN libraries are missing"
-            )
+            lacking = ", ".join(map(str, missing(Path(ort.__file__).parent / "capi" / CUDA_LIBRARY)))
+            raise _unavailable(f"the session did not get the CUDA provider; missing: {lacking or 'nothing, see above'}")
         self.device: Target = "cuda" if CUDA in used else "cpu"
         self._giving_back = _giving_back() if sizes_vary and self.device == "cpu" else None
         self.inputs: list[Any] = self._session.get_inputs()

@@ -101,7 +101,7 @@ def check_device(settings: Settings) -> Iterator[Finding]:
 def _device_remedy(error: LikenessError) -> str:
     if isinstance(error, DeviceUnavailable):
         return (
-            "Install the GPU's driver and likeness-server[gpu], show the GPU to the container, or set "
+            "Install what is missing (the GPU's driver, likeness-server[gpu]), show the GPU to the container, or set "
             "LIKENESS_DEVICE=cpu."
         )
     if isinstance(error, PackageTemplatesDiffer):
