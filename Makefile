@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve train-demo bench docs words pictures test test-long test-full test-portable fuzz check format lint types imports \
+.PHONY: serve train-demo bench docs words pictures test test-long test-full test-portable stateful fuzz check format lint types imports \
 	hashes sbom audit digests clean
 
 serve: $(VENV)/.serve
@@ -59,6 +59,11 @@ test-long: $(VENV)/.dev
 # every tutorial.
 test-full: $(VENV)/.dev
 	$(BIN)/python -m pytest --full
+
+# An hour of random histories of galleries against a model of them, half of it on either database.
+MINUTES ?= 30
+stateful: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/stateful --minutes $(MINUTES) -s
 
 # Tests whose figures could depend on the processor, with NumPy, OpenCV and OpenBLAS held to AVX2. ONNX Runtime has no
 # such setting: tests/inference/test_portable.py runs it on an emulated processor without VNNI where QEMU is (qemu-user).

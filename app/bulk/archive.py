@@ -35,7 +35,9 @@ from app.errors import InvalidInput, PackageMismatch, Unusable
 from app.gallery.enrolling import BulkFace, BulkSubject
 from app.gallery.faces import decode_crop
 from app.gallery.records import Consent, Gallery
+from app.gallery.subjects import brief_subjects, drop_unnamed
 from app.gallery.templates import is_unit
+from app.gallery.text import is_unnamed
 from app.jobs.records import Result
 from app.jobs.runner import Running
 from app.recognition.corrections import StoredCorrection
@@ -226,6 +228,7 @@ def import_archive(tools: BulkContext, job: Running) -> None:
     _import_lines(job, upload, SUBJECTS, "subjects", write, at_once=WRITTEN_AT_ONCE)
     if not job.cancelled:
         _import_faces(tools, job, upload, gallery)
+    _drop_faceless(tools, upload, gallery)
     for name, restore in ((CORRECTIONS, _restore_corrections), (DISMISSALS, _restore_dismissals)):
         if not job.cancelled and name in job.saved:
             _import_lines(job, upload, name, name, partial(restore, tools, job, gallery))
@@ -315,6 +318,16 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
         batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "faces": at})
         if job.cancelled:
             return
+
+
+def _drop_faceless(tools: BulkContext, upload: Upload, gallery: Gallery) -> None:
+    """Delete the archive's unnamed subjects whose face was not imported: it was rejected, or is here as another's."""
+    lines = json_lines.split(upload.member(SUBJECTS).pieces())
+    unnamed = (one.id for line in lines if is_unnamed((one := json_lines.parse(line, SubjectLine)).id))
+    for some in _chunks(unnamed, WRITTEN_AT_ONCE):
+        with tools.galleries.change(gallery.id) as change:
+            found = brief_subjects(change.connection, change.gallery, some)
+            drop_unnamed(change, [row.key for row in found.values()])
 
 
 def _restore_corrections(

@@ -36,7 +36,6 @@ from app.gallery.subjects import (
     subject_not_found,
     subject_values,
     tidy,
-    touch_subjects,
     update_subject,
 )
 from app.gallery.text import check_visible, clean_id, fold, is_unnamed, unnamed_id
@@ -46,11 +45,14 @@ MERGE = "merge"
 
 
 def delete_face(change: Change, subject_id: str, face_id: str) -> None:
-    """Delete the subject's face with its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
+    """Delete the subject's face with its crop, and with it an unnamed subject.
+
+    Raises NotFound ``subject_not_found``, ``face_not_found``.
+    """
     subject = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
     key: int = find_face(change.connection, change.gallery, face_id, subject).key
     change.connection.execute(sa.delete(FACES).where(FACES.c.key == key))
-    touch_subjects(change, [subject.key])
+    tidy(change, [subject.key])
     change.log(REMOVE, [(subject.key, key)])
 
 

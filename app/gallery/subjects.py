@@ -163,10 +163,15 @@ def touch_subjects(change: Change, keys: Iterable[int]) -> None:
 
 def tidy(change: Change, keys: Iterable[int]) -> None:
     """Delete the unnamed ones of these subjects that have lost their last face; set the others' time of change."""
+    drop_unnamed(change, keys)
+    touch_subjects(change, keys)
+
+
+def drop_unnamed(change: Change, keys: Iterable[int]) -> None:
+    """Delete the unnamed ones of these subjects that have no face."""
     empty = ~sa.exists().where(FACES.c.subject_key == SUBJECTS.c.key)
     for some in in_parts(sorted(keys)):
         change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key.in_(some) & is_unnamed_row() & empty))
-    touch_subjects(change, keys)
 
 
 def erase_rows(connection: Connection, gallery: Gallery, subject: Subject) -> Erased:

@@ -271,8 +271,9 @@ class Corrections:
             homes: dict[str, int] = {row.id: row.gallery_key for row in change.connection.execute(query)}
             rows: dict[str, dict[str, object]] = {}
             for one in corrections:
-                name = one.id if homes.get(one.id, gallery.key) == gallery.key else others[one.id]
-                if one.subject in keys and name not in homes and one.expires_at > now:
+                known = any(homes.get(name) == gallery.key for name in (one.id, others[one.id]))
+                name = others[one.id] if one.id in homes else one.id
+                if one.subject in keys and not known and one.expires_at > now:
                     times = {"created_at": one.created_at, "expires_at": one.expires_at}
                     probe = self._probe(name, gallery.embedder, one.template, one.crop)
                     rows[name] = {"id": name, "subject_key": keys[one.subject]} | times | probe

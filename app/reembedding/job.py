@@ -76,8 +76,12 @@ class Reembedder:
         return self._reembeddings.find(self._galleries.store.gallery(gallery_id))
 
     def rollback(self, gallery_id: str) -> Reembedding:
-        """Return to the previous package. Raises Conflict ``reembedding_not_switched``."""
-        return self._reembeddings.rollback(self._galleries.store.gallery(gallery_id))
+        """Return to the previous package once its index is built. Raises Conflict ``reembedding_not_switched``."""
+        gallery = self._galleries.store.gallery(gallery_id)
+        found = self._reembeddings.find(gallery)
+        if found.state == "switched":
+            self._galleries.prepare(gallery.id, found.source)
+        return self._reembeddings.rollback(gallery)
 
     def finish(self, gallery_id: str, *, who: str | None = None) -> Reembedding:
         """Remove the previous package's templates. Raises Conflict ``reembedding_not_switched``."""

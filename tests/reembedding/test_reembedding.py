@@ -400,6 +400,18 @@ def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: 
         assert kept.open(gallery.view(NEW).index_spec) is None
 
 
+def test_after_a_restart_a_rollback_waits_for_the_index_that_answers(tmp_path: Path, embedders: Embedders) -> None:
+    url = f"sqlite:///{tmp_path / 'likeness.db'}"
+    with serving(url, embedders) as server:
+        server.enroll(1, 2)
+        server.move()
+    with serving(url, embedders, runs=False) as server:
+        server.scheduler.close()
+        server.galleries.indexes.load()
+        server.reembedder.rollback("staff")
+        assert server.galleries.probed_by(server.galleries.store.gallery("staff")) == OLD
+
+
 def test_a_damaged_crop_counts_as_none(server: Server) -> None:
     server.enroll(1, 2, 3)
     small = io.BytesIO()

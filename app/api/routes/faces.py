@@ -59,7 +59,7 @@ def get_face(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, fa
 def delete_face(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> None:
     """Delete a face.
 
-    Deletes the face, its stored crop and its vector. The subject stays, even without any face.
+    Deletes the face, its stored crop and its vector. The subject stays, even without any face; an unnamed one goes.
     """
     with galleries.change(gallery) as change:
         moving.delete_face(change, subject, face_id)

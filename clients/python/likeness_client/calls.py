@@ -570,7 +570,8 @@ def face(gallery: str, subject: str, face_id: str) -> Call[answers.StoredFace]:
 def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
     """Delete a face.
 
-    Deletes the face, its stored crop and its vector. The subject stays, even without any face."""
+    Deletes the face, its stored crop and its vector. The subject stays, even without any face; an
+    unnamed one goes."""
     return call(
         "DELETE",
         "/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}",

@@ -1,0 +1,10 @@
+"""An option: for how long to look."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--minutes", type=float, default=0.0, help="look for new histories for so long, on each database")
+    parser.addoption("--seed", type=int, help="of the first histories, to repeat them")
