@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from app.server.in_process import InProcess
 
 from app.config import Settings
 from app.gallery.faces import decode_crop
 from app.main import admin_key, create_app
 from app.search.snapshots import Snapshots
+from app.server.local import InProcess
 from app.types import Vector
 from tests.conftest import PROJECT
 from tests.support import aws, packages
