@@ -235,7 +235,9 @@ class Settings(BaseSettings):
         description="How often a key without a rate of its own may ask: `10/s`, `600/m`, `600/m:20` (with a burst).",
     )
     failed_keys: str = Field(
-        default="20/m", description="How many wrong keys one address may send before it is answered with 429."
+        default="20/m",
+        description="How many wrong keys one address may send before it is answered with 429; all together a hundred "
+        "times as many. Keys that have worked since the start go on.",
     )
     vector_rate: str = Field(
         default="60/m",

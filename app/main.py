@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from app import logs
 from app.access.challenges import Challenges
 from app.access.grants import Rate, parse_rate
-from app.access.keys import Keys, KeyStore
+from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
 from app.api import answers, auth, metrics, middleware, openapi, page, route, schemas, wire
 from app.api.body import BodyLimits
@@ -40,7 +40,6 @@ from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.clock import ClockGuard
 from app.db.encryption import ADMIN_KEY_FILE
-from app.db.secrets import SecretStore
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
 from app.face.liveness import LivenessPackages
@@ -157,7 +156,6 @@ class _Background:
     reembedder: Reembedder
     reviewer: Reviewer
     bulk: BulkService
-    clock: ClockGuard
     erasures: Erasures
 
 
@@ -170,7 +168,9 @@ def _build(
     stack.enter_context(usage.shared(settings.data_dir, settings.database))
     key, _ = auth.load_key(settings.data_dir)
     storage = open_storage(settings, stack)
-    api_keys = _keys(settings, storage.keys, storage.secrets)
+    clock = ClockGuard(storage.database, storage.secrets)
+    clock.trusted()  # before the first request writes a later time
+    api_keys = _keys(settings, storage, clock)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.indexes.load)  # while the models load
     inference = _build_inference(opening.result() if opening else open_models(settings), storage, stack)
     settings = inference.models.settings
@@ -182,7 +182,7 @@ def _build(
     inference.models.detector.detect(_grey())  # no request waits for what the first call sets up
     _open_embedders(inference.embedders, storage.galleries, settings.max_embedders)
     loading.result()
-    background = _build_background(settings, storage, inference, operations, stack)
+    background = _build_background(settings, storage, inference, operations, stack, clock=clock)
     inference.budget.size = _for_requests(settings.memory_bytes or memory_limit())
     return Components(
         operations=operations,
@@ -219,7 +219,7 @@ def _build(
         jobs=storage.jobs,
         runner=background.runner,
         bulk=background.bulk,
-        clock=background.clock,
+        clock=clock,
         models=partial(_models, inference),
         skipped_models=partial(_skipped_models, settings.models_dir, settings.data_dir),
     )
@@ -271,12 +271,16 @@ def _build_recognition(
 
 
 def _build_background(
-    settings: Settings, storage: Storage, inference: _Inference, operations: Operations, stack: ExitStack
+    settings: Settings,
+    storage: Storage,
+    inference: _Inference,
+    operations: Operations,
+    stack: ExitStack,
+    *,
+    clock: ClockGuard,
 ) -> _Background:
     """Start the work that no request waits for: jobs, and the tasks of the scheduler."""
     embedders = inference.embedders
-    clock = ClockGuard(storage.database, storage.secrets)
-    clock.trusted()  # before the first request writes a later time
     kept = timedelta(days=settings.job_days)
     runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
     reembedder = Reembedder(storage.galleries, storage.reembeddings, storage.corrections, embedders, storage.jobs)
@@ -319,7 +323,7 @@ def _build_background(
     stack.callback(runner.close)
     works = {**bulk.works(), REEMBED: reembedder.work, REVIEW: reviewer.work, CALIBRATE: inference.calibrator.work}
     runner.start(works, scheduler)
-    return _Background(runner, reembedder, reviewer, bulk, clock, erasures)
+    return _Background(runner, reembedder, reviewer, bulk, erasures)
 
 
 def _package_sha256(embedders: Embedders, package_id: str) -> str | None:
@@ -327,12 +331,13 @@ def _package_sha256(embedders: Embedders, package_id: str) -> str | None:
     return None if package is None else embedders.checked(package).manifest.sha256
 
 
-def _keys(settings: Settings, store: KeyStore, secrets: SecretStore) -> Keys:
-    """Return the API keys, with those of the keys file.
+def _keys(settings: Settings, storage: Storage, clock: ClockGuard) -> Keys:
+    """Return the API keys, with those of the keys file. One that has expired stays so where the clock is set back.
 
     Raises Unusable (``keys_file_invalid``, ``invalid_setting``).
     """
-    found = Keys(store, secrets=secrets, default_rate=_rate("rate_limit", settings.rate_limit))
+    rate = _rate("rate_limit", settings.rate_limit)
+    found = Keys(storage.keys, secrets=storage.secrets, default_rate=rate, clock=clock.now)
     if settings.keys_file is not None:
         from app.access.keys_file import read_keys  # noqa: PLC0415 - brings a YAML reader, which few starts need
 

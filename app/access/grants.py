@@ -89,6 +89,8 @@ MAX_BUCKETS = 10_000
 """Callers remembered at a time; the least recent one is dropped first."""
 IPV6_PREFIX = 64
 """All addresses of an IPv6 prefix of this length, one customer's, count as one caller."""
+NO_ADDRESS = "no address"
+"""The group of everything else that a socket, or a proxy's `X-Forwarded-For`, names in place of an address."""
 
 
 @dataclass(slots=True)
@@ -123,6 +125,10 @@ class Buckets:
         with self._lock:
             self._filled(caller, rate).tokens -= count
 
+    def give_back(self, caller: str, rate: Rate, count: int = 1) -> None:
+        """Return tokens that were taken."""
+        self.owe(caller, rate, -count)
+
     def wait(self, caller: str, rate: Rate) -> float:
         """Return the seconds until there is a token, without taking it; unknown callers are not remembered."""
         with self._lock:
@@ -142,11 +148,12 @@ class Buckets:
 
 
 def address_group(host: str) -> str:
-    """Return what attempts are counted by: an IPv4 address, the /64 of an IPv6 one, otherwise the text itself."""
+    """Return what attempts are counted by: an IPv4 address, or the /64 of an IPv6 one; NO_ADDRESS for other texts, of
+    which a caller could invent any number."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return host
+        return NO_ADDRESS
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped:
             return str(address.ipv4_mapped)

@@ -34,6 +34,9 @@ T = TypeVar("T")
 KEY_PREFIX = "lk_"
 KEY_BYTES = 32
 """Random bytes: 256 bits, so that a fast hash protects the key as well as a slow one."""
+ALL_ADDRESSES = 100
+"""How many times what one address may fail all of them together may: there are as many addresses as one pays for."""
+EVERY_ADDRESS = "every address"
 FOLLOW_S = 0.5
 """How often a server looks whether the file of the admin key was replaced."""
 BROWSER_PATHS = ("/docs", "/openapi.json")
@@ -81,8 +84,8 @@ class AdminKey:
 class Guard:
     """Checks keys: the admin key by its SHA-256, the others through `keys`.
 
-    `failures` limits how many wrong keys an address may send. An address over that limit is answered with 429, and its
-    key is not looked up unless it has worked before.
+    `failures` limits how many wrong keys an address may send, and ALL_ADDRESSES times that what all of them may. Beyond
+    it a key is answered with 429, and not looked up unless it has worked before.
     """
 
     admin: AdminKey
@@ -145,13 +148,12 @@ class Guard:
     async def attempt(self, look_up: Callable[[], T], address: str, *, known: bool = False) -> T:
         """Return what `look_up` finds in the database; its InvalidInput counts as a failure of the address.
 
-        Raises Overloaded without looking up if the caller is not `known` and its address has failed too often
-        (``too_many_failures``), or if too many unknown keys are being looked up.
+        Raises Overloaded without looking up if the caller is not `known` and its address, or all together, have failed
+        too often (``too_many_failures``), or if too many unknown keys are being looked up.
         """
-        with self.counted(address):
+        with self._counted(address, known=known):
             if known:
                 return await asyncio.to_thread(look_up)
-            self.require_few_failures(address)
             caller = (address_group(address),)
             self.lookups.enter(caller)
             try:
@@ -165,13 +167,27 @@ class Guard:
             raise Why.FAILURES.error(wait_s)
 
     @contextmanager
-    def counted(self, address: str) -> Iterator[None]:
-        """Count an InvalidInput of the block as a failure of the address."""
+    def _counted(self, address: str, *, known: bool) -> Iterator[None]:
+        """Count the block as a failure, before it begins so that simultaneous ones are no more than the limit allows,
+        and take that back unless it raises InvalidInput."""
+        limits = {
+            address_group(address): self.failures,
+            EVERY_ADDRESS: Rate(self.failures.per_second * ALL_ADDRESSES, self.failures.burst * ALL_ADDRESSES),
+        }
+        taken = []
         try:
+            for caller, rate in limits.items():
+                if not (wait_s := self.attempts.take(caller, rate)):
+                    taken.append((caller, rate))
+                elif not known:
+                    raise Why.FAILURES.error(wait_s)
             yield
         except InvalidInput:
-            self.attempts.take(address_group(address), self.failures)
+            taken.clear()
             raise
+        finally:
+            for caller, rate in taken:
+                self.attempts.give_back(caller, rate)
 
 
 def require_scope(grant: Grant, scope: Scope) -> None:

@@ -108,6 +108,7 @@ class ClockGuard:
         self._now = now
         self.ahead = False
         """What `trusted` found last."""
+        self._last: Reading | None = None
 
     def trusted(self) -> bool:
         """Return whether the clock is no further ahead than it can be, and write what was seen."""
@@ -115,7 +116,7 @@ class ClockGuard:
         stored = self._secrets.get(CLOCK)
         before = self._read_rows(now) if stored is None else Watched.decode(stored)
         after = before.after(now)
-        self.ahead = after.ahead is not None
+        self.ahead, self._last = after.ahead is not None, after.trusted
         if stored is None or _is_worth_writing(before, after):
             self._secrets.put(CLOCK, after.encode())
         if self.ahead:
@@ -126,6 +127,11 @@ class ClockGuard:
                 extra={"fields": {"clock": now.at, "newest": after.trusted.at}},
             )
         return not self.ahead
+
+    def now(self) -> float:
+        """Return the seconds since 1970 by the clock, or by the trusted time if the clock was set back behind that."""
+        now, last = read_clock(self._now), self._last
+        return max(_time(one.at) for one in ((now,) if last is None else (now, last.moved(now)))).timestamp()
 
     def guarded(self, work: Callable[[], object]) -> Callable[[], object]:
         """Return `work` as a task that does nothing while the clock isn't trusted."""

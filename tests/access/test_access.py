@@ -166,6 +166,20 @@ def test_a_key_works_until_it_is_revoked_and_its_rate_is_kept(ground: Ground) ->
     error_of(ground.client.get("/v1/galleries", headers=headers), 401, "revoked_key")
 
 
+def test_only_a_key_with_templates_gives_that_scope(ground: Ground) -> None:
+    """Neither to a new key, nor by taking over one that has it with a new secret."""
+    admin = {"x-api-key": ground.admin("POST", "/v1/keys", json={"scopes": ["admin"]}).json()["secret"]}
+    both = {"id": "exact", "scopes": ["recognize", "templates"]}
+    details = error_of(ground.client.post("/v1/keys", json=both, headers=admin), 403, "missing_scope")
+    assert details["scope"] == "templates"
+    ground.admin("POST", "/v1/keys", json=both).raise_for_status()
+    error_of(ground.client.post("/v1/keys/exact/rotate", json={}, headers=admin), 403, "missing_scope")
+    ground.client.delete("/v1/keys/exact", headers=admin).raise_for_status()
+    giver = ground.admin("POST", "/v1/keys", json={"scopes": ["admin", "templates"]}).json()["secret"]
+    both["id"] = "given"
+    ground.client.post("/v1/keys", json=both, headers={"x-api-key": giver}).raise_for_status()
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [

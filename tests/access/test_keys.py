@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -17,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.access import keys as keys_module
-from app.access.grants import Buckets, Rate, Scope, address_group, parse_rate
+from app.access.grants import NO_ADDRESS, Buckets, Rate, Scope, address_group, parse_rate
 from app.access.keys import CACHE_S, KEY_ID, Key, Keys, KeyStore, KeyTerms, access_key_of, key_id_of
 from app.access.keys_file import read_keys
-from app.api.auth import ADMIN, AdminKey, Guard
+from app.api.auth import ADMIN, ALL_ADDRESSES, AdminKey, Guard
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import METADATA
@@ -306,8 +308,10 @@ def test_memory_is_bounded_whoever_calls(clock: Clock) -> None:
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
         ("2001:db8:1:2:ffff::1", "2001:db8:1:2::/64"),
         ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("testclient", "testclient"),
-        ("", ""),
+        ("testclient", NO_ADDRESS),
+        ("", NO_ADDRESS),
+        ("999.1.1.1", NO_ADDRESS),
+        ("fe80::1%" + "x" * 9, "fe80::/64"),
     ],
 )
 def test_an_ipv6_customer_counts_once(host: str, group: str) -> None:
@@ -355,6 +359,46 @@ def test_wrong_keys_are_limited_by_address_and_good_ones_go_on(keys: Keys, clock
         ask(guard, "lk_used_guess")
     with pytest.raises(Overloaded):
         ask(guard, "lk_used_guess")
+
+
+def test_simultaneous_guesses_are_no_more_than_the_limit(keys: Keys, clock: Clock) -> None:
+    guard, looked_up = guard_of(keys, clock), []
+
+    def look_up() -> None:
+        looked_up.append(1)
+        time.sleep(0.05)  # so that the others come meanwhile
+        raise InvalidInput("Wrong.", code="wrong_key")
+
+    async def guess() -> str | None:
+        try:
+            await guard.attempt(look_up, "192.0.2.7")
+        except LikenessError as error:
+            return error.code
+        return None
+
+    async def at_once() -> list[str | None]:
+        return await asyncio.gather(*(guess() for _ in range(8)))
+
+    assert sorted(map(str, anyio.run(at_once))) == ["too_many_failures"] * 5 + ["wrong_key"] * 3
+    assert len(looked_up) == 3
+
+
+def test_wrong_keys_are_limited_over_all_addresses_and_good_ones_go_on(keys: Keys, clock: Clock) -> None:
+    guard = guard_of(keys, clock)
+    used, unused = (keys.create(KeyTerms(name, READ)).token for name in ("used", "unused"))
+    ask(guard, used)
+    for number in range(3 * ALL_ADDRESSES):
+        with pytest.raises(InvalidInput, match="not this server's"):
+            ask(guard, "lk_used_guess", f"192.0.{number // 100}.{number % 100}")
+    for token in ("lk_used_guess", unused):
+        with pytest.raises(Overloaded) as caught:
+            ask(guard, token, "198.51.100.1")
+        assert code_of(caught) == "too_many_failures"
+    clock.now += CACHE_S * 2
+    assert ask(guard, used, "198.51.100.1") != ADMIN, "what worked before is looked up again"
+    for _ in range(3):
+        assert ask(guard, unused, "198.51.100.1") != ADMIN, "tokens flow in, and a good key takes none"
+        clock.now += CACHE_S * 2
 
 
 def test_a_key_that_was_revoked_is_a_failed_attempt_like_any(keys: Keys, clock: Clock) -> None:

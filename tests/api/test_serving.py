@@ -23,7 +23,9 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 
+from app.access.grants import NO_ADDRESS
 from app.api.middleware import HEADERS
+from app.api.wire import callers_of
 from app.config import Settings, load_settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import Unusable
@@ -339,6 +341,39 @@ def test_only_trusted_proxies_say_who_calls(trusted: tuple[str, ...], seen: tupl
             return found
 
     assert tuple(asyncio.run(ask())) == seen
+
+
+@pytest.mark.parametrize("trusted", [("127.0.0.0/8",), ("127.0.0.0/8", "192.0.2.0/24")])
+def test_garbage_in_place_of_an_address_counts_as_one_caller(trusted: tuple[str, ...]) -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    async def who(request: Request) -> str:
+        return callers_of("", request.scope)[1]
+
+    config = server_config(app, Waits(1, 1, 1, 1), trusted_proxies=trusted)
+    config.load()
+    garbage = [
+        b"x" * 9000,
+        b"a:1",
+        b"b:2",
+        b"[",
+        b"[x]:y",
+        b"1.2.3",
+        b"\xff\xfe",
+        b"unknown",
+        b"192.0.2.7, q",
+        b"1.2.3.4:x",
+    ]
+    spellings = [b"198.51.100.7", b"198.51.100.7:80", b"::ffff:198.51.100.7", b"[::ffff:198.51.100.7]:80"]
+
+    async def ask(value: bytes) -> str:
+        transport = httpx.ASGITransport(app=config.loaded_app, client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            return str((await client.get("/", headers=[(b"x-forwarded-for", value)])).raise_for_status().json())
+
+    assert {asyncio.run(ask(value)) for value in garbage} == {f"@{NO_ADDRESS}"}
+    assert {asyncio.run(ask(value)) for value in spellings} == {"@198.51.100.7"}
 
 
 def test_proxies_are_addresses_or_networks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from app.access.grants import Scope
+from app.access.keys import Keys, KeyStore, KeyTerms
 from app.db.clock import CLOCK, ClockGuard
 from app.db.encryption import Sealer
 from app.db.secrets import SecretStore
+from app.errors import InvalidInput
 from app.gallery.store import Store
 from app.jobs.store import JobStore
 from app.machine import uptime
-from app.timestamps import utc_now
+from app.timestamps import utc_now, utc_text
 from tests.support.service import running
 
 KEY = bytes(range(32))
@@ -106,6 +110,27 @@ def test_a_machine_may_be_off_for_a_week(store: Store, machine: Machine) -> None
     assert machine.guard(store).trusted()
     machine.ahead += timedelta(days=6)
     assert not machine.guard(store).trusted(), "once for each time that it is started"
+
+
+def test_a_key_that_expired_stays_so_when_the_clock_is_set_back(store: Store, machine: Machine) -> None:
+    guard = machine.guard(store)
+    assert guard.trusted()
+    keys = Keys(KeyStore(store.database), clock=guard.now)
+    made = keys.create(KeyTerms("door", frozenset({Scope.READ}), expires_at=utc_text(time.time() + 20 * 3600)))
+    assert keys.check(made.token)
+    assert machine.run(store, 1), "a day later"
+    machine.ahead = -2 * DAY
+
+    def is_refused(now: Callable[[], float]) -> None:
+        with pytest.raises(InvalidInput) as caught:
+            Keys(KeyStore(store.database), clock=now).check(made.token)
+        assert caught.value.code == "expired_key"
+
+    is_refused(guard.now)
+    machine.boot = "second"
+    restarted = machine.guard(store)
+    assert restarted.trusted(), "it is not ahead"
+    is_refused(restarted.now)
 
 
 def test_a_database_of_an_earlier_version_is_compared_by_its_rows(store: Store) -> None:

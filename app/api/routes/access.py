@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Set
 from typing import Annotated
 
 from fastapi import FastAPI, Query, Request
@@ -14,6 +15,7 @@ from app.access.audit import AuditFilter, fit_id
 from app.access.grants import Grant, Scope
 from app.access.keys import Key, KeyTerms, NewKey, access_key_of
 from app.api import schemas
+from app.api.auth import require_scope
 from app.api.components import Components
 from app.api.dependencies import AuditDep, CodesDep, EntryDep, ErasuresDep, GrantDep, KeyId, KeysDep, ReceiptId
 from app.api.operation import CURSOR, NO_KEY
@@ -87,12 +89,16 @@ def list_keys(keys: KeysDep, query: Annotated[schemas.PageParams, Query()]) -> s
     status=201,
     codes=("invalid_key_id", "invalid_id", "invalid_rate", "invalid_expiry", "key_exists"),
 )
-def create_key(keys: KeysDep, entry: EntryDep, asked: Annotated[schemas.KeyCreate, JSON]) -> schemas.NewKey:
+def create_key(
+    grant: GrantDep, keys: KeysDep, entry: EntryDep, asked: Annotated[schemas.KeyCreate, JSON]
+) -> schemas.NewKey:
     """Create a key.
 
     The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws` it also keeps the
-    secret, sealed with the data folder's `vault.key`, because checking a signature needs it.
+    secret, sealed with the data folder's `vault.key`, because checking a signature needs it. Only a key with
+    `templates` gives that scope.
     """
+    _require_templates(grant, frozenset(asked.scopes))
     key_id = asked.id if asked.id is not None else secrets.token_hex(KEY_ID_BYTES)
     entry.target = fit_id(key_id)
     terms = KeyTerms(
@@ -118,12 +124,13 @@ def get_key(keys: KeysDep, key: KeyId) -> schemas.Key:
 @router.operation(
     "POST", f"{KEY}/rotate", scope=Scope.ADMIN, changes=True, unrestricted=True, codes=(*NO_KEY, "key_revoked")
 )
-def rotate_key(keys: KeysDep, key: KeyId, asked: Annotated[schemas.KeyRotate, JSON]) -> schemas.NewKey:
+def rotate_key(grant: GrantDep, keys: KeysDep, key: KeyId, asked: Annotated[schemas.KeyRotate, JSON]) -> schemas.NewKey:
     """Give a key a new secret.
 
     The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more, older
-    ones no longer.
+    ones no longer. A key with `templates` is needed for one that has it.
     """
+    _require_templates(grant, keys.key(key).terms.scopes)
     return _new_answer(keys.rotate(key, asked.grace_seconds))
 
 
@@ -134,6 +141,11 @@ def revoke_key(keys: KeysDep, key: KeyId) -> None:
     Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays taken.
     """
     keys.revoke(key)
+
+
+def _require_templates(grant: Grant, scopes: Set[str]) -> None:
+    if Scope.TEMPLATES in scopes:
+        require_scope(grant, Scope.TEMPLATES)
 
 
 def _own(grant: Grant) -> schemas.OwnKey:

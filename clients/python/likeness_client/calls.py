@@ -720,7 +720,7 @@ def create_key(
 
     The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws`
     it also keeps the secret, sealed with the data folder's `vault.key`, because checking a
-    signature needs it."""
+    signature needs it. Only a key with `templates` gives that scope."""
     return call(
         "POST",
         "/v1/keys",
@@ -748,7 +748,8 @@ def rotate_key(key: str, *, grace_seconds: int | None = None) -> Call[answers.Ne
     """Give a key a new secret.
 
     The new `secret` is in this answer and never shown again. The previous one works for
-    `grace_seconds` more, older ones no longer."""
+    `grace_seconds` more, older ones no longer. A key with `templates` is needed for one that has
+    it."""
     return call("POST", "/v1/keys/{key}/rotate", answers.NewKey, key=key, json=given(grace_seconds=grace_seconds))
 
 
