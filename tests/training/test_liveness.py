@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import cv2
@@ -22,7 +21,6 @@ from tests.conftest import PROJECT
 from tests.support import liveness as packages
 from tests.support.service import SAMPLES
 from training.commands.evaluate import app
-from training.evaluation.stages import liveness_robustness
 from training.evaluation.stages.liveness import (
     Recording,
     Sample,
@@ -201,55 +199,3 @@ def test_points_of_another_set_of_packages_stay(tmp_path: Path) -> None:
     alone = with_calibration(one.manifest, calibration(found, [one], name="alone", measured_on="-"))
     both = with_calibration(alone, calibration(found, [one, two], name="both", measured_on="-"))
     assert [each.name for each in both.liveness_calibrations] == ["alone", "both"]
-
-
-# --- The study of boxes and simulated prints -------------------------------------------------------------------------
-
-
-def test_boxes_are_off_by_ten_percent_at_most() -> None:
-    rng, box = np.random.default_rng(0), Box(50, 60, 100, 120)
-    for _ in range(300):
-        other = liveness_robustness.jittered(box, rng)
-        assert 0.9 <= other.width / box.width <= 1.1
-        assert other.width / box.width == pytest.approx(other.height / box.height)
-        across = other.x + other.width / 2 - (box.x + box.width / 2)
-        down = other.y + other.height / 2 - (box.y + box.height / 2)
-        assert max(abs(across) / box.width, abs(down) / box.height) <= 0.1
-
-
-def test_a_simulated_print_has_less_contrast_and_a_pattern_of_dots() -> None:
-    photo = sample("collins.jpg")
-    copy = liveness_robustness.printed(photo, np.random.default_rng(0))
-    assert copy.shape == photo.shape
-    assert copy.std() < photo.std()
-    flat = liveness_robustness.printed(np.full((128, 128, 3), 128, np.uint8), np.random.default_rng(0))
-    assert flat.std() > 2, "paper and dots are no flat grey"
-    again = liveness_robustness.printed(photo, np.random.default_rng(0))
-    assert np.array_equal(copy, again)
-
-
-def test_one_half_chooses_and_the_other_is_reported() -> None:
-    chosen, reported = liveness_robustness.halves(["b/1", "a/2", "a/1", "c/1", "d/1"])
-    assert (chosen, reported) == (["a/1", "c/1"], ["b/1", "d/1"])
-    faces = [liveness_robustness.FaceScores(str(n), n / 100, (n / 100, (n - 10) / 100), 0.02) for n in range(100)]
-    study = liveness_robustness.conclude(faces, faces, rounds=200, seed=0)
-    assert (study.threshold, study.bpcer.value) == (0.05, 0.05)
-    assert study.bpcer_jittered.value == pytest.approx((5 + 15) / 200)
-    assert study.flipped.value == pytest.approx(0.1)
-    assert (study.prints, study.apcer_printed.value) == (100, 0.0)
-    assert math.isclose(study.bpcer.high, wilson(5, 100).high)
-
-
-def test_the_study_runs_on_photos(tmp_path: Path) -> None:
-    made = packages.install(tmp_path / "own")
-    for place, name in enumerate(["collins.jpg", "hopper.jpg", "collins_again.jpg"] * 2):
-        folder = tmp_path / "photos" / f"person{place}"
-        folder.mkdir(parents=True)
-        (folder / "1.jpg").write_bytes((SAMPLES / name).read_bytes())
-    run(
-        "liveness-study", "--package", made.folder, "--images", tmp_path / "photos", "--out", tmp_path / "out",
-        "--models", PROJECT / "models", "--cache", tmp_path / "cache",
-    )  # fmt: skip
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert (result["study"]["chosen_on"], result["study"]["reported_on"]) == (3, 3)
-    assert "simulated" in result["prints"]

@@ -33,7 +33,6 @@ from training.run.distillation import embedding_loss, open_teacher, relation_los
 from training.run.faults import PATIENCE, CollapseAlarm
 from training.run.objective import between_towers, build_objective
 from training.run.optimiser import parameter_groups
-from training.run.trainer import verification_figures
 
 LONG = {"steps": 60, "log_every": 60, "ema": 0.8}
 
@@ -357,7 +356,7 @@ def test_figures_of_an_evaluation_match_a_loop_over_pairs() -> None:
     labels = np.repeat(np.arange(5), 4)
     vectors = rng.normal(size=(20, 6)) + 2 * rng.normal(size=(5, 6))[labels]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    figures = verification_figures(vectors, labels, 0.1)
+    figures = metrics.verification_figures(vectors, labels, 0.1)
     pairs = [(vectors[i] @ vectors[j], labels[i] == labels[j]) for i in range(20) for j in range(i)]
     mated = [score for score, same in pairs if same]
     nonmated = [score for score, same in pairs if not same]

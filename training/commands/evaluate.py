@@ -26,7 +26,7 @@ from app.machine import cores
 from app.stages import Stages, pixels_of
 from training.commands import options
 from training.commands.cards import conditions, groups
-from training.commands.liveness import evaluate_liveness, liveness_robustness
+from training.commands.liveness import evaluate_liveness
 from training.evaluation import identification as searching
 from training.evaluation import ijb as measuring
 from training.evaluation import metrics, plots, protocols
@@ -57,7 +57,6 @@ app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no 
 app.command()(conditions)
 app.command()(groups)
 app.command("liveness")(evaluate_liveness)
-app.command("liveness-study")(liveness_robustness)
 
 
 @app.command()

@@ -1,8 +1,7 @@
-"""`python -m training evaluate liveness` and `liveness-study`: what a liveness package gets wrong. Needs no torch."""
+"""`python -m training evaluate liveness`: what a liveness package gets wrong. Needs no torch."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +11,10 @@ from rich.table import Table
 
 from app.inference.package import Package, load_package, write_manifest
 from app.machine import cores
-from app.stages import pixels_of
 from training.commands import options
 from training.evaluation.bootstrap import ROUNDS
-from training.evaluation.photos import open_photos
 from training.evaluation.results import interval, percent, write
 from training.evaluation.stages import liveness
-from training.evaluation.stages import liveness_robustness as robustness
 from training.packages import MODELS, find_package
 from training.terminal import counted, told
 
@@ -97,75 +93,3 @@ def _show(packages: list[Package], found: liveness.Measurement) -> None:
     for kind, sample in {"live": found.live, **found.attacks}.items():
         if sample.unanswered.value > 0:
             Console().print(f"No face in {percent(sample.unanswered.value)} of {kind}")
-
-
-def liveness_robustness(
-    *,
-    package: LivenessPackages,
-    images: options.Images,
-    out: options.Out,
-    limit: Annotated[int, typer.Option(min=40, help="People at most, one photo each.")] = 4000,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over faces.")] = ROUNDS,
-    seed: int = 0,
-    models: options.Models = MODELS,
-    cache: options.Cache = options.CACHE,
-    device: options.OnDevice = "cpu",
-    threads: options.Threads = 0,
-) -> None:
-    """BPCER when the face's box is off by up to 10 %, and APCER on prints that are simulated, on photos of live people.
-
-    No replacement for `liveness`: nothing here was in front of your camera.
-    """
-    with told(ValueError, OSError):
-        packages = [find_package(each, models) for each in package]
-        photos = open_photos(images)
-        chosen, reported = robustness.halves(photos.names)
-        chosen, reported = chosen[: limit // 2], reported[: limit // 2]
-        names = [*chosen, *reported]
-        with (
-            liveness.open_judge(packages, models, cache, device) as judge,
-            counted("judging", len(names)) as advance,
-            ThreadPoolExecutor(threads or cores()) as pool,
-        ):
-
-            def one(photo: str) -> robustness.FaceScores | None:
-                pixels = pixels_of(photos.read(photo))
-                try:
-                    return robustness.study_face(photo, pixels, judge.pipeline, judge.scorer, seed)
-                finally:
-                    advance(1)
-
-            faces = {name: face for name, face in zip(names, pool.map(one, names), strict=True) if face is not None}
-        halves = [[faces[name] for name in half if name in faces] for half in (chosen, reported)]
-        study = robustness.conclude(*halves, rounds=rounds, seed=seed)
-        write(
-            out,
-            {
-                "kind": "liveness-study",
-                "packages": [each.id for each in packages],
-                "files": [each.manifest.sha256 for each in packages],
-                "images": str(images),
-                "photos": {"people": len(names), "without_face": len(names) - len(faces)},
-                "jitter": robustness.JITTER,
-                "draws": robustness.DRAWS,
-                "prints": "simulated: halftone, paper, perspective, blur, noise; no printer and no camera",
-                "study": study,
-            },
-        )
-        _show_study(packages, study)
-
-
-def _show_study(packages: list[Package], study: robustness.Study) -> None:
-    title = (
-        f"{' + '.join(package.id for package in packages)}: threshold {study.threshold:.4f}, {study.chosen_on} faces"
-    )
-    table = Table("figure", "value", "95 %", "n", title=title)
-    count = study.reported_on
-    for label, figure, faces in (
-        ("BPCER", study.bpcer, count),
-        (f"BPCER, box off by up to {robustness.JITTER:.0%}", study.bpcer_jittered, count),
-        ("faces with both answers", study.flipped, count),
-        ("APCER, simulated prints", study.apcer_printed, study.prints),
-    ):
-        table.add_row(label, percent(figure.value), interval(figure), str(faces))
-    Console().print(table)

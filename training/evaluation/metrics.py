@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from app.calibration.intervals import Bools, Floats, Ints, allowed_errors
+from app.types import Vectors
 
 # --- Verification ----------------------------------------------------------------------------------------------------
 
@@ -313,3 +314,19 @@ def error_versus_discard(
         errors = int((left < threshold).sum())
         rows.append(Discard(share, errors / left.size if left.size else math.nan, errors, int(left.size)))
     return rows
+
+
+def verification_figures(vectors: Vectors, labels: Ints, fmr: float) -> dict[str, float]:
+    """Compare all pairs of (N, D) unit vectors: `fnmr` at `fmr`, its `threshold`, `eer`, and how many pairs."""
+    scores = vectors @ vectors.T
+    rows, columns = np.triu_indices(len(labels), 1)
+    alike = labels[rows] == labels[columns]
+    mated, nonmated = scores[rows, columns][alike], scores[rows, columns][~alike]
+    threshold = threshold_at_fmr(nonmated, fmr)
+    return {
+        "fnmr": fnmr_at(threshold, mated),
+        "threshold": float(threshold),
+        "eer": equal_error_rate(mated, nonmated),
+        "mated": float(len(mated)),
+        "nonmated": float(len(nonmated)),
+    }

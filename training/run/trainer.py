@@ -330,7 +330,9 @@ class Trainer:
         figures: dict[str, float] = {}
         if held_out is not None:
             images = torch.from_numpy(held_out.images(np.arange(len(held_out))))
-            figures |= verification_figures(embed(model, images).numpy(), held_out.labels, self.recipe.evaluate.fmr)
+            figures |= metrics.verification_figures(
+                embed(model, images).numpy(), held_out.labels, self.recipe.evaluate.fmr
+            )
         accuracies = {f"accuracy_{path.stem}": pack_accuracy(model, read_pack(path)) for path in packs}
         return figures | accuracies | ({"accuracy": float(np.mean(list(accuracies.values())))} if packs else {})
 
@@ -467,22 +469,6 @@ def pack_accuracy(model: nn.Module, pack: VerificationPack) -> float:
         scores.append((vectors[0::2] * vectors[1::2]).sum(axis=1))
     folds = np.arange(len(pack)) * PACK_FOLDS // len(pack)
     return metrics.fold_accuracy(np.concatenate(scores).astype(np.float64), pack.same, folds).mean
-
-
-def verification_figures(vectors: np.ndarray, labels: np.ndarray, fmr: float) -> dict[str, float]:
-    """Compare all pairs of (N, D) unit vectors: `fnmr` at `fmr`, its `threshold`, `eer`, and how many pairs."""
-    scores = vectors @ vectors.T
-    rows, columns = np.triu_indices(len(labels), 1)
-    alike = labels[rows] == labels[columns]
-    mated, nonmated = scores[rows, columns][alike], scores[rows, columns][~alike]
-    threshold = metrics.threshold_at_fmr(nonmated, fmr)
-    return {
-        "fnmr": metrics.fnmr_at(threshold, mated),
-        "threshold": float(threshold),
-        "eer": metrics.equal_error_rate(mated, nonmated),
-        "mated": float(len(mated)),
-        "nonmated": float(len(nonmated)),
-    }
 
 
 def _belongs_to(recipe: Recipe, people: int, crops: int) -> dict[str, object]:
