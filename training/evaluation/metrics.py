@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from app.calibration.intervals import Bools, Floats, Ints, allowed_errors
-from app.types import Vectors
 
 # --- Verification ----------------------------------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ def error_versus_discard(
     return rows
 
 
-def verification_figures(vectors: Vectors, labels: Ints, fmr: float) -> dict[str, float]:
+def verification_figures(vectors: NDArray[np.floating[Any]], labels: Ints, fmr: float) -> dict[str, float]:
     """Compare all pairs of (N, D) unit vectors: `fnmr` at `fmr`, its `threshold`, `eer`, and how many pairs."""
     scores = vectors @ vectors.T
     rows, columns = np.triu_indices(len(labels), 1)
