@@ -21,7 +21,8 @@ from PIL import Image
 from app.api.operation import Operation
 from app.compat.compreface import ROUTERS, errors
 from app.compat.similarity import Similarity
-from app.error_codes import KINDS
+from app.error_codes import KINDS, About
+from app.errors import LikenessError
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
@@ -495,8 +496,18 @@ def test_whatever_comes_is_answered_and_never_by_a_fault_of_ours(bound: httpx.Cl
             assert isinstance(answer.json()["code"], int)
 
 
-def test_every_number_is_the_one_that_the_code_stands_for() -> None:
-    assert set(errors.KINDS) <= {kind.code for kind in KINDS} | {"invalid_template"}
+def test_every_code_of_the_one_table_has_its_answer_here() -> None:
+    assert set(errors.NAMED) <= {kind.code for kind in KINDS} | {"invalid_template"}
+    for kind in KINDS:
+        found = errors.answer_of(LikenessError("Why.", code=kind.code))
+        if kind.code in errors.NAMED:
+            continue
+        if kind.about is About.REQUEST and kind.status in {400, 422}:
+            assert found.status == 400, kind.code  # CompreFace knows no 422
+        elif kind.about is About.KEY:
+            assert (found.status, found.number) in {(404, 10), (403, 1)}, kind.code
+        else:
+            assert (found.status, found.number) == (kind.status, 0), kind.code
 
 
 # ---------------------------------------------------------------- keys and galleries

@@ -55,10 +55,11 @@ def serving(
     *,
     wait: bool = True,
     models: bool = True,
+    code: Path | None = None,
 ) -> Iterator[LiveServer]:
     """Starts a server, waits until it is ready, and stops it as a supervisor would (SIGTERM).
 
-    ``tls`` is what a client trusts, where the settings have a certificate. Without ``models`` it prepares its own.
+    ``tls`` is what a client trusts, where the settings have a certificate. Without ``models`` it prepares its own. ``code`` is as in `spawned`.
     """
     if models:
         give_models(data_dir)
@@ -68,7 +69,7 @@ def serving(
     with reserved_port() as port:
         environ = environment(data_dir, PORT=port, **(settings or {}))
         url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
-        with spawned(environ, log, stop_s=STOP_S) as process:
+        with spawned(environ, log, stop_s=STOP_S, code=code) as process:
             if wait and not becomes_ready(process, url, patience_s=START_S, tls=tls):
                 raise AssertionError(f"the server did not become ready:\n{log.read_text()}")
             yield LiveServer(url, data_dir, log, process)

@@ -1,7 +1,8 @@
 """Errors in CompreFace's form: a status, and `{"message", "code"}` with a numeric code.
 
 Numbers and statuses are those of CompreFace's `CommonExceptionCode` and exception handler (version 1.2). An error
-that CompreFace has no number for keeps our status, and has the number 0, CompreFace's "undefined".
+that CompreFace has no number for is answered by what the table of codes says it is about, or keeps our status, with the
+number 0, CompreFace's "undefined".
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from app.api.wire import answer_problem
+from app.error_codes import BY_CODE, About
 from app.errors import FaceNotFound, InvalidInput, LikenessError, SubjectNotFound
 
 UNDEFINED = 0
@@ -48,12 +50,10 @@ class Kind:
     message: str | None = None
 
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
+NAMED: Mapping[str, Kind] = MappingProxyType(
     {
         "missing_key": Kind(400, MISSING_HEADER, "Missing header: x-api-key"),
         "wrong_key": Kind(404, SERVICE_NOT_FOUND, "Service with this API Key not found"),
-        "expired_key": Kind(404, SERVICE_NOT_FOUND),
-        "revoked_key": Kind(404, SERVICE_NOT_FOUND),
         "gallery_not_found": Kind(404, SERVICE_NOT_FOUND),
         "no_face": Kind(400, NO_FACES, "No face is found in the given image"),
         "ambiguous_face": Kind(400, TOO_MANY_FACES, "More than one face in the source image"),
@@ -64,16 +64,21 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "invalid_image": Kind(400, UNAVAILABLE_FILE),
         "empty_image": Kind(400, UNAVAILABLE_FILE),
         "image_too_small": Kind(400, NO_FACES),
-        "invalid_request": Kind(400, VALIDATION),
-        "invalid_id": Kind(400, VALIDATION),
         "too_many_images": Kind(400, VALIDATION),
         "invalid_template": Kind(400, INCORRECT_ARGUMENT),
-        "invalid_json": Kind(400, UNDEFINED),
-        "invalid_multipart": Kind(400, UNDEFINED),
-        "invalid_path": Kind(400, UNDEFINED),
         "method_not_allowed": Kind(404, UNDEFINED),
     }
 )
+"""Codes of ours for which CompreFace has a number of its own."""
+RULES: Mapping[tuple[int, About], Kind] = MappingProxyType(
+    {
+        (400, About.REQUEST): Kind(400, UNDEFINED),
+        (401, About.KEY): Kind(404, SERVICE_NOT_FOUND),
+        (403, About.KEY): Kind(403, ACCESS_DENIED),
+        (422, About.REQUEST): Kind(400, VALIDATION),
+    }
+)
+"""All others, by their status and by what the table of codes says they are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +99,11 @@ def answer_of(error: LikenessError) -> Answer:
     if isinstance(error, FaceNotFound):
         image_id = uuid.UUID(str(error.details["face_id"]))
         return Answer(404, IMAGE_NOT_FOUND, f"Image {image_id} not found", {})
-    number = ACCESS_DENIED if ours.status == 403 else UNDEFINED
-    kind = KINDS.get(error.code) or Kind(ours.status, number)
+    row = BY_CODE.get(error.code)
+    kind = (
+        NAMED.get(error.code) or (RULES.get((row.status, row.about)) if row else None) or Kind(ours.status, UNDEFINED)
+    )
     headers = {name: value for name, value in ours.headers.items() if name == "retry-after"}
     # `answer_problem` replaces messages that only the log should have
-    message = error.message if error.code in KINDS else ours.body.error.message
+    message = error.message if error.code in NAMED else ours.body.error.message
     return Answer(kind.status, kind.number, kind.message or message, headers)
