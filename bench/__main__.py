@@ -25,12 +25,12 @@ WIDTH = 190
 LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
 """Labeled Faces in the Wild, where it lies beside the project."""
 PARTS = "embed", "detect", "search", "rivals", "serve", "enroll", "latency", "start", "growth"
-ON_REQUEST = ("device",)
-"""Runs only if named: it matters on a GPU."""
+ON_REQUEST = "device", "cost"
+"""Run only if named: the one matters on a GPU, the other beside another checkout."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Parts = Annotated[
     list[str] | None,
-    typer.Argument(help=f"{', '.join(PARTS)}: all of them by default; device: --device cuda."),
+    typer.Argument(help=f"{', '.join(PARTS)}: all of them by default; device: --device cuda; cost: --beside."),
 ]
 
 
@@ -45,6 +45,10 @@ def bench(
     photos: Annotated[
         Path | None,
         typer.Option(help="Folder or tar of photos with faces; by default LFW beside the project, else its own."),
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH=LABEL", help="Another checkout, whose cost of a request is measured in turns."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = PROJECT / "bench" / "results",
     rounds: Annotated[int | None, typer.Option(min=2, help="Rounds of each comparison.")] = None,
@@ -71,7 +75,7 @@ def bench(
     source = photos or (LFW if LFW.is_file() else SAMPLES)
     cache = settings.data_dir / "models"
     with open_stages(settings.models_dir, cache, source, effort.photos, embedder=settings.embedder) as stages:
-        run = Run(stages, effort, device)
+        run = Run(stages, effort, device, beside=_checkouts(beside or []))
         path = report.path_for(out)
         asked = {
             "parts": chosen,
@@ -90,6 +94,14 @@ def bench(
     console.print("\n".join(f"Written to {each}" for each in (path, *drawn)), highlight=False)
     if failed:
         raise typer.Exit(1)
+
+
+def _checkouts(beside: list[str]) -> dict[str, Path]:
+    """Return the folders of other checkouts by their labels. Raises InvalidInput ``invalid_checkout``."""
+    found = {label: Path(path).resolve() for path, _, label in (one.partition("=") for one in beside)}
+    if wrong := [f"{path}={label}" for label, path in found.items() if not label or not (path / "app").is_dir()]:
+        raise InvalidInput(f"{wrong[0]}: name a checkout and its label, PATH=LABEL", code="invalid_checkout")
+    return found
 
 
 def _scaled(effort: Effort, rounds: int | None, seconds: float | None, faces: int | None) -> Effort:

@@ -27,6 +27,8 @@ class Run:
     stages: Stages
     effort: Effort
     device: str = "cpu"
+    beside: Mapping[str, Path] = field(default_factory=dict)
+    """Other checkouts, by their labels."""
     say: Callable[[str], None] = lambda _what: None
     findings: Findings = field(default_factory=Findings)
 
@@ -44,9 +46,9 @@ class Run:
         return contest(contenders, self.effort.rounds, shortest_s=turn_s or self.effort.turn_s, say=self.say)
 
     @contextmanager
-    def server(self) -> Iterator[Server]:
-        """Start a server on a new data folder that holds only the prepared models."""
-        with self.data_folder() as folder, serving(folder, MODELS_DIR=self.stages.models) as server:
+    def server(self, code: Path | None = None) -> Iterator[Server]:
+        """Start a server, as `serving`, on a new data folder that holds only the prepared models."""
+        with self.data_folder() as folder, serving(folder, code, MODELS_DIR=self.stages.models) as server:
             yield server
 
     @contextmanager

@@ -43,6 +43,11 @@ class Server:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
+    def processor_s(self) -> float:
+        """Return the processor seconds that its threads have used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def peak_memory(self) -> int:
         """Return the most bytes of memory it has used."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii").splitlines()
@@ -50,12 +55,14 @@ class Server:
 
 
 @contextmanager
-def serving(data_dir: Path, **settings: object) -> Iterator[Server]:
-    """Start a server, wait until it is ready, and stop it at the end. Raises Unusable ``server_did_not_start``."""
+def serving(data_dir: Path, code: Path | None = None, **settings: object) -> Iterator[Server]:
+    """Start a server of the checkout ``code``, by default this one, wait until it is ready, and stop it at the end.
+
+    Raises Unusable ``server_did_not_start``."""
     key, begin = admin_key(data_dir), time.perf_counter()
     with reserved_port() as port:
         given = {"DATA_DIR": data_dir, "PORT": port, "LOG_LEVEL": "warning", "QUEUE_LIMIT": 512, **settings}
-        with spawned(environment(**given), data_dir / "server.log", stop_s=STOP_S) as process:
+        with spawned(environment(**given), data_dir / "server.log", stop_s=STOP_S, code=code) as process:
             if not becomes_ready(process, f"http://127.0.0.1:{port}", patience_s=START_S):
                 raise Unusable("the benchmark's server did not become ready", code="server_did_not_start")
             yield Server(Target("127.0.0.1", port, key), process, time.perf_counter() - begin, data_dir)

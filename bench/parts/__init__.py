@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.parts import (
+    cost,
     detect,
     device,
     embed,
@@ -19,5 +20,6 @@ from bench.parts import (
 from bench.run import Run
 
 PARTS: dict[str, Callable[[Run], None]] = {
-    each.PART: each.measure for each in (embed, detect, search, rivals, serve, enroll, latency, start, growth, device)
+    each.PART: each.measure
+    for each in (embed, detect, search, rivals, serve, enroll, latency, start, growth, device, cost)
 }

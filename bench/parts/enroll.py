@@ -72,6 +72,12 @@ def measure_look(run: Run) -> None:
     run.add(compared(PART, work, speeds, LOOK, NO_LOOK, unit="photos/s", goal=Goal(0.95)))
 
 
+def enrollment(target: Target, gallery: str, number: int, photo: bytes, asked: str = "") -> bytes:
+    """Return the request that enrolls a photo's first face as a new subject, whatever its quality."""
+    path = f"/v1/galleries/{gallery}/subjects/new-{number}/faces?quality=none&face=0&{asked}"
+    return target.request("POST", path, photo)
+
+
 def enrolling(
     target: Target,
     photos: Reel[bytes],
@@ -82,12 +88,11 @@ def enrolling(
     gallery: str = GALLERY,
     asked: str = "",
 ) -> Callable[[], int]:
-    """Return a turn of clients who enroll one face a request as a new subject, whatever its quality."""
+    """Return a turn of clients who enroll one face a request as a new subject."""
 
     def requests() -> Iterator[bytes]:
         for each in number:
-            path = f"/v1/galleries/{gallery}/subjects/new-{each}/faces?quality=none&face=0&{asked}"
-            yield target.request("POST", path, photos.take())
+            yield enrollment(target, gallery, each, photos.take(), asked)
 
     def turn() -> int:
         return len(closed_loop(target, lambda _client: requests(), clients, seconds).checked().seconds)

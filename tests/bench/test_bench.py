@@ -255,7 +255,7 @@ def test_each_part_measures(part: str, stages: Stages, full: bool, monkeypatch: 
     if not full:  # TensorFlow, where it is installed, takes longer to load than all else here; as if it weren't
         monkeypatch.setitem(sys.modules, "deepface", None)
         monkeypatch.setattr("bench.parts.growth.AT_A_TIME", 2)
-    run = Run(stages, TINY)
+    run = Run(stages, TINY, beside={"itself": PROJECT} if part == "cost" else {})
     PARTS[part](run)
     assert run.findings.figures
     for figure in run.findings.figures:

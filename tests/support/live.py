@@ -59,7 +59,8 @@ def serving(
 ) -> Iterator[LiveServer]:
     """Starts a server, waits until it is ready, and stops it as a supervisor would (SIGTERM).
 
-    ``tls`` is what a client trusts, where the settings have a certificate. Without ``models`` it prepares its own. ``code`` is as in `spawned`.
+    ``tls`` is what a client trusts, where the settings have a certificate. Without ``models`` it prepares its own.
+    ``code`` is as in `spawned`.
     """
     if models:
         give_models(data_dir)
