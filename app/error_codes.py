@@ -5,7 +5,6 @@ The REST interface, both drop-ins, the command line and the page read it; `app/p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -315,7 +314,6 @@ def about(code: str, status: int | None = None) -> About | None:
 def javascript() -> str:
     """Return the table as the page's module `codes.js`."""
     found = {kind.code: kind.about.value for kind in KINDS} | {code: one.value for code, one in LOCAL.items()}
-    return (
-        "/** What each error code is about. Written from app/error_codes.py: change it there. */\n\n"
-        f"export const ABOUT = {json.dumps(found, indent=2)};\n"
-    )
+    lines = "".join(f'  {code}: "{one}",\n' for code, one in found.items())
+    head = "/** What each error code is about. Written from app/error_codes.py: change it there. */"
+    return f"{head}\n\nexport const ABOUT = {{\n{lines}}};\n"

@@ -5,7 +5,13 @@ import { toJpeg } from "./picture.js";
 
 const SIDE = 112;
 /** x, y in a crop of 112×112: the ArcFace reference points, as in the server's `app/face/align.py`. */
-const CANONICAL = [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]];
+const CANONICAL = [
+  [38.2946, 51.6963],
+  [73.5318, 51.5014],
+  [56.0252, 71.7366],
+  [41.5493, 92.3655],
+  [70.7299, 92.2041],
+];
 
 const mean = (points) => points.reduce(([a, b], [x, y]) => [a + x / points.length, b + y / points.length], [0, 0]);
 
@@ -30,7 +36,10 @@ export function similarity(from, to) {
 
 /** A canvas with the face of `landmarks` upright in it; `picture` is anything a canvas can draw. */
 export function crop(picture, landmarks, words, side = SIDE * 2) {
-  const [a, b, x, y] = similarity(landmarks, CANONICAL.map((point) => point.map((value) => (value * side) / SIDE)));
+  const [a, b, x, y] = similarity(
+    landmarks,
+    CANONICAL.map((point) => point.map((value) => (value * side) / SIDE)),
+  );
   const canvas = h("canvas.crop", { role: "img", "aria-label": words, width: side, height: side });
   const context = canvas.getContext("2d");
   context.imageSmoothingQuality = "high";

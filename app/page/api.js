@@ -23,11 +23,18 @@ export async function call(method, where, { query, json, body, type, signal, sec
   const headers = { "x-api-key": secret ?? session.key() ?? "" };
   if (json !== undefined) headers["content-type"] = "application/json";
   if (type) headers["content-type"] = type;
-  const asked = new URLSearchParams(Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+  const asked = new URLSearchParams(
+    Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== ""),
+  );
   let response;
   try {
     response = await fetch(asked.size ? `${where}?${asked}` : where, {
-      method, headers, signal, body: json === undefined ? body : JSON.stringify(json), cache: "no-store", credentials: "omit",
+      method,
+      headers,
+      signal,
+      body: json === undefined ? body : JSON.stringify(json),
+      cache: "no-store",
+      credentials: "omit",
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -53,7 +60,11 @@ async function refusal(response) {
   } catch {
     // Something between here and the server answered in its own words.
   }
-  const problem = said.error ?? { code: `http_${response.status}`, message: `The answer was ${response.status}.`, details: said };
+  const problem = said.error ?? {
+    code: `http_${response.status}`,
+    message: `The answer was ${response.status}.`,
+    details: said,
+  };
   const wait = Number(response.headers.get("retry-after")) || null;
   return new Refusal(response.status, problem, said.request_id ?? null, wait);
 }
@@ -76,7 +87,12 @@ export async function every(where, name) {
 
 /** A photo as the raw body. */
 export const ask = (where, photo, query, signal) =>
-  call("POST", where, { body: photo, type: photo.type.startsWith("image/") ? photo.type : "application/octet-stream", query, signal });
+  call("POST", where, {
+    body: photo,
+    type: photo.type.startsWith("image/") ? photo.type : "application/octet-stream",
+    query,
+    signal,
+  });
 
 /** A multipart form of photos, `[field, blob]` pairs; their names stay here. */
 export function send(where, photos, query, signal) {

@@ -15,9 +15,15 @@ export function biasCard(card) {
     "section.groups",
     { "aria-label": "Error rates within groups" },
     h("h3", {}, "Within groups of people"),
-    h("p.small", {}, `Two different people of a group pass for one so often, at the threshold of each stated rate (95 % interval). Bold: all of the interval lies above the stated rate. ${card.measured_on}.`),
+    h(
+      "p.small",
+      {},
+      `Two different people of a group pass for one so often, at the threshold of each stated rate (95 % interval). Bold: all of the interval lies above the stated rate. ${card.measured_on}.`,
+    ),
     table("Groups", main, rates),
-    parts.length ? h("details", {}, h("summary", {}, "By sex and ethnic group"), table("Parts of groups", parts, rates)) : null,
+    parts.length
+      ? h("details", {}, h("summary", {}, "By sex and ethnic group"), table("Parts of groups", parts, rates))
+      : null,
     h("p.small", {}, `People who appear twice: ${card.repeats}.`),
   );
 }
@@ -32,20 +38,48 @@ function table(caption, groups, rates) {
       "table",
       {},
       h("caption.hidden", {}, caption),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Group"), rates.map((fmr) => h("th", { scope: "col" }, `Stated ${share(fmr)}`)))),
-      h("tbody", {}, groups.map((group) => h("tr", {}, h("th", { scope: "row" }, named(group.name)), rates.map((fmr) => h("td", {}, cell(rateOf(group, fmr))))))),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          h("th", { scope: "col" }, "Group"),
+          rates.map((fmr) => h("th", { scope: "col" }, `Stated ${share(fmr)}`)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        groups.map((group) =>
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row" }, named(group.name)),
+            rates.map((fmr) => h("td", {}, cell(rateOf(group, fmr)))),
+          ),
+        ),
+      ),
     ),
   );
 }
 
 /** `adults-18-59/female-asian` as "Adults 18–59, female asian". */
-const named = (name) => sentence(name.replace(/(\d)-(\d)/, "$1–$2").replace("/", ", ").replaceAll("-", " "));
+const named = (name) =>
+  sentence(
+    name
+      .replace(/(\d)-(\d)/, "$1–$2")
+      .replace("/", ", ")
+      .replaceAll("-", " "),
+  );
 
 function cell(rate) {
   if (!rate) return "";
   const found = share(rate.found);
   const range = h("span.range", {}, `${share(rate.low)} to ${share(rate.high)}`);
-  return rate.low > rate.fmr ? [h("strong", {}, found, h("span.hidden", {}, " (above the stated rate)")), range] : [found, range];
+  return rate.low > rate.fmr
+    ? [h("strong", {}, found, h("span.hidden", {}, " (above the stated rate)")), range]
+    : [found, range];
 }
 
 /** A rate in percent with two digits that count. */

@@ -14,14 +14,16 @@ export function boxes(size, faces, words, { onpick = null, onpoint = null } = {}
     faces.map((face) => svg("path", { class: face.kind, d: corners(face.box) })),
   );
   const tags = faces.map((face) => face.label && tag(face));
-  const spots = onpick || onpoint ? faces.map((face, index) => spot(size, face, index, faces.length, onpick, onpoint)) : null;
+  const spots =
+    onpick || onpoint ? faces.map((face, index) => spot(size, face, index, faces.length, onpick, onpoint)) : null;
   const overlay = h("div.overlay", { role: onpick ? "group" : "img", "aria-label": words }, drawing, spots, tags);
   if (tags.some(Boolean)) new ResizeObserver(() => arrange(overlay, size, faces, tags)).observe(overlay);
   return overlay;
 }
 
 /** What a photo of this size lies on, with boxes over it. */
-export const sheet = ({ width, height }, ...children) => h("div.sheet", { style: { "--ratio": `${width / height}` } }, children);
+export const sheet = ({ width, height }, ...children) =>
+  h("div.sheet", { style: { "--ratio": `${width / height}` } }, children);
 
 /** Marks the box of one face, or of none, in `overlay`. */
 export function light(overlay, index) {
@@ -41,16 +43,33 @@ function corners({ x, y, width, height }) {
 }
 
 function tag({ kind, label, detail, number }) {
-  return h(`span.tag.${kind}`, {}, number && [h("b", {}, number), " "], h("span", {}, label, detail && h("span.detail", {}, ` ${detail}`)));
+  return h(
+    `span.tag.${kind}`,
+    {},
+    number && [h("b", {}, number), " "],
+    h("span", {}, label, detail && h("span.detail", {}, ` ${detail}`)),
+  );
 }
 
 /** What of a face can be pointed at or picked. */
 function spot(size, { box, kind }, index, all, onpick, onpoint) {
   const share = (value, whole) => `${(value / whole) * 100}%`;
-  const style = { left: share(box.x, size.width), top: share(box.y, size.height), width: share(box.width, size.width), height: share(box.height, size.height) };
+  const style = {
+    left: share(box.x, size.width),
+    top: share(box.y, size.height),
+    width: share(box.width, size.width),
+    height: share(box.height, size.height),
+  };
   const pointing = onpoint && { onmouseenter: () => onpoint(index), onmouseleave: () => onpoint(null) };
   if (!onpick) return h("span.spot", { style, ...pointing });
-  return h("button.spot", { type: "button", style, "aria-label": `Face ${index + 1} of ${all}`, "aria-pressed": String(kind === "chosen"), onclick: () => onpick(index), ...pointing });
+  return h("button.spot", {
+    type: "button",
+    style,
+    "aria-label": `Face ${index + 1} of ${all}`,
+    "aria-pressed": String(kind === "chosen"),
+    onclick: () => onpick(index),
+    ...pointing,
+  });
 }
 
 /** Gives each label a place at its face that no earlier one has; where there is none, its number alone. */
@@ -78,9 +97,17 @@ function freePlace(overlay, face, one, placed) {
   const left = Math.max(0, Math.min(overlay.clientWidth - width, face.x + face.width / 2 - width / 2));
   const [above, below] = [face.y - height - GAP, face.y + face.height + GAP];
   const room = overlay.clientHeight - height;
-  const rows = [above, below, above - height - GAP, below + height + GAP, below - height - 2 * GAP].map((top) => ({ left, top, width, height }));
-  const open = rows.find(({ top }) => top >= 0 && top <= room && !placed.some((other) => overlaps({ left, top, width, height }, other)));
+  const rows = [above, below, above - height - GAP, below + height + GAP, below - height - 2 * GAP].map((top) => ({
+    left,
+    top,
+    width,
+    height,
+  }));
+  const open = rows.find(
+    ({ top }) => top >= 0 && top <= room && !placed.some((other) => overlaps({ left, top, width, height }, other)),
+  );
   return open ? { ...open, free: true } : { ...rows[0], top: Math.max(0, Math.min(room, above)), free: false };
 }
 
-const overlaps = (a, b) => a.left < b.left + b.width && b.left < a.left + a.width && a.top < b.top + b.height && b.top < a.top + a.height;
+const overlaps = (a, b) =>
+  a.left < b.left + b.width && b.left < a.left + a.width && a.top < b.top + b.height && b.top < a.top + a.height;

@@ -11,7 +11,10 @@ let side = null;
 
 /** The side that the camera looks to: away from whoever holds a phone, at whoever sits at a desk, until it is turned. */
 const facing = () => side ?? (matchMedia(PHONE).matches ? "environment" : "user");
-const wanted = (side) => ({ video: { width: { ideal: 1280 }, height: { ideal: 720 }, facingMode: side }, audio: false });
+const wanted = (side) => ({
+  video: { width: { ideal: 1280 }, height: { ideal: 720 }, facingMode: side },
+  audio: false,
+});
 
 /** Whether there is another camera to turn to; browsers say so once one is in use. */
 export async function canTurn() {
@@ -29,7 +32,10 @@ const REFUSED = {
 
 /** A video that plays what the camera of that side sees; `stop(video)` ends it. Throws an Error in words. */
 export async function start(side = facing()) {
-  if (!navigator.mediaDevices) throw new CameraError("A browser gives the camera to pages over HTTPS or on this machine only. Serve over HTTPS, or choose a photo.");
+  if (!navigator.mediaDevices)
+    throw new CameraError(
+      "A browser gives the camera to pages over HTTPS or on this machine only. Serve over HTTPS, or choose a photo.",
+    );
   const video = h("video", { playsinline: true, muted: true, autoplay: true });
   try {
     video.srcObject = await navigator.mediaDevices.getUserMedia(wanted(side));
@@ -51,7 +57,10 @@ class CameraError extends Error {
 /** The video's present picture on a canvas, no side longer than `longest`. */
 export function frame(video, longest = 1280) {
   const scale = Math.min(1, longest / Math.max(video.videoWidth, video.videoHeight));
-  const canvas = h("canvas", { width: Math.round(video.videoWidth * scale), height: Math.round(video.videoHeight * scale) });
+  const canvas = h("canvas", {
+    width: Math.round(video.videoWidth * scale),
+    height: Math.round(video.videoHeight * scale),
+  });
   canvas.getContext("2d").drawImage(video, 0, 0, canvas.width, canvas.height);
   return canvas;
 }
@@ -62,7 +71,11 @@ export async function takePhoto() {
   let left = false;
   const photo = await ask("Take a photo", (close) => {
     const place = h("div.viewfinder", {}, h("p.hint", {}, "Waiting for the camera …"));
-    const shoot = h("button.primary", { type: "button", disabled: true, onclick: async () => close(await toJpeg(frame(video))) }, "Take the photo");
+    const shoot = h(
+      "button.primary",
+      { type: "button", disabled: true, onclick: async () => close(await toJpeg(frame(video))) },
+      "Take the photo",
+    );
     const other = h("button", { type: "button", hidden: true, onclick: () => (turn(), begin()) }, "Other camera");
     const begin = () => {
       stop(video);

@@ -16,7 +16,8 @@ const WORDS = {
 };
 const SECOND_MS = 1000;
 
-export const LIMITS = "This stops a photo that is held up, and steps in the wrong order. It does not stop a film of the right steps, replayed or generated, nor photos of all the poses.";
+export const LIMITS =
+  "This stops a photo that is held up, and steps in the wrong order. It does not stop a film of the right steps, replayed or generated, nor photos of all the poses.";
 
 /** Has a person follow the steps of a new challenge, to identify them in the gallery. Gives `{answer, picture, photo}`, the
  * last two of the first frame; null where the dialog was left. */
@@ -25,7 +26,11 @@ export async function challenge(gallery) {
   let left = false;
   const found = await ask("Identify with a challenge", (close) => {
     const place = h("div.viewfinder", {}, h("p.hint", {}, "Waiting for the camera …"));
-    const told = h("p.step", { role: "status" }, "Keep one face in the picture, and follow four steps of three seconds each.");
+    const told = h(
+      "p.step",
+      { role: "status" },
+      "Keep one face in the picture, and follow four steps of three seconds each.",
+    );
     const begin = h("button.primary", { type: "button", disabled: true, onclick: () => void follow() }, "Begin");
     const follow = async () => {
       begin.disabled = true;
@@ -33,7 +38,11 @@ export async function challenge(gallery) {
         const frames = await film(gallery, video, told, () => left);
         if (!frames) return;
         put(told, "Checking …");
-        const answer = await send(path("galleries", gallery, "challenges", "answer"), frames.photos.map((one) => ["images", one]), { challenge: frames.token });
+        const answer = await send(
+          path("galleries", gallery, "challenges", "answer"),
+          frames.photos.map((one) => ["images", one]),
+          { challenge: frames.token },
+        );
         close({ answer: answer.identify, picture: frames.picture, photo: frames.photos[0] });
       } catch (error) {
         put(told, problem(error));
@@ -77,6 +86,7 @@ async function film(gallery, video, told, isLeft) {
 /** The seconds that are left, for eyes only: read out, they would drown the instruction. */
 function countdown() {
   const number = h("span.number", { "aria-hidden": "true" }, String(STEP_S));
-  for (let second = 1; second < STEP_S; second++) setTimeout(() => put(number, String(STEP_S - second)), second * SECOND_MS);
+  for (let second = 1; second < STEP_S; second++)
+    setTimeout(() => put(number, String(STEP_S - second)), second * SECOND_MS);
   return number;
 }

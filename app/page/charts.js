@@ -9,7 +9,12 @@ const SIZE = 1000;
  * `words` says in a sentence what is to be seen. */
 export function chart({ title, words, series, x, y }) {
   const caption = h("figcaption", {}, h("h3", {}, title), series.length > 1 ? legend(series) : null);
-  return h("figure.chart", {}, caption, h("div.plot", { role: "img", "aria-label": `${title}. ${words}` }, drawing({ series, x, y })));
+  return h(
+    "figure.chart",
+    {},
+    caption,
+    h("div.plot", { role: "img", "aria-label": `${title}. ${words}` }, drawing({ series, x, y })),
+  );
 }
 
 function drawing({ series, x, y }) {
@@ -21,9 +26,15 @@ function drawing({ series, x, y }) {
     { viewBox: `0 0 ${SIZE} ${SIZE}`, preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" },
     y.ticks.map(([value]) => svg("path", { class: "rule", d: `M0 ${(1 - placeY(value)) * SIZE}H${SIZE}` })),
     x.log ? x.ticks.map(([value]) => svg("path", { class: "rule", d: `M${placeX(value) * SIZE} 0V${SIZE}` })) : [],
-    series.map((one, index) => one.band?.length && svg("path", { class: `band s${index % STYLES}`, d: bandPath(one.band, at) })),
+    series.map(
+      (one, index) => one.band?.length && svg("path", { class: `band s${index % STYLES}`, d: bandPath(one.band, at) }),
+    ),
     series.map((one, index) => svg("path", { class: `line s${index % STYLES}`, d: linePath(one.points, at) })),
-    series.map((one, index) => one.marks && svg("path", { class: `marks s${index % STYLES}`, d: one.points.map((point) => `M${at(point)}h0`).join("") })),
+    series.map(
+      (one, index) =>
+        one.marks &&
+        svg("path", { class: `marks s${index % STYLES}`, d: one.points.map((point) => `M${at(point)}h0`).join("") }),
+    ),
   );
   const left = y.ticks.map(([value, text]) => h("span", { style: { top: `${(1 - placeY(value)) * 100}%` } }, text));
   const below = x.ticks.map(([value, text]) => h("span", { style: { left: `${placeX(value) * 100}%` } }, text));
@@ -56,9 +67,21 @@ function linePath(points, at) {
 }
 
 const bandPath = (band, at) =>
-  `M${band.map(([x, low]) => at([x, low])).join("L")}L${[...band].reverse().map(([x, , high]) => at([x, high])).join("L")}Z`;
+  `M${band.map(([x, low]) => at([x, low])).join("L")}L${[...band]
+    .reverse()
+    .map(([x, , high]) => at([x, high]))
+    .join("L")}Z`;
 
-const legend = (series) => h("ul.legend", {}, series.map((one, index) => h("li", {}, swatch(index), one.name)));
+const legend = (series) =>
+  h(
+    "ul.legend",
+    {},
+    series.map((one, index) => h("li", {}, swatch(index), one.name)),
+  );
 
 const swatch = (index) =>
-  svg("svg", { viewBox: "0 0 20 6", class: "swatch", "aria-hidden": "true" }, svg("path", { class: `line s${index % STYLES}`, d: "M0 3H20" }));
+  svg(
+    "svg",
+    { viewBox: "0 0 20 6", class: "swatch", "aria-hidden": "true" },
+    svg("path", { class: `line s${index % STYLES}`, d: "M0 3H20" }),
+  );

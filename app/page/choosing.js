@@ -20,7 +20,13 @@ export async function galleryControl(onchange) {
     onchange(id);
   };
   const ids = session.may("read") ? (await everyGallery()).map((gallery) => gallery.id) : session.who().galleries;
-  if (!ids) return h("input", { type: "text", autocomplete: "off", placeholder: "Its id", onchange: (event) => chosen(event.target.value.trim()) });
+  if (!ids)
+    return h("input", {
+      type: "text",
+      autocomplete: "off",
+      placeholder: "Its id",
+      onchange: (event) => chosen(event.target.value.trim()),
+    });
   const last = ids.includes(sessionStorage.getItem(PLACE)) ? sessionStorage.getItem(PLACE) : (ids[0] ?? "");
   const control = select(ids.length ? ids.map((id) => [id, id]) : [["", "There is none yet"]], last, chosen);
   onchange(last);

@@ -1,7 +1,17 @@
 /** Elements, made without any HTML text: what people and servers say is only ever text here. */
 
 const SVG = "http://www.w3.org/2000/svg";
-const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "srcObject", "indeterminate", "selected", "open", "muted"]);
+const PROPERTIES = new Set([
+  "value",
+  "checked",
+  "disabled",
+  "hidden",
+  "srcObject",
+  "indeterminate",
+  "selected",
+  "open",
+  "muted",
+]);
 
 /** `h("button.quiet", {onclick: f, "aria-label": "Close"}, "×")`; children may be null, text, nodes or lists of them. A form
  * with `onsubmit` is not sent by the browser. */
@@ -15,7 +25,8 @@ export function h(tag, props = {}, ...children) {
 /** The same in SVG; all props are attributes. */
 export function svg(tag, props = {}, ...children) {
   const element = document.createElementNS(SVG, tag);
-  for (const [key, value] of Object.entries(props)) if (value !== null && value !== false) element.setAttribute(key, value);
+  for (const [key, value] of Object.entries(props))
+    if (value !== null && value !== false) element.setAttribute(key, value);
   return fill(element, children);
 }
 
@@ -38,7 +49,8 @@ function dress(element, props) {
 }
 
 function fill(element, children) {
-  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined && child !== false) element.append(child);
+  for (const child of children.flat(Infinity))
+    if (child !== null && child !== undefined && child !== false) element.append(child);
   return element;
 }
 
@@ -106,14 +118,17 @@ export function ask(title, build, { held = false, wide = false } = {}) {
 
 /** Leaves every open dialog as Escape does: a held one stays. */
 export function leaveDialogs() {
-  for (const dialog of document.querySelectorAll("dialog[open]")) if (dialog.dispatchEvent(new Event("cancel", { cancelable: true }))) dialog.close();
+  for (const dialog of document.querySelectorAll("dialog[open]"))
+    if (dialog.dispatchEvent(new Event("cancel", { cancelable: true }))) dialog.close();
 }
 
 /** Asks before something that can't be undone; with `typed`, that word has to be typed first. */
 export function confirm({ title, text, action, typed = null }) {
   return ask(title, (close) => {
     const go = h("button.danger", { type: "submit", disabled: typed !== null }, action);
-    const word = typed !== null && h("input", { type: "text", autocomplete: "off", oninput: () => (go.disabled = word.value !== typed) });
+    const word =
+      typed !== null &&
+      h("input", { type: "text", autocomplete: "off", oninput: () => (go.disabled = word.value !== typed) });
     return h(
       "form",
       { onsubmit: () => close(true) },

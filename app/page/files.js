@@ -16,16 +16,31 @@ export function takeHanded() {
   return found;
 }
 
-export const isPhoto = ({ file, name }) => !name.split("/").at(-1).startsWith(".") && (file.type.startsWith("image/") || IMAGE.test(name));
+export const isPhoto = ({ file, name }) =>
+  !name.split("/").at(-1).startsWith(".") && (file.type.startsWith("image/") || IMAGE.test(name));
 
 /** A button that lets files be chosen, or a `whole` folder; `onchosen` hears [{file, name}], names with their folders. */
 export function picker(whole, onchosen) {
-  const input = h("input.hidden", { type: "file", multiple: true, id: newId("photos"), webkitdirectory: whole, accept: whole ? null : "image/*" });
+  const input = h("input.hidden", {
+    type: "file",
+    multiple: true,
+    id: newId("photos"),
+    webkitdirectory: whole,
+    accept: whole ? null : "image/*",
+  });
   input.addEventListener("change", () => {
     onchosen([...input.files].map((file) => ({ file, name: file.webkitRelativePath || file.name })));
     input.value = "";
   });
-  return [input, h("label.button", { for: input.id }, icon(whole ? "galleries" : "photo"), whole ? "Choose a folder" : "Choose photos")];
+  return [
+    input,
+    h(
+      "label.button",
+      { for: input.id },
+      icon(whole ? "galleries" : "photo"),
+      whole ? "Choose a folder" : "Choose photos",
+    ),
+  ];
 }
 
 /** Every file of what was dropped, folders with all that is in them. */

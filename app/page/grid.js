@@ -85,7 +85,15 @@ export class Grid {
     let element = this.cells.get(index);
     if (element && item && element.classList.contains("empty")) this.drop(index, element), (element = null);
     if (!element) {
-      element = h(`div.cell${item ? "" : ".empty"}`, { role: "listitem", "aria-setsize": this.done || this.total === null ? this.count : this.total, "aria-posinset": index + 1 }, item && this.cell(item));
+      element = h(
+        `div.cell${item ? "" : ".empty"}`,
+        {
+          role: "listitem",
+          "aria-setsize": this.done || this.total === null ? this.count : this.total,
+          "aria-posinset": index + 1,
+        },
+        item && this.cell(item),
+      );
       this.cells.set(index, element);
       this.element.insertBefore(element, this.cells.get(index + 1) ?? null);
     }
@@ -104,6 +112,9 @@ export class Grid {
     const top = this.element.getBoundingClientRect().top + Math.floor((index + step) / this.columns) * this.height;
     if (top < this.height || top + this.height > innerHeight) scrollBy(0, top - innerHeight / 2);
     this.draw();
-    this.cells.get(index + step)?.querySelector("a, button")?.focus({ preventScroll: true });
+    this.cells
+      .get(index + step)
+      ?.querySelector("a, button")
+      ?.focus({ preventScroll: true });
   }
 }

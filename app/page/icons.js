@@ -6,7 +6,8 @@ const PATHS = {
   compare: "M7.5 4.5a5.5 5.5 0 1 0 0 11 5.5 5.5 0 0 0 0-11Zm5 0a5.5 5.5 0 1 1 0 11",
   home: "M3 9.5 10 3.500l7 6V16.500h-4.500V12h-5v4.500H3z",
   settings: "M4 6h7m4 0h1M4 14h1m4 0h7M13 4v4M7 12v4",
-  identify: "M3 7V4.5A1.5 1.5 0 0 1 4.5 3H7m6 0h2.500A1.5 1.5 0 0 1 17 4.500V7m0 6v2.500a1.5 1.5 0 0 1-1.5 1.500H13m-6 0H4.500A1.5 1.5 0 0 1 3 15.500V13M10 6.500a2.2 2.2 0 1 0 0 4.4 2.2 2.2 0 0 0 0-4.400ZM6.5 14.200c.6-1.3 1.9-1.9 3.5-1.900s2.9.6 3.5 1.9",
+  identify:
+    "M3 7V4.5A1.5 1.5 0 0 1 4.5 3H7m6 0h2.500A1.5 1.5 0 0 1 17 4.500V7m0 6v2.500a1.5 1.5 0 0 1-1.5 1.500H13m-6 0H4.500A1.5 1.5 0 0 1 3 15.500V13M10 6.500a2.2 2.2 0 1 0 0 4.4 2.2 2.2 0 0 0 0-4.400ZM6.5 14.200c.6-1.3 1.9-1.9 3.5-1.900s2.9.6 3.5 1.9",
   galleries: "M3 3.500h5.500V9H3zm8.5 0H17V9h-5.500zM3 11.500h5.500V17H3zm8.5 0H17V17h-5.500z",
   jobs: "M4 5h12M4 10h12M4 15h7",
   check: "m3.5 10.5 4 4 9-9",
@@ -23,7 +24,11 @@ const PATHS = {
 };
 
 export const icon = (name) =>
-  svg("svg", { viewBox: "0 0 20 20", class: "icon", "aria-hidden": "true", focusable: "false" }, svg("path", { d: PATHS[name] }));
+  svg(
+    "svg",
+    { viewBox: "0 0 20 20", class: "icon", "aria-hidden": "true", focusable: "false" },
+    svg("path", { d: PATHS[name] }),
+  );
 
 export const mark = () =>
   svg(

@@ -22,12 +22,25 @@ export function verdict(face) {
   if (!found) return null;
   const [kind, words] = VERDICTS[found.live];
   const reason = REASONS[found.reason];
-  return h("p.small.liveness", {}, h(`span.pill.${kind}`, {}, words), ` score ${score(found.live_score)}${reason ? `: ${reason}` : ""}`);
+  return h(
+    "p.small.liveness",
+    {},
+    h(`span.pill.${kind}`, {}, words),
+    ` score ${score(found.live_score)}${reason ? `: ${reason}` : ""}`,
+  );
 }
 
 /** A choice whether to ask for liveness; null where the server has no package for it. `onchange` gets `liveness`. */
 export async function livenessChoice(onchange) {
   const installed = (await models()).some((one) => one.task === "liveness");
   if (!installed) return null;
-  return select([["", "not asked"], ["report", "reported"], ["require", "required"]], "", (value) => onchange(value || null));
+  return select(
+    [
+      ["", "not asked"],
+      ["report", "reported"],
+      ["require", "required"],
+    ],
+    "",
+    (value) => onchange(value || null),
+  );
 }

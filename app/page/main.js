@@ -81,7 +81,8 @@ function agrees(own, next) {
   });
 }
 
-const named = ({ id, scopes, galleries }) => `${id} (${list(scopes)}${galleries ? `, in ${list(galleries)} only` : ""})`;
+const named = ({ id, scopes, galleries }) =>
+  `${id} (${list(scopes)}${galleries ? `, in ${list(galleries)} only` : ""})`;
 
 function ask(error = null) {
   leaveView();
@@ -103,7 +104,11 @@ function frame() {
       "div.group",
       {},
       group && h("h2", {}, group),
-      h("ul", {}, open.filter((section) => section.group === group).map((section) => h("li", {}, entry(section)))),
+      h(
+        "ul",
+        {},
+        open.filter((section) => section.group === group).map((section) => h("li", {}, entry(section))),
+      ),
     ),
   );
   const menu = h("div.menu", { id: "menu" }, h("nav", { "aria-label": "Main" }, groups), foot());
@@ -116,7 +121,13 @@ function frame() {
   menu.addEventListener("click", (event) => event.target.closest("a") && toggle(menu, button, false));
   put(
     shell,
-    h("div.frame", {}, h("header.top", {}, h("a.brand", { href: link() }, mark(), "Likeness"), button, menu), h("main", { id: "main", tabindex: "-1" }), underWay()),
+    h(
+      "div.frame",
+      {},
+      h("header.top", {}, h("a.brand", { href: link() }, mark(), "Likeness"), button, menu),
+      h("main", { id: "main", tabindex: "-1" }),
+      underWay(),
+    ),
   );
 }
 
@@ -125,7 +136,8 @@ function toggle(menu, button, open = !menu.classList.contains("open")) {
   button.setAttribute("aria-expanded", String(open));
 }
 
-const entry = (section) => h("a", { href: link(section.name), "data-section": section.name }, icon(section.icon), section.title);
+const entry = (section) =>
+  h("a", { href: link(section.name), "data-section": section.name }, icon(section.icon), section.title);
 
 function foot() {
   const own = session.who();
@@ -155,7 +167,15 @@ async function show() {
     if (one.dataset.section === section?.name) one.setAttribute("aria-current", "page");
     else one.removeAttribute("aria-current");
   if (!section) {
-    put(main, h("div", {}, head("Not found", "Nothing is at this address."), h("p", {}, h("a", { href: link() }, "To the overview"))));
+    put(
+      main,
+      h(
+        "div",
+        {},
+        head("Not found", "Nothing is at this address."),
+        h("p", {}, h("a", { href: link() }, "To the overview")),
+      ),
+    );
     return settle(main, 0);
   }
   document.title = `${section.title} · Likeness`;

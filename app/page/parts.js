@@ -6,22 +6,31 @@ import { busy, problemPlace, showing } from "./problem.js";
 import { goBack, link } from "./router.js";
 
 /** A view's title and what it is for; `beside` stands at the other end of the line. */
-export const head = (title, lead, ...beside) => h("header.head", {}, h("div", {}, h("h1", {}, title), lead && h("p.lead", {}, lead)), beside);
+export const head = (title, lead, ...beside) =>
+  h("header.head", {}, h("div", {}, h("h1", {}, title), lead && h("p.lead", {}, lead)), beside);
 
 /** The way back to a gallery. */
-export const backTo = (gallery) => h("a.back", { href: link("galleries", gallery), onclick: goBack }, icon("back"), gallery);
+export const backTo = (gallery) =>
+  h("a.back", { href: link("galleries", gallery), onclick: goBack }, icon("back"), gallery);
 
 /** `[word, value]` pairs as a list; without those that have no value. */
-export const facts = (pairs) => h("dl.facts", {}, pairs.filter(([, value]) => value).map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value))));
+export const facts = (pairs) =>
+  h(
+    "dl.facts",
+    {},
+    pairs.filter(([, value]) => value).map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value))),
+  );
 
 /** Whether a job has not ended. */
 export const isOpen = (job) => job?.state === "queued" || job?.state === "running";
 
 /** How far a job is. */
-export const progress = (label, job) => h("progress", { "aria-label": label, ...(job.total && { max: String(job.total), value: job.done }) });
+export const progress = (label, job) =>
+  h("progress", { "aria-label": label, ...(job.total && { max: String(job.total), value: job.done }) });
 
 /** The last line of a dialog: its buttons, and one that leaves it. */
-export const orLeave = (close, words, ...buttons) => h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, words), buttons);
+export const orLeave = (close, words, ...buttons) =>
+  h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, words), buttons);
 
 /** Asks in a dialog for what `fields` hold; `work` is done with it, until it gives something, which is the answer. Gives
  * null where the dialog was left. */

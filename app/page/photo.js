@@ -13,7 +13,8 @@ const UNKNOWN = { width: 4, height: 3 };
 addEventListener("paste", (event) => {
   const photo = [...(event.clipboardData?.files ?? [])].find((file) => file.type.startsWith("image/"));
   const open = [...places].filter((place) => place.element.isConnected);
-  const place = open.find((one) => one.element.contains(document.activeElement)) ?? open.find((one) => !one.coming) ?? open.at(-1);
+  const place =
+    open.find((one) => one.element.contains(document.activeElement)) ?? open.find((one) => !one.coming) ?? open.at(-1);
   if (photo && place) void place.take(photo);
 });
 /** A photo that misses its place must not replace the page. */
@@ -28,13 +29,28 @@ export class PhotoPlace {
     this.picture = null;
     this.onphoto = onphoto;
     this.label = label;
-    this.input = h("input.hidden", { type: "file", accept: "image/*", id: newId("photo"), onchange: () => this.chosen() });
+    this.input = h("input.hidden", {
+      type: "file",
+      accept: "image/*",
+      id: newId("photo"),
+      onchange: () => this.chosen(),
+    });
     this.stage = h("div.stage", { onclick: () => this.stage.querySelector(".invitation") && this.input.click() });
-    const camera = h("button", { type: "button", onclick: async () => this.take(await takePhoto()) }, icon("camera"), "Camera");
+    const camera = h(
+      "button",
+      { type: "button", onclick: async () => this.take(await takePhoto()) },
+      icon("camera"),
+      "Camera",
+    );
     const choose = h("label.button", { for: this.input.id }, icon("photo"), "Choose a photo");
     this.element = h(
       "section.photo",
-      { "aria-label": label, ondragover: (event) => this.over(event, true), ondragleave: (event) => this.over(event, false), ondrop: (event) => this.dropped(event) },
+      {
+        "aria-label": label,
+        ondragover: (event) => this.over(event, true),
+        ondragleave: (event) => this.over(event, false),
+        ondrop: (event) => this.dropped(event),
+      },
       h("h2", {}, label),
       this.stage,
       h("div.row", {}, this.input, choose, camera),
@@ -50,7 +66,10 @@ export class PhotoPlace {
   }
 
   empty() {
-    put(this.stage, h("p.invitation", {}, icon("person"), h("span", {}, "Drop a photo here, paste one, or click to choose")));
+    put(
+      this.stage,
+      h("p.invitation", {}, icon("person"), h("span", {}, "Drop a photo here, paste one, or click to choose")),
+    );
   }
 
   chosen() {
@@ -84,7 +103,8 @@ export class PhotoPlace {
 
   /** Draws boxes, which may be picked and pointed at as `boxes` has it; `size` is the photo's, where the server said it. */
   show(faces, size = null, words = "", heard = {}) {
-    const own = size ?? (this.picture ? { width: this.picture.naturalWidth, height: this.picture.naturalHeight } : UNKNOWN);
+    const own =
+      size ?? (this.picture ? { width: this.picture.naturalWidth, height: this.picture.naturalHeight } : UNKNOWN);
     put(this.stage, sheet(own, this.picture ?? blank(own), faces.length ? boxes(own, faces, words, heard) : null));
   }
 }

@@ -36,8 +36,15 @@ export async function decoded(url, alt) {
 /** A small picture of the photo at `url`, its kind in words where this browser can't show it. */
 export function thumbnail(url, { name }, tag = "img", alt = "") {
   const kind = name.split(".").at(-1).toUpperCase();
-  const blank = () => h(`${tag.replace("img", "span")}.blank`, { role: alt ? "img" : null, "aria-label": alt || null }, kind);
-  const image = h(tag, { src: url, alt, loading: "lazy", decoding: "async", onerror: () => image.replaceWith(blank()) });
+  const blank = () =>
+    h(`${tag.replace("img", "span")}.blank`, { role: alt ? "img" : null, "aria-label": alt || null }, kind);
+  const image = h(tag, {
+    src: url,
+    alt,
+    loading: "lazy",
+    decoding: "async",
+    onerror: () => image.replaceWith(blank()),
+  });
   return image;
 }
 

@@ -24,7 +24,8 @@ export const link = (...segments) => `#/${segments.map(encodeURIComponent).join(
 export const go = (...segments) => (location.hash = link(...segments));
 
 /** For a click on a link to the view that is open, which is then shown anew. */
-export const reopen = (event) => event.currentTarget.hash === location.hash && dispatchEvent(new HashChangeEvent("hashchange"));
+export const reopen = (event) =>
+  event.currentTarget.hash === location.hash && dispatchEvent(new HashChangeEvent("hashchange"));
 
 /** Note that the address's view is about to be shown. Return how far it was scrolled when it was left, 0 if it is new. */
 export function arrive() {
@@ -50,7 +51,8 @@ export function remember(query) {
 
 /** For a click on a link to the view that led here: go back to it as it was left. */
 export function goBack(event) {
-  if (event.ctrlKey || event.metaKey || event.shiftKey || current?.from.split("?")[0] !== event.currentTarget.hash) return;
+  if (event.ctrlKey || event.metaKey || event.shiftKey || current?.from.split("?")[0] !== event.currentTarget.hash)
+    return;
   event.preventDefault();
   history.back();
 }

@@ -17,7 +17,11 @@ export function scale(answer, points) {
   const shown = shownPoints(points);
   const words = `The score is ${scoreText(answer.score)}; the threshold is ${scoreText(answer.threshold)}.`;
   const ticks = shown.map((point, index) =>
-    h(`span.tick${same(point.fmr, answer.fmr) ? ".used" : ""}${index % (shown.length - 1 || 1) ? "" : ".outer"}`, { style: { left: place(point.threshold) } }, h("span", {}, power(point.fmr))),
+    h(
+      `span.tick${same(point.fmr, answer.fmr) ? ".used" : ""}${index % (shown.length - 1 || 1) ? "" : ".outer"}`,
+      { style: { left: place(point.threshold) } },
+      h("span", {}, power(point.fmr)),
+    ),
   );
   const kind = answer.score >= answer.threshold ? "known" : "unknown";
   return h(
@@ -45,7 +49,17 @@ export function passes(answer, points) {
     "table.passes",
     {},
     h("caption", {}, "How strict a threshold the score reaches"),
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Strangers who would pass"), h("th.number", { scope: "col" }, "Threshold"), h("th", { scope: "col" }, "This score"))),
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        h("th", { scope: "col" }, "Strangers who would pass"),
+        h("th.number", { scope: "col" }, "Threshold"),
+        h("th", { scope: "col" }, "This score"),
+      ),
+    ),
     h("tbody", {}, rows),
   );
 }

@@ -8,7 +8,12 @@ import { busy, problemPlace } from "./problem.js";
 export function signIn(enter, error) {
   const place = problemPlace();
   const key = h("input", {
-    type: "password", name: "key", required: true, autocomplete: "off", spellcheck: "false", autocapitalize: "none",
+    type: "password",
+    name: "key",
+    required: true,
+    autocomplete: "off",
+    spellcheck: "false",
+    autocapitalize: "none",
     placeholder: "lk_…",
   });
   const button = h("button.primary", { type: "submit" }, "Sign in");
@@ -26,11 +31,28 @@ export function signIn(enter, error) {
       place.element,
       button,
     ),
-    h("details", {}, h("summary", {}, "Where do I get a key?"), h(
-      "ul",
+    h(
+      "details",
       {},
-      h("li", {}, "From the administrator of this server. Each person and program gets a separate key, for what it needs."),
-      h("li", {}, "The admin key, which allows everything, is in the data folder, in ", h("code", {}, "admin.key"), ". On that machine, ", h("code", {}, "likeness keys link"), " prints a link that signs you in: once, within a minute."),
-    )),
+      h("summary", {}, "Where do I get a key?"),
+      h(
+        "ul",
+        {},
+        h(
+          "li",
+          {},
+          "From the administrator of this server. Each person and program gets a separate key, for what it needs.",
+        ),
+        h(
+          "li",
+          {},
+          "The admin key, which allows everything, is in the data folder, in ",
+          h("code", {}, "admin.key"),
+          ". On that machine, ",
+          h("code", {}, "likeness keys link"),
+          " prints a link that signs you in: once, within a minute.",
+        ),
+      ),
+    ),
   );
 }

@@ -13,10 +13,28 @@ export class PersonField {
   /** `gallery()` is the gallery's id; `props` are the input's; `onpick(subject)` hears who was chosen from the list. */
   constructor(gallery, props, onpick = () => {}) {
     Object.assign(this, { gallery, onpick, chosen: null, found: [], at: -1 });
-    this.list = h("ul.suggestions", { role: "listbox", id: newId("people"), "aria-label": "Suggestions", hidden: true });
-    const open = { role: "combobox", "aria-expanded": "false", "aria-autocomplete": "list", "aria-controls": this.list.id };
+    this.list = h("ul.suggestions", {
+      role: "listbox",
+      id: newId("people"),
+      "aria-label": "Suggestions",
+      hidden: true,
+    });
+    const open = {
+      role: "combobox",
+      "aria-expanded": "false",
+      "aria-autocomplete": "list",
+      "aria-controls": this.list.id,
+    };
     const heard = { oninput: () => this.typed(), onkeydown: (event) => this.steer(event), onblur: () => this.close() };
-    this.input = h("input", { type: "text", maxlength: 255, autocomplete: "off", spellcheck: "false", id: newId("who"), ...props, ...(session.may("read") ? { ...open, ...heard } : {}) });
+    this.input = h("input", {
+      type: "text",
+      maxlength: 255,
+      autocomplete: "off",
+      spellcheck: "false",
+      id: newId("who"),
+      ...props,
+      ...(session.may("read") ? { ...open, ...heard } : {}),
+    });
     this.look = calmly(CALM_MS, () => this.suggest());
     this.element = h("div.suggesting", {}, this.input, this.list);
   }
@@ -42,7 +60,10 @@ export class PersonField {
     }
     if (words !== this.input.value.trim() || this.input !== document.activeElement) return;
     this.found = page.subjects;
-    put(this.list, page.subjects.map((subject, index) => this.option(subject, index)));
+    put(
+      this.list,
+      page.subjects.map((subject, index) => this.option(subject, index)),
+    );
     this.list.hidden = !page.subjects.length;
     this.input.setAttribute("aria-expanded", String(!this.list.hidden));
     this.mark(-1);
@@ -52,7 +73,12 @@ export class PersonField {
     const detail = [subject.name && subject.id, count(subject.face_count, "face")].filter(Boolean).join(", ");
     return h(
       "li",
-      { role: "option", id: `${this.list.id}-${index}`, "aria-selected": "false", onmousedown: (event) => (event.preventDefault(), this.pick(subject)) },
+      {
+        role: "option",
+        id: `${this.list.id}-${index}`,
+        "aria-selected": "false",
+        onmousedown: (event) => (event.preventDefault(), this.pick(subject)),
+      },
       portrait(this.gallery(), subject, true),
       h("span.name", {}, subject.name ?? subject.id),
       h("span.small", {}, detail),

@@ -3,7 +3,11 @@
 const PLACE = "likeness.theme";
 const SAME = "system";
 
-export const THEMES = [[SAME, "As the system"], ["light", "Light"], ["dark", "Dark"]];
+export const THEMES = [
+  [SAME, "As the system"],
+  ["light", "Light"],
+  ["dark", "Dark"],
+];
 export const theme = () => localStorage.getItem(PLACE) ?? SAME;
 
 export function wear(name) {

@@ -1,7 +1,8 @@
 /** Sentences: what each error code means for the person in front of the page, and what to do about it. */
 
 const PROBLEMS = {
-  unreachable: "The server can't be reached. Check that it runs and that this machine is still connected, then try again.",
+  unreachable:
+    "The server can't be reached. Check that it runs and that this machine is still connected, then try again.",
   missing_key: "You are signed out. Paste a key to go on.",
   wrong_key: "This server does not know that key. Check that all of it was pasted, and that it is for this server.",
   expired_key: "That key has expired. Ask the administrator of this server for a new one.",
@@ -22,7 +23,8 @@ const PROBLEMS = {
   subject_without_faces: "This person has no enrolled face to compare with. Add a photo first.",
   key_exists: "A key with this id exists already, or did once. Choose another id.",
   key_revoked: "This key was revoked for good. Make a new one.",
-  package_mismatch: "This gallery was made with another model than the server runs now. Re-embed it, or start the server with its model.",
+  package_mismatch:
+    "This gallery was made with another model than the server runs now. Re-embed it, or start the server with its model.",
   payload_too_large: "That is more than the server accepts at once. Send fewer or smaller photos.",
   image_too_large: "The photo is larger than the server allows. Make it smaller and try again.",
   unsupported_media_type: "The server does not accept this kind of file.",
@@ -33,14 +35,17 @@ const PROBLEMS = {
   no_face: "No face was found. Use a photo in which the face is at least 20 pixels wide and can be seen.",
   ambiguous_face: "Several faces are equally prominent, so it is not clear whose photo this is. Crop it to one person.",
   not_live: "Liveness is required here, and this does not look like a live person in front of the camera.",
-  liveness_unavailable: "Liveness was asked for, and this server has no model that can judge it. The administrator should add one.",
-  liveness_not_measured: "Liveness is required, and its error rates were never measured. The administrator has to measure them first.",
+  liveness_unavailable:
+    "Liveness was asked for, and this server has no model that can judge it. The administrator should add one.",
+  liveness_not_measured:
+    "Liveness is required, and its error rates were never measured. The administrator has to measure them first.",
   low_quality: "The face is too poor to be recognised later.",
   duplicate_face: "The same photo is enrolled already.",
   face_conflict: "The face matches somebody else of this gallery.",
   nothing_enrolled: "None of the photos was accepted.",
   operating_point_unavailable: "This error rate was never measured for this model. Choose another.",
-  package_unavailable: "The model is not installed on this server, or its file is damaged. The administrator should check why.",
+  package_unavailable:
+    "The model is not installed on this server, or its file is damaged. The administrator should check why.",
   index_unavailable: "The search index can't be reached. The administrator of the server should check why.",
   subject_expired: "This person has expired, and is about to be erased.",
   job_not_found: "This job doesn't exist, or your key has no access to it.",
@@ -63,7 +68,8 @@ const PROBLEMS = {
   body_timeout: "The photo did not arrive in time. Check the connection and try again.",
   database_busy: "The database is busy. Try again in a moment.",
   database_unavailable: "The database can't be reached. The administrator of the server should check why.",
-  sealed_unreadable: "What was stored is encrypted with a key that the server does not have. The administrator has to put the key back.",
+  sealed_unreadable:
+    "What was stored is encrypted with a key that the server does not have. The administrator has to put the key back.",
   unusable: "The installation is at fault. The administrator should run likeness doctor.",
   internal_error: "Something went wrong in the server. Its log has it under the request id below.",
 };
@@ -96,12 +102,15 @@ export function explain(error) {
   return error.message || "Something went wrong.";
 }
 
-const invalid = (error) => (error.details?.errors ?? []).map((one) => `${one.where}: ${one.what}`).join("; ") || error.message;
+const invalid = (error) =>
+  (error.details?.errors ?? []).map((one) => `${one.where}: ${one.what}`).join("; ") || error.message;
 
 /** One refused photo of an enrollment. */
 export function refused(rejected) {
   const own = PROBLEMS[rejected.code] ?? `${rejected.message}.`;
-  return rejected.reasons?.length ? `${own} ${sentence(list(rejected.reasons.map(reason)))}${advice(rejected.reasons)}` : own;
+  return rejected.reasons?.length
+    ? `${own} ${sentence(list(rejected.reasons.map(reason)))}${advice(rejected.reasons)}`
+    : own;
 }
 
 const advice = (reasons) => {
@@ -111,7 +120,8 @@ const advice = (reasons) => {
 
 export const reason = (code) => REASONS[code] ?? code.replaceAll("_", " ");
 export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-export const list = (words) => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
+export const list = (words) =>
+  words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
 export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
 export const score = (value) => value.toFixed(3).replace("-", "−");
 
@@ -137,11 +147,17 @@ const FALLBACKS = {
 
 /** Which calibration decided, as answers name it. */
 export function decidedBy({ source, name, fallback }) {
-  const whose = source === "gallery" ? "the gallery's own calibration" : name ? `the package's calibration ${name}` : "nothing, since the package has no operating points";
+  const whose =
+    source === "gallery"
+      ? "the gallery's own calibration"
+      : name
+        ? `the package's calibration ${name}`
+        : "nothing, since the package has no operating points";
   return fallback ? `${whose}, because ${FALLBACKS[fallback]}` : whose;
 }
 
-export const percent = (share) => (share < 0.001 ? "less than 0.1 %" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
+export const percent = (share) =>
+  share < 0.001 ? "less than 0.1 %" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
 
 /** Return a time in the reader's own way, "never" for null. */
 export function when(text, seconds = false) {

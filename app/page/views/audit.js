@@ -8,19 +8,41 @@ import { link } from "../router.js";
 import { count, when } from "../words.js";
 
 const PAGE = 100;
-const FIELDS = [["key", "Key"], ["operation", "Operation"], ["gallery", "Gallery"], ["subject", "Person"]];
-const TIMES = [["since", "From"], ["until", "Before"]];
+const FIELDS = [
+  ["key", "Key"],
+  ["operation", "Operation"],
+  ["gallery", "Gallery"],
+  ["subject", "Person"],
+];
+const TIMES = [
+  ["since", "From"],
+  ["until", "Before"],
+];
 
 export function audit(_, asked) {
   const place = problemPlace();
-  const state = { place, rows: h("tbody", {}), more: h("div.row", {}), shown: h("p.small", { role: "status" }), wanted: {}, asking: null };
+  const state = {
+    place,
+    rows: h("tbody", {}),
+    more: h("div.row", {}),
+    shown: h("p.small", { role: "status" }),
+    wanted: {},
+    asking: null,
+  };
   const inputs = [
-    ...FIELDS.map(([name, words]) => [name, words, h("input", { type: "text", autocomplete: "off", spellcheck: "false", value: asked.get(name) ?? "" })]),
+    ...FIELDS.map(([name, words]) => [
+      name,
+      words,
+      h("input", { type: "text", autocomplete: "off", spellcheck: "false", value: asked.get(name) ?? "" }),
+    ]),
     ...TIMES.map(([name, words]) => [name, words, h("input", { type: "datetime-local" })]),
   ];
   const all = h("input", { type: "checkbox", checked: asked.has("all") });
   const read = () => {
-    state.wanted = { changes: !all.checked && !inputs[1][2].value, ...Object.fromEntries(inputs.map(([name, , input]) => [name, value(name, input)])) };
+    state.wanted = {
+      changes: !all.checked && !inputs[1][2].value,
+      ...Object.fromEntries(inputs.map(([name, , input]) => [name, value(name, input)])),
+    };
     return load(state);
   };
   const button = h("button.primary", { type: "submit" }, "Show");
@@ -29,16 +51,41 @@ export function audit(_, asked) {
     "div",
     {},
     head("Audit log", "Who did what, when and to whom. No photo, no vector and no name is in it."),
-    h("form.filter", { onsubmit: () => busy(button, read), "aria-label": "Filter" }, inputs.map(([, words, input]) => field(words, input)), h("label.choice", {}, all, h("span", {}, "What only reads, too")), button),
+    h(
+      "form.filter",
+      { onsubmit: () => busy(button, read), "aria-label": "Filter" },
+      inputs.map(([, words, input]) => field(words, input)),
+      h("label.choice", {}, all, h("span", {}, "What only reads, too")),
+      button,
+    ),
     place.element,
     state.shown,
-    h("div.scrolling", { tabindex: "0", role: "region", "aria-label": "Entries" }, h("table.audit", {}, h("caption.hidden", {}, "Entries of the audit log, the newest first"), h("thead", {}, h("tr", {}, heads.map((words) => h("th", { scope: "col" }, words)))), state.rows)),
+    h(
+      "div.scrolling",
+      { tabindex: "0", role: "region", "aria-label": "Entries" },
+      h(
+        "table.audit",
+        {},
+        h("caption.hidden", {}, "Entries of the audit log, the newest first"),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            heads.map((words) => h("th", { scope: "col" }, words)),
+          ),
+        ),
+        state.rows,
+      ),
+    ),
     state.more,
   );
   return { element, ready: read() };
 }
 
-const value = (name, input) => (name === "since" || name === "until" ? input.value && new Date(input.value).toISOString() : input.value.trim());
+const value = (name, input) =>
+  name === "since" || name === "until" ? input.value && new Date(input.value).toISOString() : input.value.trim();
 
 /** The newest entries of what is wanted, or those behind `cursor`; whatever was asked before and not answered is dropped. */
 async function load(state, cursor = null) {
@@ -50,8 +97,17 @@ async function load(state, cursor = null) {
     if (!cursor) put(state.rows);
     state.rows.append(...page.entries.map(row));
     const number = state.rows.childElementCount;
-    put(state.shown, number ? `${count(number, state.wanted.changes ? "change" : "entry", state.wanted.changes ? "changes" : "entries")} shown, the newest first` : "No entry of the log matches.");
-    const older = h("button", { type: "button", onclick: () => busy(older, () => load(state, page.next_cursor)) }, "Older");
+    put(
+      state.shown,
+      number
+        ? `${count(number, state.wanted.changes ? "change" : "entry", state.wanted.changes ? "changes" : "entries")} shown, the newest first`
+        : "No entry of the log matches.",
+    );
+    const older = h(
+      "button",
+      { type: "button", onclick: () => busy(older, () => load(state, page.next_cursor)) },
+      "Older",
+    );
     put(state.more, page.next_cursor && older);
   });
 }
@@ -60,12 +116,24 @@ async function load(state, cursor = null) {
 function outcome(status) {
   if (status === null) return ["begun, end unknown", "uncertain"];
   if (status < 400) return ["done", "known"];
-  const known = { 401: "wrong key", 403: "not allowed", 404: "not found", 409: "conflict", 413: "too large", 422: "refused", 429: "too many", 499: "caller left" };
+  const known = {
+    401: "wrong key",
+    403: "not allowed",
+    404: "not found",
+    409: "conflict",
+    413: "too large",
+    422: "refused",
+    429: "too many",
+    499: "caller left",
+  };
   return [known[status] ?? (status < 500 ? "refused" : "failed"), "bad"];
 }
 
 function row(entry) {
-  const person = entry.subject && entry.gallery ? h("a", { href: link("galleries", entry.gallery, "people", entry.subject) }, entry.subject) : entry.subject;
+  const person =
+    entry.subject && entry.gallery
+      ? h("a", { href: link("galleries", entry.gallery, "people", entry.subject) }, entry.subject)
+      : entry.subject;
   const [word, kind] = outcome(entry.status);
   return h(
     "tr",
@@ -75,7 +143,11 @@ function row(entry) {
     h("td", {}, entry.operation),
     h("td", {}, entry.gallery ?? ""),
     h("td", {}, person ?? ""),
-    h("td", {}, entry.target ? h("code", {}, entry.target.length > 14 ? `${entry.target.slice(0, 12)}…` : entry.target) : ""),
+    h(
+      "td",
+      {},
+      entry.target ? h("code", {}, entry.target.length > 14 ? `${entry.target.slice(0, 12)}…` : entry.target) : "",
+    ),
     h("td", {}, h(`span.pill.${kind}`, { title: entry.status && `HTTP ${entry.status}` }, word)),
   );
 }

@@ -31,7 +31,13 @@ export function calibration(gallery) {
   const next = later(element);
   const show = (found) => {
     if (!found) return;
-    put(body, settings(found, place, read), measuring(found, place, where, show), found.measured && figures(found), found.pairs.length > 0 && suspicious(found));
+    put(
+      body,
+      settings(found, place, read),
+      measuring(found, place, where, show),
+      found.measured && figures(found),
+      found.pairs.length > 0 && suspicious(found),
+    );
     if (isOpen(found.job)) next.set(read, EVERY_MS);
     else next.clear();
   };
@@ -45,24 +51,43 @@ function settings(found, place, again) {
     tell(words);
     await again();
   };
-  const source = select(SOURCES, found.calibration, (calibration) => change({ calibration }, "The calibration is changed."));
-  const laxer = h("input", { type: "checkbox", checked: found.allow_laxer, onchange: () => change({ allow_laxer: laxer.checked }, "The floor is changed.") });
+  const source = select(SOURCES, found.calibration, (calibration) =>
+    change({ calibration }, "The calibration is changed."),
+  );
+  const laxer = h("input", {
+    type: "checkbox",
+    checked: found.allow_laxer,
+    onchange: () => change({ allow_laxer: laxer.checked }, "The floor is changed."),
+  });
   return h(
     "section.card.stack",
     { "aria-label": "What decides" },
     field("Thresholds that decide", source, `Now: ${decidedBy(found.decides)}.`),
-    h("label.choice", {}, laxer, h("span", {}, "Allow thresholds far laxer than the package's (below its threshold at 3.2 times the FMR)")),
+    h(
+      "label.choice",
+      {},
+      laxer,
+      h("span", {}, "Allow thresholds far laxer than the package's (below its threshold at 3.2 times the FMR)"),
+    ),
   );
 }
 
 function measuring(found, place, where, show) {
-  const button = h("button.primary", { type: "button", onclick: () => busy(button, async () => show(await showing(place, () => post(where)))) }, found.measured ? "Measure again" : "Measure");
+  const button = h(
+    "button.primary",
+    { type: "button", onclick: () => busy(button, async () => show(await showing(place, () => post(where)))) },
+    found.measured ? "Measure again" : "Measure",
+  );
   const open = isOpen(found.job);
   button.disabled = open;
   return h(
     "section.card.stack",
     { "aria-label": "Measurement" },
-    h("p", {}, found.measured ? summary(found.measured) : "Not measured yet. People who are enrolled twice are found, too."),
+    h(
+      "p",
+      {},
+      found.measured ? summary(found.measured) : "Not measured yet. People who are enrolled twice are found, too.",
+    ),
     open && progress("Measuring", found.job),
     found.job?.error && h("p.problem", {}, found.job.error.message),
     h("div.row", {}, button),
@@ -71,13 +96,15 @@ function measuring(found, place, where, show) {
 
 function summary(measured) {
   const changed = measured.changed >= 0.005 ? `; ${Math.round(measured.changed * 100)} % of it has changed since` : "";
-  if (!measured.comparisons) return `${count(measured.subjects, "person", "people")} are too few to measure anything (${when(measured.measured_at)}${changed}).`;
+  if (!measured.comparisons)
+    return `${count(measured.subjects, "person", "people")} are too few to measure anything (${when(measured.measured_at)}${changed}).`;
   return `${measured.comparisons.toLocaleString("en")} pairs of ${count(measured.compared_subjects, "person", "people")} of ${measured.subjects.toLocaleString("en")}, ${when(measured.measured_at)}${changed}.`;
 }
 
 function figures({ gallery, measured, points }) {
   const number = (value) => (value === null ? "–" : score(value));
-  const range = (point) => (point.threshold_low === null ? "" : ` (${score(point.threshold_low)} to ${score(point.threshold_high)})`);
+  const range = (point) =>
+    point.threshold_low === null ? "" : ` (${score(point.threshold_low)} to ${score(point.threshold_high)})`;
   const row = (point) =>
     h(
       "tr",
@@ -85,17 +112,41 @@ function figures({ gallery, measured, points }) {
       h("th", { scope: "row" }, power(point.fmr)),
       h("td.number", {}, number(point.threshold) + range(point)),
       h("td.number", {}, number(point.package)),
-      h("td.number", {}, point.found === null ? "–" : point.found ? point.found.toExponential(1).replace("-", "−") : "0"),
+      h(
+        "td.number",
+        {},
+        point.found === null ? "–" : point.found ? point.found.toExponential(1).replace("-", "−") : "0",
+      ),
       h("td.number", {}, number(point.decides)),
     );
-  const heads = ["FMR", "Threshold here (95 % interval)", "Package's", "FMR here at the package's", "With the gallery's switched on"];
+  const heads = [
+    "FMR",
+    "Threshold here (95 % interval)",
+    "Package's",
+    "FMR here at the package's",
+    "With the gallery's switched on",
+  ];
   return h(
     "section.card.stack",
     { "aria-label": "Operating points" },
     h(
       "div.scrolling",
       { tabindex: "0", role: "region", "aria-label": "Operating points of this gallery" },
-      h("table", {}, h("caption.hidden", {}, `Operating points of ${gallery}`), h("thead", {}, h("tr", {}, heads.map((words, index) => h(index ? "th.number" : "th", { scope: "col" }, words)))), h("tbody", {}, points.map(row))),
+      h(
+        "table",
+        {},
+        h("caption.hidden", {}, `Operating points of ${gallery}`),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            heads.map((words, index) => h(index ? "th.number" : "th", { scope: "col" }, words)),
+          ),
+        ),
+        h("tbody", {}, points.map(row)),
+      ),
     ),
     measured.scores && histogram({ name: gallery, scores: measured.scores }),
   );
@@ -108,7 +159,17 @@ function suspicious({ gallery, measured, pairs }) {
     "section.card.stack",
     { "aria-label": "Perhaps one person twice" },
     h("h2", {}, "Perhaps one person twice"),
-    h("p", {}, `${count(measured.suspicious, "pair")} of people, each other's most alike and above the package's strictest threshold${expected === null ? "" : `; ${expected < 0.1 ? "less than 0.1" : expected.toFixed(1)} would be by chance`}. They are left out of the measurement.`),
-    h("ul", {}, pairs.map((pair) => h("li", {}, person(pair.first), " and ", person(pair.second), `, score ${score(pair.score)}`))),
+    h(
+      "p",
+      {},
+      `${count(measured.suspicious, "pair")} of people, each other's most alike and above the package's strictest threshold${expected === null ? "" : `; ${expected < 0.1 ? "less than 0.1" : expected.toFixed(1)} would be by chance`}. They are left out of the measurement.`,
+    ),
+    h(
+      "ul",
+      {},
+      pairs.map((pair) =>
+        h("li", {}, person(pair.first), " and ", person(pair.second), `, score ${score(pair.score)}`),
+      ),
+    ),
   );
 }

@@ -11,18 +11,32 @@ export function check() {
   const place = problemPlace();
   const body = h("div", {});
   const rows = [];
-  const all = h("button.primary", { type: "button", hidden: true, onclick: () => busy(all, () => everyOne(rows)) }, "Check all");
+  const all = h(
+    "button.primary",
+    { type: "button", hidden: true, onclick: () => busy(all, () => everyOne(rows)) },
+    "Check all",
+  );
   const element = h(
     "div",
     {},
-    head("Gallery check", "The search index is built from the database. A check compares the two: the same faces, with the same vectors?", all),
+    head(
+      "Gallery check",
+      "The search index is built from the database. A check compares the two: the same faces, with the same vectors?",
+      all,
+    ),
     place.element,
     body,
   );
   const ready = filling(place, body, async () => {
     rows.push(...(await everyGallery()).map(row));
     all.hidden = !rows.length;
-    return rows.length ? h("ul.stack", {}, rows.map((one) => one.element)) : h("p.waiting", {}, "There is no gallery yet.");
+    return rows.length
+      ? h(
+          "ul.stack",
+          {},
+          rows.map((one) => one.element),
+        )
+      : h("p.waiting", {}, "There is no gallery yet.");
   });
   return { element, ready };
 }
@@ -32,7 +46,11 @@ async function everyOne(rows) {
 }
 
 function row(gallery) {
-  const outcome = h("div", { role: "status" }, h("p.small", {}, `${count(gallery.subjects, "person", "people")}, ${count(gallery.faces, "face")}`));
+  const outcome = h(
+    "div",
+    { role: "status" },
+    h("p.small", {}, `${count(gallery.subjects, "person", "people")}, ${count(gallery.faces, "face")}`),
+  );
   const place = problemPlace();
   const button = h("button", { type: "button", "aria-label": `Check ${gallery.id}`, onclick: () => run() }, "Check");
   const run = () =>
@@ -42,14 +60,32 @@ function row(gallery) {
         put(outcome, said(await get(path("galleries", gallery.id, "check"))));
       }),
     );
-  return { run, element: h("li.card", {}, h("div.row.apart", {}, h("h2", {}, gallery.id), button), outcome, place.element) };
+  return {
+    run,
+    element: h("li.card", {}, h("div.row.apart", {}, h("h2", {}, gallery.id), button), outcome, place.element),
+  };
 }
 
 function said(report) {
-  if (report.ok) return h("p", {}, h("span.pill.known", {}, "in order"), ` ${count(report.faces, "face")} of ${count(report.subjects, "person", "people")} in the database, as many in the index.`);
+  if (report.ok)
+    return h(
+      "p",
+      {},
+      h("span.pill.known", {}, "in order"),
+      ` ${count(report.faces, "face")} of ${count(report.subjects, "person", "people")} in the database, as many in the index.`,
+    );
   return [
-    h("p", {}, h("span.pill.bad", {}, "disagree"), ` ${count(report.faces, "face")} in the database, ${report.indexed.toLocaleString("en")} in the index.`),
-    h("ul", {}, report.problems.map((problem) => h("li", {}, problem))),
+    h(
+      "p",
+      {},
+      h("span.pill.bad", {}, "disagree"),
+      ` ${count(report.faces, "face")} in the database, ${report.indexed.toLocaleString("en")} in the index.`,
+    ),
+    h(
+      "ul",
+      {},
+      report.problems.map((problem) => h("li", {}, problem)),
+    ),
     report.examples.length ? h("p.small", {}, "For example ", h("code", {}, report.examples.join(", "))) : null,
     h("p", {}, "Restart the server: it builds the index again from the database."),
   ];

@@ -29,7 +29,11 @@ export function compare() {
     "div.compare",
     {},
     head("Compare", "Do two photos show the same person? Neither is stored.", strictness),
-    h("div.pair", {}, places.map((place) => place.element)),
+    h(
+      "div.pair",
+      {},
+      places.map((place) => place.element),
+    ),
     outcome,
   );
   return { element, ready: offer(strictness, state), leave: () => places.forEach((place) => place.forget()) };
@@ -41,7 +45,10 @@ async function offer(strictness, state) {
   const model = await showing(place, runningEmbedder);
   const points = model ? shownPoints(await decidingPoints(model.id)) : [];
   if (!points.length) return put(strictness, place.element);
-  const pairs = [["", `default (${oneIn((await defaults()).fmr)})`], ...points.map((point) => [String(point.fmr), oneIn(point.fmr)])];
+  const pairs = [
+    ["", `default (${oneIn((await defaults()).fmr)})`],
+    ...points.map((point) => [String(point.fmr), oneIn(point.fmr)]),
+  ];
   const choose = (value) => {
     state.fmr = value || null;
     void state.again();
@@ -50,7 +57,12 @@ async function offer(strictness, state) {
     state.liveness = mode;
     void state.again();
   });
-  put(strictness, place.element, field("Strictness", select(pairs, "", choose), "How often two strangers may pass for one person."), live && field("Liveness", live));
+  put(
+    strictness,
+    place.element,
+    field("Strictness", select(pairs, "", choose), "How often two strangers may pass for one person."),
+    live && field("Liveness", live),
+  );
 }
 
 /** A new photo: its faces at once, and the comparison when both are there. Those of the photo before are wanted no more. */
@@ -82,10 +94,18 @@ async function decide(places, state) {
   const asking = (state.asking = new AbortController());
   put(state.outcome, h("p.waiting", {}, "Comparing …"));
   try {
-    const pair = bestPair(...places.map((place) => state.faces.get(place).faces), ...places.map((place) => place.picked));
+    const pair = bestPair(
+      ...places.map((place) => state.faces.get(place).faces),
+      ...places.map((place) => place.picked),
+    );
     const [face1, face2] = places.map((place, index) => state.faces.get(place).faces[pair.at[index]].index);
     const photos = places.map((place, index) => [`image${index + 1}`, place.photo]);
-    const answer = await send(path("verify"), photos, { fmr: state.fmr, face1, face2, liveness: state.liveness }, asking.signal);
+    const answer = await send(
+      path("verify"),
+      photos,
+      { fmr: state.fmr, face1, face2, liveness: state.liveness },
+      asking.signal,
+    );
     const points = await decidingPoints(answer.model);
     if (asking.signal.aborted) return;
     places.forEach((place, index) => draw(place, places, state, pair.at[index]));
@@ -99,7 +119,10 @@ async function decide(places, state) {
 /** The boxes; where there are several faces, each is a button that chooses it. */
 function draw(place, places, state, used) {
   const { faces, image } = state.faces.get(place);
-  const boxes = faces.map((face, index) => ({ box: face.box, kind: used === null || index === used ? "chosen" : "other" }));
+  const boxes = faces.map((face, index) => ({
+    box: face.box,
+    kind: used === null || index === used ? "chosen" : "other",
+  }));
   const onpick = (index) => {
     place.picked = index;
     draw(place, places, state, index);
@@ -110,7 +133,12 @@ function draw(place, places, state, used) {
   if (focused >= 0) place.stage.querySelectorAll(".spot")[focused]?.focus();
 }
 
-const noted = (number) => (number > 1 ? `${number} faces. Click one to compare it; else the best pair counts.` : number ? "1 face" : "No face was found in this photo. Choose another.");
+const noted = (number) =>
+  number > 1
+    ? `${number} faces. Click one to compare it; else the best pair counts.`
+    : number
+      ? "1 face"
+      : "No face was found in this photo. Choose another.";
 
 /** `pairs`: how many pairs of faces the answer is the best of. */
 function said(answer, points, places, pairs) {
@@ -119,21 +147,50 @@ function said(answer, points, places, pairs) {
     return h(
       "figure",
       {},
-      place.picture && crop(place.picture, face.landmarks, `The face of the ${index ? "second" : "first"} photo, aligned`),
-      h("figcaption", {}, h("strong", {}, `Quality ${Math.round(face.quality.score)}`), poor(face.quality), others(face, places[index]), verdict(face)),
+      place.picture &&
+        crop(place.picture, face.landmarks, `The face of the ${index ? "second" : "first"} photo, aligned`),
+      h(
+        "figcaption",
+        {},
+        h("strong", {}, `Quality ${Math.round(face.quality.score)}`),
+        poor(face.quality),
+        others(face, places[index]),
+        verdict(face),
+      ),
     );
   });
   return h(
     `div.answer.${answer.match ? "known" : "unknown"}`,
     {},
     h("div.crops", {}, crops),
-    h("div.said", {}, h("h2", {}, answer.match ? "The same person" : "Not the same person"), h("p", {}, sentence(answer)), pairs > 1 && h("p.small", {}, `The best of ${pairs} pairs of faces. The rate is that of one pair: among ${pairs}, strangers reach it up to ${pairs} times as often.`), scale(answer, points)),
-    h("details", {}, h("summary", {}, "How strict is that?"), passes(answer, points), h("p.small", {}, `Decided by ${answer.model}.`)),
+    h(
+      "div.said",
+      {},
+      h("h2", {}, answer.match ? "The same person" : "Not the same person"),
+      h("p", {}, sentence(answer)),
+      pairs > 1 &&
+        h(
+          "p.small",
+          {},
+          `The best of ${pairs} pairs of faces. The rate is that of one pair: among ${pairs}, strangers reach it up to ${pairs} times as often.`,
+        ),
+      scale(answer, points),
+    ),
+    h(
+      "details",
+      {},
+      h("summary", {}, "How strict is that?"),
+      passes(answer, points),
+      h("p.small", {}, `Decided by ${answer.model}.`),
+    ),
   );
 }
 
 const poor = (quality) => (quality.reasons.length ? h("span", {}, list(quality.reasons.map(reason))) : null);
-const others = (face, place) => (face.faces > 1 ? h("span", {}, `${place.picked === null ? "in the best pair" : "chosen"}, of ${face.faces} faces`) : null);
+const others = (face, place) =>
+  face.faces > 1
+    ? h("span", {}, `${place.picked === null ? "in the best pair" : "chosen"}, of ${face.faces} faces`)
+    : null;
 
 /** The answer, and how often it would be wrong about strangers. */
 function sentence(answer) {
@@ -147,7 +204,9 @@ function sentence(answer) {
  * `other`: the index that is fixed, or null. Gives {at: [index, index], of: number of pairs}. */
 function bestPair(first, second, one = null, other = null) {
   const among = (faces, fixed) => (fixed === null ? faces.map((_, index) => index) : [fixed]);
-  const pairs = among(first, one).flatMap((a) => among(second, other).map((b) => ({ at: [a, b], score: dot(first[a].embedding, second[b].embedding) })));
+  const pairs = among(first, one).flatMap((a) =>
+    among(second, other).map((b) => ({ at: [a, b], score: dot(first[a].embedding, second[b].embedding) })),
+  );
   return { at: pairs.reduce((best, pair) => (pair.score > best.score ? pair : best)).at, of: pairs.length };
 }
 

@@ -15,8 +15,13 @@ const nameOf = (other) => other.name ?? other.subject ?? "somebody else";
 /** Says in a sentence what was found. */
 export function said(found, subject) {
   const other = finding(found);
-  if (!found.conflict) return other.subject === subject ? "The same photo is enrolled for this person already." : `The same photo is enrolled already, as ${nameOf(other)}.`;
-  return other.subject ? `This face matches ${nameOf(other)}, score ${score(other.score)}. Either both are one person, or one of the two faces is the wrong person's.` : "This face matches somebody else of this gallery.";
+  if (!found.conflict)
+    return other.subject === subject
+      ? "The same photo is enrolled for this person already."
+      : `The same photo is enrolled already, as ${nameOf(other)}.`;
+  return other.subject
+    ? `This face matches ${nameOf(other)}, score ${score(other.score)}. Either both are one person, or one of the two faces is the wrong person's.`
+    : "This face matches somebody else of this gallery.";
 }
 
 /** The photo at `url` beside the enrolled face. */
@@ -34,7 +39,23 @@ export function sides(gallery, url, photo, other) {
 export function choices(home, label, acts) {
   const place = problemPlace();
   const button = ([words, done, work]) => {
-    const one = h("button.small", { type: "button", "aria-label": `${words}: ${label}`, onclick: () => showing(place, () => busy(one, async () => (await work(), put(home, h("h3", { tabindex: "-1" }, label), h("p", {}, done)), home.firstChild.focus()))) }, words);
+    const one = h(
+      "button.small",
+      {
+        type: "button",
+        "aria-label": `${words}: ${label}`,
+        onclick: () =>
+          showing(place, () =>
+            busy(
+              one,
+              async () => (
+                await work(), put(home, h("h3", { tabindex: "-1" }, label), h("p", {}, done)), home.firstChild.focus()
+              ),
+            ),
+          ),
+      },
+      words,
+    );
     return one;
   };
   return h("div.stack", {}, h("div.row", {}, acts.map(button)), place.element);
@@ -48,8 +69,16 @@ export function afterwards(gallery, subject, found, undone) {
   const elsewhere = other.subject && other.subject !== subject && other.face_id;
   return [
     ["Keep it", `Kept as ${subject}.`, async () => {}],
-    elsewhere && [`Take it as ${nameOf(other)}`, `Enrolled as ${nameOf(other)}.`, () => post(`${mine}/move`, { subject: other.subject })],
-    elsewhere && [`Move ${nameOf(other)}'s face here`, `Both are ${subject} now.`, () => post(`${faces(other.subject)}/${other.face_id}/move`, { subject })],
+    elsewhere && [
+      `Take it as ${nameOf(other)}`,
+      `Enrolled as ${nameOf(other)}.`,
+      () => post(`${mine}/move`, { subject: other.subject }),
+    ],
+    elsewhere && [
+      `Move ${nameOf(other)}'s face here`,
+      `Both are ${subject} now.`,
+      () => post(`${faces(other.subject)}/${other.face_id}/move`, { subject }),
+    ],
     ["Don't take it", "Not taken.", async () => (await call("DELETE", mine), undone())],
   ].filter(Boolean);
 }

@@ -23,7 +23,12 @@ const MODES = [
   ["file", "The file names say who: anna_1.jpg and anna_2.jpg are anna"],
   ["one", "All of them show one person"],
 ];
-const GATES = [["high", "high"], ["medium", "medium"], ["low", "low"], ["none", "any"]];
+const GATES = [
+  ["high", "high"],
+  ["medium", "medium"],
+  ["low", "low"],
+  ["none", "any"],
+];
 
 /** The view of a gallery's `enroll`. */
 export function enrolling(gallery) {
@@ -31,7 +36,10 @@ export function enrolling(gallery) {
     "div",
     {},
     backTo(gallery),
-    head("Enroll photos", `Into ${gallery}. Every photo is checked; one that would be hard to recognise by is refused, and says why.`),
+    head(
+      "Enroll photos",
+      `Into ${gallery}. Every photo is checked; one that would be hard to recognise by is refused, and says why.`,
+    ),
   );
   const panel = enrollPanel({ gallery });
   element.append(panel.element);
@@ -61,7 +69,9 @@ export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) 
   const state = { gallery, subject, onenrolled, photos: [], mode: "file", who: "", name: "", gate: "medium", urls: [] };
   state.plan = h("div.plan", {});
   state.results = h("div.results", {});
-  const pickers = subject ? [picker(false, (found) => chosen(state, found))] : [false, true].map((whole) => picker(whole, (found) => chosen(state, found)));
+  const pickers = subject
+    ? [picker(false, (found) => chosen(state, found))]
+    : [false, true].map((whole) => picker(whole, (found) => chosen(state, found)));
   const zone = h(
     "div.zone",
     {
@@ -97,7 +107,13 @@ function chosen(state, found) {
   if (run) discard(run);
   state.photos = found.filter(isPhoto);
   state.left = found.length - state.photos.length;
-  state.mode = state.subject ? "one" : state.photos.some(({ name }) => name.includes("/")) ? "folder" : state.photos.every(({ name }) => CAMERAS.test(name)) ? "one" : "file";
+  state.mode = state.subject
+    ? "one"
+    : state.photos.some(({ name }) => name.includes("/"))
+      ? "folder"
+      : state.photos.every(({ name }) => CAMERAS.test(name))
+        ? "one"
+        : "file";
   put(state.results);
   showPlan(state);
 }
@@ -121,7 +137,12 @@ function showPlan(state) {
     const groups = Map.groupBy(state.photos, ({ name }) => subjectOf(state, name));
     const named = [...groups.keys()].filter(Boolean).length;
     const left = state.left ? ` ${count(state.left, "other file")} left out.` : "";
-    put(summary, state.photos.length ? `${count(state.photos.length, "photo")} of ${count(named, "person", "people")}.${left}` : `There is no photo among these files.${left}`);
+    put(
+      summary,
+      state.photos.length
+        ? `${count(state.photos.length, "photo")} of ${count(named, "person", "people")}.${left}`
+        : `There is no photo among these files.${left}`,
+    );
     put(people, preview(state, groups));
     go.disabled = !named;
   };
@@ -132,8 +153,21 @@ function showPlan(state) {
     tally();
   };
   whose.hidden = state.mode !== "one";
-  const gate = field("Least quality", select(GATES, state.gate, (value) => (state.gate = value)));
-  put(state.plan, h("form.card", { onsubmit: () => start(state) }, summary, state.subject ? null : [modes(state, choose), whose], people, h("div.row.apart", {}, gate, go)));
+  const gate = field(
+    "Least quality",
+    select(GATES, state.gate, (value) => (state.gate = value)),
+  );
+  put(
+    state.plan,
+    h(
+      "form.card",
+      { onsubmit: () => start(state) },
+      summary,
+      state.subject ? null : [modes(state, choose), whose],
+      people,
+      h("div.row.apart", {}, gate, go),
+    ),
+  );
   tally();
 }
 
@@ -145,10 +179,23 @@ function preview(state, groups) {
     state.urls.push(URL.createObjectURL(photo.file));
     return thumbnail(state.urls.at(-1), photo);
   };
-  const rows = [...groups].slice(0, PEOPLE_SHOWN).map(([who, photos]) =>
-    h("li", {}, h("span.thumbs", {}, photos.slice(0, PHOTOS_SHOWN).map(picture)), h("span.name", {}, who || "?"), h("span.small", {}, count(photos.length, "photo"))),
-  );
-  return [rows, groups.size > PEOPLE_SHOWN ? h("li.small", {}, `and ${(groups.size - PEOPLE_SHOWN).toLocaleString("en")} more`) : null];
+  const rows = [...groups]
+    .slice(0, PEOPLE_SHOWN)
+    .map(([who, photos]) =>
+      h(
+        "li",
+        {},
+        h("span.thumbs", {}, photos.slice(0, PHOTOS_SHOWN).map(picture)),
+        h("span.name", {}, who || "?"),
+        h("span.small", {}, count(photos.length, "photo")),
+      ),
+    );
+  return [
+    rows,
+    groups.size > PEOPLE_SHOWN
+      ? h("li.small", {}, `and ${(groups.size - PEOPLE_SHOWN).toLocaleString("en")} more`)
+      : null,
+  ];
 }
 
 /** The id of the one person on all photos, and a name beside it. */
@@ -156,7 +203,12 @@ function whoseFields(state, onchange) {
   const heard = () => ((state.who = who.id), onchange());
   const who = new PersonField(() => state.gallery, {}, heard);
   who.input.addEventListener("input", heard);
-  const name = h("input", { type: "text", maxlength: 255, autocomplete: "off", oninput: () => (state.name = name.value.trim()) });
+  const name = h("input", {
+    type: "text",
+    maxlength: 255,
+    autocomplete: "off",
+    oninput: () => (state.name = name.value.trim()),
+  });
   const label = h("div.field", {}, h("label", { for: who.input.id }, "Their id"), who.element);
   return h("div.two", {}, label, field("Name (optional)", name));
 }
@@ -167,12 +219,21 @@ function modes(state, choose) {
     "fieldset",
     {},
     h("legend", {}, "Who is in them?"),
-    MODES.map(([value, words]) => h("label.choice", {}, h("input", { type: "radio", name, value, checked: value === state.mode, onchange: () => choose(value) }), h("span", {}, words))),
+    MODES.map(([value, words]) =>
+      h(
+        "label.choice",
+        {},
+        h("input", { type: "radio", name, value, checked: value === state.mode, onchange: () => choose(value) }),
+        h("span", {}, words),
+      ),
+    ),
   );
 }
 
 function start(state) {
-  const photos = state.photos.map(({ file, name }) => ({ file, name, subject: subjectOf(state, name) })).filter(({ subject }) => subject);
+  const photos = state.photos
+    .map(({ file, name }) => ({ file, name, subject: subjectOf(state, name) }))
+    .filter(({ subject }) => subject);
   const names = state.mode === "one" && !state.subject && state.name ? { [state.who]: state.name } : {};
   put(state.plan);
   show(state, begin({ gallery: state.gallery, subject: state.subject, photos, names, gate: state.gate }));

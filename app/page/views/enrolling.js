@@ -16,7 +16,8 @@ const REFUSED_SHOWN = 200;
 const runs = new Set();
 
 /** The run into `gallery` (of one `subject`, or null) that is under way, or has ended and was not seen since. */
-export const runOf = (gallery, subject) => [...runs].find((run) => run.gallery === gallery && run.subject === subject) ?? null;
+export const runOf = (gallery, subject) =>
+  [...runs].find((run) => run.gallery === gallery && run.subject === subject) ?? null;
 
 export function discard(run) {
   runs.delete(run);
@@ -37,7 +38,17 @@ addEventListener("beforeunload", (event) => [...runs].some((run) => !run.ended) 
 /** Begins to enroll `photos`, [{file, name, subject}]; `names` has the names of subjects that get one. */
 export function begin({ gallery, subject, photos, names, gate }) {
   const tally = { done: 0, all: photos.length, enrolled: 0, refused: 0, people: new Set() };
-  const run = { gallery, subject, names, gate, tally, queue: [...photos], stop: new AbortController(), urls: [], ended: false };
+  const run = {
+    gallery,
+    subject,
+    names,
+    gate,
+    tally,
+    queue: [...photos],
+    stop: new AbortController(),
+    urls: [],
+    ended: false,
+  };
   run.view = viewOf(run);
   runs.add(run);
   void work(run);
@@ -46,13 +57,17 @@ export function begin({ gallery, subject, photos, names, gate }) {
 
 async function work(run) {
   const worker = async () => {
-    for (let photo = run.queue.shift(); photo && !run.stop.signal.aborted; photo = run.queue.shift()) await enroll(run, photo);
+    for (let photo = run.queue.shift(); photo && !run.stop.signal.aborted; photo = run.queue.shift())
+      await enroll(run, photo);
   };
   await Promise.all(Array.from({ length: AT_ONCE }, worker));
   run.ended = true;
   run.view.finish();
   if (run.view.element.isConnected) run.onend?.(run.tally);
-  else if (runs.has(run)) tell(`Enrolling into ${run.gallery} has ended: ${run.tally.enrolled.toLocaleString("en")} enrolled, ${run.tally.refused.toLocaleString("en")} refused.`);
+  else if (runs.has(run))
+    tell(
+      `Enrolling into ${run.gallery} has ended: ${run.tally.enrolled.toLocaleString("en")} enrolled, ${run.tally.refused.toLocaleString("en")} refused.`,
+    );
   showUnderWay();
 }
 
@@ -79,7 +94,10 @@ async function enroll(run, photo) {
 async function sent(run, photo, query) {
   const where = path("galleries", run.gallery, "subjects", photo.subject);
   photo.file = await fitted(photo.file);
-  const answer = await patiently(() => send(`${where}/faces`, [["images", photo.file]], { quality: run.gate, ...query }, run.stop.signal), run.stop.signal);
+  const answer = await patiently(
+    () => send(`${where}/faces`, [["images", photo.file]], { quality: run.gate, ...query }, run.stop.signal),
+    run.stop.signal,
+  );
   const liveness = verdict(answer.enrolled[0]);
   if (liveness) run.view.report(photo, liveness);
   run.tally.enrolled++;
@@ -100,12 +118,26 @@ function viewOf(run) {
   const doubts = h("ul.refusals", { "aria-label": "Faces that resemble enrolled ones" });
   const rows = h("ul.refusals", { "aria-label": "Refused photos" });
   const more = h("p.small", {});
-  const element = h("div.card", {}, h("div.row.apart", {}, heading, halt), bar, told, failed.element, doubts, rows, more);
+  const element = h(
+    "div.card",
+    {},
+    h("div.row.apart", {}, heading, halt),
+    bar,
+    told,
+    failed.element,
+    doubts,
+    rows,
+    more,
+  );
   const update = () => {
     bar.value = tally.done;
     if (run.ended) {
-      put(told, `${count(tally.enrolled, "photo")} of ${count(tally.people.size, "person", "people")} enrolled, ${tally.refused.toLocaleString("en")} refused.`);
-      if (!run.subject && tally.people.size) told.append(" ", h("a", { href: link("galleries", run.gallery), onclick: reopen }, `See ${run.gallery}`));
+      put(
+        told,
+        `${count(tally.enrolled, "photo")} of ${count(tally.people.size, "person", "people")} enrolled, ${tally.refused.toLocaleString("en")} refused.`,
+      );
+      if (!run.subject && tally.people.size)
+        told.append(" ", h("a", { href: link("galleries", run.gallery), onclick: reopen }, `See ${run.gallery}`));
     } else put(told, soFar(tally));
   };
   update();
@@ -115,7 +147,8 @@ function viewOf(run) {
     update,
     fail: (error) => failed.show(error),
     report: (photo, liveness) => {
-      if (rows.childElementCount < REFUSED_SHOWN) rows.append(h("li", {}, h("div", {}, h("h3", {}, photo.name), liveness)));
+      if (rows.childElementCount < REFUSED_SHOWN)
+        rows.append(h("li", {}, h("div", {}, h("h3", {}, photo.name), liveness)));
     },
     doubt: (photo, found) => doubts.append(doubtful(run, photo, found)),
     refuse: (photo, error) => {
@@ -130,7 +163,8 @@ function viewOf(run) {
   };
 }
 
-const soFar = (tally) => `${tally.done.toLocaleString("en")} of ${tally.all.toLocaleString("en")}: ${tally.enrolled.toLocaleString("en")} enrolled, ${tally.refused.toLocaleString("en")} refused`;
+const soFar = (tally) =>
+  `${tally.done.toLocaleString("en")} of ${tally.all.toLocaleString("en")}: ${tally.enrolled.toLocaleString("en")} enrolled, ${tally.refused.toLocaleString("en")} refused`;
 
 const pictureOf = (run, photo) => {
   run.urls.push(URL.createObjectURL(photo.file));
@@ -145,7 +179,11 @@ function doubtful(run, photo, found) {
     run.view.update();
   };
   const acts = choices(body, photo.name, afterwards(run.gallery, photo.subject, found, undone));
-  put(body, sides(run.gallery, pictureOf(run, photo), photo, finding(found)), h("div.stack", {}, h("h3", {}, photo.name), h("p", {}, said(found, photo.subject)), acts));
+  put(
+    body,
+    sides(run.gallery, pictureOf(run, photo), photo, finding(found)),
+    h("div.stack", {}, h("h3", {}, photo.name), h("p", {}, said(found, photo.subject)), acts),
+  );
   return body;
 }
 
@@ -153,7 +191,8 @@ function doubtful(run, photo, found) {
 function refusal(run, photo, error) {
   const url = pictureOf(run, photo);
   const body = h("div", { "aria-live": "polite" });
-  const say = (found, query) => put(body, h("h3", {}, photo.name), why(found, photo), remedies(photo, found, query, again));
+  const say = (found, query) =>
+    put(body, h("h3", {}, photo.name), why(found, photo), remedies(photo, found, query, again));
   const again = async (query, subject = photo.subject) => {
     photo.subject = subject;
     try {
@@ -191,12 +230,16 @@ export function showUnderWay() {
 }
 
 function line(run) {
-  const where = run.subject ? link("galleries", run.gallery, "people", run.subject) : link("galleries", run.gallery, "enroll");
+  const where = run.subject
+    ? link("galleries", run.gallery, "people", run.subject)
+    : link("galleries", run.gallery, "enroll");
   const words = `${run.gallery}: ${soFar(run.tally)}`;
   return h(
     "div",
     {},
     h("p.small", {}, h("a", { href: where }, run.ended ? "Enrolled" : "Enrolling"), ` ${words}`),
-    run.ended ? null : h("progress", { max: String(run.tally.all), value: run.tally.done, "aria-label": "Photos done" }),
+    run.ended
+      ? null
+      : h("progress", { max: String(run.tally.all), value: run.tally.done, "aria-label": "Photos done" }),
   );
 }

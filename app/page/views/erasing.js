@@ -41,12 +41,23 @@ function showReceipt(document) {
     h(
       "div",
       {},
-      h("p", {}, "Keep the receipt: with the person's id it proves what was erased and when; without the id it names nobody."),
+      h(
+        "p",
+        {},
+        "Keep the receipt: with the person's id it proves what was erased and when; without the id it names nobody.",
+      ),
       facts(known),
       h(
         "div.row.end",
         {},
-        h("button", { type: "button", onclick: () => save(new Blob([document], { type: "application/json" }), `receipt-${receipt.id}.json`) }, "Save the receipt"),
+        h(
+          "button",
+          {
+            type: "button",
+            onclick: () => save(new Blob([document], { type: "application/json" }), `receipt-${receipt.id}.json`),
+          },
+          "Save the receipt",
+        ),
         h("button.primary", { type: "button", onclick: () => close() }, "Done"),
       ),
     ),

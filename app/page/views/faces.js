@@ -13,7 +13,14 @@ const FACES = 60;
 
 /** `state`: {galleryId, subjectId, where, place} of the person; `changed()` is called when faces have gone. */
 export function faces(state, changed) {
-  const own = { ...state, changed, chosen: new Map(), element: h("div.stack", {}), cards: h("ul.faces", {}), more: h("div.row", {}) };
+  const own = {
+    ...state,
+    changed,
+    chosen: new Map(),
+    element: h("div.stack", {}),
+    cards: h("ul.faces", {}),
+    more: h("div.row", {}),
+  };
   own.bar = session.may("enroll") ? toolbar(own) : null;
   return { element: own.element, load: () => load(own) };
 }
@@ -36,7 +43,10 @@ function add(own, page) {
 }
 
 function toolbar(own) {
-  const all = h("input", { type: "checkbox", onchange: () => own.cards.querySelectorAll("input").forEach((box) => box.checked === all.checked || box.click()) });
+  const all = h("input", {
+    type: "checkbox",
+    onchange: () => own.cards.querySelectorAll("input").forEach((box) => box.checked === all.checked || box.click()),
+  });
   const told = h("span.small", { role: "status" });
   const acts = [
     h("button.small", { type: "button", onclick: () => move(own) }, "Move selected"),
@@ -49,7 +59,16 @@ function toolbar(own) {
     put(told, number ? `${count(number, "face")} selected` : "");
     acts.forEach((button) => (button.disabled = !number));
   };
-  return { update, element: h("div.row", { role: "group", "aria-label": "Selected faces" }, h("label.choice", {}, all, h("span", {}, "All")), acts, told) };
+  return {
+    update,
+    element: h(
+      "div.row",
+      { role: "group", "aria-label": "Selected faces" },
+      h("label.choice", {}, all, h("span", {}, "All")),
+      acts,
+      told,
+    ),
+  };
 }
 
 const looks = (face) => (face.quality.reasons.length ? sentence(list(face.quality.reasons.map(reason))) : "Good");
@@ -67,20 +86,37 @@ function card(own, face) {
   return h(
     "li",
     {},
-    h("button.enlarge", { type: "button", "aria-label": `Enlarge the face of quality ${quality}`, onclick: () => enlarge(own, face) }, picture),
-    h("div", {}, h("p", {}, h("strong", {}, `Quality ${quality}`)), h("p.small", {}, looks(face)), h("p.small", {}, when(face.created_at)), own.bar && h("label.choice", {}, box, h("span", { "aria-hidden": "true" }, "Select"))),
+    h(
+      "button.enlarge",
+      { type: "button", "aria-label": `Enlarge the face of quality ${quality}`, onclick: () => enlarge(own, face) },
+      picture,
+    ),
+    h(
+      "div",
+      {},
+      h("p", {}, h("strong", {}, `Quality ${quality}`)),
+      h("p.small", {}, looks(face)),
+      h("p.small", {}, when(face.created_at)),
+      own.bar && h("label.choice", {}, box, h("span", { "aria-hidden": "true" }, "Select")),
+    ),
   );
 }
 
 /** The face as large as a dialog, with all that is known of it. */
 function enlarge(own, face) {
-  const home = h("div.large", {}, face.has_crop ? h("p.waiting", {}, "Loading …") : h("p.hint", {}, "This gallery keeps no pictures of its faces."));
+  const home = h(
+    "div.large",
+    {},
+    face.has_crop ? h("p.waiting", {}, "Loading …") : h("p.hint", {}, "This gallery keeps no pictures of its faces."),
+  );
   if (face.has_crop)
     crop(own.galleryId, own.subjectId, face.face_id).then(
       (url) => put(home, h("img", { src: url, alt: "The enrolled face" })),
       () => put(home, h("p.hint", {}, "The picture can't be loaded.")),
     );
-  const { x, y, width, height } = Object.fromEntries(Object.entries(face.box).map(([side, value]) => [side, Math.round(value)]));
+  const { x, y, width, height } = Object.fromEntries(
+    Object.entries(face.box).map(([side, value]) => [side, Math.round(value)]),
+  );
   const known = [
     ["Quality", `${Math.round(face.quality.score)}. ${looks(face)}`],
     ["Enrolled", when(face.created_at)],
@@ -89,7 +125,23 @@ function enlarge(own, face) {
     ["Face id", h("code", {}, face.face_id)],
   ];
   return ask("Enrolled face", (close) =>
-    h("div", {}, home, facts(known), h("div.row.end", {}, own.bar && h("button", { type: "button", onclick: () => showing(own.place, () => cover(own, face)).then(() => close()) }, "Use as cover"), h("button", { type: "button", onclick: () => close() }, "Close"))),
+    h(
+      "div",
+      {},
+      home,
+      facts(known),
+      h(
+        "div.row.end",
+        {},
+        own.bar &&
+          h(
+            "button",
+            { type: "button", onclick: () => showing(own.place, () => cover(own, face)).then(() => close()) },
+            "Use as cover",
+          ),
+        h("button", { type: "button", onclick: () => close() }, "Close"),
+      ),
+    ),
   );
 }
 
@@ -122,8 +174,16 @@ async function drop(own) {
 async function move(own) {
   const number = own.chosen.size;
   const who = new PersonField(() => own.galleryId, { required: true });
-  const label = h("div.field", {}, h("label", { for: who.input.id }, "To whom?"), who.element, h("p.hint", {}, "A name or id of this gallery; any other id makes a new person."));
-  const moved = await request(`Move ${count(number, "face")}`, label, "Move", () => post(`${own.where}/faces/move`, { faces: [...own.chosen.keys()], subject: who.id, create: true }));
+  const label = h(
+    "div.field",
+    {},
+    h("label", { for: who.input.id }, "To whom?"),
+    who.element,
+    h("p.hint", {}, "A name or id of this gallery; any other id makes a new person."),
+  );
+  const moved = await request(`Move ${count(number, "face")}`, label, "Move", () =>
+    post(`${own.where}/faces/move`, { faces: [...own.chosen.keys()], subject: who.id, create: true }),
+  );
   if (moved === null) return;
   forget();
   tell(`Moved to ${who.id}.`);

@@ -16,7 +16,12 @@ const MARGIN = 0.6;
 
 /** A card a face; `shot`: {picture, photo, answer}. `state` is the view's: its `gallery`, `hold(shot)` for one that is
  * acted on, and `again()` once it has been. */
-export const faceCards = (state, shot) => h("ul.stack", {}, shot.answer.faces.map((face, index) => card(state, shot, face, index)));
+export const faceCards = (state, shot) =>
+  h(
+    "ul.stack",
+    {},
+    shot.answer.faces.map((face, index) => card(state, shot, face, index)),
+  );
 
 function card(state, shot, face, index) {
   const best = face.candidates[0];
@@ -25,7 +30,12 @@ function card(state, shot, face, index) {
   const poor = face.quality.reasons.length ? `, ${list(face.quality.reasons.map(reason))}` : "";
   return h(
     "li.card.face",
-    { onmouseenter: () => state.point(index), onmouseleave: () => state.point(null), onfocusin: () => state.point(index), onfocusout: () => state.point(null) },
+    {
+      onmouseenter: () => state.point(index),
+      onmouseleave: () => state.point(null),
+      onfocusin: () => state.point(index),
+      onfocusout: () => state.point(null),
+    },
     h(
       "div.summary",
       {},
@@ -33,13 +43,31 @@ function card(state, shot, face, index) {
       h(
         "div",
         {},
-        h("h3", {}, shot.answer.faces.length > 1 && h("span.place", { "aria-label": `Face ${index + 1}:` }, String(index + 1)), named && session.may("read") ? h("a", { href: link("galleries", state.gallery, "people", best.subject) }, title) : title),
-        h("p", {}, h(`span.pill.${face.decision}`, {}, face.decision), named && best.name && h("span.small", {}, ` ${best.subject}`)),
+        h(
+          "h3",
+          {},
+          shot.answer.faces.length > 1 && h("span.place", { "aria-label": `Face ${index + 1}:` }, String(index + 1)),
+          named && session.may("read")
+            ? h("a", { href: link("galleries", state.gallery, "people", best.subject) }, title)
+            : title,
+        ),
+        h(
+          "p",
+          {},
+          h(`span.pill.${face.decision}`, {}, face.decision),
+          named && best.name && h("span.small", {}, ` ${best.subject}`),
+        ),
         h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}`),
         verdict(face),
       ),
     ),
-    face.candidates.length ? candidates(face) : h("p.small", {}, shot.answer.subjects ? "Nobody else of this gallery comes near." : "Nobody in this gallery has a face yet."),
+    face.candidates.length
+      ? candidates(face)
+      : h(
+          "p.small",
+          {},
+          shot.answer.subjects ? "Nobody else of this gallery comes near." : "Nobody in this gallery has a face yet.",
+        ),
     session.may("enroll") && actions(state, shot, face, best),
   );
 }
@@ -56,7 +84,9 @@ function candidates(face) {
   return h(
     "ol.candidates",
     { "aria-label": `Candidates; known from ${score(face.threshold)} on` },
-    face.candidates.map((one) => h("li", {}, h("span.name", {}, nameOf(one)), bar(one.score), h("span.number", {}, score(one.score)))),
+    face.candidates.map((one) =>
+      h("li", {}, h("span.name", {}, nameOf(one)), bar(one.score), h("span.number", {}, score(one.score))),
+    ),
   );
 }
 
@@ -64,21 +94,51 @@ function actions(state, shot, face, best) {
   if (!shot.picture && shot.answer.faces.length > 1) return null; // nothing to cut this one face out of
   const place = problemPlace();
   if (face.decision === "known")
-    return h("div.row", {}, h("button.small", { type: "button", onclick: () => deny(state, shot, face, best) }, "Not this person"), place.element);
-  return h("div.stack", {}, face.decision === "uncertain" && confirming(state, shot, face, best, place), naming(state, shot, face, place), place.element);
+    return h(
+      "div.row",
+      {},
+      h("button.small", { type: "button", onclick: () => deny(state, shot, face, best) }, "Not this person"),
+      place.element,
+    );
+  return h(
+    "div.stack",
+    {},
+    face.decision === "uncertain" && confirming(state, shot, face, best, place),
+    naming(state, shot, face, place),
+    place.element,
+  );
 }
 
 /** Who it may be is said by a click. */
 function confirming(state, shot, face, best, place) {
-  const button = h("button", { type: "button", onclick: () => enrolling(state, shot, place, button, () => add(state, shot, face, best.subject)) }, `It is ${nameOf(best)}: enroll`);
+  const button = h(
+    "button",
+    {
+      type: "button",
+      onclick: () => enrolling(state, shot, place, button, () => add(state, shot, face, best.subject)),
+    },
+    `It is ${nameOf(best)}: enroll`,
+  );
   return h("div.row", {}, button);
 }
 
 /** A name, and the face is enrolled under it. */
 function naming(state, shot, face, place, done = () => {}) {
-  const who = new PersonField(() => state.gallery, { required: true, placeholder: "Who is it?", "aria-label": "Who is it?" });
+  const who = new PersonField(() => state.gallery, {
+    required: true,
+    placeholder: "Who is it?",
+    "aria-label": "Who is it?",
+  });
   const button = h("button", { type: "submit" }, "Enroll");
-  const submit = () => enrolling(state, shot, place, button, () => (who.chosen ? add(state, shot, face, who.id) : enroll(state, shot, face, who.id)), done);
+  const submit = () =>
+    enrolling(
+      state,
+      shot,
+      place,
+      button,
+      () => (who.chosen ? add(state, shot, face, who.id) : enroll(state, shot, face, who.id)),
+      done,
+    );
   return h("form.row.naming", { onsubmit: submit }, who.element, button);
 }
 
@@ -106,7 +166,9 @@ async function enroll(state, shot, face, name) {
 
 async function add(state, shot, face, id) {
   const photo = shot.picture ? await cutOut(shot.picture, face.box, shot.answer.image, MARGIN) : shot.photo;
-  const answer = await send(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], { quality: "low" });
+  const answer = await send(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], {
+    quality: "low",
+  });
   const { conflict } = answer.enrolled[0];
   return conflict ? `${id}; the face also matches ${nameOf(conflict) ?? "somebody else"}` : id;
 }
@@ -115,7 +177,11 @@ async function add(state, shot, face, id) {
 async function namesake(gallery, name) {
   if (!session.may("read")) return null;
   const page = await get(path("galleries", gallery, "subjects"), { search: name, limit: 1000 });
-  return page.subjects.find((subject) => subject.id === name.normalize("NFC")) ?? page.subjects.find((subject) => subject.name === name) ?? null;
+  return (
+    page.subjects.find((subject) => subject.id === name.normalize("NFC")) ??
+    page.subjects.find((subject) => subject.name === name) ??
+    null
+  );
 }
 
 /** Remembers that the face is not the subject; asks where it matches beyond doubt. False if it is not remembered. */
@@ -138,16 +204,45 @@ async function deny(state, shot, face, best) {
   const subject = path("galleries", state.gallery, "subjects", best.subject);
   const changed = await ask(`Not ${name}?`, (close) => {
     const place = problemPlace();
-    const act = (words, work) => (event) => showing(place, () => busy(event.currentTarget, async () => (await work()) !== false && close(words)));
-    const remember = act(`Who looks like this is no longer taken for ${name}.`, () => correct(subject, name, shot, face));
-    const drop = act(`That face of ${name} is deleted.`, () => remove(`${subject}/faces/${encodeURIComponent(best.face_id)}`));
+    const act = (words, work) => (event) =>
+      showing(place, () => busy(event.currentTarget, async () => (await work()) !== false && close(words)));
+    const remember = act(`Who looks like this is no longer taken for ${name}.`, () =>
+      correct(subject, name, shot, face),
+    );
+    const drop = act(`That face of ${name} is deleted.`, () =>
+      remove(`${subject}/faces/${encodeURIComponent(best.face_id)}`),
+    );
     return h(
       "div",
       {},
-      h("p", {}, `This face scored ${score(best.score)} against a face enrolled as ${name}, above the threshold ${score(face.threshold)}.`),
-      h("div.row.two", {}, captioned("In this photo", shot.picture ? crop(shot.picture, face.landmarks, "The face in this photo") : "This browser can't show it."), captioned(`Enrolled as ${name}`, storedCrop(state.gallery, best.subject, best.face_id, `The face enrolled as ${name}`))),
+      h(
+        "p",
+        {},
+        `This face scored ${score(best.score)} against a face enrolled as ${name}, above the threshold ${score(face.threshold)}.`,
+      ),
+      h(
+        "div.row.two",
+        {},
+        captioned(
+          "In this photo",
+          shot.picture ? crop(shot.picture, face.landmarks, "The face in this photo") : "This browser can't show it.",
+        ),
+        captioned(
+          `Enrolled as ${name}`,
+          storedCrop(state.gallery, best.subject, best.face_id, `The face enrolled as ${name}`),
+        ),
+      ),
       h("h3", {}, `This face is not ${name}`),
-      h("div.row", {}, h("button.primary", { type: "button", onclick: remember }, "Remember that"), h("p.small", {}, `A face that is more like this one than like ${name} is then unknown. The photo's template is kept with ${name}.`)),
+      h(
+        "div.row",
+        {},
+        h("button.primary", { type: "button", onclick: remember }, "Remember that"),
+        h(
+          "p.small",
+          {},
+          `A face that is more like this one than like ${name} is then unknown. The photo's template is kept with ${name}.`,
+        ),
+      ),
       h("h3", {}, `The enrolled picture is not ${name} either`),
       h("div.row", {}, h("button.danger", { type: "button", onclick: drop }, "Delete that enrolled face")),
       h("h3", {}, "This face is somebody else, who is not enrolled yet"),

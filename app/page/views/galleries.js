@@ -30,7 +30,9 @@ export function galleries([gallery, what, subject], query) {
 function all() {
   const place = problemPlace();
   const body = h("div", {});
-  const create = session.mayEverything() && h("button.primary", { type: "button", onclick: newGallery }, icon("plus"), "New gallery");
+  const create =
+    session.mayEverything() &&
+    h("button.primary", { type: "button", onclick: newGallery }, icon("plus"), "New gallery");
   const element = h(
     "div",
     {},
@@ -43,7 +45,18 @@ function all() {
 
 function listed(found) {
   if (!found.length)
-    return h("div.nothing", {}, h("h2", {}, "No gallery yet"), h("p", {}, session.mayEverything() ? "Make one, then enroll people in it." : "Somebody with an unrestricted admin key can make one."));
+    return h(
+      "div.nothing",
+      {},
+      h("h2", {}, "No gallery yet"),
+      h(
+        "p",
+        {},
+        session.mayEverything()
+          ? "Make one, then enroll people in it."
+          : "Somebody with an unrestricted admin key can make one.",
+      ),
+    );
   return h(
     "ul.cards",
     {},
@@ -55,8 +68,18 @@ function listed(found) {
           "a.card.gallery",
           { href: link("galleries", gallery.id) },
           h("h2", {}, gallery.id),
-          h("p", {}, h("strong", {}, gallery.subjects.toLocaleString("en")), gallery.subjects === 1 ? " person, " : " people, ", count(gallery.faces, "face")),
-          h("p.small", {}, `${gallery.embedder}, ${gallery.store === "crop" ? "keeps crops" : "keeps no pictures"}, since ${when(gallery.created_at)}`),
+          h(
+            "p",
+            {},
+            h("strong", {}, gallery.subjects.toLocaleString("en")),
+            gallery.subjects === 1 ? " person, " : " people, ",
+            count(gallery.faces, "face"),
+          ),
+          h(
+            "p.small",
+            {},
+            `${gallery.embedder}, ${gallery.store === "crop" ? "keeps crops" : "keeps no pictures"}, since ${when(gallery.created_at)}`,
+          ),
         ),
       ),
     ),
@@ -71,6 +94,8 @@ export async function newGallery() {
     field("Id", id, "What programs call it, such as staff. It can't be changed later."),
     h("label.choice", {}, crops, h("span", {}, "Keep each face's crop, to show it here and to move to another model")),
   ];
-  const made = await request("New gallery", fields, "Create", () => post(path("galleries"), { id: id.value.trim(), store: crops.checked ? "crop" : "none" }));
+  const made = await request("New gallery", fields, "Create", () =>
+    post(path("galleries"), { id: id.value.trim(), store: crops.checked ? "crop" : "none" }),
+  );
   if (made) go("galleries", made.id);
 }

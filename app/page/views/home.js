@@ -30,7 +30,13 @@ const WORDS = [
 export function home() {
   const place = problemPlace();
   const body = h("div.stack.home", {});
-  const element = h("div", {}, head("Overview", "Recognise people in photos, on this server: no photo leaves it."), place.element, body);
+  const element = h(
+    "div",
+    {},
+    head("Overview", "Recognise people in photos, on this server: no photo leaves it."),
+    place.element,
+    body,
+  );
   return { element, ready: filling(place, body, contents) };
 }
 
@@ -41,35 +47,90 @@ async function contents() {
 
 function steps(galleries) {
   const people = galleries?.reduce((sum, gallery) => sum + gallery.subjects, 0) ?? 0;
-  const all = [galleries && first(galleries), galleries && second(galleries, people), third(!galleries || people > 0)].filter(Boolean);
-  return h("ol.steps", {}, all.map(([title, done, words, acts], index) => step(index + 1, title, done, words, acts.filter(Boolean))));
+  const all = [
+    galleries && first(galleries),
+    galleries && second(galleries, people),
+    third(!galleries || people > 0),
+  ].filter(Boolean);
+  return h(
+    "ol.steps",
+    {},
+    all.map(([title, done, words, acts], index) => step(index + 1, title, done, words, acts.filter(Boolean))),
+  );
 }
 
 function step(number, title, done, words, acts) {
-  return h("li.card", {}, h("h2", {}, h("span.place", { "aria-hidden": "true" }, done ? "✓" : String(number)), title), h("p", {}, words), acts.length ? h("div.row", {}, acts) : null);
+  return h(
+    "li.card",
+    {},
+    h("h2", {}, h("span.place", { "aria-hidden": "true" }, done ? "✓" : String(number)), title),
+    h("p", {}, words),
+    acts.length ? h("div.row", {}, acts) : null,
+  );
 }
 
 function first(galleries) {
-  const make = session.mayEverything() && h(galleries.length ? "button" : "button.primary", { type: "button", onclick: newGallery }, icon("plus"), "New gallery");
+  const make =
+    session.mayEverything() &&
+    h(
+      galleries.length ? "button" : "button.primary",
+      { type: "button", onclick: newGallery },
+      icon("plus"),
+      "New gallery",
+    );
   const open = galleries.length ? h("a.button", { href: link("galleries") }, icon("galleries"), "Open") : null;
-  const none = session.mayEverything() ? "A set of people who can be recognised." : "There is none yet. Somebody with an unrestricted admin key can make one.";
-  return ["Make a gallery", galleries.length > 0, galleries.length ? `There ${galleries.length === 1 ? "is" : "are"} ${count(galleries.length, "gallery", "galleries")}.` : none, [make, open]];
+  const none = session.mayEverything()
+    ? "A set of people who can be recognised."
+    : "There is none yet. Somebody with an unrestricted admin key can make one.";
+  return [
+    "Make a gallery",
+    galleries.length > 0,
+    galleries.length
+      ? `There ${galleries.length === 1 ? "is" : "are"} ${count(galleries.length, "gallery", "galleries")}.`
+      : none,
+    [make, open],
+  ];
 }
 
 function second(galleries, people) {
   const least = [...galleries].sort((a, b) => a.subjects - b.subjects)[0];
-  const add = least && session.may("enroll") && h(people ? "a.button" : "a.button.primary", { href: link("galleries", least.id, "enroll") }, icon("plus"), `Enroll into ${least.id}`);
-  return ["Add people", people > 0, people ? `${count(people, "person", "people")} can be recognised.` : "Photos, or a folder with one folder a person.", [add]];
+  const add =
+    least &&
+    session.may("enroll") &&
+    h(
+      people ? "a.button" : "a.button.primary",
+      { href: link("galleries", least.id, "enroll") },
+      icon("plus"),
+      `Enroll into ${least.id}`,
+    );
+  return [
+    "Add people",
+    people > 0,
+    people
+      ? `${count(people, "person", "people")} can be recognised.`
+      : "Photos, or a folder with one folder a person.",
+    [add],
+  ];
 }
 
 function third(ready) {
   if (!session.may("recognize")) return null;
   const kind = ready ? "a.button.primary" : "a.button";
-  return ["Try it", false, "Who is in this photo? Or do two photos show one person?", [h(kind, { href: link("identify") }, icon("identify"), "Identify"), h("a.button", { href: link("compare") }, icon("compare"), "Compare")]];
+  return [
+    "Try it",
+    false,
+    "Who is in this photo? Or do two photos show one person?",
+    [
+      h(kind, { href: link("identify") }, icon("identify"), "Identify"),
+      h("a.button", { href: link("compare") }, icon("compare"), "Compare"),
+    ],
+  ];
 }
 
 async function health() {
-  const state = await call("GET", "/readyz").catch((error) => (error.status === 503 ? error.details : Promise.reject(error)));
+  const state = await call("GET", "/readyz").catch((error) =>
+    error.status === 503 ? error.details : Promise.reject(error),
+  );
   const [version, models] = await Promise.all([get("/version"), get(path("models"))]);
   const [word, kind] = STATES[state.status] ?? [state.status ?? "not ready", "uncertain"];
   const running = models.models.filter((model) => model.loaded && model.task === "embed").map((model) => model.title);
@@ -89,7 +150,20 @@ function help() {
     { "aria-label": "Help" },
     h("h2", {}, "Help"),
     facts(WORDS),
-    h("p", {}, h("a", { href: "/docs" }, "The REST interface"), ", to try out each call. It asks for your key as the password."),
-    h("p", {}, "In a terminal: ", h("code", {}, "likeness --help"), "; ", h("code", {}, "likeness doctor"), " finds what is wrong."),
+    h(
+      "p",
+      {},
+      h("a", { href: "/docs" }, "The REST interface"),
+      ", to try out each call. It asks for your key as the password.",
+    ),
+    h(
+      "p",
+      {},
+      "In a terminal: ",
+      h("code", {}, "likeness --help"),
+      "; ",
+      h("code", {}, "likeness doctor"),
+      " finds what is wrong.",
+    ),
   );
 }

@@ -30,9 +30,23 @@ export function identify(_, asked) {
   state.rate = h("span.small", {});
   state.cards = h("div.found", { "aria-label": "Faces found", role: "region" });
   state.photo = new PhotoPlace("Photo", (place) => fromPhoto(state, place));
-  state.live = h("button", { type: "button", "aria-pressed": "false", onclick: () => (state.video ? endLive(state) : startLive(state)) }, icon("camera"), "Live");
-  state.challenge = h("button", { type: "button", onclick: () => showing(state.place, () => withChallenge(state)) }, icon("person"), "Challenge");
-  state.turn = h("button", { type: "button", hidden: true, onclick: () => (endLive(state), camera.turn(), startLive(state)) }, "Other camera");
+  state.live = h(
+    "button",
+    { type: "button", "aria-pressed": "false", onclick: () => (state.video ? endLive(state) : startLive(state)) },
+    icon("camera"),
+    "Live",
+  );
+  state.challenge = h(
+    "button",
+    { type: "button", onclick: () => showing(state.place, () => withChallenge(state)) },
+    icon("person"),
+    "Challenge",
+  );
+  state.turn = h(
+    "button",
+    { type: "button", hidden: true, onclick: () => (endLive(state), camera.turn(), startLive(state)) },
+    "Other camera",
+  );
   state.photo.element.querySelector(".row").append(state.live, state.challenge, state.turn, state.rate);
   state.again = () => identifyShot(state);
   state.hold = (shot) => hold(state, shot);
@@ -60,10 +74,14 @@ async function choosers(state, place) {
     void state.again();
   });
   const { fpir: own } = await defaults();
-  const fpir = select([["", `default (${oneIn(own)})`], ...RATES.map((rate) => [rate, oneIn(Number(rate))])], "", (value) => {
-    state.fpir = value;
-    void state.again();
-  });
+  const fpir = select(
+    [["", `default (${oneIn(own)})`], ...RATES.map((rate) => [rate, oneIn(Number(rate))])],
+    "",
+    (value) => {
+      state.fpir = value;
+      void state.again();
+    },
+  );
   put(place, field("Gallery", gallery), field("Strictness", fpir, "How often a stranger may be taken for somebody."));
 }
 
@@ -90,7 +108,9 @@ async function identifyShot(state) {
 }
 
 async function inquire(state, photo, signal) {
-  return ordered(await askServer(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal));
+  return ordered(
+    await askServer(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal),
+  );
 }
 
 const ordered = (answer) => ({ ...answer, faces: inReadingOrder(answer.faces) });
@@ -106,23 +126,42 @@ async function withChallenge(state) {
   const shot = { ...found, answer: ordered(found.answer) };
   keep(state, shot);
   show(state, shot);
-  state.cards.prepend(h("div.card", { role: "status" }, h("p", {}, h("span.pill.known", {}, "Challenge passed"), " All steps were shown, by one person."), h("p.small", {}, LIMITS)));
+  state.cards.prepend(
+    h(
+      "div.card",
+      { role: "status" },
+      h("p", {}, h("span.pill.known", {}, "Challenge passed"), " All steps were shown, by one person."),
+      h("p.small", {}, LIMITS),
+    ),
+  );
 }
 
 /** A box that is pointed at shows its card, and the other way round. */
-const pointing = (state) => ({ onpoint: (index) => [...state.cards.querySelectorAll(".card.face")].forEach((card, at) => card.classList.toggle("lit", at === index)) });
+const pointing = (state) => ({
+  onpoint: (index) =>
+    [...state.cards.querySelectorAll(".card.face")].forEach((card, at) => card.classList.toggle("lit", at === index)),
+});
 
 const marked = (answer) =>
   answer.faces.map((face, index) => {
     const best = face.candidates[0];
     const named = face.decision !== "unknown" && best;
     const label = named ? `${best.name ?? best.subject}${face.decision === "uncertain" ? "?" : ""}` : "unknown";
-    return { box: face.box, kind: face.decision, label, detail: named && score(best.score), number: answer.faces.length > 1 && String(index + 1) };
+    return {
+      box: face.box,
+      kind: face.decision,
+      label,
+      detail: named && score(best.score),
+      number: answer.faces.length > 1 && String(index + 1),
+    };
   });
 
 /** Who is there, as a sentence. */
 function words(answer) {
-  const named = (decision) => answer.faces.filter((face) => face.decision === decision).map((face) => face.candidates[0].name ?? face.candidates[0].subject);
+  const named = (decision) =>
+    answer.faces
+      .filter((face) => face.decision === decision)
+      .map((face) => face.candidates[0].name ?? face.candidates[0].subject);
   const unknown = answer.faces.filter((face) => face.decision === "unknown").length;
   const parts = [...named("known"), ...named("uncertain").map((name) => `perhaps ${name}`)];
   if (unknown) parts.push(`${count(unknown, "unknown face")}`);
@@ -135,7 +174,13 @@ function show(state, shot) {
   if (state.status.textContent !== told) put(state.status, told);
   if (state.video && state.cards.matches(":hover, :focus-within")) return; // somebody is about to use what is there
   const among = `Among ${count(answer.subjects, "person", "people")}; a stranger is taken for one of them in ${oneIn(answer.fpir)} cases${answer.limited ? ", more than the server's default, for which too few pairs were measured" : ""}. Decided by ${decidedBy(answer.calibration)}.`;
-  put(state.cards, h("h2", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face"), faceCards(state, shot), h("p.small", {}, among), (answer.warnings ?? []).map((one) => h("p.small", { role: "note" }, one.message)));
+  put(
+    state.cards,
+    h("h2", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face"),
+    faceCards(state, shot),
+    h("p.small", {}, among),
+    (answer.warnings ?? []).map((one) => h("p.small", { role: "note" }, one.message)),
+  );
 }
 
 // ---------------------------------------------------------------- live
@@ -149,7 +194,10 @@ async function startLive(state) {
   state.live.setAttribute("aria-pressed", "true");
   put(state.live, icon("camera"), "Stop");
   const overlay = h("div", {});
-  put(state.photo.stage, sheet({ width: state.video.videoWidth, height: state.video.videoHeight }, state.video, overlay));
+  put(
+    state.photo.stage,
+    sheet({ width: state.video.videoWidth, height: state.video.videoHeight }, state.video, overlay),
+  );
   void watch(state, state.video, overlay);
   state.turn.hidden = !(await camera.canTurn());
 }
@@ -204,7 +252,14 @@ function hold(state, shot) {
 /** Shows a picture of the camera as if it had been chosen. */
 function keep(state, shot) {
   state.shot = shot;
-  put(state.photo.stage, sheet(shot.picture, shot.picture, boxes(shot.answer.image, marked(shot.answer), words(shot.answer), pointing(state))));
+  put(
+    state.photo.stage,
+    sheet(
+      shot.picture,
+      shot.picture,
+      boxes(shot.answer.image, marked(shot.answer), words(shot.answer), pointing(state)),
+    ),
+  );
   state.photo.picture = shot.picture;
   state.photo.photo = shot.photo;
 }

@@ -6,7 +6,10 @@ import { busy, problemPlace, showing } from "../problem.js";
 import { go } from "../router.js";
 import { bytes } from "../words.js";
 
-const CONTENTS = [["photos", "photos, in a folder a person"], ["archive", "a gallery that a server exported"]];
+const CONTENTS = [
+  ["photos", "photos, in a folder a person"],
+  ["archive", "a gallery that a server exported"],
+];
 const GZIP = /\.t?gz$/i;
 
 /** For `admin` keys: a tar into `gallery`. */
@@ -15,7 +18,15 @@ export function importPanel(gallery) {
   const state = { content: "photos" };
   const file = h("input", { type: "file", required: true, accept: ".tar,.tgz,.gz", id: newId("tar") });
   const trust = h("input", { type: "text", autocomplete: "off", spellcheck: "false" });
-  const trusted = h("div", { hidden: true }, field("Public key of the server that signed it", trust, "As its /v1/server-key says; not needed for this server's own."));
+  const trusted = h(
+    "div",
+    { hidden: true },
+    field(
+      "Public key of the server that signed it",
+      trust,
+      "As its /v1/server-key says; not needed for this server's own.",
+    ),
+  );
   const contents = select(CONTENTS, state.content, (value) => {
     state.content = value;
     trusted.hidden = value !== "archive";
@@ -26,7 +37,11 @@ export function importPanel(gallery) {
     const [tar] = file.files;
     status.textContent = `Sending ${bytes(tar.size)} …`;
     const query = { content: state.content, trust: state.content === "archive" ? trust.value.trim() : null };
-    return call("POST", `${path("galleries", gallery)}/import`, { query, body: tar, type: GZIP.test(tar.name) ? "application/gzip" : "application/x-tar" });
+    return call("POST", `${path("galleries", gallery)}/import`, {
+      query,
+      body: tar,
+      type: GZIP.test(tar.name) ? "application/gzip" : "application/x-tar",
+    });
   };
   const submit = async () => {
     const job = await showing(place, () => busy(button, send));
@@ -39,7 +54,20 @@ export function importPanel(gallery) {
     "details.card",
     {},
     h("summary", {}, "Import a tar instead"),
-    h("form.stack", { onsubmit: submit }, h("p.hint", {}, "For thousands of photos: the server takes the whole file, answers with a job, and goes on when this page is closed."), h("div.two", {}, field("File", file), field("It holds", contents)), trusted, place.element, status, h("div.row", {}, button)),
+    h(
+      "form.stack",
+      { onsubmit: submit },
+      h(
+        "p.hint",
+        {},
+        "For thousands of photos: the server takes the whole file, answers with a job, and goes on when this page is closed.",
+      ),
+      h("div.two", {}, field("File", file), field("It holds", contents)),
+      trusted,
+      place.element,
+      status,
+      h("div.row", {}, button),
+    ),
   );
 }
 

@@ -20,51 +20,89 @@ export function jobs() {
   const element = h(
     "div",
     {},
-    head("Jobs", "Work that takes longer than a request: imports, exports, re-embedding. It goes on when this page is closed, and when the server starts again."),
+    head(
+      "Jobs",
+      "Work that takes longer than a request: imports, exports, re-embedding. It goes on when this page is closed, and when the server starts again.",
+    ),
     place.element,
     body,
   );
   const next = later(element);
   const read = async () => {
     let lasting = false;
-    const page = await showing(place, () => get(path("jobs"), { limit: PAGE }).catch((error) => ((lasting = isLasting(error)), Promise.reject(error))));
+    const page = await showing(place, () =>
+      get(path("jobs"), { limit: PAGE }).catch((error) => ((lasting = isLasting(error)), Promise.reject(error))),
+    );
     const held = body.contains(document.activeElement);
     if (!page) body.querySelector(".waiting")?.remove(); // the problem is said above
-    if (page && !held) put(body, page.jobs.length ? page.jobs.map((job) => card(job, read, place)) : h("li.waiting", {}, "There is no job."));
+    if (page && !held)
+      put(
+        body,
+        page.jobs.length ? page.jobs.map((job) => card(job, read, place)) : h("li.waiting", {}, "There is no job."),
+      );
     if (!lasting) next.set(read, page?.jobs.some(isOpen) ? EVERY_MS : EVERY_MS * 5);
   };
   return { element, ready: read(), leave: next.clear };
 }
 
 function card(job, again, place) {
-  const far = job.total ? `${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : `${job.done.toLocaleString("en")} done`;
-  const counts = Object.entries(job.counts).map(([word, number]) => `${number.toLocaleString("en")} ${word.replaceAll("_", " ")}`);
+  const far = job.total
+    ? `${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}`
+    : `${job.done.toLocaleString("en")} done`;
+  const counts = Object.entries(job.counts).map(
+    ([word, number]) => `${number.toLocaleString("en")} ${word.replaceAll("_", " ")}`,
+  );
   return h(
     "li.card",
     {},
-    h("div.row.apart", {}, h("h2", {}, job.kind.replaceAll("_", " "), job.gallery && `: ${job.gallery}`), h(`span.pill.${STATES[job.state] || "none"}`, {}, job.state)),
+    h(
+      "div.row.apart",
+      {},
+      h("h2", {}, job.kind.replaceAll("_", " "), job.gallery && `: ${job.gallery}`),
+      h(`span.pill.${STATES[job.state] || "none"}`, {}, job.state),
+    ),
     isOpen(job) && progress(`${job.kind} progress`, job),
     h("p", {}, [far, ...counts].join(", ")),
     job.error && h("p.problem", {}, job.error.message),
-    h("p.small", {}, `Asked for by ${job.key ?? "nobody known"} ${when(job.created_at)}${job.finished_at ? `, ended ${when(job.finished_at)}` : ""}`),
+    h(
+      "p.small",
+      {},
+      `Asked for by ${job.key ?? "nobody known"} ${when(job.created_at)}${job.finished_at ? `, ended ${when(job.finished_at)}` : ""}`,
+    ),
     h(
       "div.row",
       {},
       job.counts.refused ? h("button.small", { type: "button", onclick: () => report(job) }, "What was refused") : null,
       job.has_result && session.may("admin") ? fetching(job, place) : null,
-      isOpen(job) && session.may("admin") ? h("button.danger.small", { type: "button", onclick: () => cancel(job, again) }, "Cancel") : null,
+      isOpen(job) && session.may("admin")
+        ? h("button.danger.small", { type: "button", onclick: () => cancel(job, again) }, "Cancel")
+        : null,
     ),
   );
 }
 
 function fetching(job, place) {
   const fetched = () => call("GET", `${path("jobs", job.id)}/result`, { as: "blob" });
-  const button = h("button.small", { type: "button", onclick: () => showing(place, () => busy(button, async () => save(await fetched(), `${job.gallery}-${job.id.slice(0, 8)}.tar`))) }, "Save its file");
+  const button = h(
+    "button.small",
+    {
+      type: "button",
+      onclick: () =>
+        showing(place, () =>
+          busy(button, async () => save(await fetched(), `${job.gallery}-${job.id.slice(0, 8)}.tar`)),
+        ),
+    },
+    "Save its file",
+  );
   return button;
 }
 
 async function cancel(job, again) {
-  const sure = await confirm({ title: "Cancel this job?", text: "What it has done so far stays.", action: "Cancel the job" });
+  const sure = await confirm({
+    title: "Cancel this job?",
+    text: "What it has done so far stays.",
+    action: "Cancel the job",
+  });
   if (!sure) return;
   await post(`${path("jobs", job.id)}/cancel`);
   tell("The job is being cancelled.");
@@ -74,14 +112,32 @@ async function cancel(job, again) {
 function report(job) {
   return ask("What was refused", (close) => {
     const place = problemPlace();
-    const body = h("div.report", { tabindex: "0", role: "region", "aria-label": "Refused" }, h("p.waiting", {}, "Loading …"));
-    void showing(place, async () => put(body, lines(await call("GET", `${path("jobs", job.id)}/report`, { as: "text" }))));
+    const body = h(
+      "div.report",
+      { tabindex: "0", role: "region", "aria-label": "Refused" },
+      h("p.waiting", {}, "Loading …"),
+    );
+    void showing(place, async () =>
+      put(body, lines(await call("GET", `${path("jobs", job.id)}/report`, { as: "text" }))),
+    );
     return h("div", {}, place.element, body, orLeave(close, "Close"));
   });
 }
 
 function lines(text) {
-  const found = text.split("\n").filter(Boolean).map((line) => JSON.parse(line));
-  const items = found.slice(0, REFUSALS).map((one) => h("li", {}, h("h3", {}, one.name || `Item ${one.item}`), h("p", {}, refused({ reasons: [], ...one }))));
-  return [h("ul.stack", {}, items), found.length > REFUSALS ? h("p.small", {}, `${count(found.length - REFUSALS, "more")} are in the report itself: likeness jobs report.`) : null];
+  const found = text
+    .split("\n")
+    .filter(Boolean)
+    .map((line) => JSON.parse(line));
+  const items = found
+    .slice(0, REFUSALS)
+    .map((one) =>
+      h("li", {}, h("h3", {}, one.name || `Item ${one.item}`), h("p", {}, refused({ reasons: [], ...one }))),
+    );
+  return [
+    h("ul.stack", {}, items),
+    found.length > REFUSALS
+      ? h("p.small", {}, `${count(found.length - REFUSALS, "more")} are in the report itself: likeness jobs report.`)
+      : null,
+  ];
 }

@@ -27,7 +27,11 @@ export function keys() {
   const element = h(
     "div",
     {},
-    head("Keys", "A key for each person and each program, with no more than it needs. The server stores only the hash of its secret.", create),
+    head(
+      "Keys",
+      "A key for each person and each program, with no more than it needs. The server stores only the hash of its secret.",
+      create,
+    ),
     place.element,
     body,
   );
@@ -38,8 +42,18 @@ const list = async (state) => listed(state, (await every(path("keys"), "keys")).
 const load = (state) => showing(state.place, async () => put(state.body, await list(state)));
 
 function listed(state, found) {
-  if (!found.length) return h("div.nothing", {}, h("h2", {}, "No key but admin.key yet"), h("p", {}, "Create one for everybody else who uses this server."));
-  return h("ul.stack", {}, found.map((key) => card(state, key)));
+  if (!found.length)
+    return h(
+      "div.nothing",
+      {},
+      h("h2", {}, "No key but admin.key yet"),
+      h("p", {}, "Create one for everybody else who uses this server."),
+    );
+  return h(
+    "ul.stack",
+    {},
+    found.map((key) => card(state, key)),
+  );
 }
 
 function card(state, key) {
@@ -56,14 +70,27 @@ function card(state, key) {
   return h(
     "li.card.key",
     {},
-    h("div.row.apart", {}, h("h2", {}, key.id, key.name && h("span.lead", {}, ` ${key.name}`)), h(`span.pill.${kind}`, {}, word)),
+    h(
+      "div.row.apart",
+      {},
+      h("h2", {}, key.id, key.name && h("span.lead", {}, ` ${key.name}`)),
+      h(`span.pill.${kind}`, {}, word),
+    ),
     facts(known),
     !key.revoked_at &&
       h(
         "div.row",
         {},
-        h("button.small", { type: "button", "aria-label": `New secret for ${key.id}`, onclick: () => rotate(state, key) }, "New secret"),
-        h("button.danger.small", { type: "button", "aria-label": `Revoke ${key.id}`, onclick: () => revoke(state, key) }, "Revoke"),
+        h(
+          "button.small",
+          { type: "button", "aria-label": `New secret for ${key.id}`, onclick: () => rotate(state, key) },
+          "New secret",
+        ),
+        h(
+          "button.danger.small",
+          { type: "button", "aria-label": `Revoke ${key.id}`, onclick: () => revoke(state, key) },
+          "Revoke",
+        ),
       ),
   );
 }
@@ -77,11 +104,20 @@ function standing(key) {
 async function scopesOfServer() {
   const { components } = await get("/openapi.json");
   const scopes = components.schemas.KeyCreate.properties.scopes.items.enum;
-  return [...Object.keys(SCOPES).filter((scope) => scopes.includes(scope)), ...scopes.filter((scope) => !(scope in SCOPES))];
+  return [
+    ...Object.keys(SCOPES).filter((scope) => scopes.includes(scope)),
+    ...scopes.filter((scope) => !(scope in SCOPES)),
+  ];
 }
 
 async function make(state) {
-  const id = h("input", { type: "text", maxlength: 63, autocomplete: "off", spellcheck: "false", pattern: "[a-z0-9]([a-z0-9\\-]*[a-z0-9])?" });
+  const id = h("input", {
+    type: "text",
+    maxlength: 63,
+    autocomplete: "off",
+    spellcheck: "false",
+    pattern: "[a-z0-9]([a-z0-9\\-]*[a-z0-9])?",
+  });
   const name = h("input", { type: "text", maxlength: 255, autocomplete: "off" });
   const rate = h("input", { type: "text", maxlength: 32, autocomplete: "off", placeholder: "10/s" });
   const expires = h("input", { type: "datetime-local" });
@@ -103,12 +139,25 @@ async function make(state) {
   const ticks = scopes.map(([, box, words]) => h("label.choice", {}, box, h("span", {}, words)));
   const fields = [
     h("fieldset", {}, h("legend", {}, "It may"), ticks),
-    galleries.length ? h("fieldset.few", {}, h("legend", {}, "Only in these galleries (all of them, if none is ticked)"), galleries.map(([one, box]) => h("label.choice", {}, box, h("span", {}, one)))) : null,
+    galleries.length
+      ? h(
+          "fieldset.few",
+          {},
+          h("legend", {}, "Only in these galleries (all of them, if none is ticked)"),
+          galleries.map(([one, box]) => h("label.choice", {}, box, h("span", {}, one))),
+        )
+      : null,
     h("div.two", {}, field("Id", id, "a–z, 0–9, hyphens; made up if empty"), field("Whose is it?", name)),
-    h("div.two", {}, field("Expires", expires, "never, if empty"), field("Rate", rate, "as the server is set, if empty")),
+    h(
+      "div.two",
+      {},
+      field("Expires", expires, "never, if empty"),
+      field("Rate", rate, "as the server is set, if empty"),
+    ),
   ];
   const made = await request("New key", fields, "Create", async () => {
-    if (!scopes.some(([, box]) => box.checked)) throw Object.assign(new Error("Tick at least one thing that it may do."), { code: "no_scope" });
+    if (!scopes.some(([, box]) => box.checked))
+      throw Object.assign(new Error("Tick at least one thing that it may do."), { code: "no_scope" });
     return post(path("keys"), asked());
   });
   if (!made) return;
@@ -118,18 +167,31 @@ async function make(state) {
 
 /** This once: nobody can look it up again. */
 function showSecret(key) {
-  return ask(`The key ${key.id}`, (close) => {
-    const secret = h("input.mono", { type: "text", readonly: true, value: key.secret, onfocus: () => secret.select() });
-    const copy = h("button", { type: "button", onclick: async () => (await copyText(secret)) && tell("Copied.") }, "Copy");
-    return h(
-      "div",
-      {},
-      h("p", {}, "Copy it now: it is shown only this once."),
-      field("Key", secret),
-      h("p.small", {}, "Its holder pastes it here to sign in."),
-      h("div.row.end", {}, copy, h("button.primary", { type: "button", onclick: () => close() }, "I have it")),
-    );
-  }, { held: true });
+  return ask(
+    `The key ${key.id}`,
+    (close) => {
+      const secret = h("input.mono", {
+        type: "text",
+        readonly: true,
+        value: key.secret,
+        onfocus: () => secret.select(),
+      });
+      const copy = h(
+        "button",
+        { type: "button", onclick: async () => (await copyText(secret)) && tell("Copied.") },
+        "Copy",
+      );
+      return h(
+        "div",
+        {},
+        h("p", {}, "Copy it now: it is shown only this once."),
+        field("Key", secret),
+        h("p.small", {}, "Its holder pastes it here to sign in."),
+        h("div.row.end", {}, copy, h("button.primary", { type: "button", onclick: () => close() }, "I have it")),
+      );
+    },
+    { held: true },
+  );
 }
 
 async function copyText(input) {
@@ -143,7 +205,11 @@ async function copyText(input) {
 }
 
 async function rotate(state, key) {
-  const sure = await confirm({ title: `A new secret for ${key.id}?`, text: "The current secret stops working at once. What the key allows stays the same.", action: "Make a new secret" });
+  const sure = await confirm({
+    title: `A new secret for ${key.id}?`,
+    text: "The current secret stops working at once. What the key allows stays the same.",
+    action: "Make a new secret",
+  });
   if (!sure) return;
   const made = await showing(state.place, () => post(`${path("keys", key.id)}/rotate`, {}));
   if (!made) return;
@@ -152,7 +218,11 @@ async function rotate(state, key) {
 }
 
 async function revoke(state, key) {
-  const sure = await confirm({ title: `Revoke ${key.id}?`, text: "Everybody who uses it is locked out at once, for good.", action: "Revoke the key" });
+  const sure = await confirm({
+    title: `Revoke ${key.id}?`,
+    text: "Everybody who uses it is locked out at once, for good.",
+    action: "Revoke the key",
+  });
   if (!sure) return;
   await showing(state.place, async () => {
     await remove(path("keys", key.id));

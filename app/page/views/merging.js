@@ -24,10 +24,23 @@ export async function merge(gallery, subjects) {
   const who =
     subjects.length > 1
       ? oneOf(subjects, compare)
-      : new PersonField(() => gallery, { required: true }, (subject) => compare(subject.id, subject));
+      : new PersonField(
+          () => gallery,
+          { required: true },
+          (subject) => compare(subject.id, subject),
+        );
   const fields = [
-    h("p", {}, "All faces go to the person below, who keeps name and metadata, and takes those that are missing. The other is deleted."),
-    h("div.field", {}, h("label", { for: who.input.id }, subjects.length > 1 ? "Who stays?" : "Into whom?"), who.element),
+    h(
+      "p",
+      {},
+      "All faces go to the person below, who keeps name and metadata, and takes those that are missing. The other is deleted.",
+    ),
+    h(
+      "div.field",
+      {},
+      h("label", { for: who.input.id }, subjects.length > 1 ? "Who stays?" : "Into whom?"),
+      who.element,
+    ),
     pairs,
   ];
   if (subjects.length > 1) void compare(subjects[0].id);
@@ -50,15 +63,31 @@ const surely = (unlike, into) => ({
 
 /** The field for one of these, in the form of a PersonField. */
 function oneOf(subjects, onchange) {
-  const input = select(subjects.map((one) => [one.id, one.name ? `${one.name} (${one.id})` : one.id]), subjects[0].id, onchange, { id: newId("who") });
-  return { input, element: input, get id() { return input.value; } };
+  const input = select(
+    subjects.map((one) => [one.id, one.name ? `${one.name} (${one.id})` : one.id]),
+    subjects[0].id,
+    onchange,
+    { id: newId("who") },
+  );
+  return {
+    input,
+    element: input,
+    get id() {
+      return input.value;
+    },
+  };
 }
 
 /** Show each pair's pictures and score in `place`. Return [{subject, match, words}], `match` null where it can't be said. */
 function compareAll(gallery, subjects, into, place) {
   const others = subjects.filter((one) => one.id !== into.id);
   const said = others.map(() => h("p", {}, "Comparing …"));
-  put(place, others.map((one, index) => h("div.row", {}, h("div.sides", {}, picture(gallery, one), picture(gallery, into)), said[index])));
+  put(
+    place,
+    others.map((one, index) =>
+      h("div.row", {}, h("div.sides", {}, picture(gallery, one), picture(gallery, into)), said[index]),
+    ),
+  );
   return Promise.all(
     others.map(async (subject, index) => {
       const found = await compare(gallery, subject, into);
@@ -79,7 +108,10 @@ async function compare(gallery, subject, into) {
     const answer = await ask(`${pathOf(gallery, into.id)}/verify`, await get(crop, {}, { as: "blob" }));
     const reached = answer.score === null ? "The score" : `The score ${score(answer.score)}`;
     const words = answer.match ? "reaches" : "stays below";
-    return { match: answer.match, words: `${reached} ${words} the threshold ${score(answer.threshold)}: ${answer.match ? "one person" : "two people"}, by these faces.` };
+    return {
+      match: answer.match,
+      words: `${reached} ${words} the threshold ${score(answer.threshold)}: ${answer.match ? "one person" : "two people"}, by these faces.`,
+    };
   } catch (error) {
     return { match: null, words: explain(error) };
   }

@@ -15,7 +15,13 @@ const LEAST_DENSITY = 1e-7;
 export function models() {
   const place = problemPlace();
   const body = h("div.stack", {});
-  const element = h("div", {}, head("Models", "The model packages of this server: where they come from, and what was measured with them."), place.element, body);
+  const element = h(
+    "div",
+    {},
+    head("Models", "The model packages of this server: where they come from, and what was measured with them."),
+    place.element,
+    body,
+  );
   const ready = filling(place, body, async () => {
     const { models: found, skipped } = await loadModels();
     return [skipped.map(warning), [...found].sort((a, b) => b.loaded - a.loaded).map(card)];
@@ -25,7 +31,12 @@ export function models() {
 
 /** A folder whose manifest can't be used: the server runs without it. */
 function warning({ folder, problem }) {
-  return h("section.card", { role: "alert", "aria-label": `Skipped: ${folder}` }, h("h2", {}, `${folder} is skipped`), h("p", {}, problem));
+  return h(
+    "section.card",
+    { role: "alert", "aria-label": `Skipped: ${folder}` },
+    h("h2", {}, `${folder} is skipped`),
+    h("p", {}, problem),
+  );
 }
 
 function card(model) {
@@ -46,17 +57,16 @@ function card(model) {
     h(
       "details",
       { open: model.loaded },
-      h("summary", {}, h("h2", {}, model.title), h(`span.pill${model.loaded ? ".known" : ""}`, {}, model.loaded ? "running" : "not loaded")),
+      h(
+        "summary",
+        {},
+        h("h2", {}, model.title),
+        h(`span.pill${model.loaded ? ".known" : ""}`, {}, model.loaded ? "running" : "not loaded"),
+      ),
       h(
         "div.halves",
         {},
-        h(
-          "div.stack",
-          {},
-          h("p", {}, model.description),
-          facts(known),
-          figuresOf({ ...figures, ...rest }),
-        ),
+        h("div.stack", {}, h("p", {}, model.description), facts(known), figuresOf({ ...figures, ...rest })),
         model.task === "embed" ? measured(model) : null,
       ),
     ),
@@ -66,12 +76,19 @@ function card(model) {
 function figuresOf(figures) {
   const flat = Object.entries(figures ?? {}).filter(([, value]) => ["string", "number"].includes(typeof value));
   if (!flat.length) return null;
-  const said = (value) => (typeof value === "number" ? Number(value.toPrecision(5)).toLocaleString("en", { maximumFractionDigits: 6 }) : value);
-  return h("details", {}, h("summary", {}, "Figures of its making"), facts(flat.map(([word, value]) => [word.replaceAll("_", " "), said(value)])));
+  const said = (value) =>
+    typeof value === "number" ? Number(value.toPrecision(5)).toLocaleString("en", { maximumFractionDigits: 6 }) : value;
+  return h(
+    "details",
+    {},
+    h("summary", {}, "Figures of its making"),
+    facts(flat.map(([word, value]) => [word.replaceAll("_", " "), said(value)])),
+  );
 }
 
 function measured(model) {
-  if (!model.calibrations.length) return h("p", {}, "No operating point was measured for this package: it makes templates and decides nothing.");
+  if (!model.calibrations.length)
+    return h("p", {}, "No operating point was measured for this package: it makes templates and decides nothing.");
   return h(
     "div.stack",
     {},
@@ -86,7 +103,10 @@ export function histogram({ name, scores }) {
   if (!scores) return h("p.small", {}, `The manifest has no scores of ${name}, so there is no histogram.`);
   const density = (counts) => {
     const total = counts.reduce((sum, count) => sum + count, 0);
-    return counts.map((count, bin) => [((bin + 0.5) * 2) / counts.length - 1, count ? (count / total) * (counts.length / 2) : null]);
+    return counts.map((count, bin) => [
+      ((bin + 0.5) * 2) / counts.length - 1,
+      count ? (count / total) * (counts.length / 2) : null,
+    ]);
   };
   const rates = [1e-6, 1e-4, 1e-2, 1];
   return chart({
@@ -97,7 +117,13 @@ export function histogram({ name, scores }) {
       { name: "different people", points: density(scores.nonmated) },
     ],
     x: { title: "score", min: -0.6, max: 1, ticks: [-0.5, 0, 0.5, 1].map((value) => [value, String(value)]) },
-    y: { title: "share of the pairs, per unit of score", min: LEAST_DENSITY, max: 10, log: true, ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]) },
+    y: {
+      title: "share of the pairs, per unit of score",
+      min: LEAST_DENSITY,
+      max: 10,
+      log: true,
+      ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]),
+    },
   });
 }
 
@@ -110,7 +136,9 @@ function det(model) {
       return {
         name: one.name + (one.default ? " (decides)" : ""),
         points: known.map((point) => [point.fmr, Math.max(point.fnmr, LEAST_FNMR)]),
-        band: known.filter((point) => point.fnmr_low !== null).map((point) => [point.fmr, Math.max(point.fnmr_low, LEAST_FNMR), point.fnmr_high]),
+        band: known
+          .filter((point) => point.fnmr_low !== null)
+          .map((point) => [point.fmr, Math.max(point.fnmr_low, LEAST_FNMR), point.fnmr_high]),
         marks: true,
       };
     })
@@ -122,8 +150,22 @@ function det(model) {
     title: "DET curve",
     words: `FNMR against FMR at ${series.map((one) => `${one.points.length} operating points of ${one.name}`).join(" and ")}; the tables have the figures.`,
     series,
-    x: { title: "FMR: strangers who pass", min: Math.min(...fmrs), max: Math.max(...fmrs), log: true, ticks: [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1].filter((fmr) => fmr >= Math.min(...fmrs) * 0.99 && fmr <= Math.max(...fmrs) * 1.01).map((fmr) => [fmr, power(fmr)]) },
-    y: { title: "FNMR: the same person refused", min: LEAST_FNMR, max: 1, log: true, ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]) },
+    x: {
+      title: "FMR: strangers who pass",
+      min: Math.min(...fmrs),
+      max: Math.max(...fmrs),
+      log: true,
+      ticks: [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
+        .filter((fmr) => fmr >= Math.min(...fmrs) * 0.99 && fmr <= Math.max(...fmrs) * 1.01)
+        .map((fmr) => [fmr, power(fmr)]),
+    },
+    y: {
+      title: "FNMR: the same person refused",
+      min: LEAST_FNMR,
+      max: 1,
+      log: true,
+      ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]),
+    },
   });
 }
 
@@ -142,12 +184,33 @@ function points(calibration) {
     "details",
     {},
     h("summary", {}, `${calibration.name}${calibration.default ? ", which decides" : ""}`),
-    h("p.small", {}, `${calibration.measured_on}. ${calibration.comparisons.toLocaleString("en")} pairs of different people, ${calibration.mated.toLocaleString("en")} of the same.`),
+    h(
+      "p.small",
+      {},
+      `${calibration.measured_on}. ${calibration.comparisons.toLocaleString("en")} pairs of different people, ${calibration.mated.toLocaleString("en")} of the same.`,
+    ),
     histogram(calibration),
     h(
       "div.scrolling",
       { tabindex: "0", role: "region", "aria-label": `Operating points of ${calibration.name}` },
-      h("table", {}, h("caption.hidden", {}, `Operating points of ${calibration.name}`), h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "FMR"), h("th", { scope: "col" }, "Strangers who pass"), h("th.number", { scope: "col" }, "Threshold"), h("th", { scope: "col" }, "FNMR (95 % interval)"))), h("tbody", {}, calibration.points.map(row))),
+      h(
+        "table",
+        {},
+        h("caption.hidden", {}, `Operating points of ${calibration.name}`),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            h("th", { scope: "col" }, "FMR"),
+            h("th", { scope: "col" }, "Strangers who pass"),
+            h("th.number", { scope: "col" }, "Threshold"),
+            h("th", { scope: "col" }, "FNMR (95 % interval)"),
+          ),
+        ),
+        h("tbody", {}, calibration.points.map(row)),
+      ),
     ),
   );
 }

@@ -57,10 +57,18 @@ export function people(id, query) {
 
 function offered(gallery, place) {
   return [
-    session.may("enroll") && h("a.button.primary", { href: link("galleries", gallery.id, "enroll") }, icon("plus"), "Enroll photos"),
-    session.may("recognize") && h("a.button", { href: `${link("identify")}?${new URLSearchParams({ gallery: gallery.id })}` }, icon("identify"), "Identify here"),
+    session.may("enroll") &&
+      h("a.button.primary", { href: link("galleries", gallery.id, "enroll") }, icon("plus"), "Enroll photos"),
+    session.may("recognize") &&
+      h(
+        "a.button",
+        { href: `${link("identify")}?${new URLSearchParams({ gallery: gallery.id })}` },
+        icon("identify"),
+        "Identify here",
+      ),
     h("a.button", { href: link("galleries", gallery.id, "review") }, icon("check"), "Review"),
-    session.may("admin") && h("a.button", { href: link("galleries", gallery.id, "settings") }, icon("settings"), "Settings"),
+    session.may("admin") &&
+      h("a.button", { href: link("galleries", gallery.id, "settings") }, icon("settings"), "Settings"),
     session.may("admin") && h("button", { type: "button", onclick: () => exportGallery(gallery.id, place) }, "Export"),
     session.mayEverything() && h("button.danger", { type: "button", onclick: () => drop(gallery) }, "Delete"),
   ];
@@ -88,7 +96,14 @@ function contents(gallery, state, place) {
   if (!gallery.subjects) return empty(gallery, state);
   const shown = h("p.small", { role: "status" });
   const home = h("div", {});
-  const search = h("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: "Name or id", "aria-label": "Search people", value: state.search });
+  const search = h("input", {
+    type: "search",
+    autocomplete: "off",
+    spellcheck: "false",
+    placeholder: "Name or id",
+    "aria-label": "Search people",
+    value: state.search,
+  });
   const start = () => {
     state.grid?.leave();
     state.grid = gridOf(gallery, state, search.value.trim(), shown, place, home);
@@ -106,9 +121,14 @@ function contents(gallery, state, place) {
 }
 
 function empty(gallery, state) {
-  if (!session.may("enroll")) return h("div.nothing", {}, h("h2", {}, "Nobody is enrolled yet"), h("p", {}, "Your key may not enroll."));
+  if (!session.may("enroll"))
+    return h("div.nothing", {}, h("h2", {}, "Nobody is enrolled yet"), h("p", {}, "Your key may not enroll."));
   state.panel = enrollPanel({ gallery: gallery.id });
-  return [h("h2", {}, "Nobody is enrolled yet"), h("p.lead", {}, "Drop photos of people, or a folder with one folder a person."), state.panel.element];
+  return [
+    h("h2", {}, "Nobody is enrolled yet"),
+    h("p.lead", {}, "Drop photos of people, or a folder with one folder a person."),
+    state.panel.element,
+  ];
 }
 
 function gridOf(gallery, state, search, shown, place, home) {
@@ -120,12 +140,23 @@ function gridOf(gallery, state, search, shown, place, home) {
     cell: (subject) => cell(gallery, subject, state),
     load: async (cursor) => {
       const page = await showing(place, () =>
-        get(path("galleries", gallery.id, "subjects"), { limit: cursor ? PAGE : FIRST_PAGE, cursor, search: search || null }),
+        get(path("galleries", gallery.id, "subjects"), {
+          limit: cursor ? PAGE : FIRST_PAGE,
+          cursor,
+          search: search || null,
+        }),
       );
       return page ? { items: page.subjects, next: page.next_cursor } : { items: [], next: null };
     },
     onload: (loaded, done) => {
-      put(shown, search ? found(loaded, done) : done ? "" : `${loaded.toLocaleString("en")} of ${total.toLocaleString("en")} loaded; scroll for more`);
+      put(
+        shown,
+        search
+          ? found(loaded, done)
+          : done
+            ? ""
+            : `${loaded.toLocaleString("en")} of ${total.toLocaleString("en")} loaded; scroll for more`,
+      );
       if (done && !loaded) put(home, h("p.waiting", {}, `Nobody's name or id contains “${search}”.`));
     },
   });
@@ -136,7 +167,11 @@ const found = (loaded, done) => `${loaded.toLocaleString("en")}${done ? "" : " o
 
 /** A person of the grid: a link, or, while people are being selected, a button that is pressed or not. */
 function cell(gallery, subject, state) {
-  const inside = [portrait(gallery.id, subject, gallery.store === "crop"), h("span.name", {}, subject.name ?? subject.id), h("span.small", {}, [subject.name && subject.id, count(subject.face_count, "face")].filter(Boolean).join(", "))];
+  const inside = [
+    portrait(gallery.id, subject, gallery.store === "crop"),
+    h("span.name", {}, subject.name ?? subject.id),
+    h("span.small", {}, [subject.name && subject.id, count(subject.face_count, "face")].filter(Boolean).join(", ")),
+  ];
   if (!state.chosen) return h("a.person", { href: link("galleries", gallery.id, "people", subject.id) }, inside);
   const one = h("button.person", { type: "button", "aria-pressed": String(state.chosen.has(subject.id)) }, inside);
   one.addEventListener("click", () => {
@@ -177,7 +212,11 @@ async function mergeChosen(gallery, state) {
 
 async function deleteChosen(gallery, state, place) {
   const number = state.chosen.size;
-  const sure = await confirm({ title: `Delete ${count(number, "person", "people")}?`, text: "They are deleted with all their faces, crops and vectors. There is no way back.", action: "Delete them" });
+  const sure = await confirm({
+    title: `Delete ${count(number, "person", "people")}?`,
+    text: "They are deleted with all their faces, crops and vectors. There is no way back.",
+    action: "Delete them",
+  });
   if (!sure) return;
   await showing(place, async () => {
     for (const subject of [...state.chosen.keys()]) {

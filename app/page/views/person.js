@@ -20,21 +20,33 @@ export function person(galleryId, subjectId) {
   state.about = h("section.card", { "aria-label": "About" });
   state.wrong = h("section.stack", { "aria-label": "Photos of others" });
   state.faces = faces(state, () => load(state));
-  const more = session.may("enroll") ? enrollPanel({ gallery: galleryId, subject: subjectId, onenrolled: () => load(state) }) : null;
+  const more = session.may("enroll")
+    ? enrollPanel({ gallery: galleryId, subject: subjectId, onenrolled: () => load(state) })
+    : null;
   const element = h(
     "div",
     {},
     backTo(galleryId),
     state.head,
     place.element,
-    h("div.columns", {}, h("div.stack", {}, h("h2", {}, "Faces"), state.faces.element, more?.element, state.wrong), state.about),
+    h(
+      "div.columns",
+      {},
+      h("div.stack", {}, h("h2", {}, "Faces"), state.faces.element, more?.element, state.wrong),
+      state.about,
+    ),
   );
   return { element, ready: load(state), leave: () => more?.leave() };
 }
 
 async function load(state) {
   await showing(state.place, async () => {
-    const asked = [get(path("galleries", state.galleryId)), get(state.where), get(`${state.where}/corrections`), state.faces.load()];
+    const asked = [
+      get(path("galleries", state.galleryId)),
+      get(state.where),
+      get(`${state.where}/corrections`),
+      state.faces.load(),
+    ];
     const [gallery, subject, { corrections }] = await Promise.all(asked);
     state.subject = subject;
     showWrong(state, corrections);
@@ -48,24 +60,59 @@ function showHead(state, gallery) {
   const heading = h("h1", {}, subject.name ?? subject.id);
   put(
     state.head,
-    h("div.who", {}, portrait(state.galleryId, subject, gallery.store === "crop"), h("div", {}, heading, h("p.lead", {}, `${subject.name ? `${subject.id}, ` : ""}${count(subject.face_count, "face")}`))),
+    h(
+      "div.who",
+      {},
+      portrait(state.galleryId, subject, gallery.store === "crop"),
+      h(
+        "div",
+        {},
+        heading,
+        h("p.lead", {}, `${subject.name ? `${subject.id}, ` : ""}${count(subject.face_count, "face")}`),
+      ),
+    ),
   );
 }
 
 /** The photos that were said not to show this person. */
 function showWrong(state, corrections) {
   const forget = (one) => (event) =>
-    showing(state.place, () => busy(event.currentTarget, async () => (await remove(`${state.where}/corrections/${one.id}`), await load(state))));
-  const row = (one) => h("li.row", {}, h("span", {}, `Said ${when(one.created_at)}, kept until ${when(one.expires_at)}`), session.may("enroll") && h("button.small", { type: "button", onclick: forget(one) }, "Forget"));
+    showing(state.place, () =>
+      busy(event.currentTarget, async () => (await remove(`${state.where}/corrections/${one.id}`), await load(state))),
+    );
+  const row = (one) =>
+    h(
+      "li.row",
+      {},
+      h("span", {}, `Said ${when(one.created_at)}, kept until ${when(one.expires_at)}`),
+      session.may("enroll") && h("button.small", { type: "button", onclick: forget(one) }, "Forget"),
+    );
   state.wrong.hidden = !corrections.length;
-  put(state.wrong, h("h2", {}, "Not this person"), h("p.small", {}, "Faces that are more like these photos than like the faces above are not taken for this person."), h("ul.stack", {}, corrections.map(row)));
+  put(
+    state.wrong,
+    h("h2", {}, "Not this person"),
+    h("p.small", {}, "Faces that are more like these photos than like the faces above are not taken for this person."),
+    h("ul.stack", {}, corrections.map(row)),
+  );
 }
 
 function showAbout(state) {
   const { subject } = state;
-  const known = facts([["Id", subject.id], ["Since", when(subject.created_at)], ["Changed", when(subject.updated_at)], ["Expires", subject.expires_at && when(subject.expires_at)], ["Consent", subject.consent && `${subject.consent.note} (${when(subject.consent.given_at)})`]]);
+  const known = facts([
+    ["Id", subject.id],
+    ["Since", when(subject.created_at)],
+    ["Changed", when(subject.updated_at)],
+    ["Expires", subject.expires_at && when(subject.expires_at)],
+    ["Consent", subject.consent && `${subject.consent.note} (${when(subject.consent.given_at)})`],
+  ]);
   if (!session.may("enroll")) {
-    put(state.about, h("h2", {}, "About"), known, h("h3", {}, "Metadata"), h("pre", {}, JSON.stringify(subject.metadata, null, 2)));
+    put(
+      state.about,
+      h("h2", {}, "About"),
+      known,
+      h("h3", {}, "Metadata"),
+      h("pre", {}, JSON.stringify(subject.metadata, null, 2)),
+    );
     return;
   }
   put(state.about, h("h2", {}, "About"), known, editor(state), endings(state));
@@ -76,8 +123,20 @@ function endings(state) {
   return h(
     "div.stack.endings",
     {},
-    h("div.row", {}, h("button", { type: "button", onclick: () => mergeAway(state) }, "Merge"), h("button.danger", { type: "button", onclick: () => drop(state) }, "Delete"), session.may("admin") && h("button.danger", { type: "button", onclick: () => eraseAll(state) }, "Erase, with a receipt")),
-    session.may("admin") && h("p.small", {}, "Deleting removes the person from the gallery. Erasing also clears what the disk may still hold, and gives a signed receipt."),
+    h(
+      "div.row",
+      {},
+      h("button", { type: "button", onclick: () => mergeAway(state) }, "Merge"),
+      h("button.danger", { type: "button", onclick: () => drop(state) }, "Delete"),
+      session.may("admin") &&
+        h("button.danger", { type: "button", onclick: () => eraseAll(state) }, "Erase, with a receipt"),
+    ),
+    session.may("admin") &&
+      h(
+        "p.small",
+        {},
+        "Deleting removes the person from the gallery. Erasing also clears what the disk may still hold, and gives a signed receipt.",
+      ),
   );
 }
 
@@ -93,7 +152,11 @@ async function eraseAll(state) {
 function editor(state) {
   const { subject } = state;
   const name = h("input", { type: "text", maxlength: 255, autocomplete: "off", value: subject.name ?? "" });
-  const metadata = h("textarea.mono", { spellcheck: "false", rows: 5, value: JSON.stringify(subject.metadata, null, 2) });
+  const metadata = h("textarea.mono", {
+    spellcheck: "false",
+    rows: 5,
+    value: JSON.stringify(subject.metadata, null, 2),
+  });
   const place = problemPlace();
   const button = h("button.primary", { type: "submit" }, "Save");
   const save = () =>
@@ -104,7 +167,14 @@ function editor(state) {
         tell("Saved.");
       }),
     );
-  return h("form.stack", { onsubmit: save }, field("Name", name), field("Metadata", metadata, "A JSON object, such as {\"team\": \"night\"}."), place.element, h("div.row", {}, button));
+  return h(
+    "form.stack",
+    { onsubmit: save },
+    field("Name", name),
+    field("Metadata", metadata, 'A JSON object, such as {"team": "night"}.'),
+    place.element,
+    h("div.row", {}, button),
+  );
 }
 
 /** Throws an error in words where it is no JSON object. */
@@ -115,7 +185,10 @@ function parsed(text) {
   } catch {
     // Said below.
   }
-  if (typeof value !== "object" || value === null || Array.isArray(value)) throw Object.assign(new Error("The metadata is no JSON object. Check its brackets, quotes and commas."), { code: "metadata" });
+  if (typeof value !== "object" || value === null || Array.isArray(value))
+    throw Object.assign(new Error("The metadata is no JSON object. Check its brackets, quotes and commas."), {
+      code: "metadata",
+    });
   return value;
 }
 

@@ -16,23 +16,39 @@ export function remedies(photo, error, query, again) {
   const offered = [];
   const other = finding(error.details?.rejected?.[0]);
   if (other) offered.push(["Take it anyway", () => again({ ...query, on_conflict: "allow" })]);
-  if (other?.subject && other.subject !== photo.subject) offered.push([`Take it as ${other.name ?? other.subject}`, () => again({ ...query, on_conflict: "allow" }, other.subject)]);
+  if (other?.subject && other.subject !== photo.subject)
+    offered.push([
+      `Take it as ${other.name ?? other.subject}`,
+      () => again({ ...query, on_conflict: "allow" }, other.subject),
+    ]);
   if (error.code === "low_quality") offered.push(["Take it anyway", () => again({ ...query, quality: "none" })]);
-  if (error.code === "ambiguous_face" && session.may("recognize")) offered.push(["Choose the face", () => choose(photo, query, again)]);
+  if (error.code === "ambiguous_face" && session.may("recognize"))
+    offered.push(["Choose the face", () => choose(photo, query, again)]);
   if (!offered.length) return null;
   const button = ([words, act]) => {
-    const one = h("button.small", { type: "button", "aria-label": `${words}: ${photo.name}`, onclick: () => busy(one, act) }, words);
+    const one = h(
+      "button.small",
+      { type: "button", "aria-label": `${words}: ${photo.name}`, onclick: () => busy(one, act) },
+      words,
+    );
     return one;
   };
   return h("div.row", {}, offered.map(button));
 }
 
 async function choose(photo, query, again) {
-  const face = await ask("Which face is it?", (close) => {
-    const place = h("div.picking", {}, h("p.waiting", {}, "Looking …"));
-    void shown(photo.file, close).then((element) => place.replaceChildren(element), (error) => place.replaceChildren(problem(error)));
-    return h("div", {}, h("p", {}, "Choose the face of the person to enroll."), place, orLeave(close, "Cancel"));
-  }, { wide: true });
+  const face = await ask(
+    "Which face is it?",
+    (close) => {
+      const place = h("div.picking", {}, h("p.waiting", {}, "Looking …"));
+      void shown(photo.file, close).then(
+        (element) => place.replaceChildren(element),
+        (error) => place.replaceChildren(problem(error)),
+      );
+      return h("div", {}, h("p", {}, "Choose the face of the person to enroll."), place, orLeave(close, "Cancel"));
+    },
+    { wide: true },
+  );
   if (face !== null) await again({ ...query, face });
 }
 
@@ -44,5 +60,9 @@ async function shown(file, close) {
   const image = await decoded(url, "The photo");
   URL.revokeObjectURL(url);
   const onpick = (index) => close(faces[index].index);
-  return sheet(answer.image, image ?? blank(answer.image), boxes(answer.image, faces, "Faces of the photo", { onpick }));
+  return sheet(
+    answer.image,
+    image ?? blank(answer.image),
+    boxes(answer.image, faces, "Faces of the photo", { onpick }),
+  );
 }

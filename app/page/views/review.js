@@ -21,13 +21,28 @@ const KINDS = {
   poor_face: "Poor, and easily confused",
   no_good_face: "No good face",
 };
-const DONE = { merge: "Merge", part: "Part them", move: "Move the face", delete: "Delete the face", enroll: "Enroll a better photo" };
+const DONE = {
+  merge: "Merge",
+  part: "Part them",
+  move: "Move the face",
+  delete: "Delete the face",
+  enroll: "Enroll a better photo",
+};
 const KEYS = { merge: "m", part: "t", move: "v", delete: "d", right: "r", next: "n", previous: "p" };
 const ARROWS = { ArrowRight: KEYS.next, ArrowLeft: KEYS.previous };
 
 /** `#/galleries/ID/review`. */
 export function review(gallery) {
-  const state = { gallery, where: path("galleries", gallery, "review"), place: problemPlace(), kind: "", findings: [], at: 0, cursor: null, working: false };
+  const state = {
+    gallery,
+    where: path("galleries", gallery, "review"),
+    place: problemPlace(),
+    kind: "",
+    findings: [],
+    at: 0,
+    cursor: null,
+    working: false,
+  };
   state.about = h("div.stack", {});
   state.body = h("div.stack", {});
   state.start = h("button.primary", { type: "button", onclick: () => begin(state) }, "Review the gallery");
@@ -35,7 +50,11 @@ export function review(gallery) {
     "div.review",
     {},
     backTo(gallery),
-    head("Review", "What is probably wrong in this gallery: people who are there twice, faces of somebody else, poor faces.", session.may("admin") && state.start),
+    head(
+      "Review",
+      "What is probably wrong in this gallery: people who are there twice, faces of somebody else, poor faces.",
+      session.may("admin") && state.start,
+    ),
     state.place.element,
     state.about,
     state.body,
@@ -87,7 +106,18 @@ async function follow(state, id) {
 function showAbout(state, job) {
   const { summary } = state;
   state.start.disabled = isOpen(job);
-  const far = isOpen(job) && h("div", { role: "status" }, h("p.small", {}, job.total ? `Reviewing: ${job.done.toLocaleString("en")} of ${count(job.total, "face")}` : "Reviewing …"), progress("Progress of the review", job));
+  const far =
+    isOpen(job) &&
+    h(
+      "div",
+      { role: "status" },
+      h(
+        "p.small",
+        {},
+        job.total ? `Reviewing: ${job.done.toLocaleString("en")} of ${count(job.total, "face")}` : "Reviewing …",
+      ),
+      progress("Progress of the review", job),
+    );
   const failed = job?.state === "failed" && h("p.problem", {}, job.error.message);
   put(state.about, far, failed, summary && last(state));
 }
@@ -95,7 +125,10 @@ function showAbout(state, job) {
 function last(state) {
   const { summary } = state;
   const all = Object.values(summary.counts).reduce((sum, one) => sum + one, 0);
-  const kinds = [["", `Everything (${all})`], ...Object.entries(KINDS).map(([kind, words]) => [kind, `${words} (${summary.counts[kind]})`])];
+  const kinds = [
+    ["", `Everything (${all})`],
+    ...Object.entries(KINDS).map(([kind, words]) => [kind, `${words} (${summary.counts[kind]})`]),
+  ];
   const chosen = (kind) => {
     Object.assign(state, { kind, at: 0 });
     void load(state);
@@ -104,15 +137,22 @@ function last(state) {
     "section.card",
     { "aria-label": "The last review" },
     facts([
-      ["Reviewed", `${count(summary.subjects, "person", "people")}, ${count(summary.faces, "face")}, ${when(summary.finished_at)}`],
-      ["Own faces missed", `${rate(summary.fnmr)} at 1 in ${Math.round(1 / summary.fmr).toLocaleString("en")} false matches`],
+      [
+        "Reviewed",
+        `${count(summary.subjects, "person", "people")}, ${count(summary.faces, "face")}, ${when(summary.finished_at)}`,
+      ],
+      [
+        "Own faces missed",
+        `${rate(summary.fnmr)} at 1 in ${Math.round(1 / summary.fmr).toLocaleString("en")} false matches`,
+      ],
       ["Strangers taken for somebody", `${rate(summary.fpir)}; ${percent(summary.fpir_expected)} expected`],
     ]),
     h("label.choice", {}, h("span", {}, "Show"), select(kinds, state.kind, chosen, {})),
   );
 }
 
-const rate = (one) => (one ? `${percent(one.value)} (${percent(one.low)} to ${percent(one.high)})` : "too few people to say");
+const rate = (one) =>
+  one ? `${percent(one.value)} (${percent(one.low)} to ${percent(one.high)})` : "too few people to say";
 
 function show(state) {
   const finding = state.findings[state.at];
@@ -121,15 +161,27 @@ function show(state) {
     put(state.body, h("p.waiting", {}, words));
     return;
   }
-  const total = state.kind ? state.summary.counts[state.kind] : Object.values(state.summary.counts).reduce((sum, one) => sum + one, 0);
+  const total = state.kind
+    ? state.summary.counts[state.kind]
+    : Object.values(state.summary.counts).reduce((sum, one) => sum + one, 0);
   put(
     state.body,
-    h("p.small", { role: "status" }, `${(state.at + 1).toLocaleString("en")} of ${Math.max(total, state.findings.length).toLocaleString("en")}`),
+    h(
+      "p.small",
+      { role: "status" },
+      `${(state.at + 1).toLocaleString("en")} of ${Math.max(total, state.findings.length).toLocaleString("en")}`,
+    ),
     h(
       "section.card.finding",
       { "aria-label": "Finding" },
       h("h2", {}, KINDS[finding.kind]),
-      h("div.sides", {}, side(state, finding.face, finding.kind === "same_person" ? "One" : "The face"), finding.other && side(state, finding.other, finding.other.subject === finding.face.subject ? "Its nearest" : "The other")),
+      h(
+        "div.sides",
+        {},
+        side(state, finding.face, finding.kind === "same_person" ? "One" : "The face"),
+        finding.other &&
+          side(state, finding.other, finding.other.subject === finding.face.subject ? "Its nearest" : "The other"),
+      ),
       h("p", {}, because(finding)),
       buttons(state, finding),
     ),
@@ -143,7 +195,11 @@ function side(state, face, words) {
     {},
     facePicture(state.gallery, face.subject, face, `${words}: ${name}`),
     h("p", {}, h("a", { href: link("galleries", state.gallery, "people", face.subject) }, name)),
-    h("p.small", {}, `${face.name ? `${face.subject}, ` : ""}${count(face.faces, "face")}, quality ${Math.round(face.quality)}`),
+    h(
+      "p.small",
+      {},
+      `${face.name ? `${face.subject}, ` : ""}${count(face.faces, "face")}, quality ${Math.round(face.quality)}`,
+    ),
   );
 }
 
@@ -151,9 +207,11 @@ function because({ kind, evidence }) {
   const { score: both, own_score: own, matching, fmr } = evidence;
   const rare = fmr ? `, which ${percent(fmr)} of strangers reach` : "";
   const known = (value) => (value === null ? "less than any operating point" : score(value));
-  if (kind === "same_person") return `The two faces score ${known(both)}${rare}; ${percent(matching)} of the faces or more match the other side.`;
+  if (kind === "same_person")
+    return `The two faces score ${known(both)}${rare}; ${percent(matching)} of the faces or more match the other side.`;
   if (kind === "outlier") return `The face scores ${known(own)} at best with this person's other faces.`;
-  if (kind === "corrected_face") return `The face scores ${known(both)} with a photo that was recorded as not this person, and ${known(own)} at best with this person's other faces.`;
+  if (kind === "corrected_face")
+    return `The face scores ${known(both)} with a photo that was recorded as not this person, and ${known(own)} at best with this person's other faces.`;
   if (kind === "no_good_face") return "No enrolled face of this person is good enough to be recognised reliably.";
   return `The face scores ${known(both)} with the other person${rare}, and ${known(own)} at best with its own.`;
 }
@@ -165,25 +223,52 @@ function buttons(state, finding) {
     "div.row.apart",
     {},
     h("div.row", {}, acts, may && button("This is right", KEYS.right, () => dismiss(state, finding))),
-    h("div.row", {}, button("Previous", KEYS.previous, () => step(state, -1), state.at === 0), button("Next", KEYS.next, () => step(state, 1), state.at + 1 >= state.findings.length && !state.cursor)),
+    h(
+      "div.row",
+      {},
+      button("Previous", KEYS.previous, () => step(state, -1), state.at === 0),
+      button("Next", KEYS.next, () => step(state, 1), state.at + 1 >= state.findings.length && !state.cursor),
+    ),
   );
 }
 
 function act(state, finding, action) {
-  if (action.do === "enroll") return h("a.button", { href: link("galleries", state.gallery, "people", action.subject) }, DONE.enroll);
-  if (action.do === "part") return button(`${DONE.part}: ${action.faces.length} faces to ${action.to}`, KEYS.part, () => carryOut(state, action));
+  if (action.do === "enroll")
+    return h("a.button", { href: link("galleries", state.gallery, "people", action.subject) }, DONE.enroll);
+  if (action.do === "part")
+    return button(`${DONE.part}: ${action.faces.length} faces to ${action.to}`, KEYS.part, () =>
+      carryOut(state, action),
+    );
   const to = action.to && (action.to === finding.face.subject ? finding.face : finding.other);
-  const words = to ? `${DONE[action.do]} ${action.do === "merge" ? "into" : "to"} ${to.name ?? to.subject}` : DONE[action.do];
+  const words = to
+    ? `${DONE[action.do]} ${action.do === "merge" ? "into" : "to"} ${to.name ?? to.subject}`
+    : DONE[action.do];
   return button(words, KEYS[action.do], () => carryOut(state, action));
 }
 
-const button = (words, letter, onclick, disabled = false) => h("button", { type: "button", "aria-keyshortcuts": letter, "data-key": letter, disabled, onclick }, words, " ", h("kbd", { "aria-hidden": "true" }, letter));
+const button = (words, letter, onclick, disabled = false) =>
+  h(
+    "button",
+    { type: "button", "aria-keyshortcuts": letter, "data-key": letter, disabled, onclick },
+    words,
+    " ",
+    h("kbd", { "aria-hidden": "true" }, letter),
+  );
 
 /** Presses the button of a key, unless somebody types or chooses something. */
 function key(state, event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select") || document.querySelector("dialog[open]")) return;
+  if (
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    event.target.closest?.("input, textarea, select") ||
+    document.querySelector("dialog[open]")
+  )
+    return;
   const letter = ARROWS[event.key] ?? event.key.toLowerCase();
-  const found = [...state.body.querySelectorAll("[data-key]")].find((one) => one.dataset.key === letter && !one.disabled);
+  const found = [...state.body.querySelectorAll("[data-key]")].find(
+    (one) => one.dataset.key === letter && !one.disabled,
+  );
   if (!found) return;
   event.preventDefault();
   found.click();
@@ -191,7 +276,9 @@ function key(state, event) {
 
 /** Reads the next page. */
 async function more(state) {
-  const page = await showing(state.place, () => get(state.where, { limit: PAGE, kind: state.kind, cursor: state.cursor }));
+  const page = await showing(state.place, () =>
+    get(state.where, { limit: PAGE, kind: state.kind, cursor: state.cursor }),
+  );
   if (!page) return false;
   state.findings.push(...page.findings);
   state.cursor = page.next_cursor;
@@ -206,8 +293,16 @@ async function step(state, by) {
 }
 
 const SURE = {
-  merge: (action) => ({ title: `Merge ${action.subject} into ${action.to}?`, text: `All faces of ${action.subject} become ${action.to}'s, and ${action.subject} is deleted.`, action: "Merge" }),
-  delete: (action) => ({ title: "Delete this face?", text: `The face, its crop and its vector go. ${action.subject} stays.`, action: "Delete the face" }),
+  merge: (action) => ({
+    title: `Merge ${action.subject} into ${action.to}?`,
+    text: `All faces of ${action.subject} become ${action.to}'s, and ${action.subject} is deleted.`,
+    action: "Merge",
+  }),
+  delete: (action) => ({
+    title: "Delete this face?",
+    text: `The face, its crop and its vector go. ${action.subject} stays.`,
+    action: "Delete the face",
+  }),
 };
 
 async function carryOut(state, action) {
@@ -220,7 +315,11 @@ async function carryOut(state, action) {
     move: () => post(`${face}/move`, { subject: action.to }),
     delete: () => remove(face),
   };
-  await after(state, works[action.do], { merge: "Merged.", part: "Parted.", move: "Moved.", delete: "Deleted." }[action.do]);
+  await after(
+    state,
+    works[action.do],
+    { merge: "Merged.", part: "Parted.", move: "Moved.", delete: "Deleted." }[action.do],
+  );
 }
 
 async function dismiss(state, finding) {

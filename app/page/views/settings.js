@@ -8,8 +8,15 @@ import { busy, filling, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import { count } from "../words.js";
 
-const SEARCHES = [["fp32", "fp32: the vectors as they are"], ["int8", "int8: a small copy first; faster, a quarter more memory"]];
-const CONFLICTS = [["warn", "Enroll it, and ask what to do"], ["reject", "Refuse it"], ["allow", "Don't look"]];
+const SEARCHES = [
+  ["fp32", "fp32: the vectors as they are"],
+  ["int8", "int8: a small copy first; faster, a quarter more memory"],
+];
+const CONFLICTS = [
+  ["warn", "Enroll it, and ask what to do"],
+  ["reject", "Refuse it"],
+  ["allow", "Don't look"],
+];
 const MOVES = {
   embedding: "The faces get templates of the new model; the old one answers until then.",
   ready: "All faces have templates of both models. The old one answers.",
@@ -20,14 +27,7 @@ const MOVES = {
 export function settings(id) {
   const place = problemPlace();
   const body = h("div.stack.settings", {});
-  const element = h(
-    "div",
-    {},
-    backTo(id),
-    head("Settings", `Of the gallery ${id}.`),
-    place.element,
-    body,
-  );
+  const element = h("div", {}, backTo(id), head("Settings", `Of the gallery ${id}.`), place.element, body);
   const load = async () => {
     const gallery = await get(path("galleries", id));
     return await Promise.all([conflictsOf, searchOf, calibrationOf, modelOf].map((section) => section(gallery)));
@@ -48,11 +48,26 @@ export function stored(gallery, label, name, pairs, hint) {
   return [field(label, select(pairs, gallery[name], change), hint), place.element];
 }
 
-const conflictsOf = (gallery) => section("Conflicts", stored(gallery, "A new face that is enrolled already, or matches somebody else", "on_conflict", CONFLICTS, "For everything that is enrolled without saying otherwise."));
-const searchOf = (gallery) => section("Search", stored(gallery, "How the vectors are searched", "search", SEARCHES, "The answers are the same."));
+const conflictsOf = (gallery) =>
+  section(
+    "Conflicts",
+    stored(
+      gallery,
+      "A new face that is enrolled already, or matches somebody else",
+      "on_conflict",
+      CONFLICTS,
+      "For everything that is enrolled without saying otherwise.",
+    ),
+  );
+const searchOf = (gallery) =>
+  section("Search", stored(gallery, "How the vectors are searched", "search", SEARCHES, "The answers are the same."));
 
 const calibrationOf = (gallery) =>
-  section("Calibration", h("p", {}, "Which thresholds decide here, and how alike its own people are."), h("div.row", {}, h("a.button", { href: link("galleries", gallery.id, "calibration") }, "Calibration")));
+  section(
+    "Calibration",
+    h("p", {}, "Which thresholds decide here, and how alike its own people are."),
+    h("div.row", {}, h("a.button", { href: link("galleries", gallery.id, "calibration") }, "Calibration")),
+  );
 
 async function modelOf(gallery) {
   const home = h("div.stack", {});
@@ -61,11 +76,21 @@ async function modelOf(gallery) {
 }
 
 async function modelBody(gallery, home) {
-  const moving = await get(path("galleries", gallery.id, "reembed")).catch((error) => (error.code === "reembedding_not_found" ? null : Promise.reject(error)));
+  const moving = await get(path("galleries", gallery.id, "reembed")).catch((error) =>
+    error.code === "reembedding_not_found" ? null : Promise.reject(error),
+  );
   const place = problemPlace();
   const again = async () => put(home, await modelBody(await get(path("galleries", gallery.id)), home));
   const act = (words, work) => {
-    const button = h("button", { type: "button", onclick: () => showing(place, () => busy(button, async () => ((await work()) === false ? null : await again()))) }, words);
+    const button = h(
+      "button",
+      {
+        type: "button",
+        onclick: () =>
+          showing(place, () => busy(button, async () => ((await work()) === false ? null : await again()))),
+      },
+      words,
+    );
     return button;
   };
   const where = path("galleries", gallery.id, "reembed");
@@ -77,8 +102,21 @@ async function modelBody(gallery, home) {
   const first = others.some((one) => one.id === preferred) ? preferred : "";
   const choices = [...(first ? [] : [["", "Choose a model"]]), ...others.map((one) => [one.id, one.title])];
   const wanted = select(choices, first, () => {}, { "aria-label": "Other model" });
-  const start = act("Move the gallery to it", () => begin(gallery, where, others.find((one) => one.id === wanted.value)));
-  return [own, h("div.row", {}, wanted, start), gallery.store === "crop" ? null : h("p.small", {}, "This gallery keeps no crops, so its people would have to be enrolled again."), place.element];
+  const start = act("Move the gallery to it", () =>
+    begin(
+      gallery,
+      where,
+      others.find((one) => one.id === wanted.value),
+    ),
+  );
+  return [
+    own,
+    h("div.row", {}, wanted, start),
+    gallery.store === "crop"
+      ? null
+      : h("p.small", {}, "This gallery keeps no crops, so its people would have to be enrolled again."),
+    place.element,
+  ];
 }
 
 /** Ask, and begin to move the gallery to a model. What is said of the model is accepted with the dialog. */
@@ -91,7 +129,9 @@ async function begin(gallery, where, model) {
     `Its licence: ${name}.`,
     research ? "It may not be used commercially." : "",
     unmeasured ? "It was never measured: after the move nobody is identified until its thresholds are." : "",
-  ].filter(Boolean).join(" ");
+  ]
+    .filter(Boolean)
+    .join(" ");
   const action = research || unmeasured ? "Move it anyway" : "Move it";
   if (!(await confirm({ title: `Move ${gallery.id} to ${model.id}?`, text, action }))) return false;
   return post(where, { embedder: model.id, force: unmeasured, accept_non_commercial: research });
@@ -101,8 +141,19 @@ function underWay(moving, where, act) {
   const acts = {
     embedding: [act("Cancel", () => call("DELETE", where))],
     ready: [act("Cancel", () => call("DELETE", where))],
-    switched: [act("Go back", () => post(`${where}/rollback`)), act("Delete the old templates", () => post(`${where}/finish`))],
+    switched: [
+      act("Go back", () => post(`${where}/rollback`)),
+      act("Delete the old templates", () => post(`${where}/finish`)),
+    ],
     ending: [],
   }[moving.state];
-  return [h("p", {}, `From ${moving.source} to ${moving.target}: ${MOVES[moving.state]} `, h("a", { href: link("jobs") }, "See the jobs")), h("div.row", {}, acts)];
+  return [
+    h(
+      "p",
+      {},
+      `From ${moving.source} to ${moving.target}: ${MOVES[moving.state]} `,
+      h("a", { href: link("jobs") }, "See the jobs"),
+    ),
+    h("div.row", {}, acts),
+  ];
 }
