@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ from app.access.seen_signatures import SeenSignatures
 from app.api import answers, auth, metrics, middleware, openapi, page, route, schemas, wire
 from app.api.body import BodyLimits
 from app.api.components import Components
+from app.api.feature import Feature
 from app.api.routes import ROUTERS
-from app.bulk.import_batch import BulkContext
-from app.bulk.service import BulkService
+from app.bulk.feature import FEATURE as BULK
 from app.calibration.job import KIND as CALIBRATE
 from app.calibration.job import Calibrator
-from app.compat import compreface, rekognition
-from app.compat.rekognition.signatures import KEPT_S
+from app.compat.compreface import FEATURE as COMPREFACE
+from app.compat.rekognition import FEATURE as REKOGNITION
 from app.concurrency.admission import Admission
 from app.concurrency.budget import Budget
 from app.concurrency.scheduler import Scheduler
@@ -55,11 +55,8 @@ from app.machine import cores, memory_in_use, memory_limit, release_memory
 from app.pipeline import Pipeline
 from app.recognition.challenge import ChallengeJudge
 from app.recognition.operations import Operations
-from app.reembedding.job import KIND as REEMBED
-from app.reembedding.job import Reembedder
-from app.review.job import KIND as REVIEW
-from app.review.job import Reviewer
-from app.review.store import Reviews
+from app.reembedding.feature import FEATURE as REEMBEDDING
+from app.review.feature import FEATURE as REVIEW
 from app.server import data_folder
 from app.server.models import Models, open_models
 from app.server.storage import Storage, open_storage
@@ -74,10 +71,8 @@ PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", 
 NOT_RUNNING: tuple[None, list[str]] = (None, [])
 JOBS = 2
 """Jobs that run at the same time: a long import should not delay an export."""
-IMPORT_THREADS = 4
-"""Threads for the photos of an import; the other threads are for requests."""
-REEMBEDDINGS_S = 60.0
-"""Between looks for re-embeddings that can no longer be rolled back, and for stale calibrations."""
+CALIBRATIONS_S = 60.0
+"""Between looks for stale calibrations."""
 PRUNE_AUDIT_S = 3600.0
 PRUNE_CODES_S = 600.0
 """Between deletions of old audit entries."""
@@ -89,6 +84,21 @@ MEMORY_RESERVE = 0.2
 LEAST_BUDGET = 64 * MIB
 MEMORY_S = 60.0
 """Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
+FEATURES: tuple[Feature, ...] = (
+    REVIEW,
+    REEMBEDDING,
+    BULK,
+    COMPREFACE,
+    REKOGNITION,
+)
+"""What is at the edge: each is one folder that nothing but its import and its line here knows of."""
+OPERATIONS = [
+    operation
+    for routers in (ROUTERS, *(feature.routers for feature in FEATURES if feature.wire is None))
+    for router in routers
+    for operation in router.operations
+]
+"""The operations of the service's own interface."""
 _log = logging.getLogger(logs.LOGGER)
 
 
@@ -110,17 +120,18 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
     )
     app.state.metrics = metrics.Metrics()
     app.state.hosts = settings.hosts
-    app.state.wires = ()
+    features = _wanted(settings)
+    app.state.wires = tuple(feature.wire for feature in features if feature.wire)
     app.state.components, app.state.status = None, "starting"
     middleware.install(app, settings.cors_origins)
     wire.install(app)
-    route.install(app, ROUTERS)
-    if settings.compreface == "on":
-        compreface.install(app)
-    if settings.rekognition == "on":
-        rekognition.install(app)
+    route.install(app, [*ROUTERS, *(router for feature in features for router in feature.routers)])
     page.install(app)
     return app
+
+
+def _wanted(settings: Settings) -> list[Feature]:
+    return [one for one in FEATURES if one.setting is None or getattr(settings, one.setting) == "on"]
 
 
 @asynccontextmanager
@@ -153,9 +164,7 @@ class _Background:
     """Jobs, and what hands them in. Everything that runs at intervals is in the scheduler."""
 
     runner: Runner
-    reembedder: Reembedder
-    reviewer: Reviewer
-    bulk: BulkService
+    scheduler: Scheduler
     erasures: Erasures
 
 
@@ -174,7 +183,7 @@ def _build(
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.indexes.load)  # while the models load
     inference = _build_inference(opening.result() if opening else open_models(settings), storage, stack)
     settings = inference.models.settings
-    signatures = SeenSignatures(storage.database, KEPT_S)
+    signatures = SeenSignatures(storage.database)
     operations, judge = _build_recognition(settings, storage, inference, counted)
     admission = Admission(inference.budget, settings.queue_limit)
     workers = WorkerPool(settings.threads, settings.request_timeout, admission)
@@ -182,16 +191,14 @@ def _build(
     inference.models.detector.detect(_grey())  # no request waits for what the first call sets up
     _open_embedders(inference.embedders, storage.galleries, settings.max_embedders)
     loading.result()
-    background = _build_background(settings, storage, inference, operations, stack, clock=clock)
+    background = _build_background(settings, storage, inference, stack, clock)
     inference.budget.size = _for_requests(settings.memory_bytes or memory_limit())
-    return Components(
+    core = Components(
         operations=operations,
         embedders=inference.embedders,
         liveness=inference.liveness,
         galleries=storage.galleries,
-        reembedder=background.reembedder,
         calibrator=inference.calibrator,
-        reviewer=background.reviewer,
         admission=admission,
         workers=workers,
         limits=BodyLimits(
@@ -200,6 +207,7 @@ def _build(
             images=settings.max_images,
             seconds=settings.request_timeout,
             json_bytes=settings.max_metadata_bytes * 6 + JSON_OVERHEAD,
+            upload_bytes=settings.max_import_bytes,
         ),
         guard=auth.Guard(
             auth.AdminKey(key, settings.data_dir / ADMIN_KEY_FILE),
@@ -218,11 +226,25 @@ def _build(
         corrections=storage.corrections,
         jobs=storage.jobs,
         runner=background.runner,
-        bulk=background.bulk,
+        files=storage.files,
         clock=clock,
         models=partial(_models, inference),
         skipped_models=partial(_skipped_models, settings.models_dir, settings.data_dir),
     )
+    _start_jobs(core, _wanted(settings), background.scheduler)
+    return core
+
+
+def _start_jobs(core: Components, features: Sequence[Feature], scheduler: Scheduler) -> None:
+    """Start the features, and with them the jobs, whose work they do."""
+    works = {CALIBRATE: core.calibrator.work}
+    for feature in features:
+        part = feature.start(core)
+        core.parts[type(part.component)] = part.component
+        works.update(part.works)
+        for task in part.tasks:
+            scheduler.every(task.seconds, task.name, core.clock.guarded(task.call))
+    core.runner.start(works, scheduler)
 
 
 def _for_requests(memory: int) -> int:
@@ -271,42 +293,11 @@ def _build_recognition(
 
 
 def _build_background(
-    settings: Settings,
-    storage: Storage,
-    inference: _Inference,
-    operations: Operations,
-    stack: ExitStack,
-    *,
-    clock: ClockGuard,
+    settings: Settings, storage: Storage, inference: _Inference, stack: ExitStack, clock: ClockGuard
 ) -> _Background:
     """Start the work that no request waits for: jobs, and the tasks of the scheduler."""
-    embedders = inference.embedders
     kept = timedelta(days=settings.job_days)
     runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
-    reembedder = Reembedder(storage.galleries, storage.reembeddings, storage.corrections, embedders, storage.jobs)
-    reviews = Reviews(storage.database)
-    reviewer = Reviewer(
-        storage.galleries,
-        reviews,
-        storage.corrections,
-        storage.jobs,
-        lambda gallery: operations.thresholds_in(gallery, gallery.embedder),
-        fmr=settings.fmr,
-        fpir=settings.fpir,
-    )
-    context = BulkContext(
-        operations=operations,
-        galleries=storage.galleries,
-        corrections=storage.corrections,
-        reviews=reviews,
-        files=storage.files,
-        max_image_bytes=settings.max_image_bytes,
-        max_bytes=settings.max_import_bytes,
-        threads=min(settings.threads, IMPORT_THREADS),
-        package_sha256=partial(_package_sha256, embedders),
-        signer=storage.signer,
-    )
-    bulk = BulkService(context, storage.jobs)
     drop_like = partial(storage.corrections.drop_like, least=inference.embedders.most_lenient)
     erasures = Erasures(storage.galleries, storage.signer, drop_like)
     expiry = Expiry(storage.galleries, erasures, partial(storage.audit.recorded, "expire_subject"))
@@ -316,19 +307,11 @@ def _build_background(
     scheduler.every(settings.expiry_seconds, "corrections", clock.guarded(storage.corrections.prune))
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
     scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)
-    scheduler.every(REEMBEDDINGS_S, "reembeddings", clock.guarded(reembedder.look))
-    scheduler.every(REEMBEDDINGS_S, "calibrations", inference.calibrator.look)
+    scheduler.every(CALIBRATIONS_S, "calibrations", inference.calibrator.look)
     scheduler.every(MEMORY_S, "memory", release_memory)
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)
-    works = {**bulk.works(), REEMBED: reembedder.work, REVIEW: reviewer.work, CALIBRATE: inference.calibrator.work}
-    runner.start(works, scheduler)
-    return _Background(runner, reembedder, reviewer, bulk, erasures)
-
-
-def _package_sha256(embedders: Embedders, package_id: str) -> str | None:
-    package = embedders.packages().get(package_id)
-    return None if package is None else embedders.checked(package).manifest.sha256
+    return _Background(runner, scheduler, erasures)
 
 
 def _keys(settings: Settings, storage: Storage, clock: ClockGuard) -> Keys:

@@ -28,9 +28,9 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from app import cli
-from app.api.routes import scopes_table
 
 # What is taken from the program, all in one place.
+from app.access.grants import Scope
 from app.api.wire import problems_table
 from app.cli.output import Exit
 from app.compat.compreface import endpoints_table as compreface_table
@@ -40,6 +40,7 @@ from app.config import settings_table
 from app.inference.manifest import Manifest
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
+from app.main import OPERATIONS
 from app.server.local import becomes_ready, environment, reserved_port, spawned
 from training.recipe import Recipe
 
@@ -335,8 +336,18 @@ def scopes_page() -> str:
         "# Scopes\n\nA key has one or more scopes; `admin` includes all of them but `templates`, which "
         "shows [exact scores](../explanation/security.md#templates-from-scores). The names below are those of the "
         "audit log. Operations with * need a key that is not restricted to galleries. "
-        f"[API keys](../how-to/keys.md) shows how to make one.\n\n{scopes_table()}\n"
+        f"[API keys](../how-to/keys.md) shows how to make one.\n\n{_scopes_table()}\n"
     )
+
+
+def _scopes_table() -> str:
+    """Return the operations of each scope as a Markdown table."""
+    lines = ["| scope | operations |", "|---|---|"]
+    for scope in (None, *Scope):
+        some = [one for one in OPERATIONS if one.scope == scope and not one.public and one.authenticate is None]
+        names = [f"`{one.name}`{'*' if one.unrestricted else ''}" for one in some]
+        lines.append(f"| {f'`{scope}`' if scope else 'any'} | {', '.join(names)} |")
+    return "\n".join(lines)
 
 
 def drop_ins_page() -> str:

@@ -10,18 +10,21 @@ import sqlalchemy as sa
 from app.db.engine import Database
 from app.db.schema import SEEN_SIGNATURES as SEEN
 
+KEPT_S = 600.0
+"""Seconds that a used signature is remembered, which is longer than any is valid: SigV4's may be made 300 s ahead of
+our clock, and is valid until 300 s after that time."""
+
 
 class SeenSignatures:
     """Remembers valid signatures, so that none is used twice. Safe to share between threads. Every call is one
     transaction, and may raise what `Database` does.
 
-    A row stays for ``kept_s`` seconds, after which the signature is invalid by its age. Only valid signatures come
+    A row stays for KEPT_S seconds, after which the signature is invalid by its age. Only valid signatures come
     here, so the keys' rates bound how many rows there are. ``clock`` returns seconds since 1970.
     """
 
-    def __init__(self, database: Database, kept_s: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database = database
-        self._kept_s = kept_s
         self._clock = clock
 
     def use(self, signature: str, attempt: str, repeat_s: float) -> bool:
@@ -33,7 +36,7 @@ class SeenSignatures:
         first = sa.select(sa.func.min(SEEN.c.seen_at)).where(SEEN.c.signature == signature)
         values = {"signature": signature, "attempt": attempt, "seen_at": now}
         with self._database.write() as connection:
-            connection.execute(sa.delete(SEEN).where(SEEN.c.seen_at < now - self._kept_s))
+            connection.execute(sa.delete(SEEN).where(SEEN.c.seen_at < now - KEPT_S))
             used_at = connection.execute(first).scalar()
             if used_at is not None and abs(now - used_at) > repeat_s:
                 return False

@@ -59,6 +59,8 @@ class BodyLimits:
     seconds: float
     json_bytes: int
     """Of a body without images."""
+    upload_bytes: int
+    """Of an upload for a job, packed and unpacked."""
 
     def count(self, wanted: ImageFields) -> int:
         """Return how many images a body may hold."""

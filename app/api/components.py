@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.datastructures import State
 
@@ -15,7 +15,6 @@ from app.access.sign_in_codes import SignInCodes
 from app.api import schemas
 from app.api.auth import Guard
 from app.api.body import BodyLimits
-from app.bulk.service import BulkService
 from app.calibration.job import Calibrator
 from app.concurrency.admission import Admission
 from app.concurrency.worker_pool import WorkerPool
@@ -26,13 +25,12 @@ from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
+from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.recognition.challenge import ChallengeJudge
 from app.recognition.corrections import Corrections
 from app.recognition.operations import Operations
-from app.reembedding.job import Reembedder
-from app.review.job import Reviewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +41,7 @@ class Components:
     embedders: Embedders
     liveness: LivenessPackages
     galleries: Galleries
-    reembedder: Reembedder
     calibrator: Calibrator
-    reviewer: Reviewer
     admission: Admission
     workers: WorkerPool
     limits: BodyLimits
@@ -61,12 +57,14 @@ class Components:
     corrections: Corrections
     jobs: JobStore
     runner: Runner
-    bulk: BulkService
+    files: JobFiles
     clock: ClockGuard
     models: Callable[[], Sequence[schemas.Model]]
     """Returns the installed model packages."""
     skipped_models: Callable[[], Sequence[schemas.SkippedModel]]
     """The folders of the models folder whose package can't be used now."""
+    parts: dict[type, object] = field(default_factory=dict)
+    """The features' components, by type (`app.api.feature`)."""
 
 
 def components_of(state: State) -> Components:

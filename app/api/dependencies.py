@@ -18,7 +18,6 @@ from app.api import schemas
 from app.api.auth import Guard
 from app.api.body import BodyLimits
 from app.api.components import Components, components_of
-from app.bulk.service import BulkService
 from app.calibration.job import Calibrator
 from app.concurrency.admission import Admission
 from app.concurrency.worker_pool import WorkerPool
@@ -30,14 +29,21 @@ from app.jobs.store import JobStore
 from app.recognition.challenge import ChallengeJudge
 from app.recognition.corrections import Corrections
 from app.recognition.operations import Operations
-from app.reembedding.job import Reembedder
-from app.review.job import Reviewer
 
 
 # Coroutines, since FastAPI would call plain functions in a thread of their own.
 def _component(name: str) -> Any:
     async def pick(request: Request) -> object:
         return getattr(components_of(request.app.state), name)
+
+    return Depends(pick)
+
+
+def part(kind: type) -> Any:
+    """Return the dependency on the component of a feature, of this type."""
+
+    async def pick(request: Request) -> object:
+        return components_of(request.app.state).parts[kind]
 
     return Depends(pick)
 
@@ -68,9 +74,7 @@ def _path_id(description: str, example: str) -> Any:
 OperationsDep = Annotated[Operations, _component("operations")]
 EmbeddersDep = Annotated[Embedders, _component("embedders")]
 GalleriesDep = Annotated[Galleries, _component("galleries")]
-ReembedderDep = Annotated[Reembedder, _component("reembedder")]
 CalibratorDep = Annotated[Calibrator, _component("calibrator")]
-ReviewerDep = Annotated[Reviewer, _component("reviewer")]
 AdmissionDep = Annotated[Admission, _component("admission")]
 WorkersDep = Annotated[WorkerPool, _component("workers")]
 LimitsDep = Annotated[BodyLimits, _component("limits")]
@@ -85,7 +89,6 @@ SignerDep = Annotated[Signer, _component("signer")]
 ErasuresDep = Annotated[Erasures, _component("erasures")]
 CorrectionsDep = Annotated[Corrections, _component("corrections")]
 JobsDep = Annotated[JobStore, _component("jobs")]
-BulkDep = Annotated[BulkService, _component("bulk")]
 ComponentsDep = Annotated[Components, Depends(_components)]
 GrantDep = Annotated[Grant, Depends(_grant)]
 EntryDep = Annotated[AuditEntry, Depends(_entry)]

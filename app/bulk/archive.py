@@ -32,6 +32,7 @@ from app.bulk.tar_stream import TAR_END, Entry, header, padding, truncated
 from app.db import signing
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
+from app.gallery import dismissals
 from app.gallery.enrolling import BulkFace, BulkSubject
 from app.gallery.faces import decode_crop
 from app.gallery.records import Consent, Gallery
@@ -41,7 +42,6 @@ from app.gallery.text import is_unnamed
 from app.jobs.records import Result
 from app.jobs.runner import Running
 from app.recognition.corrections import StoredCorrection
-from app.review.records import Dismissal
 from app.timestamps import utc_now
 from app.types import LivenessMode
 
@@ -151,8 +151,8 @@ def _write_parts(
         job.counts["subjects"], job.counts["faces"] = found.counts.subjects, found.counts.faces
         job.counts["left_out"] = found.left_out
     corrections = map(_correction_line, tools.corrections.read_all(found.gallery, crops=crops))
-    dismissals = map(asdict, tools.reviews.read_dismissals(found.gallery))
-    for name, lines in ((CORRECTIONS, list(corrections)), (DISMISSALS, list(dismissals))):
+    right = map(asdict, dismissals.read(tools.galleries.store.database, found.gallery))
+    for name, lines in ((CORRECTIONS, list(corrections)), (DISMISSALS, list(right))):
         if lines:
             parts[name] = begin()
             parts[name].write(b"".join(map(json_lines.write, lines)))
@@ -341,8 +341,8 @@ def _restore_corrections(
 def _restore_dismissals(
     tools: BulkContext, job: Running, gallery: Gallery, lines: list[bytes], saved: dict[str, Any]
 ) -> None:
-    some = [Dismissal(**json_lines.parse(line, DismissalLine).model_dump()) for line in lines]
-    tools.reviews.restore_dismissals(gallery, some, partial(job.checkpoint, saved))
+    some = [dismissals.Dismissal(**json_lines.parse(line, DismissalLine).model_dump()) for line in lines]
+    dismissals.restore(tools.galleries.store.database, gallery, some, partial(job.checkpoint, saved))
 
 
 def _correction(line: CorrectionLine, gallery: Gallery) -> StoredCorrection:

@@ -22,7 +22,6 @@ from app.recognition.corrections import Corrections
 from app.recognition.duplicate_check import Findings
 from app.recognition.operations import Operations
 from app.recognition.photos import reasons_of
-from app.review.store import Reviews
 from app.types import Box, Quality, Template
 
 
@@ -33,7 +32,6 @@ class BulkContext:
     operations: Operations
     galleries: Galleries
     corrections: Corrections
-    reviews: Reviews
     files: JobFiles
     max_image_bytes: int
     max_bytes: int

@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from app.errors import InvalidInput
 from app.gallery.faces import CROP_LIMITS
-from app.review.records import Kind
 from app.timestamps import utc_text
 from app.types import Reason
 
@@ -109,7 +108,7 @@ class CorrectionLine(Line):
 class DismissalLine(Line):
     """A finding of a review that was called right."""
 
-    kind: Kind
+    kind: Annotated[str, Field(max_length=16)]
     face_id: HexId
     other_face_id: HexId | None
     created_at: Time

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 from likeness_client import Client, answers
 
-from app.api import schemas
 from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
 from app.cli.output import Exit
@@ -24,7 +23,10 @@ WHY = {
 galleries = typer.Typer(no_args_is_help=True, epilog="Example: likeness galleries list")
 reembed = typer.Typer(no_args_is_help=True, epilog="Example: likeness reembed start staff arcface --wait")
 
-FINDINGS: dict[str, str] = {
+FindingKind: TypeAlias = Literal[
+    "same_person", "two_people", "misplaced_face", "corrected_face", "outlier", "poor_face", "no_good_face"
+]
+FINDINGS: Mapping[str, str] = {
     "same_person": "may be one person",
     "two_people": "may be two people",
     "misplaced_face": "looks like somebody else",
@@ -155,7 +157,7 @@ def review(
 def findings(
     session: Session,
     gallery: options.Gallery,
-    kind: Annotated[schemas.FindingKind | None, typer.Option(help="Only findings of this kind.")] = None,
+    kind: Annotated[FindingKind | None, typer.Option(help="Only findings of this kind.")] = None,
     dismissed: Annotated[bool, typer.Option("--dismissed", help="Those that were called right.")] = False,
 ) -> None:
     """List what the last review found, with commands that put it right. Exit code 1: there are findings."""
@@ -327,7 +329,7 @@ def _say_review(
     client: Client,
     gallery: str,
     *,
-    kind: schemas.FindingKind | None = None,
+    kind: FindingKind | None = None,
     dismissed: bool | None = None,
 ) -> Exit:
     """Print the last finished review, and return the exit code."""

@@ -23,7 +23,7 @@ class WorkerPool:
 
     def __init__(self, threads: int, seconds: float, admission: Admission) -> None:
         self._threads = threads + max(1, threads // 4)
-        self._share = threads
+        self.share = threads
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="work")
         self._seconds = seconds
         self._admission = admission
@@ -48,7 +48,7 @@ class WorkerPool:
         future: Future[T] | None = None
         turn = self._turns.get(task.caller)
         if turn is None:
-            turn = self._turns[task.caller] = asyncio.Semaphore(self._share)
+            turn = self._turns[task.caller] = asyncio.Semaphore(self.share)
         try:
             async with asyncio.timeout(self._seconds):
                 await turn.acquire()

@@ -108,16 +108,6 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Dismissal:
-    """A finding that was called right, by its faces' ids."""
-
-    kind: Kind
-    face_id: str
-    other_face_id: str | None
-    created_at: str
-
-
-@dataclass(frozen=True, slots=True)
 class Action:
     """Merge `subject` into the subject `to`, give its `faces` to a new one, move or delete its face, or enroll a better
     photo of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -17,11 +17,12 @@ from app.db.engine import Database, in_parts
 from app.db.pagination import Page, read_page
 from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, JOBS, REVIEWS, SUBJECTS
 from app.errors import NotFound
+from app.gallery.dismissals import Dismissal, forget, remember
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
 from app.gallery.text import is_unnamed
 from app.jobs.records import FINISHED
-from app.review.records import Dismissal, Draft, Evidence, Finding, FoundFace, Kind, Review, Summary
+from app.review.records import Draft, Evidence, Finding, FoundFace, Kind, Review, Summary
 from app.timestamps import utc_now
 
 _EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(Summary)
@@ -102,37 +103,12 @@ class Reviews:
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             row = _find(connection, gallery, finding_id)
-            one = Dismissal(Kind(row.kind), row.face_id, row.other_face_id, utc_now())
+            one = Dismissal(row.kind, row.face_id, row.other_face_id, utc_now())
             if dismissed:
-                _remember(connection, gallery, one)
+                remember(connection, gallery, one)
             else:
-                _forget(connection, gallery, one)
+                forget(connection, gallery, one)
             connection.execute(sa.update(FINDINGS).where(FINDINGS.c.key == row.key).values(dismissed=dismissed))
-
-    def read_dismissals(self, gallery: Gallery) -> list[Dismissal]:
-        """Return what was called right in the gallery, for an export."""
-        query = sa.select(DISMISSALS).where(DISMISSALS.c.gallery_key == gallery.key).order_by(DISMISSALS.c.key)
-        with self._database.read() as connection:
-            return [
-                Dismissal(Kind(row.kind), row.face_id, row.other_face_id, row.created_at)
-                for row in connection.execute(query)
-            ]
-
-    def restore_dismissals(
-        self, gallery: Gallery, dismissals: Sequence[Dismissal], also: Callable[[Connection], None]
-    ) -> None:
-        """Add exported dismissals, except those of faces that the gallery lacks; `also` writes in the transaction."""
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            ids = {face for one in dismissals for face in (one.face_id, one.other_face_id) if face is not None}
-            query = sa.select(FACES.c.face_id).where(FACES.c.gallery_key == gallery.key)
-            there: set[str | None] = {None}
-            for some in in_parts(sorted(ids)):
-                there.update(connection.execute(query.where(FACES.c.face_id.in_(some))).scalars())
-            for one in dismissals:
-                if one.face_id in there and one.other_face_id in there:
-                    _remember(connection, gallery, one)
-            also(connection)
 
     # The rest is for the job.
 
@@ -236,21 +212,6 @@ _FINDINGS = (
 
 def _of(gallery: Gallery) -> sa.ColumnElement[bool]:
     return FINDINGS.c.gallery_key == gallery.key
-
-
-def _remember(connection: Connection, gallery: Gallery, one: Dismissal) -> None:
-    _forget(connection, gallery, one)
-    connection.execute(sa.insert(DISMISSALS).values(asdict(one) | {"gallery_key": gallery.key}))
-
-
-def _forget(connection: Connection, gallery: Gallery, one: Dismissal) -> None:
-    same = (
-        (DISMISSALS.c.gallery_key == gallery.key)
-        & (DISMISSALS.c.kind == one.kind)
-        & (DISMISSALS.c.face_id == one.face_id)
-        & DISMISSALS.c.other_face_id.is_not_distinct_from(one.other_face_id)
-    )
-    connection.execute(sa.delete(DISMISSALS).where(same))
 
 
 def _row(connection: Connection, gallery: Gallery) -> Row[Any]:

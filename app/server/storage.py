@@ -23,7 +23,6 @@ from app.jobs.files import JobFiles
 from app.jobs.store import JobStore
 from app.machine import cores
 from app.recognition.corrections import Corrections
-from app.reembedding.steps import Reembeddings
 from app.search.follower import LocalBackend
 from app.search.gpu import find_gpu
 from app.search.milvus.client import Milvus, parse_address
@@ -41,7 +40,6 @@ class Storage:
     database: Database
     galleries: Galleries
     corrections: Corrections
-    reembeddings: Reembeddings
     sealer: Sealer
     secrets: SecretStore
     signer: Signer
@@ -81,7 +79,6 @@ def open_storage(settings: Settings, stack: ExitStack) -> Storage:
         database=sql.database,
         galleries=galleries,
         corrections=Corrections(sql, settings.correction_days),
-        reembeddings=Reembeddings(sql),
         sealer=rings.secrets,
         secrets=secrets,
         signer=signer,

@@ -22,9 +22,9 @@ import pytest
 
 from app.access import audit as audit_module
 from app.access.audit import BATCH, DAY_S, MAX_WAITING, AuditEntry, AuditFilter, AuditLog, AuditSink, AuditStore
-from app.api.routes import OPERATIONS
 from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, Unusable
 from app.gallery.store import Store
+from app.main import OPERATIONS
 from app.timestamps import utc_text
 from tests.conftest import PROJECT
 from tests.support import packages, turning

@@ -18,7 +18,9 @@ from app.api.media import MANY_IMAGES, ONE_IMAGE
 from app.errors import InvalidInput
 
 MIB = 1024**2
-LIMITS = BodyLimits(image_bytes=10 * MIB, request_bytes=64 * MIB, images=50, seconds=1, json_bytes=MIB)
+LIMITS = BodyLimits(
+    image_bytes=10 * MIB, request_bytes=64 * MIB, images=50, seconds=1, json_bytes=MIB, upload_bytes=65536
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.text(max_size=60),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=4), inner),

@@ -22,8 +22,8 @@ from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation
 
 from app.api import schemas
-from app.api.routes import OPERATIONS as DECLARED
 from app.error_codes import KINDS
+from app.main import OPERATIONS as DECLARED
 from tests.conftest import PROJECT
 from tests.support.service import COLLINS
 

@@ -15,10 +15,9 @@ from starlette.types import Message
 from app.api.operation import Operation
 from app.api.page import PAGE_FILES, PAGE_PATH
 from app.api.route import OperationRoute, Router, install
-from app.api.routes import OPERATIONS
 from app.config import Settings
 from app.errors import DatabaseBusy
-from app.main import admin_key, create_app
+from app.main import OPERATIONS, admin_key, create_app
 from tests.support.ready import give_database, give_models
 from tests.support.service import error_of
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.access.seen_signatures import SeenSignatures
+from app.access.seen_signatures import KEPT_S, SeenSignatures
 from app.compat.rekognition import errors, sigv4
 from app.compat.rekognition.errors import Refused
-from app.compat.rekognition.signatures import KEPT_S, REPEAT_S, use_once
+from app.compat.rekognition.signatures import REPEAT_S, use_once
 from app.compat.rekognition.sigv4 import Claim, SignedRequest, signing_key
 from app.gallery.store import Store
 
@@ -206,7 +206,7 @@ def now() -> list[float]:
 @pytest.fixture
 def seen(database_url: str, now: list[float]) -> Iterator[SeenSignatures]:
     with closing(Store(database_url)) as store:
-        yield SeenSignatures(store.database, KEPT_S, lambda: now[0])
+        yield SeenSignatures(store.database, lambda: now[0])
 
 
 def use(seen: SeenSignatures, signature: str, attempt: str = "", *, changes: bool = True) -> None:

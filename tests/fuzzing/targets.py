@@ -44,7 +44,7 @@ MEMORY_MIB = 2048
 """Of the whole process: every library, and one input's work."""
 LIMITS = formats.Limits(max_bytes=256 * 1024, max_pixels=1_000_000)
 UNPACKED = 4 * 1024 * 1024
-BODIES = BodyLimits(image_bytes=65536, request_bytes=262144, images=4, seconds=1, json_bytes=65536)
+BODIES = BodyLimits(image_bytes=65536, request_bytes=262144, images=4, seconds=1, json_bytes=65536, upload_bytes=65536)
 BOUNDARY = b"line"
 NOW = 1_800_000_000.0
 DIMENSION = 4

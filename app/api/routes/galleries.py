@@ -1,36 +1,26 @@
-"""Galleries: sets of enrolled people. Importing and exporting many of them at once."""
+"""Galleries: sets of enrolled people."""
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import Query, Request
+from fastapi import Query
 
 from app.access.audit import fit_id
 from app.access.grants import Scope
-from app.api import body, schemas
+from app.api import schemas
 from app.api.dependencies import (
-    AdmissionDep,
-    BulkDep,
     CalibratorDep,
     EntryDep,
     GalleriesDep,
     GalleryId,
     GrantDep,
-    LimitsDep,
     OperationsDep,
-    WorkersDep,
 )
-from app.api.media import ARCHIVE
 from app.api.operation import CURSOR, GALLERY_PACKAGE, SEARCH
 from app.api.route import Router
-from app.api.routes import jobs
 from app.api.routes.paths import GALLERIES, GALLERY
 from app.api.sent import JSON
-from app.bulk.service import ImportTerms
-from app.errors import InvalidInput
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 
@@ -124,63 +114,6 @@ def check_gallery(operations: OperationsDep, galleries: GalleriesDep, gallery: G
     if changed := operations.changed_package(gallery):
         return report.model_copy(update={"ok": False, "problems": [*report.problems, changed]})
     return report
-
-
-@router.operation(
-    "POST",
-    f"{GALLERY}/import",
-    scope=Scope.ADMIN,
-    name="import",
-    changes=True,
-    status=202,
-    upload=ARCHIVE,
-    codes=("package_mismatch", "two_packages", "gallery_restricted"),
-)
-async def import_faces(
-    request: Request,
-    bulk: BulkDep,
-    admission: AdmissionDep,
-    workers: WorkersDep,
-    limits: LimitsDep,
-    grant: GrantDep,
-    gallery: GalleryId,
-    query: Annotated[schemas.ImportParams, Query()],
-) -> schemas.Job:
-    """Import many faces.
-
-    Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere, or of an exported
-    gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
-    """
-    if query.trust is not None and grant.galleries is not None:
-        message = "Only a key that is not restricted to galleries may say whose archives to trust."
-        raise InvalidInput(message, code="gallery_restricted")
-    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust, query.on_conflict)
-    home, file = await workers.run(lambda: bulk.receive(gallery, terms, grant.key_id))
-    try:
-        upload = body.read_upload(request, ARCHIVE, limits.seconds)
-        with admission.receive():
-            async with aclosing(upload) as pieces:
-                async for piece in pieces:
-                    await asyncio.to_thread(file.write, piece)
-        job = await asyncio.to_thread(bulk.begin_import, home, terms, file, grant.key_id)
-    except BaseException:
-        await asyncio.shield(asyncio.to_thread(file.abort))
-        raise
-    finally:
-        bulk.end_upload(grant.key_id)
-    return jobs.answer(job)
-
-
-@router.operation("POST", f"{GALLERY}/export", scope=Scope.ADMIN, name="export", changes=True, status=202)
-def export_gallery(
-    bulk: BulkDep, grant: GrantDep, gallery: GalleryId, query: Annotated[schemas.ExportParams, Query()]
-) -> schemas.Job:
-    """Export a gallery.
-
-    Answers with the job that writes the gallery, as it is when the job begins, to one signed archive. Fetch it from
-    `/v1/jobs/{job}/result`.
-    """
-    return jobs.answer(bulk.begin_export(gallery, grant.key_id, crops=query.crops))
 
 
 def _answer(galleries: Galleries, gallery: Gallery) -> schemas.Gallery:

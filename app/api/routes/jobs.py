@@ -8,15 +8,14 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated
-from urllib.parse import quote
 
 from fastapi import Query
 from fastapi.responses import StreamingResponse
 
 from app.access.grants import Grant, Scope
 from app.api import schemas
-from app.api.dependencies import BulkDep, EntryDep, GrantDep, JobId, JobsDep, WorkersDep
-from app.api.media import CSV_TYPE, LINES_TYPE, TAR_TYPE, File
+from app.api.dependencies import EntryDep, GrantDep, JobId, JobsDep, WorkersDep
+from app.api.media import CSV_TYPE, LINES_TYPE, File
 from app.api.operation import NO_JOB
 from app.api.route import Router
 from app.concurrency.worker_pool import WorkerPool
@@ -91,32 +90,6 @@ def get_report(
     as_csv = query.format == "csv"
     lines = _pages(workers, jobs, found, _csv_lines if as_csv else _json_lines, _csv_head() if as_csv else b"")
     return StreamingResponse(lines, media_type=CSV_TYPE if as_csv else LINES_TYPE)
-
-
-@router.operation(
-    "GET",
-    f"{JOB}/result",
-    scope=Scope.ADMIN,
-    name="fetch_result",
-    file=File((TAR_TYPE,), "The file."),
-    codes=(*NO_JOB, "result_not_found"),
-)
-def get_result(jobs: JobsDep, bulk: BulkDep, grant: GrantDep, job: JobId) -> StreamingResponse:
-    """Fetch a job's result.
-
-    The file that the job has made. It is kept as long as the job.
-    """
-    found = find_job(jobs, grant, job)
-    pieces = bulk.result(found)
-    if found.result is None:
-        raise NotFound("The job has left no file.", code="result_not_found", job=job)
-    name = quote(found.result.name, safe="")
-    headers = {
-        "content-length": str(found.result.size),
-        "content-disposition": f"attachment; filename*=UTF-8''{name}",
-        "x-content-sha256": found.result.sha256,
-    }
-    return StreamingResponse(pieces, media_type=found.result.media_type, headers=headers)
 
 
 def find_job(jobs: JobStore, grant: Grant, job_id: str) -> records.Job:

@@ -11,6 +11,5 @@ from app.api.schemas.calibration import *  # noqa: F403 (the package is its modu
 from app.api.schemas.challenges import *  # noqa: F403 (the package is its modules' names)
 from app.api.schemas.galleries import *  # noqa: F403 (the package is its modules' names)
 from app.api.schemas.recognition import *  # noqa: F403 (the package is its modules' names)
-from app.api.schemas.review import *  # noqa: F403 (the package is its modules' names)
 from app.api.schemas.server import *  # noqa: F403 (the package is its modules' names)
 from app.api.schemas.subjects import *  # noqa: F403 (the package is its modules' names)

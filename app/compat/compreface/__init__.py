@@ -1,18 +1,11 @@
 """CompreFace's REST interface, as documented in its version 1.2. docs/reference/drop-ins.md lists the differences."""
 
-from fastapi import FastAPI
-
-from app.api import route
+from app.api.feature import Feature, Part
 from app.compat.compreface import faces, recognition, subjects
 from app.compat.compreface.wire import COMPREFACE
 
 ROUTERS = (subjects.router, recognition.router, faces.router)
-
-
-def install(app: FastAPI) -> None:
-    """Add the operations and the wire format."""
-    app.state.wires = (*app.state.wires, COMPREFACE)
-    route.install(app, ROUTERS)
+FEATURE = Feature(ROUTERS, lambda _: Part(None), setting="compreface", wire=COMPREFACE)
 
 
 def endpoints_table() -> str:

@@ -17,7 +17,7 @@ from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
 from app.compat.rekognition import errors
 from app.compat.rekognition.errors import Refused
-from app.compat.rekognition.sigv4 import SKEW_S, Claim, SignedRequest, is_signed_with, signing_key
+from app.compat.rekognition.sigv4 import Claim, SignedRequest, is_signed_with, signing_key
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -112,8 +112,6 @@ def _signer(derived: tuple[tuple[str, bytes], ...], claim: Claim, request: Signe
 
 
 REPEAT_S = 2.0
-KEPT_S = 2.0 * SKEW_S
-"""A signature made SKEW_S ahead of our clock is valid until SKEW_S after."""
 ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
 """AWS's clients name a call and count its attempts here, some without signing it."""
 MAX_ATTEMPT = 100

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from contextlib import AsyncExitStack
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from fastapi import Request
 from starlette.responses import Response
@@ -62,7 +62,7 @@ class Rekognition(WireFormat):
         requests."""
         request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
         claim = read_claim(request, time.time())
-        signatures: SignatureChecker = scope["app"].state.rekognition_signatures
+        signatures = cast(SignatureChecker, components.parts[SignatureChecker])
         operation: Operation = scope["operation"]
         address = address_of(scope)
         admission, guard, limits = components.admission, components.guard, components.limits

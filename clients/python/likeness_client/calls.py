@@ -291,42 +291,6 @@ def check_gallery(gallery: str) -> Call[answers.GalleryCheck]:
     return call("GET", "/v1/galleries/{gallery}/check", answers.GalleryCheck, gallery=gallery)
 
 
-def import_faces(
-    gallery: str,
-    tar: Tar,
-    *,
-    content: str | None = None,
-    quality: str | None = None,
-    on_conflict: str | None = None,
-    package: str | None = None,
-    normalize: bool | None = None,
-    trust: str | None = None,
-) -> Call[answers.Job]:
-    """Import many faces.
-
-    Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere,
-    or of an exported gallery, and answers with the job that enrolls them. The job's report lists
-    what it rejects."""
-    return call(
-        "POST",
-        "/v1/galleries/{gallery}/import",
-        answers.Job,
-        gallery=gallery,
-        params=given(
-            content=content, quality=quality, on_conflict=on_conflict, package=package, normalize=normalize, trust=trust
-        ),
-        content=tar_of(tar),
-    )
-
-
-def export_gallery(gallery: str, *, crops: bool | None = None) -> Call[answers.Job]:
-    """Export a gallery.
-
-    Answers with the job that writes the gallery, as it is when the job begins, to one signed
-    archive. Fetch it from `/v1/jobs/{job}/result`."""
-    return call("POST", "/v1/galleries/{gallery}/export", answers.Job, gallery=gallery, params=given(crops=crops))
-
-
 def calibrate_gallery(gallery: str) -> Call[answers.GalleryCalibration]:
     """Measure a gallery's own operating points.
 
@@ -342,111 +306,6 @@ def calibration(gallery: str) -> Call[answers.GalleryCalibration]:
     With their intervals, beside the package's, how far the gallery differs, and subjects who may be
     one person."""
     return call("GET", "/v1/galleries/{gallery}/calibration", answers.GalleryCalibration, gallery=gallery)
-
-
-def start_review(gallery: str) -> Call[answers.Job]:
-    """Review a gallery.
-
-    Starts a job that compares every face with the whole gallery and lists what is probably wrong:
-    people who are there twice, faces of somebody else, poor faces; and measures how well the
-    gallery tells its people apart. If a review is under way already, its job is the answer."""
-    return call("POST", "/v1/galleries/{gallery}/review", answers.Job, gallery=gallery)
-
-
-def review(
-    gallery: str,
-    *,
-    limit: int | None = None,
-    cursor: str | None = None,
-    kind: str | None = None,
-    dismissed: bool | None = None,
-) -> Call[answers.Review]:
-    """List a review's findings.
-
-    Those of the last finished review that were not called right, the strongest first, page by page.
-    A finding disappears when a face of it is moved or deleted."""
-    return call(
-        "GET",
-        "/v1/galleries/{gallery}/review",
-        answers.Review,
-        gallery=gallery,
-        params=given(limit=limit, cursor=cursor, kind=kind, dismissed=dismissed),
-    )
-
-
-def dismiss_finding(gallery: str, finding: str) -> Call[None]:
-    """Call a finding right.
-
-    It leaves the list, and later reviews don't ask again unless other faces are its evidence."""
-    return call("POST", "/v1/galleries/{gallery}/review/{finding}/dismiss", NoneType, gallery=gallery, finding=finding)
-
-
-def reopen_finding(gallery: str, finding: str) -> Call[None]:
-    """Take back that a finding is right.
-
-    It is in the list again, and later reviews ask about it."""
-    return call(
-        "DELETE", "/v1/galleries/{gallery}/review/{finding}/dismiss", NoneType, gallery=gallery, finding=finding
-    )
-
-
-def reembed(
-    gallery: str,
-    embedder: str,
-    *,
-    without_crop: str | None = None,
-    keep_days: float | None = None,
-    force: bool | None = None,
-    accept_non_commercial: bool | None = None,
-) -> Call[answers.Reembedding]:
-    """Move the gallery to another model package.
-
-    Starts a job that embeds every face's stored crop with the other package and then switches the
-    gallery to it in one step. The gallery answers requests throughout. Calling it again for the
-    same package resumes a stopped move, or switches again after a rollback."""
-    return call(
-        "POST",
-        "/v1/galleries/{gallery}/reembed",
-        answers.Reembedding,
-        gallery=gallery,
-        json=given(
-            embedder=embedder,
-            without_crop=without_crop,
-            keep_days=keep_days,
-            force=force,
-            accept_non_commercial=accept_non_commercial,
-        ),
-    )
-
-
-def reembedding(gallery: str) -> Call[answers.Reembedding]:
-    """Show the gallery's move.
-
-    From which package to which, how far it is, and until when a rollback is possible."""
-    return call("GET", "/v1/galleries/{gallery}/reembed", answers.Reembedding, gallery=gallery)
-
-
-def cancel_reembedding(gallery: str) -> Call[answers.Reembedding]:
-    """Cancel the gallery's move.
-
-    Possible before the switch, or after a rollback: the gallery stays with the source package, and
-    the target's templates are deleted."""
-    return call("DELETE", "/v1/galleries/{gallery}/reembed", answers.Reembedding, gallery=gallery)
-
-
-def roll_back_reembedding(gallery: str) -> Call[answers.Reembedding]:
-    """Go back to the previous model package.
-
-    The source package answers again at once, also for faces enrolled since the switch."""
-    return call("POST", "/v1/galleries/{gallery}/reembed/rollback", answers.Reembedding, gallery=gallery)
-
-
-def finish_reembedding(gallery: str) -> Call[answers.Reembedding]:
-    """Finish the gallery's move.
-
-    Deletes the source package's templates, and the faces that have no others: from then on there is
-    no rollback. The server does this by itself after `keep_until`."""
-    return call("POST", "/v1/galleries/{gallery}/reembed/finish", answers.Reembedding, gallery=gallery)
 
 
 def subjects(
@@ -872,3 +731,144 @@ def server_key() -> Call[answers.ServerKey]:
     Keep it to check anywhere what this server has signed. All servers of one database have the same
     key."""
     return call("GET", "/v1/server-key", answers.ServerKey)
+
+
+def start_review(gallery: str) -> Call[answers.Job]:
+    """Review a gallery.
+
+    Starts a job that compares every face with the whole gallery and lists what is probably wrong:
+    people who are there twice, faces of somebody else, poor faces; and measures how well the
+    gallery tells its people apart. If a review is under way already, its job is the answer."""
+    return call("POST", "/v1/galleries/{gallery}/review", answers.Job, gallery=gallery)
+
+
+def review(
+    gallery: str,
+    *,
+    limit: int | None = None,
+    cursor: str | None = None,
+    kind: str | None = None,
+    dismissed: bool | None = None,
+) -> Call[answers.Review]:
+    """List a review's findings.
+
+    Those of the last finished review that were not called right, the strongest first, page by page.
+    A finding disappears when a face of it is moved or deleted."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/review",
+        answers.Review,
+        gallery=gallery,
+        params=given(limit=limit, cursor=cursor, kind=kind, dismissed=dismissed),
+    )
+
+
+def dismiss_finding(gallery: str, finding: str) -> Call[None]:
+    """Call a finding right.
+
+    It leaves the list, and later reviews don't ask again unless other faces are its evidence."""
+    return call("POST", "/v1/galleries/{gallery}/review/{finding}/dismiss", NoneType, gallery=gallery, finding=finding)
+
+
+def reopen_finding(gallery: str, finding: str) -> Call[None]:
+    """Take back that a finding is right.
+
+    It is in the list again, and later reviews ask about it."""
+    return call(
+        "DELETE", "/v1/galleries/{gallery}/review/{finding}/dismiss", NoneType, gallery=gallery, finding=finding
+    )
+
+
+def reembed(
+    gallery: str,
+    embedder: str,
+    *,
+    without_crop: str | None = None,
+    keep_days: float | None = None,
+    force: bool | None = None,
+    accept_non_commercial: bool | None = None,
+) -> Call[answers.Reembedding]:
+    """Move the gallery to another model package.
+
+    Starts a job that embeds every face's stored crop with the other package and then switches the
+    gallery to it in one step. The gallery answers requests throughout. Calling it again for the
+    same package resumes a stopped move, or switches again after a rollback."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/reembed",
+        answers.Reembedding,
+        gallery=gallery,
+        json=given(
+            embedder=embedder,
+            without_crop=without_crop,
+            keep_days=keep_days,
+            force=force,
+            accept_non_commercial=accept_non_commercial,
+        ),
+    )
+
+
+def reembedding(gallery: str) -> Call[answers.Reembedding]:
+    """Show the gallery's move.
+
+    From which package to which, how far it is, and until when a rollback is possible."""
+    return call("GET", "/v1/galleries/{gallery}/reembed", answers.Reembedding, gallery=gallery)
+
+
+def cancel_reembedding(gallery: str) -> Call[answers.Reembedding]:
+    """Cancel the gallery's move.
+
+    Possible before the switch, or after a rollback: the gallery stays with the source package, and
+    the target's templates are deleted."""
+    return call("DELETE", "/v1/galleries/{gallery}/reembed", answers.Reembedding, gallery=gallery)
+
+
+def roll_back_reembedding(gallery: str) -> Call[answers.Reembedding]:
+    """Go back to the previous model package.
+
+    The source package answers again at once, also for faces enrolled since the switch."""
+    return call("POST", "/v1/galleries/{gallery}/reembed/rollback", answers.Reembedding, gallery=gallery)
+
+
+def finish_reembedding(gallery: str) -> Call[answers.Reembedding]:
+    """Finish the gallery's move.
+
+    Deletes the source package's templates, and the faces that have no others: from then on there is
+    no rollback. The server does this by itself after `keep_until`."""
+    return call("POST", "/v1/galleries/{gallery}/reembed/finish", answers.Reembedding, gallery=gallery)
+
+
+def import_faces(
+    gallery: str,
+    tar: Tar,
+    *,
+    content: str | None = None,
+    quality: str | None = None,
+    on_conflict: str | None = None,
+    package: str | None = None,
+    normalize: bool | None = None,
+    trust: str | None = None,
+) -> Call[answers.Job]:
+    """Import many faces.
+
+    Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere,
+    or of an exported gallery, and answers with the job that enrolls them. The job's report lists
+    what it rejects."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/import",
+        answers.Job,
+        gallery=gallery,
+        params=given(
+            content=content, quality=quality, on_conflict=on_conflict, package=package, normalize=normalize, trust=trust
+        ),
+        content=tar_of(tar),
+    )
+
+
+def export_gallery(gallery: str, *, crops: bool | None = None) -> Call[answers.Job]:
+    """Export a gallery.
+
+    Answers with the job that writes the gallery, as it is when the job begins, to one signed
+    archive. Fetch it from `/v1/jobs/{job}/result`."""
+    return call("POST", "/v1/galleries/{gallery}/export", answers.Job, gallery=gallery, params=given(crops=crops))

@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import Query
 
 from app.access.grants import Scope
-from app.api import schemas
 from app.api.dependencies import (
     FindingId,
     GalleriesDep,
@@ -15,24 +14,28 @@ from app.api.dependencies import (
     GrantDep,
     JobsDep,
     OperationsDep,
-    ReviewerDep,
+    part,
 )
 from app.api.operation import CURSOR, NO_FINDING, RATES
 from app.api.route import Router
 from app.api.routes.jobs import answer, last_job
 from app.api.routes.paths import GALLERY
+from app.api.schemas import Job
 from app.recognition.decisions import CoarseScores
+from app.review import schemas
+from app.review.job import Reviewer
 from app.review.records import Finding, Kind
 from app.review.records import Review as Reviewed
 
 router = Router("galleries")
+ReviewerDep = Annotated[Reviewer, part(Reviewer)]
 
 REVIEW = f"{GALLERY}/review"
 FINDING = f"{REVIEW}/{{finding}}"
 
 
 @router.operation("POST", REVIEW, scope=Scope.ADMIN, changes=True, status=202, codes=(*RATES, "package_unavailable"))
-def review(reviewer: ReviewerDep, grant: GrantDep, gallery: GalleryId) -> schemas.Job:
+def review(reviewer: ReviewerDep, grant: GrantDep, gallery: GalleryId) -> Job:
     """Review a gallery.
 
     Starts a job that compares every face with the whole gallery and lists what is probably wrong: people who are there

@@ -1,0 +1,45 @@
+"""What a feature at the edge adds to the service. `app.main.FEATURES` lists them; nothing else knows of them.
+
+A feature is one folder. Without its entry in that list, and without the folder, the rest works as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.api.components import Components
+from app.api.route import Router
+from app.api.wire import WireFormat
+from app.jobs.runner import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A call every ``seconds``, unless the server's clock cannot be trusted."""
+
+    seconds: float
+    name: str
+    call: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a feature runs in the server: what its handlers call, the work of its jobs by kind, and its tasks."""
+
+    component: object
+    works: Mapping[str, Work] = field(default_factory=dict)
+    tasks: Sequence[Task] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature: its operations, and what they need."""
+
+    routers: Sequence[Router]
+    start: Callable[[Components], Part]
+    """Called once the core is built."""
+    setting: str | None = None
+    """The setting that is `on` where the feature is wanted; None for one that always is."""
+    wire: WireFormat | None = None
+    """The wire format that its operations speak, if it isn't this service's own."""

@@ -1,0 +1,121 @@
+"""Importing many people, exporting a gallery, and the file of an export."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import Query, Request
+from fastapi.responses import StreamingResponse
+
+from app.access.grants import Scope
+from app.api import body
+from app.api.dependencies import (
+    AdmissionDep,
+    GalleryId,
+    GrantDep,
+    JobId,
+    JobsDep,
+    LimitsDep,
+    WorkersDep,
+    part,
+)
+from app.api.media import ARCHIVE, TAR_TYPE, File
+from app.api.operation import NO_JOB
+from app.api.route import Router
+from app.api.routes import jobs as job_routes
+from app.api.routes.jobs import JOB, find_job
+from app.api.routes.paths import GALLERY
+from app.api.schemas import Job
+from app.bulk import schemas
+from app.bulk.service import BulkService, ImportTerms
+from app.errors import InvalidInput, NotFound
+
+galleries = Router("galleries")
+jobs = Router("jobs")
+BulkDep = Annotated[BulkService, part(BulkService)]
+
+
+@galleries.operation(
+    "POST",
+    f"{GALLERY}/import",
+    scope=Scope.ADMIN,
+    name="import",
+    changes=True,
+    status=202,
+    upload=ARCHIVE,
+    codes=("package_mismatch", "two_packages", "gallery_restricted"),
+)
+async def import_faces(
+    request: Request,
+    bulk: BulkDep,
+    admission: AdmissionDep,
+    workers: WorkersDep,
+    limits: LimitsDep,
+    grant: GrantDep,
+    gallery: GalleryId,
+    query: Annotated[schemas.ImportParams, Query()],
+) -> Job:
+    """Import many faces.
+
+    Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere, or of an exported
+    gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
+    """
+    if query.trust is not None and grant.galleries is not None:
+        message = "Only a key that is not restricted to galleries may say whose archives to trust."
+        raise InvalidInput(message, code="gallery_restricted")
+    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust, query.on_conflict)
+    home, file = await workers.run(lambda: bulk.receive(gallery, terms, grant.key_id))
+    try:
+        upload = body.read_upload(request, ARCHIVE, limits.seconds)
+        with admission.receive():
+            async with aclosing(upload) as pieces:
+                async for piece in pieces:
+                    await asyncio.to_thread(file.write, piece)
+        job = await asyncio.to_thread(bulk.begin_import, home, terms, file, grant.key_id)
+    except BaseException:
+        await asyncio.shield(asyncio.to_thread(file.abort))
+        raise
+    finally:
+        bulk.end_upload(grant.key_id)
+    return job_routes.answer(job)
+
+
+@galleries.operation("POST", f"{GALLERY}/export", scope=Scope.ADMIN, name="export", changes=True, status=202)
+def export_gallery(
+    bulk: BulkDep, grant: GrantDep, gallery: GalleryId, query: Annotated[schemas.ExportParams, Query()]
+) -> Job:
+    """Export a gallery.
+
+    Answers with the job that writes the gallery, as it is when the job begins, to one signed archive. Fetch it from
+    `/v1/jobs/{job}/result`.
+    """
+    return job_routes.answer(bulk.begin_export(gallery, grant.key_id, crops=query.crops))
+
+
+@jobs.operation(
+    "GET",
+    f"{JOB}/result",
+    scope=Scope.ADMIN,
+    name="fetch_result",
+    file=File((TAR_TYPE,), "The file."),
+    codes=(*NO_JOB, "result_not_found"),
+)
+def get_result(stored: JobsDep, bulk: BulkDep, grant: GrantDep, job: JobId) -> StreamingResponse:
+    """Fetch a job's result.
+
+    The file that the job has made. It is kept as long as the job.
+    """
+    found = find_job(stored, grant, job)
+    pieces = bulk.result(found)
+    if found.result is None:
+        raise NotFound("The job has left no file.", code="result_not_found", job=job)
+    name = quote(found.result.name, safe="")
+    headers = {
+        "content-length": str(found.result.size),
+        "content-disposition": f"attachment; filename*=UTF-8''{name}",
+        "x-content-sha256": found.result.sha256,
+    }
+    return StreamingResponse(pieces, media_type=found.result.media_type, headers=headers)

@@ -1,0 +1,66 @@
+"""What was called right in a gallery: pairs of faces that a review does not ask about again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from app.db.engine import Database, in_parts
+from app.db.schema import DISMISSALS, FACES
+from app.gallery.gallery_rows import lock_gallery
+from app.gallery.records import Gallery
+
+
+@dataclass(frozen=True, slots=True)
+class Dismissal:
+    """A finding that was called right, by its faces' ids."""
+
+    kind: str
+    """The finding's (`app.review.records.Kind`)."""
+    face_id: str
+    other_face_id: str | None
+    created_at: str
+
+
+def read(database: Database, gallery: Gallery) -> list[Dismissal]:
+    """Return what was called right in the gallery, for an export."""
+    query = sa.select(DISMISSALS).where(DISMISSALS.c.gallery_key == gallery.key).order_by(DISMISSALS.c.key)
+    with database.read() as connection:
+        return [
+            Dismissal(row.kind, row.face_id, row.other_face_id, row.created_at) for row in connection.execute(query)
+        ]
+
+
+def restore(
+    database: Database, gallery: Gallery, dismissals: Sequence[Dismissal], also: Callable[[Connection], None]
+) -> None:
+    """Add exported dismissals, except those of faces that the gallery lacks; `also` writes in the transaction."""
+    with database.write() as connection:
+        lock_gallery(connection, gallery)
+        ids = {face for one in dismissals for face in (one.face_id, one.other_face_id) if face is not None}
+        query = sa.select(FACES.c.face_id).where(FACES.c.gallery_key == gallery.key)
+        there: set[str | None] = {None}
+        for some in in_parts(sorted(ids)):
+            there.update(connection.execute(query.where(FACES.c.face_id.in_(some))).scalars())
+        for one in dismissals:
+            if one.face_id in there and one.other_face_id in there:
+                remember(connection, gallery, one)
+        also(connection)
+
+
+def remember(connection: Connection, gallery: Gallery, one: Dismissal) -> None:
+    forget(connection, gallery, one)
+    connection.execute(sa.insert(DISMISSALS).values(asdict(one) | {"gallery_key": gallery.key}))
+
+
+def forget(connection: Connection, gallery: Gallery, one: Dismissal) -> None:
+    same = (
+        (DISMISSALS.c.gallery_key == gallery.key)
+        & (DISMISSALS.c.kind == one.kind)
+        & (DISMISSALS.c.face_id == one.face_id)
+        & DISMISSALS.c.other_face_id.is_not_distinct_from(one.other_face_id)
+    )
+    connection.execute(sa.delete(DISMISSALS).where(same))
