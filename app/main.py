@@ -52,6 +52,7 @@ from app.inference.package import Package, find_packages, scan_packages
 from app.jobs.runner import Runner
 from app.liveness.gate import LivenessGates
 from app.machine import cores, memory_in_use, memory_limit, release_memory
+from app.milvus.feature import FEATURE as MILVUS
 from app.pipeline import Pipeline
 from app.recognition.challenge import ChallengeJudge
 from app.recognition.operations import Operations
@@ -88,6 +89,7 @@ FEATURES: tuple[Feature, ...] = (
     REVIEW,
     REEMBEDDING,
     BULK,
+    MILVUS,
     COMPREFACE,
     REKOGNITION,
 )
@@ -176,7 +178,8 @@ def _build(
     data_folder.prepare_data_dir(settings.data_dir)
     stack.enter_context(usage.shared(settings.data_dir, settings.database))
     key, _ = auth.load_key(settings.data_dir)
-    storage = open_storage(settings, stack)
+    open_index = next((one.open_index for one in FEATURES if one.open_index), None)
+    storage = open_storage(settings, stack, open_index)
     clock = ClockGuard(storage.database, storage.secrets)
     clock.trusted()  # before the first request writes a later time
     api_keys = _keys(settings, storage, clock)
@@ -239,6 +242,8 @@ def _start_jobs(core: Components, features: Sequence[Feature], scheduler: Schedu
     """Start the features, and with them the jobs, whose work they do."""
     works = {CALIBRATE: core.calibrator.work}
     for feature in features:
+        if feature.start is None:
+            continue
         part = feature.start(core)
         core.parts[type(part.component)] = part.component
         works.update(part.works)

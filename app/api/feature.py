@@ -12,6 +12,7 @@ from app.api.components import Components
 from app.api.route import Router
 from app.api.wire import WireFormat
 from app.jobs.runner import Work
+from app.search.gallery_index import OpenIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,12 @@ class Part:
 class Feature:
     """A feature: its operations, and what they need."""
 
-    routers: Sequence[Router]
-    start: Callable[[Components], Part]
+    routers: Sequence[Router] = ()
+    start: Callable[[Components], Part] | None = None
     """Called once the core is built."""
     setting: str | None = None
     """The setting that is `on` where the feature is wanted; None for one that always is."""
     wire: WireFormat | None = None
     """The wire format that its operations speak, if it isn't this service's own."""
+    open_index: OpenIndex | None = None
+    """Opens another place for the galleries' vectors than this process's memory."""

@@ -237,7 +237,7 @@ COLLECTIONS = Table(
     Column("touched_at", String(32), nullable=False),
     Index(None, "gallery_key"),
 )
-"""Collections of vectors in Milvus; see `app.search.milvus.collections`."""
+"""Collections of vectors in Milvus; see `app.milvus.collections`."""
 
 API_KEYS = Table(
     "api_keys",

@@ -1,16 +1,17 @@
 """One gallery's index and where such indexes are kept: what `app.search.registry` needs of either.
 
-`app.search.follower` keeps indexes in this process with FAISS, `app.search.milvus.indexes` in Milvus.
+`app.search.follower` keeps indexes in this process with FAISS, other backends are features.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from app.db.engine import Database
 from app.errors import Conflict, InvalidInput, NotFound, Overloaded
 from app.search.types import (
     Answer,
@@ -215,3 +216,10 @@ class IndexBackend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+OpenIndex: TypeAlias = Callable[[str, str | None, FaceSource, Database], IndexBackend]
+"""Opens what keeps the indexes, by its address and token.
+
+Raises ValueError for an address that can't be read, Unusable (``index_driver_missing``, ``index_unavailable``).
+"""

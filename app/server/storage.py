@@ -24,9 +24,8 @@ from app.jobs.store import JobStore
 from app.machine import cores
 from app.recognition.corrections import Corrections
 from app.search.follower import LocalBackend
+from app.search.gallery_index import OpenIndex
 from app.search.gpu import find_gpu
-from app.search.milvus.client import Milvus, parse_address
-from app.search.milvus.indexes import MilvusBackend
 from app.search.snapshots import Snapshots
 
 SNAPSHOT_FOLDER = "snapshots"
@@ -50,8 +49,8 @@ class Storage:
     files: JobFiles
 
 
-def open_storage(settings: Settings, stack: ExitStack) -> Storage:
-    """Open the database, migrate it if needed, and make the stores over it.
+def open_storage(settings: Settings, stack: ExitStack, open_index: OpenIndex | None) -> Storage:
+    """Open the database, migrate it if needed, and make the stores over it. `open_index` is for indexes beside FAISS.
 
     Raises Unusable if the database, the keys, or Milvus can't be used.
     """
@@ -65,7 +64,7 @@ def open_storage(settings: Settings, stack: ExitStack) -> Storage:
     sql = Store(
         settings.database, max_metadata_bytes=settings.max_metadata_bytes, blobs=Blobs(rings.faces, seals=rings.seals)
     )
-    galleries = _open_galleries(settings, sql, rings)
+    galleries = _open_galleries(settings, sql, rings, open_index)
     stack.callback(galleries.close)
     usage.remember(settings.data_dir, settings.database)
     if rings.faces and rings.seals:
@@ -90,13 +89,20 @@ def open_storage(settings: Settings, stack: ExitStack) -> Storage:
     )
 
 
-def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:
+def _open_galleries(settings: Settings, store: Store, rings: Rings, open_index: OpenIndex | None) -> Galleries:
     folder = settings.data_dir / SNAPSHOT_FOLDER
     if settings.index != "faiss" or not settings.snapshot_seconds:
         shutil.rmtree(folder, ignore_errors=True)  # no copies of templates stay
     if settings.index != "faiss":
+        token = settings.index_token.get_secret_value() if settings.index_token else None
+        if open_index is None:
+            store.close()
+            raise InvalidSetting(f"{PREFIX}INDEX: this server has no index but faiss")
         try:
-            return Galleries(store, MilvusBackend(store.change_reader, store.database, _open_milvus(settings)))
+            return Galleries(store, open_index(settings.index, token, store.change_reader, store.database))
+        except ValueError as error:
+            store.close()
+            raise InvalidSetting(f"{PREFIX}INDEX: {error}") from None
         except Unusable:
             store.close()
             raise
@@ -104,15 +110,6 @@ def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries
     snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds else None
     gpu = find_gpu() if settings.device != "cpu" else None
     return Galleries(store, LocalBackend(store.change_reader, snapshots, cores(), gpu))
-
-
-def _open_milvus(settings: Settings) -> Milvus:
-    """Connect to Milvus. Raises Unusable (``invalid_setting``, ``index_driver_missing``, ``index_unavailable``)."""
-    try:
-        address = parse_address(settings.index)
-    except ValueError as error:
-        raise InvalidSetting(f"{PREFIX}INDEX: {error}") from None
-    return Milvus(address, settings.index_token.get_secret_value() if settings.index_token else None)
 
 
 def _signer(settings: Settings, secrets: SecretStore) -> Signer:

@@ -36,12 +36,12 @@ from app.inference.session import open_embedder
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.milvus.indexes import MilvusBackend
 from app.recognition.corrections import Corrections
 from app.recognition.operations import retried
 from app.reembedding.job import BATCH, KIND, Reembedder
 from app.reembedding.steps import Reembedding, Reembeddings
 from app.search.follower import LocalBackend
-from app.search.milvus.indexes import MilvusBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Pixels, Quality, Template
 from tests.support import packages

@@ -26,9 +26,9 @@ from app.gallery.records import Move
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import delete_subject
-from app.search.milvus import indexes as module
-from app.search.milvus.client import CollectionLost, Milvus, parse_address
-from app.search.milvus.collections import Collections
+from app.milvus import indexes as module
+from app.milvus.client import CollectionLost, Milvus, parse_address
+from app.milvus.collections import Collections
 from app.search.types import FaceBlock, LogPosition
 from tests.conftest import PROJECT
 from tests.support.changing import changed
@@ -236,7 +236,7 @@ KILLED = """
 import os, signal, sys
 from app.gallery.subjects import delete_subject
 from tests.support.changing import changed
-from app.search.milvus.client import Milvus, parse_address
+from app.milvus.client import Milvus, parse_address
 from tests.support.galleries import enroll
 from tests.support.milvus import remote
 

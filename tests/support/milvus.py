@@ -13,8 +13,8 @@ import pytest
 
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.search.milvus.client import Milvus, parse_address
-from app.search.milvus.indexes import MilvusBackend
+from app.milvus.client import Milvus, parse_address
+from app.milvus.indexes import MilvusBackend
 
 START_S = 60.0
 SERVE = "import sys; from milvus_lite.cmdline import main; sys.exit(main())"

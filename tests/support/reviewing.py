@@ -17,12 +17,12 @@ from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore
+from app.milvus.indexes import MilvusBackend
 from app.recognition.corrections import Corrections
 from app.review.job import KIND, Reviewer
 from app.review.records import Finding, Kind, Summary
 from app.review.store import Reviews
 from app.search.follower import LocalBackend
-from app.search.milvus.indexes import MilvusBackend
 from app.types import Box, Quality, Template, Vector
 from tests.support.milvus import lite
 from tests.support.packages import calibration, manifest

@@ -13,7 +13,6 @@ from app.db.encryption import ADMIN_KEY_FILE, VAULT_FILE, find_rings, read_admin
 from app.db.inspection import inspect
 from app.db.sealed_columns import MARK_PREFIX
 from app.db.secrets import purpose_of
-from app.search.milvus.client import Milvus, parse_address
 
 CLOCK_OFF_S = 5.0
 """Difference between the database's clock and this machine's that is a warning."""
@@ -130,6 +129,8 @@ def check_index(settings: Settings) -> Iterator[Finding]:
     if settings.index == "faiss":
         yield Finding("ok", "in memory, with FAISS")
         return
+    from app.milvus.client import Milvus, parse_address  # noqa: PLC0415 - a feature, which few use
+
     try:
         address = parse_address(settings.index)
     except ValueError as error:

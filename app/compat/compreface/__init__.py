@@ -1,11 +1,11 @@
 """CompreFace's REST interface, as documented in its version 1.2. docs/reference/drop-ins.md lists the differences."""
 
-from app.api.feature import Feature, Part
+from app.api.feature import Feature
 from app.compat.compreface import faces, recognition, subjects
 from app.compat.compreface.wire import COMPREFACE
 
 ROUTERS = (subjects.router, recognition.router, faces.router)
-FEATURE = Feature(ROUTERS, lambda _: Part(None), setting="compreface", wire=COMPREFACE)
+FEATURE = Feature(ROUTERS, setting="compreface", wire=COMPREFACE)
 
 
 def endpoints_table() -> str:

@@ -12,8 +12,8 @@ from functools import partial
 
 import numpy as np
 
+from app.milvus.client import FETCH_MAX, CollectionLost, Found, Milvus
 from app.search.index import FETCH_MIN, FETCH_PER_SUBJECT, Index
-from app.search.milvus.client import FETCH_MAX, CollectionLost, Found, Milvus
 from app.search.quantised import rounding
 from app.search.rows import WIDEN
 from app.search.types import Answer, FaceBlock, FaceSource, IndexSpec, LogPosition, Match

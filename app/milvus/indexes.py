@@ -23,10 +23,10 @@ import numpy as np
 
 from app.db.engine import Database
 from app.errors import DatabaseBusy, LikenessError, Unusable
+from app.milvus.client import CollectionLost, Milvus
+from app.milvus.collections import Collections
+from app.milvus.search import Comparison, Count, Searcher
 from app.search.gallery_index import GalleryIndex, Searchable
-from app.search.milvus.client import CollectionLost, Milvus
-from app.search.milvus.collections import Collections
-from app.search.milvus.search import Comparison, Count, Searcher
 from app.search.types import (
     Changes,
     Difference,

@@ -1,6 +1,6 @@
 """A small client of Milvus: collections of faces, each with the position in a change log up to which it holds it.
 
-Knows integers and vectors only. It returns what Milvus has, with Milvus's scores; `app.search.milvus.search` makes
+Knows integers and vectors only. It returns what Milvus has, with Milvus's scores; `app.milvus.search` makes
 answers of that.
 """
 
