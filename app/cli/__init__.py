@@ -39,6 +39,9 @@ UNWRITABLE = {
     errno.EDQUOT: "disk_full",
     errno.EROFS: "not_writable",
     errno.EACCES: "not_writable",
+    errno.ENOENT: "not_writable",
+    errno.EISDIR: "not_writable",
+    errno.ENOTDIR: "not_writable",
 }
 """The code of an error of the file system that is one sentence."""
 ENTRIES = {

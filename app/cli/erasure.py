@@ -38,9 +38,8 @@ def erase(
     if not yes:
         typer.confirm(f"Erase {subject} of gallery {gallery} for good?", abort=True)
     with session.connect() as client:
+        output.check_writable(save)
         receipt = client.erase_subject(gallery, subject, rewrite=rewrite)
-    if save is not None:
-        save.write_text(receipt.model_dump_json() + "\n", encoding="utf-8")
     if session.as_json:
         output.say(receipt.model_dump_json())
     else:
@@ -49,6 +48,8 @@ def erase(
         output.say(f"receipt {receipt.id}: tables {receipt.cleared.tables}, log {receipt.cleared.write_ahead_log}")
         for one in receipt.not_reached:
             output.say(f"  not reached: {one}")
+    if save is not None:  # last: the receipt is shown even if the disk is full by now
+        save.write_text(receipt.model_dump_json() + "\n", encoding="utf-8")
     raise typer.Exit(output.Exit.DONE if receipt.complete else output.Exit.NO)
 
 

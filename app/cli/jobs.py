@@ -79,7 +79,12 @@ def report(
 ) -> None:
     """Print what a job refused, one item per line."""
     with connect(server, key) as client:
-        found = client.job_report(job_id, format_="csv" if csv else "jsonl")
+        write_report(client, job_id, path, as_csv=csv)
+
+
+def write_report(client: Client, job_id: str, path: Path | None, *, as_csv: bool) -> None:
+    """Write what a job refused to a file, or to standard output."""
+    found = client.job_report(job_id, format_="csv" if as_csv else "jsonl")
     if path is None:
         sys.stdout.write(found.decode())
     else:

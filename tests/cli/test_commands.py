@@ -315,3 +315,32 @@ class TestCompletion:
         assert "sface@2021dec_int8bq" in completed(shared_server.data_dir, "likeness models pull sf")
         assert completed(tmp_path / "data", "likeness galleries check ") == []
         assert list(tmp_path.iterdir()) == [], "completion creates nothing"
+
+
+class TestResultsThatCannotBeWritten:
+    @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+    def test_nothing_is_done_for_them(
+        self, shared_server: LiveServer, gallery: str, tmp_path: Path, as_json: bool
+    ) -> None:
+        nowhere, folder = tmp_path / "missing" / "file", shared_server.data_dir
+        for words in (
+            ("erase", gallery, "ada", "--yes", "--save", nowhere),
+            ("export", gallery, nowhere),
+            ("export", gallery, tmp_path),
+            ("import", gallery, SAMPLES.parent, "--report", nowhere),
+        ):
+            done = likeness(folder, *words, *(["--json"] if as_json else []))
+            assert (done.returncode, done.stdout) == (4, "")
+            assert "not_writable" in done.stderr
+            assert str(tmp_path) in done.stderr
+        (person,) = likeness(folder, "people", "list", gallery, "--json").rows
+        assert (person["id"], person["face_count"]) == ("ada", 1)
+        with shared_server.client() as client:
+            assert client.get("/v1/jobs", params={"gallery": gallery}).json()["jobs"] == []
+
+    def test_where_writing_fails_after_all_it_is_shown(self, shared_server: LiveServer, gallery: str) -> None:
+        """A disk that is full by then: `/dev/full` takes no byte."""
+        done = likeness(shared_server.data_dir, "erase", gallery, "ada", "--yes", "--save", "/dev/full", "--json")
+        assert done.returncode == 4
+        assert done.rows[0]["erased"]["faces"] == 1
+        assert "disk_full" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ class Probe:
     templates: dict[str, Vector]
     crop: bytes | None = None
     came_as: str = ""
+    order: int = field(default_factory=itertools.count().__next__)
+    """Archives hold the oldest first, whosever they are by now."""
 
     def pieces(self) -> set[bytes]:
         """Return what must be in no file once it is erased: a piece of each template, and of the crop."""
@@ -127,21 +130,19 @@ class Gallery:
         corrected = {
             known for one in self.subjects.values() for own in one.corrections for known in (own.id, own.came_as)
         }
-        new: list[tuple[str, Probe]] = []
         for name, subject in archive.subjects.items():
             mine = self.subject(name)
             mine.name = mine.name if subject.name is None else subject.name
-            new += [
-                (name, self._taken(face, archive.package))
-                for face in subject.faces
-                if face.id not in known and archive.package in face.templates
-            ]
             mine.corrections += [
                 self._taken(one, archive.package)
                 for one in subject.corrections
                 if one.id not in corrected and archive.package in one.templates
             ]
-        return new
+        return [
+            (name, self._taken(face, archive.package))
+            for name, face in sorted(archive.faces().values(), key=lambda one: one[1].order)
+            if face.id not in known and archive.package in face.templates
+        ]
 
     def _taken(self, one: Probe, package: str) -> Probe:
         crop = one.crop if self.keeps_crops else None

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from likeness_client import Client, answers
 
 from app.cli import jobs, options, output
 from app.cli.connect import Data
@@ -57,6 +56,7 @@ def import_(
     for path in found.missing:
         output.complain(LikenessError("no such file", code="file_not_found"), Path(path))
     with session.connect(Data.CREATED if create else Data.EXISTING) as client:
+        output.check_writable(report)
         if create:
             ensure_gallery(client, gallery)
         job = client.import_faces(
@@ -72,8 +72,9 @@ def import_(
         if wait:
             job = jobs.await_job(client, job.id)
             jobs.complain_of_refusals(client, job)
-            _write_report(client, job, report)
-    jobs.say(session, job)
+        jobs.say(session, job)
+        if wait and report is not None:
+            jobs.write_report(client, job.id, report, as_csv=report.suffix.lower() == ".csv")
     if not wait:
         return
     code = jobs.exit_code(job)
@@ -90,13 +91,9 @@ def export(
 ) -> None:
     """Write a gallery into one signed archive, which `likeness import` reads here or elsewhere."""
     with session.connect() as client:
+        output.check_writable(path)
         job = jobs.await_job(client, client.export_gallery(gallery, crops=crops).id)
+        jobs.say(session, job)
         if job.has_result:
             client.job_result(job.id, path)
-    jobs.say(session, job)
     raise typer.Exit(jobs.exit_code(job))
-
-
-def _write_report(client: Client, job: answers.Job, path: Path | None) -> None:
-    if path is not None:
-        path.write_bytes(client.job_report(job.id, format_="csv" if path.suffix.lower() == ".csv" else "jsonl"))
