@@ -141,7 +141,11 @@ class Settings(BaseSettings):
     max_image_pixels: int = Field(default=50_000_000, ge=1, description="Most pixels an image may have.")
     max_image_side: int = Field(default=16_384, ge=1, description="Longest side an image may have, in pixels.")
     max_images: int = Field(default=50, ge=1, le=1000, description="Most images in one enrollment.")
-    max_request_bytes: int = Field(default=64 * MIB, ge=1024, description="Largest body of any request, in bytes.")
+    max_request_bytes: int = Field(
+        default=64 * MIB,
+        ge=1024,
+        description="Largest body of any request, in bytes; never more than a quarter of the memory for requests.",
+    )
     max_metadata_bytes: int = Field(
         default=16 * 1024, ge=2, description="Largest metadata of one subject, in bytes of JSON."
     )

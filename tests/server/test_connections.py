@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 from contextlib import ExitStack
+from pathlib import Path
 
 import httpx
 import pytest
@@ -12,9 +13,11 @@ import pytest
 from app.machine import raise_descriptors
 from app.server.http import ADDRESS_SHARE, MOST, RESERVED, Connections
 from tests.support.connections import opened
-from tests.support.live import LiveServer
+from tests.support.live import LiveServer, serving
+from tests.support.service import COLLINS
 
 PLACES = 40
+MIB = 1024**2
 
 
 class Line:
@@ -96,3 +99,15 @@ def test_descriptors_are_raised_to_what_the_system_allows() -> None:
         assert raise_descriptors() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 512
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.long
+def test_a_body_of_more_than_256_mib_is_taken_where_settings_and_memory_allow_it(tmp_path: Path) -> None:
+    """Photos with what some editors leave behind the picture."""
+    settings = {"MAX_REQUEST_BYTES": 400 * MIB, "MEMORY_BYTES": 4096 * MIB, "REQUEST_TIMEOUT": 300}
+    photos = [("images", COLLINS + bytes(9 * MIB))] * 34
+    with serving(tmp_path / "data", settings) as server, server.client(timeout=300) as client:
+        client.post("/v1/galleries", json={"id": "crew", "on_conflict": "allow"}).raise_for_status()
+        answer = client.post("/v1/galleries/crew/subjects/eileen/faces", files=photos)
+        assert int(answer.request.headers["content-length"]) > 300 * MIB
+        assert (answer.status_code, len(answer.json()["enrolled"])) == (201, len(photos))

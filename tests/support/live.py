@@ -38,7 +38,7 @@ class LiveServer:
         """Holds the admin's key unless other headers are given, and waits as long as a busy machine may need."""
         if "headers" not in options:
             options["headers"] = {"x-api-key": self.key}
-        return httpx.Client(base_url=self.url + path, timeout=ANSWER_S, **options)
+        return httpx.Client(base_url=self.url + path, **{"timeout": ANSWER_S, **options})
 
 
 def environment(data_dir: Path, **settings: object) -> dict[str, str]:
