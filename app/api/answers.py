@@ -207,7 +207,7 @@ def correction(found: corrections.Correction) -> schemas.Correction:
     return schemas.Correction.of(found, model=found.package)
 
 
-def stored_face(found: records.FaceRow, gallery: records.Gallery) -> schemas.StoredFace:
+def stored_face(found: records.StoredFace, gallery: records.Gallery) -> schemas.StoredFace:
     return schemas.StoredFace.of(
         found, quality=quality(found.quality), model=found.package, has_crop=gallery.store == "crop"
     )

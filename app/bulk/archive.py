@@ -33,9 +33,9 @@ from app.db import signing
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
 from app.gallery import dismissals
-from app.gallery.enrolling import BulkFace, BulkSubject
+from app.gallery.enrolling import BulkSubject
 from app.gallery.faces import decode_crop
-from app.gallery.records import Consent, Gallery
+from app.gallery.records import Consent, Gallery, StoredFace
 from app.gallery.subjects import brief_subjects, drop_unnamed
 from app.gallery.templates import is_unit
 from app.gallery.text import is_unnamed
@@ -168,7 +168,7 @@ def _correction_line(one: StoredCorrection) -> dict[str, Any]:
     return asdict(one) | coded
 
 
-def _face_line(one: BulkFace) -> dict[str, Any]:
+def _face_line(one: StoredFace) -> dict[str, Any]:
     return {
         "face_id": one.face_id,
         "subject": one.subject,

@@ -13,8 +13,8 @@ from app.bulk.sealed_files import read_sealed
 from app.db.encryption import Sealer
 from app.db.signing import Signer
 from app.errors import InvalidInput, Unusable
-from app.gallery.enrolling import BulkFace, BulkSubject, write_many
-from app.gallery.records import Gallery, OnConflict, Origin, from_bytes
+from app.gallery.enrolling import BulkSubject, write_many
+from app.gallery.records import Gallery, OnConflict, Origin, StoredFace, from_bytes
 from app.gallery.service import Galleries
 from app.jobs.files import JobFiles
 from app.jobs.runner import Running
@@ -70,7 +70,7 @@ class Row:
 
     item: int
     name: str
-    face: BulkFace
+    face: StoredFace
 
 
 @dataclass(slots=True)
@@ -134,9 +134,9 @@ def refuse(job: Running, item: int, name: str, error: InvalidInput) -> None:
     job.refuse(item, name, error.code, error.message, reasons_of(error))
 
 
-def face_of(line: FaceLine, template: bytes, crop: bytes | None = None) -> BulkFace:
+def face_of(line: FaceLine, template: bytes, crop: bytes | None = None) -> StoredFace:
     """Return the face that a line of `faces.jsonl` describes."""
-    face = BulkFace(
+    face = StoredFace(
         subject=line.subject,
         template=template,
         quality=Quality(line.quality, tuple(line.reasons)),

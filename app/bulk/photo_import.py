@@ -17,7 +17,7 @@ from app.bulk.json_lines import PhotoLine
 from app.bulk.tar_stream import Entry
 from app.errors import ImageTooLarge, InvalidInput
 from app.face.quality import QualityLevel
-from app.gallery.enrolling import BulkSubject, bulk_face, crop_to_keep
+from app.gallery.enrolling import BulkSubject, crop_to_keep
 from app.gallery.records import Gallery, NewFace
 from app.jobs.runner import Running
 from app.recognition.operations import retried
@@ -86,7 +86,7 @@ def _write(tools: BulkContext, job: Running, gallery: Gallery, good: Sequence[Fo
     for one, face in zip(good, faces, strict=True):
         package = face.template.package
         batch.subjects.append(one.subject)
-        kept = bulk_face(one.subject.id, face, crop_to_keep(gallery, face))
+        kept = face.stored(one.subject.id, crop_to_keep(gallery, face))
         batch.rows.append(Row(one.photo.item, one.photo.name, kept))
     batch.write(tools, job, gallery, package, {"next": last})
 

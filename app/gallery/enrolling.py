@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from app.db.engine import in_parts
-from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
+from app.db.schema import CROPS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import InvalidInput
 from app.gallery.change import Change
 from app.gallery.change_log import ADD
-from app.gallery.faces import ORIGIN_COLUMNS, box_of, encode_crop, insert_origins, quality_of, to_origin
+from app.gallery.faces import encode_crop, face_query, insert_origins, to_face
 from app.gallery.records import (
     NO_TERMS,
     Consent,
@@ -27,9 +26,8 @@ from app.gallery.records import (
     Gallery,
     Metadata,
     NewFace,
-    Origin,
+    StoredFace,
     Subject,
-    TemplatePlan,
     Terms,
     from_bytes,
     package_mismatch,
@@ -47,9 +45,8 @@ from app.gallery.subjects import (
     touch_subjects,
     update_subject,
 )
-from app.gallery.templates import face_columns, fit_face, is_unit, join_templates, template_column
+from app.gallery.templates import check_templates, fit_face, is_unit, join_templates, template_column
 from app.gallery.text import check_visible, clean_id, clean_name, encode_metadata, fold
-from app.types import Box, Quality, Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +58,34 @@ class Enrollment:
     crops: Sequence[bytes | None]
     terms: Terms = NO_TERMS
 
-    def bulk_faces(self, subject: str, plan: TemplatePlan) -> list[BulkFace]:
-        """Return the faces as they are written, for the subject of this normalised id, each with a new id.
-
-        Raises Conflict ``package_mismatch`` if a face lacks a template that `plan` writes.
-        """
-        return [
-            bulk_face(subject, fit_face(face, plan), crop) for face, crop in zip(self.faces, self.crops, strict=True)
-        ]
-
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
     """The result of an enrollment: the subject as it is now, and the new faces with their ids."""
 
     subject: Subject
-    faces: tuple[BulkFace, ...]
+    faces: tuple[StoredFace, ...]
     created: bool
 
 
 def enroll(change: Change, wanted: Sequence[Enrollment]) -> list[Enrolled]:
     """Carry out several enrollments.
 
-    Raises InvalidInput ``invalid_id``, ``invalid_expiry``, ``invalid_consent``; Conflict ``subject_expired``,
-    ``package_mismatch`` if a face lacks a template that the gallery takes.
+    Raises InvalidInput ``invalid_id``, ``invalid_expiry``, ``invalid_consent``, ``invalid_template`` (not a unit vector
+    of the gallery's dimension); Conflict ``subject_expired``, ``package_mismatch`` if a face lacks a template that the
+    gallery takes.
     """
     names = [clean_id(one.subject, "subject") for one in wanted]
     subjects = [(name, terms_columns(one.terms)) for name, one in zip(names, wanted, strict=True)]
     plan = change.gallery.templates
-    faces = [one.bulk_faces(name, plan) for name, one in zip(names, wanted, strict=True)]
+    fitted = [[fit_face(face, plan) for face in one.faces] for one in wanted]
+    for package in plan.packages:
+        templates = [template for face in chain(*fitted) if (template := face.template_of(package))]
+        check_templates(change.gallery.view(package), templates)
+    faces = [
+        [face.stored(name, crop) for face, crop in zip(some, one.crops, strict=True)]
+        for name, some, one in zip(names, fitted, wanted, strict=True)
+    ]
     keys, made = write_subjects(change, subjects)
     for name in made:
         check_visible(name, "subject id")
@@ -111,37 +107,6 @@ EXPORT_ROWS = 1_000
 _INSERTS = (sa.insert(FACES), sa.insert(CROPS), sa.insert(SECOND_TEMPLATES))
 _LAST_KEY = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'faces'")
 _NEXT_KEYS = sa.text("SELECT nextval(pg_get_serial_sequence('faces', 'key')) FROM generate_series(1, :count)")
-NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
-"""The box of a face that was imported without its photo."""
-
-
-@dataclass(frozen=True, slots=True)
-class BulkFace:
-    """A face to write as it is: ``template`` float32 little endian bytes, ``crop`` a JPEG, ``created_at`` None: now."""
-
-    subject: str
-    template: bytes
-    quality: Quality
-    box: Box = NOWHERE
-    crop: bytes | None = None
-    face_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    created_at: str | None = None
-    origin: Origin | None = None
-    second: Template | None = None
-    """Of the gallery's other package, while it is being re-embedded (`TemplatePlan.written`)."""
-
-
-def bulk_face(subject: str, face: NewFace, crop: bytes | None) -> BulkFace:
-    """Convert a face of a photo; `crop` is its JPEG."""
-    return BulkFace(
-        subject=subject,
-        template=to_bytes(face.template),
-        quality=face.quality,
-        box=face.box,
-        crop=crop,
-        origin=face.origin,
-        second=face.second,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +144,7 @@ class Everything:
     counts: Counts
     left_out: int
     subjects: Iterator[BulkSubject]
-    faces: Iterator[BulkFace]
+    faces: Iterator[StoredFace]
 
 
 def subject_columns(subject: BulkSubject, max_metadata_bytes: int) -> tuple[str, dict[str, Any]]:
@@ -199,7 +164,7 @@ def subject_columns(subject: BulkSubject, max_metadata_bytes: int) -> tuple[str,
     return clean_id(subject.id, "subject"), {name: value for name, value in columns.items() if value is not None}
 
 
-def fit_bulk(gallery: Gallery, package: str, faces: Sequence[BulkFace]) -> Sequence[BulkFace]:
+def fit_bulk(gallery: Gallery, package: str, faces: Sequence[StoredFace]) -> Sequence[StoredFace]:
     """Return the faces with exactly the templates that the gallery takes; `package` is that of ``template``.
 
     Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``, ``two_packages``.
@@ -219,7 +184,7 @@ def fit_bulk(gallery: Gallery, package: str, faces: Sequence[BulkFace]) -> Seque
     return faces
 
 
-def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], faces: Sequence[BulkFace]) -> Written:
+def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], faces: Sequence[StoredFace]) -> Written:
     """Write subjects and faces, whose templates are of `package`.
 
     Subjects that only `faces` name are made if missing. Faces that the gallery has already are skipped (`place_ids`).
@@ -262,7 +227,7 @@ def write_subjects(
     return keys | made, made.keys()
 
 
-def place_ids(change: Change, faces: Sequence[BulkFace]) -> tuple[list[BulkFace], tuple[int, ...]]:
+def place_ids(change: Change, faces: Sequence[StoredFace]) -> tuple[list[StoredFace], tuple[int, ...]]:
     """Return the faces to write, and the positions of those to skip, whose ids the gallery or an earlier face has.
 
     A face whose id exists in another gallery (perhaps a copy of this one) gets the id `id_here`.
@@ -272,7 +237,7 @@ def place_ids(change: Change, faces: Sequence[BulkFace]) -> tuple[list[BulkFace]
     for some in in_parts(sorted({*here, *here.values()})):
         query = sa.select(FACES.c.face_id, FACES.c.gallery_key).where(FACES.c.face_id.in_(some))
         homes |= {row.face_id: row.gallery_key for row in change.connection.execute(query)}
-    new: dict[str, BulkFace] = {}
+    new: dict[str, StoredFace] = {}
     taken: list[int] = []
     for place, face in enumerate(faces):
         known = {face.face_id, here[face.face_id]}
@@ -289,7 +254,7 @@ def id_here(gallery: Gallery, foreign: str) -> str:
     return hashlib.sha256(f"{gallery.key}/{foreign}".encode()).hexdigest()[:32]
 
 
-def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], faces: Sequence[BulkFace]) -> None:
+def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], faces: Sequence[StoredFace]) -> None:
     """Insert the faces, whose templates are of `package`; `subject_keys` are given by the subjects' ids."""
     connection, blobs = change.connection, change.blobs
     keys = _take_keys(connection, len(faces))
@@ -341,35 +306,17 @@ def count_faces(connection: Connection, gallery: Gallery) -> int:
     return int(connection.execute(query).scalar_one())
 
 
-def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[BulkFace]:
+def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[StoredFace]:
     """Read the faces that have a template of the gallery's package, in the order of their keys."""
-    columns: list[Any] = [*face_columns(gallery.embedder), SUBJECTS.c.id.label("subject"), *ORIGIN_COLUMNS]
-    source = join_templates(FACES.join(SUBJECTS), gallery.embedder).outerjoin(
-        FACE_ORIGINS, FACE_ORIGINS.c.face_key == FACES.c.key
-    )
+    query = face_query(gallery.embedder).where(_is_whole(gallery)).order_by(FACES.c.key)
     if crops:
-        columns.append(CROPS.c.jpeg)
-        source = source.outerjoin(CROPS, CROPS.c.face_key == FACES.c.key)
-    query = sa.select(*columns).select_from(source).where(_is_whole(gallery)).order_by(FACES.c.key)
+        query = query.add_columns(CROPS.c.jpeg).outerjoin(CROPS, CROPS.c.face_key == FACES.c.key)
     for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
-        yield _face(row, blobs, row.jpeg if crops else None)
+        yield to_face(row, blobs, row.jpeg if crops else None)
 
 
 def _is_whole(gallery: Gallery) -> sa.ColumnElement[bool]:
     return (FACES.c.gallery_key == gallery.key) & template_column(gallery.embedder).is_not(None)
-
-
-def _face(row: Row[Any], blobs: Blobs, crop: bytes | None) -> BulkFace:
-    return BulkFace(
-        subject=row.subject,
-        template=blobs.unpack("template", row.face_id, bytes(row.template)),
-        quality=quality_of(row),
-        box=box_of(row),
-        crop=None if crop is None else blobs.unpack("crop", row.face_id, bytes(crop)),
-        face_id=row.face_id,
-        created_at=row.created_at,
-        origin=to_origin(row),
-    )
 
 
 def _take_keys(connection: Connection, count: int) -> list[int]:

@@ -24,9 +24,8 @@ from app.face.formats import Limits
 from app.face.image import decode
 from app.gallery.change import Change
 from app.gallery.change_log import MOVE
-from app.gallery.records import FaceRow, Gallery, Origin, Subject, from_bytes
+from app.gallery.records import Gallery, Origin, StoredFace, Subject, from_bytes
 from app.gallery.templates import face_columns, join_templates, template_column
-from app.timestamps import utc_now
 from app.types import Box, Pixels, Quality, Reason, Vector, Vectors
 
 JPEG_QUALITY = 95
@@ -49,38 +48,29 @@ ORIGIN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
 )
 _GIVE = sa.update(FACES).where(FACES.c.key == sa.bindparam("face")).values(subject_key=sa.bindparam("subject"))
 _FACE_ID = re.compile("[0-9a-f]{32}")
-# Built once: that takes longer than SQLite takes to run them.
-_LABELS = (
-    sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name)
-    .join(SUBJECTS)
-    .where(FACES.c.key.in_(sa.bindparam("keys", expanding=True)))
-)
-_CURRENT_LABELS = _LABELS.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now")))
 
 
 def face_query(package: str) -> sa.Select[Any]:
-    """Return the query for faces with their templates of `package` and their subjects' ids; see `to_face`."""
+    """Return the query for faces with their templates of `package`, subjects' ids and origins; see `to_face`."""
     faces = join_templates(FACES.join(SUBJECTS), package)
-    return sa.select(*face_columns(package), SUBJECTS.c.id.label("subject")).select_from(faces)
+    faces = faces.outerjoin(FACE_ORIGINS, FACE_ORIGINS.c.face_key == FACES.c.key)
+    return sa.select(*face_columns(package), SUBJECTS.c.id.label("subject"), *ORIGIN_COLUMNS).select_from(faces)
 
 
-def to_face(row: Row[Any], blobs: Blobs, crop: bytes | None = None) -> FaceRow:
+def to_face(row: Row[Any], blobs: Blobs, crop: bytes | None = None) -> StoredFace:
     """Convert a row of `face_query`, with its `crop` as it is stored. Raises Unusable ``sealed_unreadable``."""
-    return FaceRow(
-        key=row.key,
-        face_id=row.face_id,
+    return StoredFace(
         subject=row.subject,
-        quality=quality_of(row),
-        box=box_of(row),
-        package=row.package,
         template=blobs.unpack("template", row.face_id, bytes(row.template)),
+        quality=Quality(row.quality, tuple(Reason(reason) for reason in json.loads(row.reasons))),
+        box=box_of(row),
         crop=None if crop is None else blobs.unpack("crop", row.face_id, bytes(crop)),
+        face_id=row.face_id,
         created_at=row.created_at,
+        origin=to_origin(row),
+        package=row.package,
+        key=row.key,
     )
-
-
-def quality_of(row: Row[Any]) -> Quality:
-    return Quality(row.quality, tuple(Reason(reason) for reason in json.loads(row.reasons)))
 
 
 def box_of(row: Row[Any]) -> Box:
@@ -186,18 +176,3 @@ def templates_of(change: Change, package: str, subjects: Collection[int]) -> dic
         for row in change.connection.execute(query.where(FACES.c.subject_key.in_(some))):
             found[row.subject_key].append(from_bytes(change.blobs.unpack("template", row.face_id, bytes(row.template))))
     return {key: np.stack(vectors) for key, vectors in found.items()}
-
-
-def read_labels(
-    connection: Connection, face_keys: Sequence[int], *, current: bool
-) -> dict[int, tuple[str, str, str | None]]:
-    """Return the id, the subject's id and the subject's name of each face that exists, by key.
-
-    With ``current``, faces of expired subjects are left out.
-    """
-    query = _CURRENT_LABELS if current else _LABELS
-    found: dict[int, tuple[str, str, str | None]] = {}
-    for some in in_parts(face_keys):
-        for key, face_id, subject_id, name in connection.execute(query, {"keys": some, "now": utc_now()}):
-            found[key] = (face_id, subject_id, name)
-    return found

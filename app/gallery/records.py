@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -194,23 +195,6 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class FaceRow:
-    """An enrolled face; ``subject`` is the subject's id, ``template`` is ``package``'s, float32 little endian bytes."""
-
-    key: int
-    face_id: str
-    """32 hexadecimal digits, unique everywhere."""
-    subject: str
-    quality: Quality
-    box: Box
-    package: str
-    template: bytes
-    crop: bytes | None
-    """JPEG of the aligned 112x112 crop; None if the gallery keeps none, and in lists."""
-    created_at: str
-
-
-@dataclass(frozen=True, slots=True)
 class Origin:
     """The photo of a face: its id (32 hexadecimal digits), the caller's name for it, and its size in pixels.
 
@@ -222,6 +206,33 @@ class Origin:
     height: int
     score: float
     external_id: str | None = None
+
+
+NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
+"""The box of a face that was imported without its photo."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFace:
+    """A face as it is stored, or as it is to be; ``subject`` is the subject's id, ``template`` float32 little endian
+    bytes of ``package``'s."""
+
+    subject: str
+    template: bytes
+    quality: Quality
+    box: Box = NOWHERE
+    crop: bytes | None = None
+    """JPEG of the aligned 112x112 crop; None if the gallery keeps none, and in lists."""
+    face_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """32 hexadecimal digits, unique everywhere."""
+    created_at: str | None = None
+    """None of a face that is to be stored now."""
+    origin: Origin | None = None
+    second: Template | None = None
+    """Of the gallery's other package, while it is being re-embedded; of a face that is to be stored."""
+    package: str = ""
+    """Set when it is read, as its key."""
+    key: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +279,11 @@ class NewFace:
         """Return its template of this package, or None."""
         both = (self.template, self.second)
         return next((template for template in both if template is not None and template.package == package), None)
+
+    def stored(self, subject: str, crop: bytes | None) -> StoredFace:
+        """Return it as it is to be stored, of the subject of this id; `crop` is its JPEG."""
+        template = to_bytes(self.template)
+        return StoredFace(subject, template, self.quality, self.box, crop, origin=self.origin, second=self.second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +391,7 @@ def from_bytes(template: bytes) -> Vector:
     return np.frombuffer(template, "<f4")
 
 
-def stored_template(row: FaceRow) -> Template:
+def stored_template(row: StoredFace) -> Template:
     """Return the template of a face that was read."""
     return Template(from_bytes(row.template), row.package)
 

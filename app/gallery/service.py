@@ -32,7 +32,7 @@ from app.gallery.records import (
     Terms,
 )
 from app.gallery.store import Store
-from app.gallery.templates import check_templates, fit_face
+from app.gallery.templates import check_templates
 from app.gallery.text import is_unnamed
 from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend
@@ -162,17 +162,10 @@ class Galleries:
         *,
         terms: Terms = NO_TERMS,
     ) -> Enrolled:
-        """Add one or more faces to the subject, all or none; create the subject if it is missing.
-
-        Raises InvalidInput ``invalid_template`` (not a unit vector of the gallery's dimension); Conflict
-        ``package_mismatch``.
-        """
+        """Add one or more faces to the subject, all or none; create the subject if it is missing. Raises as
+        `enrolling.enroll`; requests that come together share a transaction."""
         gallery = self.store.gallery(gallery_id)
-        faces = [fit_face(face, gallery.templates) for face in faces]
-        for package in gallery.templates.packages:
-            check_templates(gallery.view(package), [one for face in faces if (one := face.template_of(package))])
-        crops = [crop_to_keep(gallery, face) for face in faces]
-        wanted = Enrollment(subject_id, faces, crops, terms)
+        wanted = Enrollment(subject_id, faces, [crop_to_keep(gallery, face) for face in faces], terms)
 
         def work(some: Sequence[Enrollment]) -> list[Enrolled]:
             with self.change(gallery_id) as change:

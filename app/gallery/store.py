@@ -29,7 +29,6 @@ from app.gallery.faces import (
     face_query,
     find_face,
     read_crop,
-    read_labels,
     to_face,
     to_origin,
 )
@@ -44,12 +43,12 @@ from app.gallery.gallery_rows import (
 )
 from app.gallery.records import (
     Counts,
-    FaceRow,
     Gallery,
     GalleryChanges,
     GallerySettings,
     Person,
     PlacedFace,
+    StoredFace,
     Subject,
     Totals,
 )
@@ -250,7 +249,7 @@ class Store:
             counts, there = _count(connection, now), enrolling.count_faces(connection, now)
             yield Everything(now, Counts(counts.subjects, there), counts.faces - there, subjects, faces)
 
-    def faces(self, gallery: Gallery, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
+    def faces(self, gallery: Gallery, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[StoredFace]:
         """List the subject's faces without their crops. Raises NotFound ``subject_not_found``."""
         subject = self.subject(gallery, subject_id)
         query = face_query(gallery.embedder).where(FACES.c.subject_key == subject.key)
@@ -264,14 +263,14 @@ class Store:
             limit=limit,
         )
 
-    def face(self, gallery: Gallery, subject_id: str, face_id: str) -> FaceRow:
+    def face(self, gallery: Gallery, subject_id: str, face_id: str) -> StoredFace:
         """Return the face with its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
         with self.database.read() as connection:
             subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))
             row = find_face(connection, gallery, face_id, subject)
             return to_face(row, self.blobs, read_crop(connection, row.key))
 
-    def find_face(self, gallery: Gallery, face_id: str) -> FaceRow:
+    def find_face(self, gallery: Gallery, face_id: str) -> StoredFace:
         """Return a face of any subject with its crop. Raises NotFound ``face_not_found``."""
         with self.database.read() as connection:
             row = find_face(connection, gallery, face_id)
@@ -377,10 +376,14 @@ class Store:
 
         With `current`, faces of expired subjects are left out.
         """
-        if not face_keys:
-            return {}
-        with self.database.read() as connection:
-            return read_labels(connection, face_keys, current=current)
+        found: dict[int, tuple[str, str, str | None]] = {}
+        if face_keys:
+            query, now = _CURRENT_LABELS if current else _LABELS, utc_now()
+            with self.database.read() as connection:
+                for some in in_parts(face_keys):
+                    rows = connection.execute(query, {"keys": some, "now": now})
+                    found |= {key: (face_id, subject_id, name) for key, face_id, subject_id, name in rows}
+        return found
 
     def _read_gallery(self, gallery_id: str) -> Gallery:
         with self.database.read() as connection:
@@ -395,6 +398,13 @@ def _count(connection: Connection, gallery: Gallery) -> Counts:
     return Counts(*connection.execute(sa.select(subjects, faces)).one())
 
 
+# Built once: that takes longer than SQLite takes to run them.
+_LABELS = (
+    sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name)
+    .join(SUBJECTS)
+    .where(FACES.c.key.in_(sa.bindparam("keys", expanding=True)))
+)
+_CURRENT_LABELS = _LABELS.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now")))
 _PLACED = (
     sa.select(
         FACES.c.key,

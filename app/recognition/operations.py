@@ -14,7 +14,7 @@ from typing import Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 from app.concurrency.overload import check_deadline
 from app.errors import Conflict, InvalidInput, PackageMismatch, PackageUnavailable, TwoPackages
 from app.face.quality import QualityLevel
-from app.gallery.enrolling import BulkFace, Enrolled
+from app.gallery.enrolling import Enrolled
 from app.gallery.records import (
     NO_TERMS,
     Gallery,
@@ -22,6 +22,7 @@ from app.gallery.records import (
     NewFace,
     OnConflict,
     Origin,
+    StoredFace,
     Terms,
 )
 from app.gallery.service import Galleries
@@ -434,7 +435,7 @@ class Operations:
         chosen: Chosen,
         quality: QualityLevel = QualityLevel.MEDIUM,
         origin: Origin | None = None,
-    ) -> BulkFace:
+    ) -> StoredFace:
         """Add one chosen face of a photo to the subject, which is created if it is missing.
 
         Raises LowQuality, NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``,

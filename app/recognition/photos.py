@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from app.errors import AmbiguousFace, InvalidInput, NoFace
 from app.face.quality import QualityLevel
-from app.gallery.enrolling import BulkFace
-from app.gallery.records import Candidate, NewFace, Origin
+from app.gallery.records import Candidate, NewFace, Origin, StoredFace
 from app.inference.embedders import Model
 from app.liveness.gate import OFF, Gate
 from app.pipeline import AMBIGUOUS_SHARE, Choice, Pipeline, choose_face, embed_faces, pick_face
@@ -111,7 +110,7 @@ class Enrollment:
 
     subject: str
     created: bool
-    enrolled: tuple[tuple[int, BulkFace, Findings], ...]
+    enrolled: tuple[tuple[int, StoredFace, Findings], ...]
     rejected: tuple[Rejected, ...]
     chosen: tuple[Chosen, ...]
     stages: Mapping[str, float]

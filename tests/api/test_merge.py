@@ -11,7 +11,8 @@ import httpx
 import pytest
 from likeness_client import Client, ClientError
 
-from app.gallery.enrolling import BulkFace, write_many
+from app.gallery.enrolling import write_many
+from app.gallery.records import StoredFace
 from app.gallery.store import Store
 from app.inference.package import find_packages, select
 from app.types import Quality
@@ -88,7 +89,7 @@ def test_a_killed_server_leaves_before_or_after(tmp_path: Path) -> None:
         write_many,
         home.embedder,
         [],
-        [BulkFace(owner, vector.tobytes(), Quality(50.0, ())) for vector in units(faces, DIMENSION)],
+        [StoredFace(owner, vector.tobytes(), Quality(50.0, ())) for vector in units(faces, DIMENSION)],
     )
     store.close()
     chance = random.Random(5)

@@ -30,7 +30,8 @@ from app.db.opening import open_engine, parse_url
 from app.db.schema import FACES, JOBS, METADATA, SIGN_IN_CODES
 from app.db.signing import Signer, canonical, signed
 from app.errors import Conflict, LikenessError
-from app.gallery.enrolling import BulkFace, BulkSubject, write_many
+from app.gallery.enrolling import BulkSubject, write_many
+from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import delete_subject
@@ -63,7 +64,7 @@ def trusted(path: Path, folder: Path, *, replace: bool = False) -> Summary:
 
 
 def put(galleries: Galleries, subject: str, vector: Any, crop: bytes | None = None) -> None:
-    face = BulkFace(subject, vector.astype("<f4").tobytes(), Quality(50.0, ()), crop=crop)
+    face = StoredFace(subject, vector.astype("<f4").tobytes(), Quality(50.0, ()), crop=crop)
     changed(galleries, "g", write_many, PACKAGE, [], [face])
 
 
@@ -104,7 +105,7 @@ def fill(galleries: Galleries) -> Job:
     """Put in something of many kinds; return a job with a secret."""
     vectors = units(60)
     faces = [
-        BulkFace(f"s{n}", vectors[n].tobytes(), Quality(50.0, ()), crop=b"\xff\xd8" + bytes([n])) for n in range(60)
+        StoredFace(f"s{n}", vectors[n].tobytes(), Quality(50.0, ()), crop=b"\xff\xd8" + bytes([n])) for n in range(60)
     ]
     subjects = [BulkSubject("s0", "Ren\u00e9e \u96ea", {"a": [1, None, "\u2603"]})]
     changed(galleries, "g", write_many, PACKAGE, subjects, faces)

@@ -14,8 +14,9 @@ from app.calibration.job import KIND, Calibrator, State
 from app.concurrency.scheduler import Scheduler
 from app.db.schema import CALIBRATION_PAIRS, GALLERY_CALIBRATIONS
 from app.errors import NotFound
-from app.gallery.enrolling import BulkFace, write_many
+from app.gallery.enrolling import write_many
 from app.gallery.moving import merge_subjects, rename_subject
+from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import delete_subject
@@ -83,7 +84,7 @@ class Server:
         names = [f"s{number}" for number in who.tolist()]
         if twice:
             names[1] = "alias"
-        rows = [BulkFace(name, vector.tobytes(), Quality(50.0, ())) for name, vector in zip(names, unit, strict=True)]
+        rows = [StoredFace(name, vector.tobytes(), Quality(50.0, ())) for name, vector in zip(names, unit, strict=True)]
         changed(self.galleries, "staff", write_many, "tiny@1", [], rows)
 
     def unname(self, subjects: int, faces: int) -> None:
@@ -93,7 +94,7 @@ class Server:
         vectors = rng.standard_normal((subjects, DIMENSION))[who]
         vectors += 0.5 * np.random.default_rng(1).standard_normal(vectors.shape)
         unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-        rows = [BulkFace(unnamed_id(), vector.tobytes(), Quality(50.0, ())) for vector in unit]
+        rows = [StoredFace(unnamed_id(), vector.tobytes(), Quality(50.0, ())) for vector in unit]
         changed(self.galleries, "staff", write_many, "tiny@1", [], rows)
 
     def measured(self) -> State:

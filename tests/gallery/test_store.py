@@ -26,9 +26,9 @@ from sqlalchemy.engine import Connection
 from app.db.pagination import encode_cursor
 from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
-from app.gallery.enrolling import BulkFace, BulkSubject, write_many
+from app.gallery.enrolling import BulkSubject, write_many
 from app.gallery.moving import delete_face, rename_subject
-from app.gallery.records import Gallery, Metadata, NewFace, to_bytes
+from app.gallery.records import Gallery, Metadata, NewFace, StoredFace, to_bytes
 from app.gallery.store import Store
 from app.gallery.subjects import create_subject, delete_subject, edit_subject
 from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH
@@ -77,7 +77,9 @@ JSON_OBJECTS = st.dictionaries(
     subject_id=PLAIN_TEXT,
     name=st.none() | PLAIN_TEXT,
     metadata=JSON_OBJECTS,
-    numbers=st.lists(st.floats(width=32, allow_nan=False), min_size=DIMENSION, max_size=DIMENSION),
+    numbers=st.lists(st.floats(-1, 1, width=32), min_size=DIMENSION, max_size=DIMENSION).filter(
+        lambda numbers: float(np.linalg.norm(numbers)) > 0.01
+    ),
     box=st.builds(Box, *[st.floats(-1e6, 1e6)] * 4),
     quality=st.builds(Quality, st.floats(0, 100), st.lists(st.sampled_from(Reason), unique=True).map(tuple)),
     crop=st.none() | st.binary().map(b"\x89PNG".__add__),
@@ -95,7 +97,7 @@ def test_what_is_enrolled_comes_back_the_same(
 ) -> None:
     galleries = store.galleries().items
     gallery = galleries[0] if galleries else store.create_gallery("any", PACKAGE, DIMENSION)
-    vector = np.array(numbers, np.float32)
+    vector = np.array(numbers, np.float32) / np.float32(np.linalg.norm(numbers))
     new = NewFace(Template(vector, PACKAGE), quality, box)
     enrolled = enroll(store, gallery, subject_id, [new], crops=[crop], name=name, metadata=metadata)
     found = store.subject(gallery, subject_id)
@@ -429,7 +431,7 @@ def test_search_looks_into_ids_and_names_without_case_accents_and_underscores(st
 
 @pytest.mark.parametrize("covered", [0, 1])
 def test_covers_are_written_where_some_subjects_have_none(store: Store, gallery: Gallery, covered: int) -> None:
-    faces = [BulkFace(one, to_bytes(face().template), Quality(50, ())) for one in ("a", "b")]
+    faces = [StoredFace(one, to_bytes(face().template), Quality(50, ())) for one in ("a", "b")]
     covers = [one.face_id if place == covered else None for place, one in enumerate(faces)]
     people = [BulkSubject(one.subject, cover=cover) for one, cover in zip(faces, covers, strict=True)]
     written(store, gallery, write_many, gallery.embedder, people, faces)
@@ -437,7 +439,7 @@ def test_covers_are_written_where_some_subjects_have_none(store: Store, gallery:
 
 
 def test_a_subject_and_its_faces_may_write_its_id_otherwise(store: Store, gallery: Gallery) -> None:
-    faces = [BulkFace("Zoe\u0308", to_bytes(face().template), Quality(50, ()))]
+    faces = [StoredFace("Zoe\u0308", to_bytes(face().template), Quality(50, ()))]
     added = written(store, gallery, write_many, gallery.embedder, [BulkSubject("Zo\u00eb", "Zoë B.")], faces)
     assert (added.subjects, added.faces) == (1, 1)
     (subject,) = store.subjects(gallery).items

@@ -23,7 +23,7 @@ from app.db.engine import Database
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.db.sealed_columns import Blobs, reseal
 from app.errors import Conflict, LikenessError, NotFound
-from app.gallery.enrolling import bulk_face, crop_to_keep, write_many
+from app.gallery.enrolling import crop_to_keep, write_many
 from app.gallery.faces import decode_crop, encode_crop
 from app.gallery.moving import delete_face, move_faces
 from app.gallery.records import Move, NewFace
@@ -282,7 +282,7 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
         if not tried:
             server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
         tried.append(len(server.galleries.store.gallery("staff").templates.packages))
-        one = bulk_face("s1", face, crop_to_keep(gallery, face))
+        one = face.stored("s1", crop_to_keep(gallery, face))
         changed(server.galleries, "staff", write_many, face.template.package, [], [one])
 
     retried(write)()

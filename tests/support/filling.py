@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.gallery.enrolling import BulkFace, write_many
+from app.gallery.enrolling import write_many
+from app.gallery.records import StoredFace
 from app.gallery.store import Store
 from app.inference.package import find_packages, select
 from app.types import Quality
@@ -32,6 +33,6 @@ def fill(url: str, count: int) -> None:
             write_many,
             gallery.embedder,
             [],
-            [BulkFace(f"s{start + n}", vectors[n].tobytes(), Quality(50.0, ())) for n in range(AT_ONCE)],
+            [StoredFace(f"s{start + n}", vectors[n].tobytes(), Quality(50.0, ())) for n in range(AT_ONCE)],
         )
     store.close()

@@ -14,7 +14,7 @@ from app.compat.rekognition.requests import ImageSource
 from app.compat.similarity import AnsweredSimilarity, Similarity
 from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
-from app.gallery.records import FaceRow, Gallery, gallery_not_found
+from app.gallery.records import Gallery, StoredFace, gallery_not_found
 from app.gallery.service import Galleries
 from app.recognition.operations import Operations
 from app.types import Face, Photo
@@ -82,7 +82,7 @@ class Call:
         thresholds = self.operations.thresholds_in(gallery, gallery.embedder)
         return AnsweredSimilarity.of(thresholds, threshold / 100, exact=self.grant.sees_exact_scores)
 
-    def stored(self, gallery: Gallery, face_id: str) -> FaceRow:
+    def stored(self, gallery: Gallery, face_id: str) -> StoredFace:
         """Return the face that a search begins with. Raises Refused (InvalidParameterException) if it is unknown."""
         try:
             return self.galleries.store.find_face(gallery, face_id)
