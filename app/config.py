@@ -103,10 +103,16 @@ class Settings(BaseSettings):
     index_token: SecretStr | None = Field(
         default=None, description="What Milvus asks for: an API key, or `user:password`."
     )
-    device: Literal["cpu", "cuda", "auto"] = Field(
+    device: Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml", "auto"] = Field(
         default="cpu",
-        description="Where models run and, with `likeness-server[gpu]`, large galleries are searched; `cuda` fails at "
-        "start when models can use no GPU, `auto` tries it.",
+        description="Where templates are made and, with `likeness-server[gpu]`, large galleries are searched. `auto` "
+        "tries `cuda`; another one fails at start where it can't be used.",
+    )
+    detect_device: Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml", "auto"] = Field(
+        default="cpu", description="Where faces are found."
+    )
+    gpu_memory_mib: int | None = Field(
+        default=None, ge=64, description="Most memory in MiB of each model on a CUDA device; by default no limit."
     )
     embedder: str = Field(
         default="sface",

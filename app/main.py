@@ -49,6 +49,7 @@ from app.gallery.service import SNAPSHOT_S, Galleries
 from app.inference.embedders import Embedder, Embedders
 from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package, find_packages, scan_packages
+from app.inference.session import PROVIDERS
 from app.jobs.runner import Runner
 from app.liveness.gate import LivenessGates
 from app.machine import cores, memory_in_use, memory_limit, release_memory
@@ -68,7 +69,6 @@ JSON_OVERHEAD = 64 * 1024
 """Bytes of a JSON body beside the metadata; escapes make six bytes of one."""
 CROPS_WAITING = 4096
 """Faces that may wait for the embedder: more than one photo can hold; requests are bounded by themselves."""
-PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 NOT_RUNNING: tuple[None, list[str]] = (None, [])
 JOBS = 2
 """Jobs that run at the same time: a long import should not delay an export."""

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from app.errors import ModelNotLoadable, Unusable
 from app.face.tiling import KEPT_WIDTH, LARGEST_WIDTH, SEAM, SURE_WIDTH, Level, Piece, levels
-from app.face.yunet import YuNet
+from app.face.yunet import CANVASES, Canvas, YuNet
 from app.inference.package import Package
 from app.inference.prepare import prepared
-from app.inference.session import Device, Session, resolve_device
+from app.inference.session import FIXED_BATCH, Device, Session, resolve_device, target_of
 from app.types import Box, Detection, Landmarks, Pixels
 
 MIN_FACE: Final = 20
@@ -78,15 +78,18 @@ class Detector:
         device: Device = "cpu",
         threads: int = 1,
         min_face: int = MIN_FACE,
+        gpu_memory_mib: int | None = None,
     ) -> None:
         """``model`` is YuNet's prepared file (`open_detector` makes it); ``threads`` work on one photo.
 
         Raises Unusable: detector_unreadable where it is none, and device_unavailable.
         """
         self.min_face = min_face
-        session = _open(model, device, threads)
+        session = _open(model, device, threads, None, gpu_memory_mib)
+        canvases = CANVASES if session.device in FIXED_BATCH else ()
+        self.sessions = {each: _open(model, session.device, threads, each, gpu_memory_mib) for each in canvases}
         self.device = session.device
-        self._network = YuNet(session, score_threshold=HINT_THRESHOLD, nms_threshold=NMS_THRESHOLD)
+        self._network = YuNet(session, self.sessions, score_threshold=HINT_THRESHOLD, nms_threshold=NMS_THRESHOLD)
 
     def close(self) -> None:
         """Stop the threads that belong to this detector."""
@@ -311,20 +314,27 @@ def _detection(sight: Sequence[float] | NDArray[np.float64]) -> Detection:
 
 
 def open_detector(
-    package: Package, cache_dir: Path, device: Device = "cpu", *, threads: int = 1, min_face: int = MIN_FACE
+    package: Package,
+    cache_dir: Path,
+    device: Device = "cpu",
+    *,
+    threads: int = 1,
+    min_face: int = MIN_FACE,
+    gpu_memory_mib: int | None = None,
 ) -> Detector:
     """Locate, prepare (the first time) and load the detector's package.
 
     Raises Unusable with the codes of `prepared`, and as `Detector` does.
     """
-    model = prepared(package, cache_dir, resolve_device(device))
-    return Detector(model, device=device, threads=threads, min_face=min_face)
+    model = prepared(package, cache_dir, target_of(resolve_device(device)))
+    return Detector(model, device=device, threads=threads, min_face=min_face, gpu_memory_mib=gpu_memory_mib)
 
 
-def _open(model: Path, device: Device, threads: int) -> Session:
+def _open(model: Path, device: Device, threads: int, canvas: Canvas | None, gpu_memory_mib: int | None) -> Session:
     unreadable = Unusable(f"{model} cannot be read as a YuNet detector.", code="detector_unreadable")
     try:
-        session = Session(model, device, threads, sizes_vary=True)
+        shape = (*canvas, 3) if canvas else None
+        session = Session(model, device, threads, sizes_vary=canvas is None, shape=shape, gpu_memory_mib=gpu_memory_mib)
     except ModelNotLoadable as error:
         raise unreadable from error
     if [len(each.shape) for each in (*session.inputs, *session.outputs)] != [4, 3]:

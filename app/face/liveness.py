@@ -20,10 +20,10 @@ import numpy as np
 from app.concurrency.batcher import Batcher
 from app.concurrency.overload import Why
 from app.errors import LivenessUnavailable, Unusable
-from app.inference.embedders import CPU_MAX_BATCH, CUDA_MAX_BATCH, CUDA_WAIT_S, bucket
+from app.inference.embedders import CPU_MAX_BATCH, GPU_WAIT_S
 from app.inference.manifest import LivenessCalibration, LivenessCut, liveness_digest
 from app.inference.package import CurrentManifests, Package, select
-from app.inference.session import LivenessSession
+from app.inference.session import FIXED_BATCH, LivenessSession
 from app.machine import cores
 from app.types import Box, Pixels
 
@@ -175,17 +175,15 @@ class Scorer:
 
 
 def _batcher(session: LivenessSession, workers: int | None) -> Batcher[Pixels, float]:
-    gpu = session.device == "cuda"
+    gpu = session.device in FIXED_BATCH
 
     def run(cuts: list[Pixels]) -> list[float]:
-        stacked = np.zeros((bucket(len(cuts)) if gpu else len(cuts), *cuts[0].shape), np.uint8)
-        stacked[: len(cuts)] = cuts
-        return [float(score) for score in session.run(stacked)[: len(cuts)]]
+        return [float(score) for score in session.run(np.stack(cuts))]
 
     return Batcher(
         run,
-        max_batch=CUDA_MAX_BATCH if gpu else CPU_MAX_BATCH,
-        max_wait_s=CUDA_WAIT_S if gpu else 0.0,
+        max_batch=FIXED_BATCH.get(session.device, CPU_MAX_BATCH),
+        max_wait_s=GPU_WAIT_S if gpu else 0.0,
         queue_limit=QUEUE_LIMIT,
         workers=workers or (1 if gpu else cores()),
         name="liveness",

@@ -8,8 +8,8 @@ Runtime takes half its time, and one session serves any number of threads.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import cv2
 import numpy as np
@@ -24,10 +24,8 @@ MULTIPLE: Final = 32
 STRIDES: Final = (8, 16, 32)
 MOST: Final = 5000
 """Rows with the highest scores that are looked at for doubles (OpenCV's default)."""
-BATCH: Final = 32
 WAIT_S: Final = 0.002
-"""On a GPU, inputs of one size are run together, those of other callers too: at most so many, after at most so long.
-Neither value was measured."""
+"""How long an input waits on a GPU for those of other callers. Not measured yet."""
 QUEUE_LIMIT: Final = 4096
 """Every caller waits for its own input, so that there are never more than callers."""
 
@@ -35,27 +33,49 @@ Rows = NDArray[np.float32]
 """(N, 15): box x, y, width, height; five landmarks x, y; score. In the input's pixels."""
 
 
+class Canvas(NamedTuple):
+    """The one shape of a session's inputs on a GPU: so many at once, each at most so high and wide."""
+
+    items: int
+    height: int
+    width: int
+
+
+CANVASES: Final = (Canvas(16, 256, 512), Canvas(4, 1024, 1024), Canvas(1, 1536, 1536))
+"""For a face's view and its mirror image; for small photos and enlarged hints; for the rest (`LARGEST_WIDTH`)."""
+
+
 class YuNet:
     """Run YuNet on inputs of any size; `look` may be called from any number of threads.
 
-    ``batched`` joins the inputs of concurrent callers; by default on a GPU only: on a CPU it is slower.
+    On a CPU one session runs each input as it is. On a GPU there is a session for each of CANVASES, which all have run
+    once when this is made; inputs of concurrent callers share a run.
     """
 
     def __init__(
-        self, session: Session, *, score_threshold: float, nms_threshold: float, batched: bool | None = None
+        self,
+        session: Session,
+        by_canvas: Mapping[Canvas, Session] | None = None,
+        *,
+        score_threshold: float,
+        nms_threshold: float,
     ) -> None:
-        self._session = session
+        self._session, self._by_canvas = session, by_canvas or {}
         self._score_threshold, self._nms_threshold = score_threshold, nms_threshold
         self._batcher: Batcher[Pixels, Rows] | None = None
-        if batched if batched is not None else session.device == "cuda":
+        if by_canvas:
+            for canvas, each in by_canvas.items():
+                each.run(np.zeros((*canvas, 3), np.uint8))
+            most = max(canvas.items for canvas in by_canvas)
             self._batcher = Batcher(
-                self._run_all, max_batch=BATCH, max_wait_s=WAIT_S, queue_limit=QUEUE_LIMIT, name="detect"
+                self._run_all, max_batch=most, max_wait_s=WAIT_S, queue_limit=QUEUE_LIMIT, name="detect"
             )
 
     def look(self, pixels: Pixels) -> Rows:
         """Return the detections of (H, W, 3) uint8 RGB ``pixels`` that score the threshold or more, one row a face."""
         height, width = pixels.shape[:2]
-        below, right = -height % MULTIPLE, -width % MULTIPLE
+        canvas = self._canvas(height, width)
+        below, right = canvas.height - height, canvas.width - width
         whole = pixels
         if below or right:
             filled = cv2.copyMakeBorder(pixels, 0, below, 0, right, cv2.BORDER_CONSTANT, value=(0, 0, 0))
@@ -69,16 +89,22 @@ class YuNet:
             self._batcher.close()
 
     def _run_all(self, inputs: Sequence[Pixels]) -> list[Rows]:
-        """Return each input's anchors (K, 15); inputs of one size share a run."""
+        """Return each input's anchors (K, 15); inputs of one canvas share a run."""
         alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for index, pixels in enumerate(inputs):
             alike[pixels.shape].append(index)
         answers: dict[int, Rows] = {}
         for indices in alike.values():
             together = np.stack([inputs[index] for index in indices]) if len(indices) > 1 else inputs[indices[0]][None]
-            rows = self._session.run(together)[0]
+            session = self._by_canvas.get(self._canvas(*together.shape[1:3]), self._session)
+            rows = session.run(together)[0]
             answers.update(zip(indices, rows.astype(np.float32, copy=False), strict=True))
         return [answers[index] for index in range(len(inputs))]
+
+    def _canvas(self, height: int, width: int) -> Canvas:
+        """Return the smallest canvas that an input fits on; on a CPU, the input filled up to whole strides."""
+        fitting = (each for each in self._by_canvas if each.height >= height and each.width >= width)
+        return next(fitting, Canvas(1, height + -height % MULTIPLE, width + -width % MULTIPLE))
 
     def _without_doubles(self, rows: Rows) -> Rows:
         if len(rows) < 2:

@@ -20,7 +20,7 @@ from app.concurrency.batcher import Batcher
 from app.concurrency.overload import Why
 from app.errors import InvalidInput, LikenessError, PackageUnavailable, Unusable
 from app.inference.package import MANIFEST_NAME, CurrentManifests, Package, check_choice, select
-from app.inference.session import EmbedderSession
+from app.inference.session import FIXED_BATCH, EmbedderSession, Used
 from app.inference.thresholds import Thresholds
 from app.machine import cores
 from app.types import Pixels, Template, Vector, Vectors
@@ -32,9 +32,8 @@ CPU_MAX_BATCH = 8
 """Chosen under load, where whole photos compete for the caches: with 8 a server of two cores identifies 5 to 9 % more
 than with 4 (docs/explanation/performance.md). Alone on its core the prepared SFace gains little: 9.3, 8.2, 7.9, 7.8 ms
 a face at 1, 2, 4, 8 crops on AVX-512."""
-CUDA_MAX_BATCH = 64
-CUDA_WAIT_S = 0.002
-"""Neither value has been measured yet: a GPU needs large batches, and a wait far below the time of one photo."""
+GPU_WAIT_S = 0.002
+"""Not measured yet: a GPU needs large batches, and a wait far below the time of one photo."""
 QUEUE_LIMIT = 256
 """Crops that may wait: a few seconds of work for two cores."""
 _log = logging.getLogger(__name__)
@@ -190,7 +189,7 @@ class Embedders:
         finally:
             self._give_back(slot)
 
-    def devices(self) -> dict[str, str]:
+    def devices(self) -> dict[str, Used]:
         """Return the device of each open package, by package id."""
         return {model.id: model.embedder.device for model in self._running()}
 
@@ -324,13 +323,13 @@ class Embedder:
         spare: Callable[[int], bool] = lambda _busy: True,
     ) -> None:
         """``spare(busy)`` says whether another worker may start with a batch that is not full; by default always."""
-        gpu = session.device == "cuda"
+        gpu = session.device in FIXED_BATCH
         self.package_id, self.dimension, self.device = session.package_id, session.dimension, session.device
         self._session, self._flip = session, flip
         self._batcher = Batcher[Pixels, Vector](
             self._embed_batch,
-            max_batch=max_batch or (CUDA_MAX_BATCH if gpu else CPU_MAX_BATCH),
-            max_wait_s=(CUDA_WAIT_S if gpu else 0.0) if max_wait_s is None else max_wait_s,
+            max_batch=max_batch or FIXED_BATCH.get(session.device, CPU_MAX_BATCH),
+            max_wait_s=(GPU_WAIT_S if gpu else 0.0) if max_wait_s is None else max_wait_s,
             queue_limit=queue_limit,
             workers=workers or (1 if gpu else cores()),
             spare=spare,
@@ -369,19 +368,10 @@ class Embedder:
 
     def _embed_batch(self, crops: list[Pixels]) -> list[Vector]:
         stacked = np.stack(crops)
-        vectors = self._run(stacked)
+        vectors = self._session.run(stacked)
         if self._flip:
-            vectors = unit(vectors + self._run(stacked[:, :, ::-1]))
+            vectors = unit(vectors + self._session.run(np.ascontiguousarray(stacked[:, :, ::-1])))
         return [vector.copy() for vector in vectors]  # a row alone would keep its whole batch in memory
-
-    def _run(self, crops: Pixels) -> Vectors:
-        """Run the model: (N, 112, 112, 3) -> (N, D). On a GPU, batches are padded to a fixed set of sizes (one memory
-        plan each)."""
-        if self.device == "cpu":
-            return self._session.run(np.ascontiguousarray(crops))
-        padded = np.zeros((bucket(len(crops)), *crops.shape[1:]), np.uint8)
-        padded[: len(crops)] = crops
-        return self._session.run(padded)[: len(crops)]
 
 
 def unit(vectors: Vectors) -> Vectors:
@@ -389,8 +379,3 @@ def unit(vectors: Vectors) -> Vectors:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: Vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
     return scaled
-
-
-def bucket(count: int) -> int:
-    """Return the smallest power of two that is at least ``count``."""
-    return 1 << (count - 1).bit_length()

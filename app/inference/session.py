@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -17,10 +20,32 @@ from app.inference.prepare import Target, check_crops, prepared
 from app.machine import cpuinfo
 from app.types import Pixels, Vectors
 
-Device: TypeAlias = Literal["cpu", "cuda", "auto"]
+Used: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml"]
+Device: TypeAlias = Used | Literal["auto"]
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
+PROVIDERS: Mapping[Used, list[str]] = {
+    "cpu": [CPU],
+    "cuda": [CUDA, CPU],
+    "tensorrt": ["TensorrtExecutionProvider", CUDA, CPU],
+    "rocm": ["MIGraphXExecutionProvider", CPU],
+    "openvino": ["OpenVINOExecutionProvider", CPU],
+    "coreml": ["CoreMLExecutionProvider", CPU],
+}
+"""ONNX Runtime's providers of each device, in the order in which they take a graph's nodes."""
+INSTALLED_BY: Mapping[Used, str] = {
+    "cuda": "likeness-server[gpu]",
+    "tensorrt": "likeness-server[gpu] and TensorRT",
+    "rocm": "onnxruntime-migraphx",
+    "openvino": "onnxruntime-openvino",
+    "coreml": "onnxruntime, on macOS",
+}
+"""Packages whose ONNX Runtime has the provider."""
+FIXED_BATCH: Mapping[Used, int] = {"cuda": 64, "tensorrt": 64, "rocm": 64}
+"""Items of every run on these devices: they make a plan for each new shape of the input, so that there is only one.
+Not measured yet."""
+MIB = 2**20
 CUDA_LIBRARY = "libonnxruntime_providers_cuda.so"
 ERRORS_ONLY = 3
 """ONNX Runtime's log level: what matters is checked here and raised."""
@@ -40,51 +65,111 @@ UNIT_TOLERANCE = 1e-3
 class Session:
     """One loaded graph on one device; `run` may be called from several threads at once.
 
+    With a fixed shape every run has so many items: fewer are filled up with zeros, more are several runs. The first
+    run, when the package is checked, then makes the only plan, and all runs share buffers on the device.
+
     ``threads`` is how many threads work on one call (CPU); several callers with 1 each do the most in all.
     Raises Unusable: device_unavailable (``cuda`` asked for and not really used), model_not_loadable.
     """
 
     def __init__(
-        self, model: Path | bytes, device: Device = "auto", threads: int = 1, *, sizes_vary: bool = False
+        self,
+        model: Path | bytes,
+        device: Device = "auto",
+        threads: int = 1,
+        *,
+        sizes_vary: bool = False,
+        shape: tuple[int, ...] | None = None,
+        gpu_memory_mib: int | None = None,
     ) -> None:
-        """``sizes_vary``: inputs have many sizes; memory is not planned by size, and given back after a large one."""
+        """``sizes_vary``: inputs have many sizes; memory is not planned by size, and given back after a large one.
+        ``shape`` is the one shape that inputs have on a device of FIXED_BATCH, which takes ``gpu_memory_mib`` at most
+        for it (CUDA)."""
         chosen = resolve_device(device)
-        self._session = _open(model, chosen, threads, sizes_vary=sizes_vary)
+        self._session = _open(model, chosen, threads, sizes_vary=sizes_vary, gpu_memory_mib=gpu_memory_mib)
         used = self._session.get_providers()
-        if device == "cuda" and CUDA not in used:
+        if device == chosen == "cuda" and CUDA not in used:
             lacking = ", ".join(map(str, missing(Path(ort.__file__).parent / "capi" / CUDA_LIBRARY)))
-            raise _unavailable(f"the session did not get the CUDA provider; missing: {lacking or 'nothing, see above'}")
-        self.device: Target = "cuda" if CUDA in used else "cpu"
+            reason = f"the session did not get the CUDA provider; missing: {lacking or 'no library'}"
+            raise _unavailable("cuda", reason)
+        if device == chosen and PROVIDERS[chosen][0] not in used:
+            raise _unavailable(chosen, f"the session did not get {PROVIDERS[chosen][0]}")
+        self.device: Used = chosen if PROVIDERS[chosen][0] in used else "cpu"
         self._giving_back = _giving_back() if sizes_vary and self.device == "cpu" else None
         self.inputs: list[Any] = self._session.get_inputs()
         """Each with name, shape and type, as ONNX Runtime describes them."""
+        self.shapes: Counter[tuple[int, ...]] = Counter()
+        """How many runs had inputs of each shape."""
+        self._shape = shape if self.device in FIXED_BATCH else None
+        self._bound: _Bound | None = None
+        if self._shape is not None:
+            self._bound = _Bound(self._session, self.inputs[0].name, self._shape, self.device)
         self.outputs: list[Any] = self._session.get_outputs()
 
     def run(self, *inputs: NDArray[np.generic]) -> list[NDArray[np.generic]]:
-        """Run the graph: all inputs in the graph's order in, all outputs in its order out."""
+        """Run the graph: all inputs in the graph's order in, all outputs in its order out.
+
+        Where the shape is fixed there is one input, whose items may be any number.
+        """
+        if self._shape is not None and self._bound is not None:
+            runs = []
+            for start in range(0, len(inputs[0]), self._shape[0]):
+                items = inputs[0][start : start + self._shape[0]]
+                filled = np.zeros(self._shape, items.dtype)
+                filled[: len(items)] = items
+                self.shapes[filled.shape] += 1
+                runs.append([output[: len(items)] for output in self._bound.run(filled)])
+            return [np.concatenate(parts) for parts in zip(*runs, strict=True)]
+        self.shapes[inputs[0].shape] += 1
         named = {each.name: value for each, value in zip(self.inputs, inputs, strict=True)}
         options = self._giving_back if max(value.nbytes for value in inputs) > KEPT_FOR else None
         outputs: list[NDArray[np.generic]] = self._session.run(None, named, options)
         return outputs
 
 
-def resolve_device(device: Device) -> Target:
+class _Bound:
+    """A graph bound to buffers on its device, which are used again in every run."""
+
+    def __init__(self, session: Any, name: str, shape: tuple[int, ...], device: Used) -> None:
+        self._session = session
+        self._lock = threading.Lock()  # the buffers are shared
+        place = "cuda" if CUDA in PROVIDERS[device] else "cpu"
+        self._input = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.uint8), place, 0)
+        self._binding = session.io_binding()
+        self._binding.bind_ortvalue_input(name, self._input)
+        for output in session.get_outputs():
+            self._binding.bind_output(output.name, place)
+
+    def run(self, filled: NDArray[np.generic]) -> list[NDArray[np.generic]]:
+        with self._lock:
+            self._input.update_inplace(filled)
+            self._session.run_with_iobinding(self._binding)
+            found: list[NDArray[np.generic]] = self._binding.copy_outputs_to_cpu()
+            return found
+
+
+def resolve_device(device: Device) -> Used:
     """Return the device to use: ``auto`` is CUDA if a session really gets it, else the CPU.
 
-    Raises Unusable device_unavailable if ``cuda`` is asked for and cannot be had.
+    Raises Unusable device_unavailable if a device is asked for and cannot be had.
     """
-    if device == "cpu":
+    wanted: Used = "cuda" if device == "auto" else device
+    if PROVIDERS[wanted][0] in ort.get_available_providers():
+        return wanted
+    if device == "auto":
         return "cpu"
-    if CUDA not in ort.get_available_providers():
-        if device == "auto":
-            return "cpu"
-        raise _unavailable(f"this ONNX Runtime {ort.__version__} was built without CUDA; install likeness-server[gpu]")
-    return "cuda"
+    reason = f"this ONNX Runtime {ort.__version__} was built without {wanted.upper()}; install {INSTALLED_BY[wanted]}"
+    raise _unavailable(wanted, reason)
 
 
-def _unavailable(reason: str) -> Unusable:
-    message = f"device=cuda cannot be used: {reason}. Or set LIKENESS_DEVICE=cpu."
-    return DeviceUnavailable(message, device="cuda", reason=reason)
+def target_of(device: Used) -> Target:
+    """Return which of the two prepared graphs a device runs: the one with steps for the CPU, or the plain one."""
+    return "cpu" if device == "cpu" else "cuda"
+
+
+def _unavailable(device: Used, reason: str) -> Unusable:
+    message = f"device={device} cannot be used: {reason}. Or set LIKENESS_DEVICE=cpu."
+    return DeviceUnavailable(message, device=device, reason=reason)
 
 
 def _giving_back() -> Any:
@@ -94,7 +179,7 @@ def _giving_back() -> Any:
     return options
 
 
-def _open(model: Path | bytes, target: Target, threads: int, *, sizes_vary: bool) -> Any:
+def _open(model: Path | bytes, device: Used, threads: int, *, sizes_vary: bool, gpu_memory_mib: int | None) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -105,11 +190,12 @@ def _open(model: Path | bytes, target: Target, threads: int, *, sizes_vary: bool
     options.enable_mem_pattern = not sizes_vary
     if EXACT_INSTRUCTIONS.isdisjoint(cpuinfo("flags").split()):
         options.add_session_config_entry(EXACT_SUMS, "1")
-    if target == "cuda":
+    cuda: dict[str, object] = {"arena_extend_strategy": "kSameAsRequested"}  # the shapes stay, so what is used does too
+    if gpu_memory_mib is not None:
+        cuda["gpu_mem_limit"] = gpu_memory_mib * MIB
+    if CUDA in PROVIDERS[device]:
         ort.preload_dlls()  # finds the CUDA libraries that pip installed
-    # cuDNN would otherwise try all its ways out for each size that it meets
-    cuda = (CUDA, {"cudnn_conv_algo_search": "HEURISTIC"} if sizes_vary else {})
-    providers = [cuda, CPU] if target == "cuda" else [CPU]
+    providers = [(name, cuda) if name == CUDA else name for name in PROVIDERS[device]]
     try:
         return ort.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=providers)
     except Exception as error:
@@ -199,25 +285,46 @@ def _broken(package_id: str, problem: str) -> Unusable:
     return Unusable(message, code="package_contract_broken", package=package_id)
 
 
-def open_embedder(package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1) -> EmbedderSession:
+def open_embedder(
+    package: Package,
+    cache_dir: Path,
+    device: Device = "auto",
+    threads: int = 1,
+    *,
+    gpu_memory_mib: int | None = None,
+) -> EmbedderSession:
     """Locate, prepare (the first time) and load an embedding package, and check its contract and golden vectors.
 
     Raises Unusable with the codes of `locate`, `prepared`, `Session` and `EmbedderSession`.
     """
-    return EmbedderSession(package, _open_prepared(package, cache_dir, device, threads))
+    return EmbedderSession(package, _open_prepared(package, cache_dir, device, threads, gpu_memory_mib))
 
 
-def open_liveness(package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1) -> LivenessSession:
+def open_liveness(
+    package: Package,
+    cache_dir: Path,
+    device: Device = "auto",
+    threads: int = 1,
+    *,
+    gpu_memory_mib: int | None = None,
+) -> LivenessSession:
     """Locate, prepare (the first time) and load a liveness package, and check its contract.
 
     Raises Unusable with the codes of `locate`, `prepared`, `Session` and `LivenessSession`.
     """
-    return LivenessSession(package, _open_prepared(package, cache_dir, device, threads))
+    return LivenessSession(package, _open_prepared(package, cache_dir, device, threads, gpu_memory_mib))
 
 
-def _open_prepared(package: Package, cache_dir: Path, device: Device, threads: int) -> Session:
-    target = resolve_device(device)
-    session = Session(prepared(package, cache_dir, target), device, threads)
-    if session.device != target:  # auto found a CUDA build whose libraries are missing
-        session = Session(prepared(package, cache_dir, session.device), session.device, threads)
-    return session
+def _open_prepared(
+    package: Package, cache_dir: Path, device: Device, threads: int, gpu_memory_mib: int | None
+) -> Session:
+    def opened(wanted: Device, used: Used) -> Session:
+        side = package.manifest.input.shape[1]
+        shape = (FIXED_BATCH.get(used, 1), side, side, 3) if isinstance(side, int) else None
+        model = prepared(package, cache_dir, target_of(used))
+        return Session(model, wanted, threads, shape=shape, gpu_memory_mib=gpu_memory_mib)
+
+    used = resolve_device(device)
+    session = opened(device, used)
+    # auto may have found a CUDA build whose libraries are missing
+    return session if session.device == used else opened(session.device, session.device)

@@ -38,7 +38,10 @@ class Models:
 
     def liveness(self, package: Package) -> LivenessSession:
         """Open a liveness package. Raises Unusable as `open_liveness` does."""
-        return open_liveness(package, _cache(self.settings), self.settings.device, self.settings.embed_threads)
+        settings = self.settings
+        return open_liveness(
+            package, _cache(settings), settings.device, settings.embed_threads, gpu_memory_mib=settings.gpu_memory_mib
+        )
 
 
 def open_models(settings: Settings) -> Models:
@@ -55,7 +58,12 @@ def open_models(settings: Settings) -> Models:
         settings=settings,
         detector_package=detector,
         detector=open_detector(
-            detector, _cache(settings), settings.device, threads=settings.detect_threads, min_face=settings.min_face
+            detector,
+            _cache(settings),
+            settings.detect_device,
+            threads=settings.detect_threads,
+            min_face=settings.min_face,
+            gpu_memory_mib=settings.gpu_memory_mib,
         ),
         embedder_package=embedder,
         _default=_open_embedder(embedder, settings),
@@ -81,7 +89,9 @@ def _select(found: Scan, name: str, task: str) -> Package:
 
 
 def _open_embedder(package: Package, settings: Settings) -> EmbedderSession:
-    return open_embedder(package, _cache(settings), settings.device, settings.embed_threads)
+    return open_embedder(
+        package, _cache(settings), settings.device, settings.embed_threads, gpu_memory_mib=settings.gpu_memory_mib
+    )
 
 
 def _cache(settings: Settings) -> Path:

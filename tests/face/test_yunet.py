@@ -16,7 +16,8 @@ from onnx import ModelProto, numpy_helper
 from PIL import Image
 
 from app.errors import Unusable
-from app.face.yunet import Rows, YuNet
+from app.face.yunet import Canvas, Rows, YuNet
+from app.inference import session
 from app.inference.package import load_package, locate
 from app.inference.session import Session
 from app.inference.yunet_graph import check_yunet, rewrite_yunet
@@ -56,9 +57,14 @@ def network(yunet: Path) -> YuNet:
 
 @pytest.fixture(scope="module")
 def batching(yunet: Path) -> Iterator[YuNet]:
-    made = YuNet(Session(yunet, "cpu"), score_threshold=SCORE, nms_threshold=OVERLAP, batched=True)
-    yield made
-    made.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(session.FIXED_BATCH, "cpu", 1)
+        canvases = (Canvas(4, 128, 128), Canvas(3, 160, 160))
+        by_canvas = {each: Session(yunet, "cpu", shape=(*each, 3)) for each in canvases}
+        made = YuNet(Session(yunet, "cpu"), by_canvas, score_threshold=SCORE, nms_threshold=OVERLAP)
+        yield made
+        made.close()
+    assert all(set(each.shapes) == {(*canvas, 3)} for canvas, each in by_canvas.items())
 
 
 def assert_same(found: Rows, expected: Rows) -> None:
@@ -133,6 +139,7 @@ KEPT = """
 import resource, sys
 from pathlib import Path
 import numpy as np
+from app.inference import session
 from app.inference.session import Session
 
 def resident():

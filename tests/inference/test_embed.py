@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.errors import Overloaded
-from app.inference.embedders import CPU_MAX_BATCH, Embedder, bucket, unit
-from app.inference.session import EmbedderSession, open_embedder
-from app.types import Pixels, Vectors
+from app.inference import session as sessions
+from app.inference.embedders import CPU_MAX_BATCH, Embedder, unit
+from app.inference.session import EmbedderSession, Session, open_embedder
+from app.types import Pixels
 from tests.support import packages
 
 
@@ -88,33 +86,18 @@ def test_a_photo_with_more_faces_than_may_wait_is_embedded(session: EmbedderSess
         assert len(embedder.embed(crops(7))[0]) == 7
 
 
-@given(st.integers(1, 5000))
-def test_a_bucket_is_the_next_power_of_two(count: int) -> None:
-    size = bucket(count)
-    assert count <= size < 2 * count
-    assert size & (size - 1) == 0
-
-
-@dataclass
-class Recording(EmbedderSession):
-    """The embedder of a GPU as far as sizes are concerned: it runs on the CPU and notes what it is given."""
-
-    inner: EmbedderSession
-    sizes: list[int] = field(default_factory=list)
-    device: Literal["cpu", "cuda"] = "cuda"
-
-    def __post_init__(self) -> None:
-        self.package_id, self.dimension = self.inner.package_id, self.inner.dimension
-
-    def run(self, crops: Pixels) -> Vectors:
-        self.sizes.append(len(crops))
-        return self.inner.run(crops)
-
-
-def test_on_a_gpu_sizes_come_from_a_fixed_set_and_padding_changes_nothing(session: EmbedderSession) -> None:
-    recording = Recording(session)
-    given_ = crops(5)
-    with Embedder(recording, max_wait_s=0.2, max_batch=5) as embedder:
-        templates, batch = embedder.embed(given_)
-    assert (recording.sizes, batch) == ([8], 5)
-    assert np.allclose([template.vector for template in templates], session.run(np.stack(given_)), atol=1e-6)
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_gpu_sees_one_shape_whatever_is_embedded(
+    session: EmbedderSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flip: bool
+) -> None:
+    """The CPU stands in for it."""
+    monkeypatch.setitem(sessions.FIXED_BATCH, "cpu", 4)
+    package = packages.package(tmp_path)
+    loaded = Session(package.folder / "model.onnx", "cpu", shape=(4, 112, 112, 3))
+    with Embedder(EmbedderSession(package, loaded), flip=flip) as fixed, Embedder(session, flip=flip) as plain:
+        for count in (1, 3, 4, 9, 2):
+            expected, found = plain.embed(crops(count, count))[0], fixed.embed(crops(count, count))[0]
+            assert len(found) == count
+            for one, other in zip(found, expected, strict=True):
+                assert np.allclose(one.vector, other.vector, atol=1e-6)
+    assert set(loaded.shapes) == {(4, 112, 112, 3)}

@@ -14,7 +14,16 @@ from onnx import ModelProto, TensorProto, helper
 
 from app.errors import Unusable
 from app.inference.package import find_packages, select
-from app.inference.session import CUDA, EmbedderSession, Session, open_embedder, resolve_device
+from app.inference.session import (
+    CUDA,
+    INSTALLED_BY,
+    PROVIDERS,
+    EmbedderSession,
+    Session,
+    Used,
+    open_embedder,
+    resolve_device,
+)
 from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages
@@ -76,6 +85,32 @@ def test_cuda_that_is_not_there_is_an_error_that_says_why(tmp_path: Path) -> Non
     with pytest.raises(Unusable) as caught:
         Session(packages.contract_model().SerializeToString(), "cuda")
     assert caught.value.code == "device_unavailable"
+
+
+@pytest.mark.parametrize("device", sorted(INSTALLED_BY))
+def test_a_device_that_is_not_there_is_an_error_that_says_what_brings_it(device: Used) -> None:
+    if PROVIDERS[device][0] in ort.get_available_providers():
+        pytest.skip("it is there")
+    with pytest.raises(Unusable) as caught:
+        resolve_device(device)
+    assert (caught.value.code, caught.value.details["device"]) == ("device_unavailable", device)
+    assert INSTALLED_BY[device] in caught.value.message
+
+
+def test_memory_on_a_gpu_is_limited_and_grows_by_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime is asked for it; what a GPU makes of that was never seen."""
+    asked: list[object] = []
+
+    def made(_model: object, _options: object, providers: list[object]) -> object:
+        asked.append(providers)
+        raise RuntimeError("no GPU here")
+
+    monkeypatch.setattr(ort, "InferenceSession", made)
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, "CPUExecutionProvider"])
+    with pytest.raises(Unusable, match="no GPU here"):
+        Session(b"model", "cuda", gpu_memory_mib=512)
+    options = {"arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": 512 * 2**20}
+    assert asked == [[(CUDA, options), "CPUExecutionProvider"]]
 
 
 @no_cuda_here

@@ -21,7 +21,7 @@ from app.calibration import operating_points as points
 from app.face.align import align
 from app.inference import golden
 from app.inference.package import load_package, write_manifest
-from app.inference.session import open_embedder
+from app.inference.session import open_embedder, target_of
 from app.machine import cores
 from app.stages import Stages, pixels_of
 from training.commands import options
@@ -351,7 +351,7 @@ def speed(
             from training.run.speed import open_run  # noqa: PLC0415 - the other commands need no torch
 
             sessions |= open_run(
-                run, opened[0].device, precision or [Precision.FP32], compiled=compiled, threads=threads
+                run, target_of(opened[0].device), precision or [Precision.FP32], compiled=compiled, threads=threads
             )
         sizes = batches or [1, 4]
         with counted("timing", len(sizes) * (rounds + 1) * len(sessions)) as advance:

@@ -14,7 +14,7 @@ from app.face.liveness import choose_packages, find_calibration
 from app.inference.manifest import RunAsIs
 from app.inference.package import OWN_FOLDER, Package, find_packages, locate, scan_packages, select
 from app.inference.prepare import find_prepared
-from app.inference.session import open_embedder, open_liveness, resolve_device
+from app.inference.session import open_embedder, open_liveness, resolve_device, target_of
 from app.liveness.decision import liveness_point
 
 
@@ -85,7 +85,7 @@ def check_device(settings: Settings) -> Iterator[Finding]:
     package = select(find_packages(settings.models_dir, settings.data_dir), settings.embedder)
     cache = settings.data_dir / "models"
     try:
-        kept = find_prepared(package, cache, resolve_device(settings.device))
+        kept = find_prepared(package, cache, target_of(resolve_device(settings.device)))
         if kept or isinstance(package.manifest.prepare, RunAsIs):
             session = open_embedder(package, cache, settings.device)
         else:
