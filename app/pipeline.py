@@ -15,7 +15,7 @@ from app.concurrency.budget import Budget
 from app.concurrency.overload import check_deadline, current_task
 from app.errors import ImageTooLarge, NoFace
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
-from app.face.detect import Detector
+from app.face.detect import SURE_SCORE, Detector
 from app.face.formats import Limits
 from app.face.image import REDUCTIONS, Decoded, EncodedImage, decode, open_image
 from app.face.liveness import Cut, cut_face
@@ -25,10 +25,6 @@ from app.types import Box, Detection, Face, Landmarks, Photo, Pixels
 
 SECOND_LOOK = (90, 180, 270)
 """Clockwise degrees by which a photo is turned when nothing sure was found in it."""
-SURE_SCORE = 0.9
-"""From this score on, a face is upright. YuNet sees upright faces in turned ones too, with made-up landmarks: of 300
-photos of LFW View 1 in all four turns, the best score is below 0.9 in 1 % when upright (52 of all 4,992), and in 99 %
-when turned."""
 SURER_BY = 0.02
 """A turned photo's best score must be higher by this much, and sure: an unsure one is as often made up as found. With
 both, 441 of 450 photos of LFW View 1 that lie on their side or head are turned right, and 150 of 150 upright ones stay;
@@ -178,6 +174,10 @@ class Pipeline:
         """Return what `detect` returns, each face with its template. Raises what `detect` raises, and Overloaded."""
         photo = self.detect(image)
         return embed_faces([photo], embedder, [range(len(photo.faces))])[0]
+
+    def best_score(self, pixels: Pixels) -> float:
+        """Return the score of the surest face in a small picture; 0 without one."""
+        return _best_score(self._detector.detect(pixels))
 
     def _refined(self, pixels: Pixels, detection: Detection) -> Detection:
         """Measure the face's landmarks again in a large, upright view; unchanged if none are found there."""

@@ -1,8 +1,7 @@
 """A challenge: steps that a person follows in front of a camera, with one frame for each. It needs no liveness model.
 
-It stops most photos that are held up, and steps in the wrong order: a photo turned in its plane by 40 to 60 degrees is
-sometimes read as a turned head (docs/how-to/liveness.md). It does not stop a film of the right steps, replayed or
-generated, nor photos of all the poses.
+It stops most photos that are held up, and steps in the wrong order. It does not stop a film of the right steps,
+replayed or generated, nor photos of all the poses (docs/how-to/liveness.md).
 """
 
 from __future__ import annotations
@@ -12,12 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import cv2
 import numpy as np
 
 from app.errors import InvalidInput
+from app.face.detect import SURE_SCORE
+from app.face.liveness import Cut
 from app.face.pose import pose_of
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
+from app.inference.manifest import LivenessCut
 from app.pipeline import AMBIGUOUS_SHARE, Pipeline, choose_face
 from app.recognition.decisions import cosine, verify_point
 from app.types import Photo, Pixels
@@ -33,8 +36,14 @@ ahead, moved as on a print of life size, change their yaw by 7 degrees at most o
 60 degrees at 20 cm, and by 12 on one that is bent to a radius of 10 cm and tilted by up to 45 degrees at 30 cm."""
 NEARER_LEAST = 1.25
 """How much larger a face is that came nearer, at least: from 60 cm to 48 cm before the camera. Chosen, not measured."""
+CUT = Cut(224, LivenessCut(scale=3.0))
+"""In which a face is looked at again, 75 pixels wide."""
+TILT = 45
+"""Degrees by which it is turned then. Flat photos turned by 40 to 60 degrees, if their score is unsure, are surer so;
+real heads are not (docs/how-to/liveness.md)."""
 REASONS = {
     "no_face": "no face was found",
+    "tilted": "the head is not held upright",
     "several_faces": "several faces are about as prominent",
     "not_ahead": "the head does not look straight ahead",
     "not_turned": "the head is not turned that way, or not far enough",
@@ -91,25 +100,42 @@ class ChallengeJudge:
 
     def _look(self, frame: bytes, place: int, step: Step) -> Seen:
         try:
-            photo = self._pipeline.detect(frame)
+            photo = self._pipeline.detect(frame, (CUT,))
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **error.details, index=place) from error
         if not photo.faces:
             raise _failed(place, step, "no_face")
-        return look_at(photo, place, step)
+        return look_at(self._pipeline, photo, place, step)
 
 
-def look_at(photo: Photo, place: int, step: Step) -> Seen:
-    """Return the only prominent face of the frame. Raises InvalidInput ``challenge_failed``."""
+def look_at(pipeline: Pipeline, photo: Photo, place: int, step: Step) -> Seen:
+    """Return the only prominent face of the frame. Raises InvalidInput ``challenge_failed``.
+
+    ``photo`` has CUT of its faces. A photo that is turned in its plane is refused: its landmarks are made up, and may
+    look like those of a turned head.
+    """
     choice = choose_face(photo)
     if choice.runner_up >= AMBIGUOUS_SHARE:
         raise _failed(place, step, "several_faces")
     face = photo.faces[choice.index]
+    if face.detection.score < SURE_SCORE and _is_surer_tilted(face.cuts[0], pipeline):
+        raise _failed(place, step, "tilted")
     landmarks = face.detection.landmarks
     pose = pose_of(landmarks)
     if pose is None:
         raise _failed(place, step, "no_face")
     return Seen(pose.yaw, float(np.linalg.norm(landmarks[1] - landmarks[0])) / photo.width, face.crop)
+
+
+def _is_surer_tilted(seen: Pixels, pipeline: Pipeline) -> bool:
+    """Return whether a face is surer when its CUT is turned in its plane, either way."""
+    middle = ((CUT.side - 1) / 2, (CUT.side - 1) / 2)
+
+    def score(degrees: float) -> float:
+        matrix = cv2.getRotationMatrix2D(middle, degrees, 1)
+        return pipeline.best_score(np.asarray(cv2.warpAffine(seen, matrix, (CUT.side, CUT.side)), np.uint8))
+
+    return max(score(TILT), score(-TILT)) > score(0)
 
 
 def why_not(step: Step, face: Seen, first: Seen) -> str | None:

@@ -81,6 +81,14 @@ def test_a_photo_held_up_fails_at_the_first_turn(client: httpx.Client) -> None:
     )
 
 
+def test_a_photo_turned_in_its_plane_is_no_turned_head(client: httpx.Client) -> None:
+    made = ask(client)
+    frames = [turning.rolled(step) for step in made["steps"]]
+    details = error_of(answer(client, made["challenge"], frames), 422, "challenge_failed")
+    first_turn = next(step for step in made["steps"] if step in {"left", "right"})
+    assert (details["reason"], details["step"]) == ("tilted", first_turn)
+
+
 def test_a_wrong_order_fails_at_the_step_that_is_not_shown(client: httpx.Client) -> None:
     made = ask(client)
     frames = follow(made)

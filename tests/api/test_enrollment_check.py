@@ -139,3 +139,23 @@ def test_many_enrollments_at_once_all_get_an_answer(api: httpx.Client, gallery: 
     assert answers == [201] * 6
     assert api.get(gallery).json()["faces"] == 6
     error_of(enroll(api, gallery, "p9", COLLINS, on_conflict="reject"), 422, "face_conflict")
+
+
+def test_enroll_alone_does_not_learn_who_is_there_where_the_gallery_allows_all(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "eileen", COLLINS).raise_for_status()
+    secrets = [
+        api.post("/v1/keys", json={"scopes": scopes}).raise_for_status().json()["secret"]
+        for scopes in (["enroll"], ["enroll", "recognize"])
+    ]
+    alone, both = ({"x-api-key": secret} for secret in secrets)
+    where = f"{gallery}/subjects/grace/faces"
+
+    def ask(headers: dict[str, str], policy: str) -> httpx.Response:
+        return api.post(where, files={"images": COLLINS}, params={"on_conflict": policy}, headers=headers)
+
+    error_of(ask(alone, "reject"), 422, "face_conflict")
+    api.patch(gallery, json={"on_conflict": "allow"}).raise_for_status()
+    for policy in ("reject", "warn"):
+        assert error_of(ask(alone, policy), 403, "missing_scope")["scope"] == "recognize"
+    error_of(ask(both, "reject"), 422, "face_conflict")
+    ask(alone, "allow").raise_for_status()

@@ -21,11 +21,11 @@ from app.concurrency.budget import Budget
 from app.concurrency.overload import Task, working
 from app.errors import InvalidImage, LikenessError, NoFace
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
-from app.face.detect import Detector
+from app.face.detect import SURE_SCORE, Detector
 from app.face.formats import Limits
 from app.inference.embedders import Embedder
 from app.inference.session import open_embedder
-from app.pipeline import SECOND_LOOK, SURE_SCORE, Pipeline, choose_face, embed_faces, prominence, turn_back, turn_pixels
+from app.pipeline import SECOND_LOOK, Pipeline, choose_face, embed_faces, prominence, turn_back, turn_pixels
 from app.types import Box, Detection, Face, Photo, Pixels, Quality
 from tests.conftest import PROJECT
 from tests.support.packages import contract_model, package

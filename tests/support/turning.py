@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from app.recognition.challenge import Step
-from tests.support.service import COLLINS, encoded
+from tests.support.service import COLLINS, HOPPER, encoded
 from training.data.drawn.dataset import ProceduralFaces
 from training.data.drawn.drawing import draw
 from training.data.drawn.people import View
@@ -60,6 +60,18 @@ def frame(step: Step, person: int = SOMEBODY) -> bytes:
 def blank() -> bytes:
     """A PNG of nobody."""
     return encoded(np.full((HEIGHT, WIDTH, 3), GREY, np.uint8))
+
+
+def rolled(step: Step) -> bytes:
+    """A PNG of a real photo turned in its plane, at an angle at which its made-up landmarks are of a turned head."""
+    with Image.open(io.BytesIO(HOPPER)) as photo:
+        print_ = np.array(photo.convert("RGB").resize((320, 320)))
+    matrix = cv2.getRotationMatrix2D(
+        (160, 160), {"right": -46, "left": 43}.get(step, 0), 1.4 if step == "nearer" else 1
+    )
+    matrix[:, 2] += np.array([WIDTH / 2 - 160, HEIGHT / 2 - 160])
+    seen = cv2.warpAffine(print_, matrix, (WIDTH, HEIGHT), borderValue=(GREY, GREY, GREY))
+    return encoded(np.asarray(seen, np.uint8))
 
 
 def held_up(step: Step) -> bytes:

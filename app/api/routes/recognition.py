@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from app.access.grants import Scope
 from app.api import answers, schemas
-from app.api.dependencies import GalleryId, GrantDep, GuardDep, OperationsDep, SubjectId
+from app.api.auth import require_scope
+from app.api.dependencies import GalleriesDep, GalleryId, GrantDep, GuardDep, OperationsDep, SubjectId
 from app.api.media import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
 from app.api.operation import LIVENESS, PACKAGE, RATES, TEMPLATES
 from app.api.route import Router
@@ -168,6 +169,7 @@ def verify_subject(
 )
 def enroll(
     operations: OperationsDep,
+    galleries: GalleriesDep,
     grant: GrantDep,
     gallery: GalleryId,
     subject: SubjectId,
@@ -182,9 +184,12 @@ def enroll(
 
     Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in its row is the same
     photo, saved again or not, `conflict` a face of another subject that it matches at an FPIR of 0.001. Two requests at
-    the same moment may miss each other's faces.
+    the same moment may miss each other's faces. So `enroll` alone tells whether a face is there: where the gallery says
+    `allow`, asking for more needs `recognize` too.
     """
     params = sent.params
+    if params.on_conflict not in {None, "allow"} and galleries.store.gallery(gallery).on_conflict == "allow":
+        require_scope(grant, Scope.RECOGNIZE)
     terms = Terms(
         UNSET if params.expires_at is None else utc_text(params.expires_at),
         UNSET if params.consent is None else Consent(params.consent, utc_now()),

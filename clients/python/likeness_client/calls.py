@@ -147,7 +147,9 @@ def enroll(
 
     Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in
     its row is the same photo, saved again or not, `conflict` a face of another subject that it
-    matches at an FPIR of 0.001. Two requests at the same moment may miss each other's faces."""
+    matches at an FPIR of 0.001. Two requests at the same moment may miss each other's faces. So
+    `enroll` alone tells whether a face is there: where the gallery says `allow`, asking for more
+    needs `recognize` too."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/faces",
