@@ -29,6 +29,7 @@ from app.compat.rekognition.errors import FAULTS, THROUGHPUT, answer_of
 from app.compat.rekognition.signatures import use_once
 from app.compat.rekognition.sigv4 import Claim
 from app.compat.rekognition.wire import CLAIM, MEDIA_TYPE, PATH, REKOGNITION, TARGET_HEADER, headers_of
+from app.db.engine import again_if_ended
 from app.errors import LikenessError, NotFound
 
 JSON_COPIES = 3
@@ -83,7 +84,7 @@ async def call(
         used = True
         with admission.budget.hold(JSON_COPIES * len(body), threads=0):
             values = requests.read(target.model, load_json(body) if body else {})
-        return target.work(call_, values)
+        return again_if_ended(lambda: target.work(call_, values))
 
     try:
         answer = await workers.run(work)
