@@ -26,7 +26,7 @@ from tests.conftest import PROJECT
 from tests.support.commands import run
 from tests.support.embedder_files import SMALL, bgr, floats, nchw, sface_file, small, untrained
 from tests.support.service import COLLINS, running
-from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn import ProceduralFaces
 
 MIT = Licence(name="MIT", non_commercial=False)
 

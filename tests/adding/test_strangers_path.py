@@ -30,7 +30,7 @@ from tests.support.embedder_files import SMALL, bgr, floats, nchw, sface_file, s
 from tests.support.live import environment, serving
 from tests.support.load import CLIENTS, GALLERY, Worker
 from tests.support.ready import give_models
-from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn import ProceduralFaces
 
 SAMPLES = PROJECT / "docs" / "samples"
 BORDER = 64

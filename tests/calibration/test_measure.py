@@ -17,7 +17,7 @@ from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness
 from tests.support.service import AGAIN, COLLINS, running
-from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn import ProceduralFaces
 
 NAME = "mobilefacenet-64"
 

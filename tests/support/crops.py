@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from app.types import Pixels
-from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn import ProceduralFaces
 
 
 def some_crops(count: int) -> Pixels:

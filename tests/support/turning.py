@@ -13,7 +13,7 @@ from PIL import Image
 
 from app.recognition.challenge import Step
 from tests.support.service import COLLINS, HOPPER, encoded
-from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn import ProceduralFaces
 from training.data.drawn.drawing import draw
 from training.data.drawn.people import View
 

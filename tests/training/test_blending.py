@@ -14,7 +14,7 @@ from app.face.align import CROP_SIDE
 from app.types import Pixels
 from training.commands.data import app
 from training.data import open_dataset
-from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn import ProceduralFaces
 from training.data.preparation.blending import BLENDS, WARP_PIXELS, blend, pick_two, write_blends
 
 FACES = ProceduralFaces(people=3, images_per_person=2, seed=5)

@@ -30,7 +30,7 @@ from tests.support import packages
 from tests.support.ready import fill_cache
 from training.commands.data import app
 from training.data import open_dataset, read_drop_list
-from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn import ProceduralFaces
 from training.data.preparation.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
 from training.data.preparation.checking import NEAR, doubts, near_duplicates, thumbnail
 from training.data.preparation.overlap import best_means, find_overlap

@@ -20,7 +20,7 @@ from app.inference.reference import source_input
 from app.inference.session import open_embedder
 from tests.support.crops import some_crops
 from training.backbones.imported import ImportedModel, import_graph, import_package
-from training.backbones.operators.table import BUILDERS
+from training.backbones.operators import BUILDERS
 
 RNG = np.random.default_rng(0)
 PARITY = 0.99999

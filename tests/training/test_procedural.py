@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from app.face.align import CANONICAL_LANDMARKS
 from training.data.dataset import FaceSet, Subset, without_people
-from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn import ProceduralFaces
 from training.data.drawn.drawing import draw
 from training.data.drawn.people import Person, View
 

@@ -36,9 +36,9 @@ from training.export import export_fp32, write_embedder
 from training.model import EmbedderExport
 from training.packages import CACHE, MODELS, check_free, find_package, how_to_measure
 from training.run.distributed import choose_device
+from training.run.faults import StopSignals
 from training.run.inputs import read_source
 from training.run.precision import Precision, has_amx
-from training.run.stopping import StopSignals
 from training.terminal import told
 
 LOG_EVERY = 50

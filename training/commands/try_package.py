@@ -22,7 +22,7 @@ from rich.console import Console
 
 from app.errors import Unusable
 from app.server.local import becomes_ready, environment, reserved_port, spawned
-from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn import ProceduralFaces
 from training.packages import MODELS
 from training.terminal import told
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.errors import InvalidInput
 from training.data.dataset import FaceSet, OnError, Subset, without_people
-from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn import ProceduralFaces
 from training.data.formats import Listing
 from training.data.formats.folder import LIST_ENDINGS, list_folder, list_table
 from training.data.formats.parquet import image_column, list_parquet, open_parquet

@@ -33,13 +33,12 @@ from training.recipe import NOT_CHOOSING, Recipe
 from training.run import distributed, precision
 from training.run.distillation import Teacher
 from training.run.distributed import World
-from training.run.faults import BufferCopy, CollapseAlarm, VoidSteps
+from training.run.faults import BufferCopy, CollapseAlarm, StopSignals, VoidSteps
 from training.run.log import Reporter, draw_run
 from training.run.objective import build_objective
 from training.run.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
 from training.run.precision import LossScale
 from training.run.start import freeze, hold_statistics, load_start, mean_templates
-from training.run.stopping import StopSignals
 
 PACK_FOLDS = 10
 PAIRS_AT_ONCE = 128

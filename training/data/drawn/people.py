@@ -1,4 +1,4 @@
-"""Who is drawn, and how it is photographed: the parameters behind `training.data.drawn.dataset`, drawn by lot.
+"""Who is drawn, and how it is photographed: the parameters behind `training.data.drawn`, drawn by lot.
 
 Lengths are pixels of the 112-pixel crop, coordinates have their origin at the head's centre. Ranges are chosen by eye;
 distances between features follow the canonical landmarks.
