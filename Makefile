@@ -78,7 +78,7 @@ FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzzing --seconds $(FUZZ_SECONDS) $(FUZZ)
 
-check: format lint types imports
+check: format lint types imports page
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format --check .

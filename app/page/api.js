@@ -7,19 +7,46 @@ const PATIENCE = 8;
 
 /** An answer that is an error; `code` is stable, `words.js` has a sentence for each. */
 export class Refusal extends Error {
+  /**
+   * @param {number} status the answer's HTTP status, 0 without an answer
+   * @param {{code: string, message: string, details?: object}} problem
+   * @param {string | null} requestId
+   * @param {number | null} retryAfter seconds
+   */
   constructor(status, problem, requestId, retryAfter) {
     super(problem.message);
     Object.assign(this, { status, code: problem.code, details: problem.details ?? {}, requestId, retryAfter });
   }
 }
 
-/** `/v1/` and the segments, each percent-encoded: ids may hold any character. */
+/**
+ * Return `/v1/` and the segments, each percent-encoded: ids may hold any character.
+ * @param {...string} segments
+ */
 export const path = (...segments) => `/v1/${segments.map(encodeURIComponent).join("/")}`;
 
-/** What the server answers; `as` is how it is read. Throws Refusal, and an AbortError where it was asked with the key
- * of somebody who has signed out since: the answer is then nobody's. */
+/**
+ * Options of a call: what is sent, and how the answer is read.
+ * @typedef {object} Call
+ * @property {Record<string, any>} [query] without those that are null, undefined or empty
+ * @property {unknown} [json] the body as a value, in place of `body`
+ * @property {BodyInit | null} [body]
+ * @property {string} [type] the body's content type
+ * @property {AbortSignal} [signal]
+ * @property {string} [secret] a key to try, in place of the session's
+ * @property {"json" | "text" | "blob"} [as]
+ */
+
+/**
+ * Return what the server answers. Throws Refusal, and an AbortError if the session that asked has ended meanwhile.
+ * @param {string} method
+ * @param {string} where a path
+ * @param {Call} [options]
+ * @returns {Promise<any>}
+ */
 export async function call(method, where, { query, json, body, type, signal, secret, as = "json" } = {}) {
   const asking = session.who();
+  /** @type {Record<string, string>} */
   const headers = { "x-api-key": secret ?? session.key() ?? "" };
   if (json !== undefined) headers["content-type"] = "application/json";
   if (type) headers["content-type"] = type;
@@ -54,6 +81,7 @@ function read(response, as) {
 }
 
 async function refusal(response) {
+  /** @type {any} */
   let said = {};
   try {
     said = await response.json();
@@ -69,7 +97,9 @@ async function refusal(response) {
   return new Refusal(response.status, problem, said.request_id ?? null, wait);
 }
 
+/** @type {(where: string, query?: Record<string, unknown>, more?: Call) => Promise<any>} */
 export const get = (where, query, more) => call("GET", where, { query, ...more });
+/** @type {(where: string, json?: unknown, more?: Call) => Promise<any>} */
 export const post = (where, json, more) => call("POST", where, { json, ...more });
 export const patch = (where, json) => call("PATCH", where, { json });
 export const remove = (where) => call("DELETE", where);
@@ -86,7 +116,7 @@ export async function every(where, name) {
 }
 
 /** A photo as the raw body. */
-export const ask = (where, photo, query, signal) =>
+export const sendPhoto = (where, photo, query, signal) =>
   call("POST", where, {
     body: photo,
     type: photo.type.startsWith("image/") ? photo.type : "application/octet-stream",
@@ -95,10 +125,17 @@ export const ask = (where, photo, query, signal) =>
   });
 
 /** A multipart form of photos, `[field, blob]` pairs; their names stay here. */
-export function send(where, photos, query, signal) {
+export function sendPhotos(where, photos, query, signal) {
   const form = new FormData();
   for (const [name, photo] of photos) form.append(name, photo, "image");
   return call("POST", where, { body: form, query, signal });
+}
+
+/** Abort what `owner` asked before. Return the controller of what it asks now. */
+export function askAnew(owner) {
+  owner.asking?.abort();
+  owner.asking = new AbortController();
+  return owner.asking;
 }
 
 /** Waits as long as a busy server says, and tries again. */

@@ -18,7 +18,8 @@ export function biasCard(card) {
     h(
       "p.small",
       {},
-      `Two different people of a group pass for one so often, at the threshold of each stated rate (95 % interval). Bold: all of the interval lies above the stated rate. ${card.measured_on}.`,
+      "Two different people of a group pass for one so often, at the threshold of each stated rate (95 % " +
+        `interval). Bold: all of the interval lies above the stated rate. ${card.measured_on}.`,
     ),
     table("Groups", main, rates),
     parts.length

@@ -2,12 +2,16 @@
 
 import { h, svg } from "./dom.js";
 
+/** @typedef {{onpick?: ((index: number) => void) | null, onpoint?: ((index: number | null) => void) | null}} Heard */
+
 const CORNER = 0.22;
 const GAP = 4;
 
-/** `faces`: [{box, kind, label, detail, number}]; `kind` is a word of the style sheet (`chosen`, `known`, …), `detail` what
- * small screens leave out. `onpick(index)` makes a button of each; `onpoint(index)` hears what the mouse is over, or null. */
-export function boxes(size, faces, words, { onpick = null, onpoint = null } = {}) {
+/** `faces`: [{box, kind, label, detail, number}]; `kind` is a word of the style sheet (`chosen`, `known`, …),
+ * `detail` what
+ * small screens leave out. `onpick(index)` makes a button of each; `onpoint(index)` hears what the mouse is over, or
+ * null. */
+export function boxes(size, faces, words, /** @type {Heard} */ { onpick = null, onpoint = null } = {}) {
   const drawing = svg(
     "svg",
     { class: "boxes", viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true", focusable: "false" },
@@ -25,9 +29,9 @@ export function boxes(size, faces, words, { onpick = null, onpoint = null } = {}
 export const sheet = ({ width, height }, ...children) =>
   h("div.sheet", { style: { "--ratio": `${width / height}` } }, children);
 
-/** Marks the box of one face, or of none, in `overlay`. */
-export function light(overlay, index) {
-  overlay?.querySelectorAll(".boxes path").forEach((path, at) => path.classList.toggle("lit", at === index));
+/** Mark the one with that index among the boxes or cards, or none. */
+export function light(elements, index) {
+  for (const [at, element] of elements.entries()) element.classList.toggle("lit", at === index);
 }
 
 /** A rectangle of which only the corners are drawn, so that the face stays to be seen. */

@@ -1,15 +1,17 @@
 /** The camera, for one photo or for many: asked for when it is wanted, and let go of at once after. */
 
-import { ask, h } from "./dom.js";
+import { h, openDialog } from "./dom.js";
 import { orLeave } from "./parts.js";
 import { toJpeg } from "./picture.js";
 import { problem } from "./problem.js";
 
 const PHONE = "(pointer: coarse)";
 
+/** @type {"environment" | "user" | null} */
 let side = null;
 
-/** The side that the camera looks to: away from whoever holds a phone, at whoever sits at a desk, until it is turned. */
+/** The side that the camera looks to: away from whoever holds a phone, at whoever sits at a desk, until it is
+ * turned. */
 const facing = () => side ?? (matchMedia(PHONE).matches ? "environment" : "user");
 const wanted = (side) => ({
   video: { width: { ideal: 1280 }, height: { ideal: 720 }, facingMode: side },
@@ -22,7 +24,10 @@ export async function canTurn() {
   return devices.filter((device) => device.kind === "videoinput").length > 1;
 }
 
-export const turn = () => (side = facing() === "user" ? "environment" : "user");
+export function turn() {
+  side = facing() === "user" ? "environment" : "user";
+  return side;
+}
 
 const REFUSED = {
   NotAllowedError: "The browser may not use the camera. Allow it for this page (next to the address), then try again.",
@@ -69,17 +74,17 @@ export function frame(video, longest = 1280) {
 export async function takePhoto() {
   let video = null;
   let left = false;
-  const photo = await ask("Take a photo", (close) => {
+  const photo = await openDialog("Take a photo", (close) => {
     const place = h("div.viewfinder", {}, h("p.hint", {}, "Waiting for the camera …"));
     const shoot = h(
       "button.primary",
       { type: "button", disabled: true, onclick: async () => close(await toJpeg(frame(video))) },
       "Take the photo",
     );
-    const other = h("button", { type: "button", hidden: true, onclick: () => (turn(), begin()) }, "Other camera");
-    const begin = () => {
+    const other = h("button", { type: "button", hidden: true, onclick: () => begin(turn()) }, "Other camera");
+    const begin = (side = facing()) => {
       stop(video);
-      start().then(
+      start(side).then(
         async (found) => {
           video = found;
           if (left) return stop(video);

@@ -1,8 +1,8 @@
 /** A challenge: what to do in front of the camera, a frame of each step, and what the server makes of them. */
 
-import { path, post, send } from "./api.js";
+import { path, post, sendPhotos } from "./api.js";
 import * as camera from "./camera.js";
-import { ask, h, put } from "./dom.js";
+import { h, openDialog, put } from "./dom.js";
 import { orLeave } from "./parts.js";
 import { toJpeg } from "./picture.js";
 import { problem } from "./problem.js";
@@ -17,14 +17,16 @@ const WORDS = {
 const SECOND_MS = 1000;
 
 export const LIMITS =
-  "This stops a photo that is held up, and steps in the wrong order. It does not stop a film of the right steps, replayed or generated, nor photos of all the poses.";
+  "This stops a photo that is held up, and steps in the wrong order. It does not stop a film of the right " +
+  "steps, replayed or generated, nor photos of all the poses.";
 
-/** Has a person follow the steps of a new challenge, to identify them in the gallery. Gives `{answer, picture, photo}`, the
+/** Has a person follow the steps of a new challenge, to identify them in the gallery. Gives `{answer, picture,
+ * photo}`, the
  * last two of the first frame; null where the dialog was left. */
 export async function challenge(gallery) {
   let video = null;
   let left = false;
-  const found = await ask("Identify with a challenge", (close) => {
+  const found = await openDialog("Identify with a challenge", (close) => {
     const place = h("div.viewfinder", {}, h("p.hint", {}, "Waiting for the camera …"));
     const told = h(
       "p.step",
@@ -38,7 +40,7 @@ export async function challenge(gallery) {
         const frames = await film(gallery, video, told, () => left);
         if (!frames) return;
         put(told, "Checking …");
-        const answer = await send(
+        const answer = await sendPhotos(
           path("galleries", gallery, "challenges", "answer"),
           frames.photos.map((one) => ["images", one]),
           { challenge: frames.token },

@@ -1,4 +1,5 @@
-/** Which galleries there are, and which one is meant: from the list where the key may read it, among its own where it is
+/** Which galleries there are, and which one is meant: from the list where the key may read it, among its own where
+ * it is
  * restricted, typed elsewhere. */
 
 import { every, path } from "./api.js";
@@ -19,7 +20,7 @@ export async function galleryControl(onchange) {
     if (id) sessionStorage.setItem(PLACE, id);
     onchange(id);
   };
-  const ids = session.may("read") ? (await everyGallery()).map((gallery) => gallery.id) : session.who().galleries;
+  const ids = session.may("read") ? (await everyGallery()).map((gallery) => gallery.id) : session.signedIn().galleries;
   if (!ids)
     return h("input", {
       type: "text",

@@ -13,8 +13,24 @@ const PROPERTIES = new Set([
   "muted",
 ]);
 
-/** `h("button.quiet", {onclick: f, "aria-label": "Close"}, "×")`; children may be null, text, nodes or lists of them. A form
- * with `onsubmit` is not sent by the browser. */
+/** @typedef {Node | string | number | null | undefined | false | Child[]} Child */
+
+/** Return the element of index.html with that id. */
+export function byId(id) {
+  const element = document.getElementById(id);
+  if (!element) throw new Error(`index.html has no #${id}.`);
+  return element;
+}
+
+/**
+ * Return an element: `h("button.quiet", {onclick: f, "aria-label": "Close"}, "×")`. The browser does not send a form
+ * with
+ * `onsubmit`.
+ * @param {string} tag its name and classes
+ * @param {Record<string, any>} props listeners, properties and attributes; null and false are left out
+ * @param {...Child} children
+ * @returns {any} an element of that tag's own type
+ */
 export function h(tag, props = {}, ...children) {
   const [name, ...classes] = tag.split(".");
   const element = document.createElement(name);
@@ -22,7 +38,12 @@ export function h(tag, props = {}, ...children) {
   return fill(dress(element, props), children);
 }
 
-/** The same in SVG; all props are attributes. */
+/**
+ * The same in SVG; all props are attributes.
+ * @param {string} tag
+ * @param {Record<string, any>} props
+ * @param {...Child} children
+ */
 export function svg(tag, props = {}, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [key, value] of Object.entries(props))
@@ -39,7 +60,7 @@ export function put(element, ...children) {
 function dress(element, props) {
   for (const [key, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
-    if (key === "onsubmit") element.addEventListener("submit", (event) => (event.preventDefault(), value()));
+    if (key === "onsubmit") element.addEventListener("submit", (event) => event.preventDefault() ?? value());
     else if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (key === "style") for (const [name, text] of Object.entries(value)) element.style.setProperty(name, text);
     else if (PROPERTIES.has(key)) element[key] = value;
@@ -59,7 +80,12 @@ let made = 0;
 /** An id for a label and what it labels. */
 export const newId = (word) => `${word}-${++made}`;
 
-/** A labelled field; `hint` is read with it. */
+/**
+ * A labelled field; `hint` is read with it.
+ * @param {string} label
+ * @param {any} control
+ * @param {string | null} hint
+ */
 export function field(label, control, hint = null) {
   control.id ||= newId("field");
   const told = hint && h("p.hint", { id: newId("hint") }, hint);
@@ -76,15 +102,15 @@ export function select(pairs, chosen, onchange, props = {}) {
 let clearing = 0;
 
 /** Says something to everybody: shown at the edge for a while, and read out. */
-export function tell(words) {
-  const place = document.getElementById("told");
+export function toast(words) {
+  const place = byId("told");
   put(place, h("p", {}, words));
   clearTimeout(clearing);
   clearing = setTimeout(() => place.replaceChildren(), 7000);
 }
 
 /** Calls `act` once there has been no call for `ms`. */
-export function calmly(ms, act) {
+export function debounce(ms, act) {
   let timer = 0;
   return (...given) => {
     clearTimeout(timer);
@@ -94,7 +120,7 @@ export function calmly(ms, act) {
 
 /** A modal dialog, which the browser keeps the focus in; Escape closes it, unless `held`: then only its own buttons do.
  * `build(close)` gives what is in it. The promise has what `close` was given, null when it was left. */
-export function ask(title, build, { held = false, wide = false } = {}) {
+export function openDialog(title, build, { held = false, wide = false } = {}) {
   return new Promise((resolve) => {
     const heading = h("h2", { id: newId("title") }, title);
     let answer = null;
@@ -118,13 +144,13 @@ export function ask(title, build, { held = false, wide = false } = {}) {
 
 /** Leaves every open dialog as Escape does: a held one stays. */
 export function leaveDialogs() {
-  for (const dialog of document.querySelectorAll("dialog[open]"))
+  for (const dialog of /** @type {NodeListOf<HTMLDialogElement>} */ (document.querySelectorAll("dialog[open]")))
     if (dialog.dispatchEvent(new Event("cancel", { cancelable: true }))) dialog.close();
 }
 
 /** Asks before something that can't be undone; with `typed`, that word has to be typed first. */
 export function confirm({ title, text, action, typed = null }) {
-  return ask(title, (close) => {
+  return openDialog(title, (close) => {
     const go = h("button.danger", { type: "submit", disabled: typed !== null }, action);
     const word =
       typed !== null &&

@@ -19,7 +19,8 @@ export function takeHanded() {
 export const isPhoto = ({ file, name }) =>
   !name.split("/").at(-1).startsWith(".") && (file.type.startsWith("image/") || IMAGE.test(name));
 
-/** A button that lets files be chosen, or a `whole` folder; `onchosen` hears [{file, name}], names with their folders. */
+/** A button that lets files be chosen, or a `whole` folder; `onchosen` hears [{file, name}], names with their
+ * folders. */
 export function picker(whole, onchosen) {
   const input = h("input.hidden", {
     type: "file",
@@ -59,6 +60,7 @@ async function walk(entry, prefix, found) {
     return;
   }
   const reader = entry.createReader();
-  for (let batch; (batch = await new Promise((resolve, reject) => reader.readEntries(resolve, reject))).length; )
+  const read = () => new Promise((resolve, reject) => reader.readEntries(resolve, reject)); // some at a time
+  for (let batch = await read(); batch.length; batch = await read())
     for (const inner of batch) await walk(inner, `${name}/`, found);
 }

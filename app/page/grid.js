@@ -8,7 +8,12 @@ export class Grid {
   /** `load(cursor)` gives {items, next}; `cell(item)` an element; `total` how many there will be, null: nobody knows.
    * Cells are at least `width` pixels wide, and `more` higher than wide. `onload(count, done)` hears how far it is. */
   constructor({ load, cell, total, width, more, label, onload }) {
-    Object.assign(this, { load, cell, total, width, more, onload });
+    this.load = load;
+    this.cell = cell;
+    this.total = total;
+    this.width = width;
+    this.more = more;
+    this.onload = onload;
     this.items = [];
     this.cursor = null;
     this.done = false;
@@ -83,7 +88,10 @@ export class Grid {
   place(index, columns) {
     const item = this.items[index];
     let element = this.cells.get(index);
-    if (element && item && element.classList.contains("empty")) this.drop(index, element), (element = null);
+    if (item && element?.classList.contains("empty")) {
+      this.drop(index, element);
+      element = null;
+    }
     if (!element) {
       element = h(
         `div.cell${item ? "" : ".empty"}`,

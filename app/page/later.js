@@ -1,4 +1,5 @@
-/** What a view does later, such as reading again: the newest of what was set, and nothing where its `element` is gone by
+/** What a view does later, such as reading again: the newest of what was set, and nothing where its `element` is
+ * gone by
  * then, as when an answer arrives after the view was left. */
 
 export function later(element) {

@@ -2,32 +2,35 @@
 
 import { call, path } from "./api.js";
 import { forget } from "./crops.js";
-import { confirm, h, leaveDialogs, put, select, tell } from "./dom.js";
+import { byId, confirm, h, leaveDialogs, put, select, toast } from "./dom.js";
 import { icon, mark } from "./icons.js";
 import { head } from "./parts.js";
 import { arrive, here, link } from "./router.js";
+import { find, SECTIONS } from "./sections.js";
 import * as session from "./session.js";
 import { signIn } from "./signin.js";
 import * as theme from "./theme.js";
-import { SECTIONS, find } from "./sections.js";
 import { discardAll, showUnderWay, underWay } from "./views/enrolling.js";
 import { explain, list } from "./words.js";
 
-const shell = document.getElementById("shell");
+const shell = byId("shell");
 let leave = () => {};
 let shown = 0;
 
 theme.apply();
-document.querySelector(".skip").addEventListener("click", (event) => {
+document.querySelector(".skip")?.addEventListener("click", (event) => {
   event.preventDefault();
-  document.getElementById("main").focus();
+  byId("main").focus();
 });
 addEventListener("hashchange", (event) => {
   const code = session.fromLink(event.oldURL);
   if (code) void follow(code);
   else if (session.who()) void show();
 });
-addEventListener("signed-out", (event) => session.who() && end(event.detail)); // the first of several says why
+addEventListener(
+  "signed-out",
+  (event) => session.who() && event instanceof CustomEvent && end(event.detail), // the first of several says why
+);
 void begin();
 
 async function begin() {
@@ -35,7 +38,7 @@ async function begin() {
   const own = session.key();
   if (own) await enter(own);
   if (code) await follow(code);
-  else if (!own) ask();
+  else if (!own) showSignIn();
 }
 
 /** Asks the server what `secret` may do; with that the page is there. */
@@ -44,7 +47,7 @@ async function enter(secret) {
     session.begin(secret, await call("GET", path("key"), { secret }));
   } catch (error) {
     session.end();
-    ask(error);
+    showSignIn(error);
     return;
   }
   frame();
@@ -63,20 +66,22 @@ async function follow(code) {
     frame();
     await show();
   } catch (error) {
-    if (session.who()) tell(explain(error));
-    else ask(error);
+    if (session.who()) toast(explain(error));
+    else showSignIn(error);
   }
 }
 
 /** Whether the person wants to be `next` from now on. */
 function agrees(own, next) {
   if (own.id === next.id) {
-    tell(`You are signed in as ${own.id} already.`);
+    toast(`You are signed in as ${own.id} already.`);
     return false;
   }
   return confirm({
     title: `Sign in as ${next.id}?`,
-    text: `A link was opened. This tab is signed in as ${named(own)}. By the link it would be signed in as ${named(next)}, and everything you do here would be done with that key.`,
+    text:
+      `A link was opened. This tab is signed in as ${named(own)}. By the link it would be signed in as ` +
+      `${named(next)}, and everything you do here would be done with that key.`,
     action: `Sign in as ${next.id}`,
   });
 }
@@ -84,7 +89,8 @@ function agrees(own, next) {
 const named = ({ id, scopes, galleries }) =>
   `${id} (${list(scopes)}${galleries ? `, in ${list(galleries)} only` : ""})`;
 
-function ask(error = null) {
+/** @param {{code: string} | null} error what was wrong with the last key */
+function showSignIn(error = null) {
   leaveView();
   document.title = "Sign in · Likeness";
   put(shell, signIn(enter, error));
@@ -94,7 +100,12 @@ function end(code = null) {
   session.end();
   forget();
   discardAll();
-  ask(code && { code });
+  showSignIn(code && { code });
+}
+
+function signOut() {
+  end();
+  toast("Signed out.");
 }
 
 function frame() {
@@ -140,13 +151,13 @@ const entry = (section) =>
   h("a", { href: link(section.name), "data-section": section.name }, icon(section.icon), section.title);
 
 function foot() {
-  const own = session.who();
+  const own = session.signedIn();
   return h(
     "div.foot",
     {},
     h("p.small", {}, "Signed in as ", h("strong", {}, own.id), own.galleries && ` for ${own.galleries.join(", ")}`),
-    select(theme.THEMES, theme.theme(), theme.wear, { "aria-label": "Colours" }),
-    h("button.quiet", { type: "button", onclick: () => (end(), tell("Signed out.")) }, icon("out"), "Sign out"),
+    select(theme.THEMES, theme.chosen(), theme.choose, { "aria-label": "Colours" }),
+    h("button.quiet", { type: "button", onclick: signOut }, icon("out"), "Sign out"),
   );
 }
 
@@ -161,9 +172,9 @@ async function show() {
   const { segments, query } = here();
   const section = segments && find(segments[0]);
   const top = arrive();
-  const main = document.getElementById("main");
+  const main = byId("main");
   leaveView();
-  for (const one of document.querySelectorAll("[data-section]"))
+  for (const one of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-section]")))
     if (one.dataset.section === section?.name) one.setAttribute("aria-current", "page");
     else one.removeAttribute("aria-current");
   if (!section) {

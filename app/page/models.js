@@ -2,13 +2,17 @@
 
 import { get, path } from "./api.js";
 
+/** @type {Promise<any> | null} */
 let answer = null;
 
 /** The packages and the skipped folders, as the server has them now. */
 export function loadModels() {
-  answer = get(path("models"));
-  answer.catch(() => (answer = null));
-  return answer;
+  const asked = get(path("models"));
+  answer = asked;
+  asked.catch(() => {
+    answer = null;
+  });
+  return asked;
 }
 
 export async function models() {

@@ -1,6 +1,6 @@
 /** What several views are made of: a heading, facts, a job's progress, a dialog with a form. */
 
-import { ask, h } from "./dom.js";
+import { h, openDialog } from "./dom.js";
 import { icon } from "./icons.js";
 import { busy, problemPlace, showing } from "./problem.js";
 import { goBack, link } from "./router.js";
@@ -32,10 +32,11 @@ export const progress = (label, job) =>
 export const orLeave = (close, words, ...buttons) =>
   h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, words), buttons);
 
-/** Asks in a dialog for what `fields` hold; `work` is done with it, until it gives something, which is the answer. Gives
+/** Asks in a dialog for what `fields` hold; `work` is done with it, until it gives something, which is the answer.
+ * Gives
  * null where the dialog was left. */
 export const request = (title, fields, action, work) =>
-  ask(title, (close) => {
+  openDialog(title, (close) => {
     const place = problemPlace();
     const button = h("button.primary", { type: "submit" }, action);
     const submit = async () => {

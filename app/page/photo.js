@@ -20,13 +20,19 @@ addEventListener("paste", (event) => {
 /** A photo that misses its place must not replace the page. */
 for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
 
-/** Calls `onphoto(place)` for each new photo, which is then `place.photo`, a Blob, and `place.picture`, what can be drawn
+/** Calls `onphoto(place)` for each new photo, which is then `place.photo`, a Blob, and `place.picture`, what can be
+ * drawn
  * of it (null where this browser can't show its kind). */
 export class PhotoPlace {
   constructor(label, onphoto) {
     this.coming = null; // the photo as it was chosen
+    /** @type {Blob | null} */
     this.photo = null;
+    /** @type {any} */
     this.picture = null;
+    this.url = "";
+    /** @type {any} what a view notes below the photo */
+    this.note = null;
     this.onphoto = onphoto;
     this.label = label;
     this.input = h("input.hidden", {
@@ -101,7 +107,8 @@ export class PhotoPlace {
     await this.onphoto(this);
   }
 
-  /** Draws boxes, which may be picked and pointed at as `boxes` has it; `size` is the photo's, where the server said it. */
+  /** Draws boxes, which may be picked and pointed at as `boxes` has it; `size` is the photo's, where the server said
+   * it. */
   show(faces, size = null, words = "", heard = {}) {
     const own =
       size ?? (this.picture ? { width: this.picture.naturalWidth, height: this.picture.naturalHeight } : UNKNOWN);

@@ -7,17 +7,25 @@ import { explain } from "./words.js";
 /** What an error is about if the same request would meet it again. */
 const LASTING = new Set(["key", "missing", "state"]);
 
-/** Whether asking again is of no use until the person changes something. */
-export const isLasting = (error) => LASTING.has(ABOUT[error.code]);
+/** Return whether asking again is of no use until the person changes something; false for null. */
+export const isLasting = (error) => LASTING.has(ABOUT[error?.code]);
 
 /** A box for problems beside what they are about; read out when it fills. */
 export function problemPlace() {
   const place = h("div.problems", { role: "alert" });
-  return {
+  const own = {
     element: place,
-    clear: () => place.replaceChildren(),
-    show: (error) => put(place, problem(error)),
+    error: null,
+    clear: () => {
+      own.error = null;
+      place.replaceChildren();
+    },
+    show: (error) => {
+      own.error = error;
+      put(place, problem(error));
+    },
   };
+  return own;
 }
 
 export function problem(error) {

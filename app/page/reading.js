@@ -2,7 +2,8 @@
 
 const SAME_ROW = 0.5;
 
-/** `faces`: [{box}], each of which gets its `index`. A row holds those whose centres are within half a face's height of its
+/** `faces`: [{box}], each of which gets its `index`. A row holds those whose centres are within half a face's height
+ * of its
  * first one's. */
 export function inReadingOrder(faces) {
   const rows = [];

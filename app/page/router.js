@@ -4,6 +4,7 @@ history.scrollRestoration = "manual"; // views fill later than browsers scroll
 
 /** The entries of the tab's history that were shown, by their ids: the address before each, and where it was left. */
 const entries = new Map();
+/** @type {{from: string, top: number, hash: string} | null} */
 let current = null;
 
 /** Return the decoded segments after `#/` and the query after `?`; segments are null for a malformed address. */
@@ -27,19 +28,21 @@ export const go = (...segments) => (location.hash = link(...segments));
 export const reopen = (event) =>
   event.currentTarget.hash === location.hash && dispatchEvent(new HashChangeEvent("hashchange"));
 
-/** Note that the address's view is about to be shown. Return how far it was scrolled when it was left, 0 if it is new. */
+/** Note that the address's view is about to be shown. Return how far it was scrolled when it was left, 0 if it is
+ * new. */
 export function arrive() {
   if (current) current.top = scrollY;
   const before = current;
-  current = entries.get(history.state?.entry) ?? null;
-  if (!current) {
+  let shown = entries.get(history.state?.entry);
+  if (!shown) {
     const entry = `${performance.timeOrigin}-${entries.size}`; // entries of before a reload stay in the history
-    current = { from: before?.hash ?? "", top: 0 };
-    entries.set(entry, current);
+    shown = { from: before?.hash ?? "", top: 0 };
+    entries.set(entry, shown);
     history.replaceState({ entry }, "");
   }
-  current.hash = location.hash;
-  return current.top;
+  shown.hash = location.hash;
+  current = shown;
+  return shown.top;
 }
 
 /** Set the query of the open view's address, so that the way back leads to what was looked at. */

@@ -55,7 +55,8 @@ export const SECTIONS = [
   { name: "models", title: "Models", icon: "models", group: "Server", view: models, allowed: () => true },
 ];
 
-/** Return the section of that name: the overview without a name or for one that the key may not see, null for any other. */
+/** Return the section of that name: the overview without a name or for one that the key may not see, null for any
+ * other. */
 export function find(name = SECTIONS[0].name) {
   const named = SECTIONS.find((section) => section.name === name) ?? null;
   return named && !named.allowed() ? SECTIONS[0] : named;

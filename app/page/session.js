@@ -3,9 +3,11 @@
 const PLACE = "likeness.key";
 const IN_LINK = /^#code=([^&]+)/;
 
+/** @type {{id: string, scopes: string[], galleries: string[] | null} | null} */
 let own = null;
 
-/** The code of a link such as `/#code=…`, or null; the address is then that of `before`. Browsers keep the link in their
+/** The code of a link such as `/#code=…`, or null; the address is then that of `before`. Browsers keep the link in
+ * their
  * history all the same. */
 export function fromLink(before = location.pathname) {
   const found = IN_LINK.exec(location.hash);
@@ -30,8 +32,14 @@ export function end() {
 
 export const who = () => own;
 
+/** Return what the key may do, for views that only somebody signed in sees. */
+export function signedIn() {
+  if (!own) throw new Error("Nobody is signed in.");
+  return own;
+}
+
 /** Whether the key has a scope, among `read`, `recognize`, `enroll`, `admin`. */
 export const may = (scope) => own !== null && (own.scopes.includes(scope) || own.scopes.includes("admin"));
 
 /** Whether it is an `admin` key that is not restricted to galleries. */
-export const mayEverything = () => may("admin") && own.galleries === null;
+export const mayEverything = () => may("admin") && own?.galleries === null;

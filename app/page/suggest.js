@@ -2,17 +2,23 @@
 
 import { get, path } from "./api.js";
 import { portrait } from "./crops.js";
-import { calmly, h, newId, put } from "./dom.js";
+import { debounce, h, newId, put } from "./dom.js";
 import * as session from "./session.js";
 import { count } from "./words.js";
 
-const CALM_MS = 200;
+const DEBOUNCE_MS = 200;
 const SHOWN = 6;
 
 export class PersonField {
   /** `gallery()` is the gallery's id; `props` are the input's; `onpick(subject)` hears who was chosen from the list. */
-  constructor(gallery, props, onpick = () => {}) {
-    Object.assign(this, { gallery, onpick, chosen: null, found: [], at: -1 });
+  constructor(gallery, props, onpick = (/** @type {any} */ _subject) => {}) {
+    this.gallery = gallery;
+    this.onpick = onpick;
+    /** @type {{id: string, name: string | null} | null} */
+    this.chosen = null;
+    /** @type {any[]} */
+    this.found = [];
+    this.at = -1;
     this.list = h("ul.suggestions", {
       role: "listbox",
       id: newId("people"),
@@ -35,7 +41,7 @@ export class PersonField {
       ...props,
       ...(session.may("read") ? { ...open, ...heard } : {}),
     });
-    this.look = calmly(CALM_MS, () => this.suggest());
+    this.look = debounce(DEBOUNCE_MS, () => this.suggest());
     this.element = h("div.suggesting", {}, this.input, this.list);
   }
 
@@ -77,7 +83,7 @@ export class PersonField {
         role: "option",
         id: `${this.list.id}-${index}`,
         "aria-selected": "false",
-        onmousedown: (event) => (event.preventDefault(), this.pick(subject)),
+        onmousedown: (event) => event.preventDefault() ?? this.pick(subject),
       },
       portrait(this.gallery(), subject, true),
       h("span.name", {}, subject.name ?? subject.id),
@@ -87,7 +93,8 @@ export class PersonField {
 
   mark(index) {
     this.at = index;
-    [...this.list.children].forEach((one, place) => one.setAttribute("aria-selected", String(place === index)));
+    for (const [place, one] of [...this.list.children].entries())
+      one.setAttribute("aria-selected", String(place === index));
     if (index < 0) this.input.removeAttribute("aria-activedescendant");
     else this.input.setAttribute("aria-activedescendant", this.list.children[index].id);
   }

@@ -8,16 +8,16 @@ export const THEMES = [
   ["light", "Light"],
   ["dark", "Dark"],
 ];
-export const theme = () => localStorage.getItem(PLACE) ?? SAME;
+export const chosen = () => localStorage.getItem(PLACE) ?? SAME;
 
-export function wear(name) {
+export function choose(name) {
   if (name === SAME) localStorage.removeItem(PLACE);
   else localStorage.setItem(PLACE, name);
   apply();
 }
 
 export function apply() {
-  const name = theme();
+  const name = chosen();
   if (name === SAME) delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
 }

@@ -24,7 +24,8 @@ const PROBLEMS = {
   key_exists: "A key with this id exists already, or did once. Choose another id.",
   key_revoked: "This key was revoked for good. Make a new one.",
   package_mismatch:
-    "This gallery was made with another model than the server runs now. Re-embed it, or start the server with its model.",
+    "This gallery was made with another model than the server runs now. Re-embed it, or start the server " +
+    "with its model.",
   payload_too_large: "That is more than the server accepts at once. Send fewer or smaller photos.",
   image_too_large: "The photo is larger than the server allows. Make it smaller and try again.",
   unsupported_media_type: "The server does not accept this kind of file.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 
@@ -110,3 +111,16 @@ def test_the_page_knows_what_each_code_is_about() -> None:
 def test_the_page_has_words_for_every_reason_of_poor_quality() -> None:
     words = (FOLDER / "words.js").read_text().partition("REASONS")[2].partition("ADVICE")[0]
     assert set(re.findall(r"^  (\w+): \"", words, re.MULTILINE)) == {reason.value for reason in Reason}
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(".svg")])
+def test_no_line_is_longer_than_a_hundred_and_twenty(name: str) -> None:
+    assert max(map(len, (FOLDER / name).read_text().splitlines())) <= 120
+
+
+def test_what_checks_the_page_is_pinned_by_hash_and_from_no_host() -> None:
+    lock = json.loads((PROJECT / ".ci" / "page" / "package-lock.json").read_text())
+    packages = {name: package for name, package in lock["packages"].items() if name}
+    assert {"node_modules/@biomejs/biome", "node_modules/typescript"} <= set(packages)
+    assert all(package["integrity"].startswith("sha512-") for package in packages.values())
+    assert not any("resolved" in package for package in packages.values())

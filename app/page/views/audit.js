@@ -1,6 +1,6 @@
 /** The audit log: who did what, when, to whom, and how it went. */
 
-import { get, path } from "../api.js";
+import { askAnew, get, path } from "../api.js";
 import { field, h, put } from "../dom.js";
 import { head } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
@@ -87,20 +87,21 @@ export function audit(_, asked) {
 const value = (name, input) =>
   name === "since" || name === "until" ? input.value && new Date(input.value).toISOString() : input.value.trim();
 
-/** The newest entries of what is wanted, or those behind `cursor`; whatever was asked before and not answered is dropped. */
+/** The newest entries of what is wanted, or those behind `cursor`; whatever was asked before and not answered is
+ * dropped. */
 async function load(state, cursor = null) {
-  state.asking?.abort();
-  const asking = (state.asking = new AbortController());
+  const asking = askAnew(state);
   if (!cursor) put(state.more); // "Older" belongs to the question before
   await showing(state.place, async () => {
     const page = await get(path("audit"), { ...state.wanted, limit: PAGE, cursor }, { signal: asking.signal });
     if (!cursor) put(state.rows);
     state.rows.append(...page.entries.map(row));
     const number = state.rows.childElementCount;
+    const { changes } = state.wanted;
     put(
       state.shown,
       number
-        ? `${count(number, state.wanted.changes ? "change" : "entry", state.wanted.changes ? "changes" : "entries")} shown, the newest first`
+        ? `${changes ? count(number, "change") : count(number, "entry", "entries")} shown, the newest first`
         : "No entry of the log matches.",
     );
     const older = h(

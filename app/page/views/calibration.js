@@ -1,7 +1,7 @@
 /** A gallery's own operating points: measured among its people, beside the package's, and which of them decide. */
 
 import { get, patch, path, post } from "../api.js";
-import { field, h, put, select, tell } from "../dom.js";
+import { field, h, put, select, toast } from "../dom.js";
 import { later } from "../later.js";
 import { backTo, head, isOpen, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
@@ -48,7 +48,7 @@ export function calibration(gallery) {
 function settings(found, place, again) {
   const change = async (changes, words) => {
     if (!(await showing(place, () => patch(path("galleries", found.gallery), changes)))) return;
-    tell(words);
+    toast(words);
     await again();
   };
   const source = select(SOURCES, found.calibration, (calibration) =>
@@ -97,8 +97,15 @@ function measuring(found, place, where, show) {
 function summary(measured) {
   const changed = measured.changed >= 0.005 ? `; ${Math.round(measured.changed * 100)} % of it has changed since` : "";
   if (!measured.comparisons)
-    return `${count(measured.subjects, "person", "people")} are too few to measure anything (${when(measured.measured_at)}${changed}).`;
-  return `${measured.comparisons.toLocaleString("en")} pairs of ${count(measured.compared_subjects, "person", "people")} of ${measured.subjects.toLocaleString("en")}, ${when(measured.measured_at)}${changed}.`;
+    return (
+      `${count(measured.subjects, "person", "people")} are too few to measure anything ` +
+      `(${when(measured.measured_at)}${changed}).`
+    );
+  return (
+    `${measured.comparisons.toLocaleString("en")} pairs of ` +
+    `${count(measured.compared_subjects, "person", "people")} of ${measured.subjects.toLocaleString("en")}, ` +
+    `${when(measured.measured_at)}${changed}.`
+  );
 }
 
 function figures({ gallery, measured, points }) {
@@ -155,6 +162,8 @@ function figures({ gallery, measured, points }) {
 function suspicious({ gallery, measured, pairs }) {
   const expected = measured?.suspicious_expected;
   const person = ({ subject }) => h("a", { href: link("galleries", gallery, "people", subject) }, subject);
+  const number = expected < 0.1 ? "less than 0.1" : expected?.toFixed(1);
+  const byChance = expected === null ? "" : `; ${number} would be by chance`;
   return h(
     "section.card.stack",
     { "aria-label": "Perhaps one person twice" },
@@ -162,7 +171,8 @@ function suspicious({ gallery, measured, pairs }) {
     h(
       "p",
       {},
-      `${count(measured.suspicious, "pair")} of people, each other's most alike and above the package's strictest threshold${expected === null ? "" : `; ${expected < 0.1 ? "less than 0.1" : expected.toFixed(1)} would be by chance`}. They are left out of the measurement.`,
+      `${count(measured.suspicious, "pair")} of people, each other's most alike and above the package's strictest ` +
+        `threshold${byChance}. They are left out of the measurement.`,
     ),
     h(
       "ul",

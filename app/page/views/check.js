@@ -72,7 +72,8 @@ function said(report) {
       "p",
       {},
       h("span.pill.known", {}, "in order"),
-      ` ${count(report.faces, "face")} of ${count(report.subjects, "person", "people")} in the database, as many in the index.`,
+      ` ${count(report.faces, "face")} of ${count(report.subjects, "person", "people")} in the database, ` +
+        "as many in the index.",
     );
   return [
     h(

@@ -1,7 +1,7 @@
 /** Two photos: do they show the same person? */
 
-import { ask, path, send } from "../api.js";
 import { crop } from "../align.js";
+import { askAnew, path, sendPhoto, sendPhotos } from "../api.js";
 import { field, h, put, select } from "../dom.js";
 import { livenessChoice, verdict } from "../liveness.js";
 import { decidingPoints, defaults, runningEmbedder } from "../models.js";
@@ -25,6 +25,9 @@ export function compare() {
     return place;
   });
   state.again = () => decide(places, state);
+  const leave = () => {
+    for (const place of places) place.forget();
+  };
   const element = h(
     "div.compare",
     {},
@@ -36,7 +39,7 @@ export function compare() {
     ),
     outcome,
   );
-  return { element, ready: offer(strictness, state), leave: () => places.forEach((place) => place.forget()) };
+  return { element, ready: offer(strictness, state), leave };
 }
 
 /** The operating points to decide at, where the model has any. */
@@ -65,15 +68,15 @@ async function offer(strictness, state) {
   );
 }
 
-/** A new photo: its faces at once, and the comparison when both are there. Those of the photo before are wanted no more. */
+/** A new photo: its faces at once, and the comparison when both are there. Those of the photo before are wanted no
+ * more. */
 async function found(place, places, state) {
-  place.asking?.abort();
-  const asking = (place.asking = new AbortController());
+  const asking = askAnew(place);
   state.faces.delete(place);
   place.picked = null;
   put(place.note);
   try {
-    const answer = await ask(path("embed"), place.photo, {}, asking.signal);
+    const answer = await sendPhoto(path("embed"), place.photo, {}, asking.signal);
     answer.faces = inReadingOrder(answer.faces);
     state.faces.set(place, answer);
     draw(place, places, state, null);
@@ -88,10 +91,9 @@ async function found(place, places, state) {
 }
 
 async function decide(places, state) {
-  state.asking?.abort();
+  const asking = askAnew(state);
   put(state.outcome);
   if (!places.every((place) => state.faces.get(place)?.faces.length)) return;
-  const asking = (state.asking = new AbortController());
   put(state.outcome, h("p.waiting", {}, "Comparing …"));
   try {
     const pair = bestPair(
@@ -100,7 +102,7 @@ async function decide(places, state) {
     );
     const [face1, face2] = places.map((place, index) => state.faces.get(place).faces[pair.at[index]].index);
     const photos = places.map((place, index) => [`image${index + 1}`, place.photo]);
-    const answer = await send(
+    const answer = await sendPhotos(
       path("verify"),
       photos,
       { fmr: state.fmr, face1, face2, liveness: state.liveness },
@@ -108,7 +110,7 @@ async function decide(places, state) {
     );
     const points = await decidingPoints(answer.model);
     if (asking.signal.aborted) return;
-    places.forEach((place, index) => draw(place, places, state, pair.at[index]));
+    for (const [index, place] of places.entries()) draw(place, places, state, pair.at[index]);
     put(state.outcome, said(answer, points, places, pair.of));
     if (matchMedia(NARROW).matches) state.outcome.scrollIntoView({ block: "center" });
   } catch (error) {
@@ -172,7 +174,8 @@ function said(answer, points, places, pairs) {
         h(
           "p.small",
           {},
-          `The best of ${pairs} pairs of faces. The rate is that of one pair: among ${pairs}, strangers reach it up to ${pairs} times as often.`,
+          `The best of ${pairs} pairs of faces. The rate is that of one pair: among ${pairs}, strangers ` +
+            `reach it up to ${pairs} times as often.`,
         ),
       scale(answer, points),
     ),
@@ -195,8 +198,10 @@ const others = (face, place) =>
 /** The answer, and how often it would be wrong about strangers. */
 function sentence(answer) {
   const strangers = `about ${oneIn(answer.fmr)} pairs of different people reach`;
-  const reached = `The score ${score(answer.score)} reaches the threshold ${score(answer.threshold)}, which ${strangers} too.`;
-  const missed = `The score ${score(answer.score)} stays below the threshold ${score(answer.threshold)}, which ${strangers}.`;
+  const reached =
+    `The score ${score(answer.score)} reaches the threshold ${score(answer.threshold)}, ` + `which ${strangers} too.`;
+  const missed =
+    `The score ${score(answer.score)} stays below the threshold ${score(answer.threshold)}, ` + `which ${strangers}.`;
   return answer.match ? reached : missed;
 }
 

@@ -1,13 +1,14 @@
 /** A face that resembles an enrolled one: both pictures side by side, and a choice. */
 
-import { call, path, post } from "../api.js";
+import { path, post, remove } from "../api.js";
 import { captioned, storedCrop } from "../crops.js";
 import { h, put } from "../dom.js";
 import { thumbnail } from "../picture.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { score } from "../words.js";
 
-/** What `found`, a row of an enrollment's answer, resembles: {subject, name, face_id, score}, and null for keys that may not know. */
+/** What `found`, a row of an enrollment's answer, resembles: {subject, name, face_id, score}, and null for keys that
+ * may not know. */
 export const finding = (found) => found?.conflict ?? found?.duplicate ?? null;
 
 const nameOf = (other) => other.name ?? other.subject ?? "somebody else";
@@ -20,7 +21,8 @@ export function said(found, subject) {
       ? "The same photo is enrolled for this person already."
       : `The same photo is enrolled already, as ${nameOf(other)}.`;
   return other.subject
-    ? `This face matches ${nameOf(other)}, score ${score(other.score)}. Either both are one person, or one of the two faces is the wrong person's.`
+    ? `This face matches ${nameOf(other)}, score ${score(other.score)}. Either both are one person, or one ` +
+        "of the two faces is the wrong person's."
     : "This face matches somebody else of this gallery.";
 }
 
@@ -39,23 +41,17 @@ export function sides(gallery, url, photo, other) {
 export function choices(home, label, acts) {
   const place = problemPlace();
   const button = ([words, done, work]) => {
-    const one = h(
-      "button.small",
-      {
-        type: "button",
-        "aria-label": `${words}: ${label}`,
-        onclick: () =>
-          showing(place, () =>
-            busy(
-              one,
-              async () => (
-                await work(), put(home, h("h3", { tabindex: "-1" }, label), h("p", {}, done)), home.firstChild.focus()
-              ),
-            ),
-          ),
-      },
-      words,
-    );
+    const act = async () => {
+      await work();
+      put(home, h("h3", { tabindex: "-1" }, label), h("p", {}, done));
+      home.firstChild.focus();
+    };
+    const props = {
+      type: "button",
+      "aria-label": `${words}: ${label}`,
+      onclick: () => showing(place, () => busy(one, act)),
+    };
+    const one = h("button.small", props, words);
     return one;
   };
   return h("div.stack", {}, h("div.row", {}, acts.map(button)), place.element);
@@ -79,6 +75,6 @@ export function afterwards(gallery, subject, found, undone) {
       `Both are ${subject} now.`,
       () => post(`${faces(other.subject)}/${other.face_id}/move`, { subject }),
     ],
-    ["Don't take it", "Not taken.", async () => (await call("DELETE", mine), undone())],
+    ["Don't take it", "Not taken.", () => remove(mine).then(undone)],
   ].filter(Boolean);
 }

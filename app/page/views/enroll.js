@@ -51,6 +51,7 @@ export function enrolling(gallery) {
 export function enrollAnywhere() {
   const place = problemPlace();
   const home = h("div", {});
+  /** @type {{element: any, leave: () => void} | null} */
   let panel = null;
   const open = (gallery) => {
     panel?.leave();
@@ -76,7 +77,7 @@ export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) 
     "div.zone",
     {
       onclick: (event) => event.target.closest("label, input") || zone.querySelector("input").click(),
-      ondragover: (event) => (event.preventDefault(), zone.classList.add("over")),
+      ondragover: (event) => event.preventDefault() ?? zone.classList.add("over"),
       ondragleave: () => zone.classList.remove("over"),
       ondrop: async (event) => {
         event.preventDefault();
@@ -96,7 +97,7 @@ export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) 
 }
 
 function leave(state) {
-  state.urls.forEach((url) => URL.revokeObjectURL(url));
+  for (const url of state.urls) URL.revokeObjectURL(url);
   const run = runOf(state.gallery, state.subject);
   if (run?.ended) discard(run);
 }
@@ -173,7 +174,7 @@ function showPlan(state) {
 
 /** The first photos of each person; what is beyond is only counted. */
 function preview(state, groups) {
-  state.urls.forEach((url) => URL.revokeObjectURL(url));
+  for (const url of state.urls) URL.revokeObjectURL(url);
   state.urls = [];
   const picture = (photo) => {
     state.urls.push(URL.createObjectURL(photo.file));
@@ -200,7 +201,10 @@ function preview(state, groups) {
 
 /** The id of the one person on all photos, and a name beside it. */
 function whoseFields(state, onchange) {
-  const heard = () => ((state.who = who.id), onchange());
+  const heard = () => {
+    state.who = who.id;
+    onchange();
+  };
   const who = new PersonField(() => state.gallery, {}, heard);
   who.input.addEventListener("input", heard);
   const name = h("input", {

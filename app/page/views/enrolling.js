@@ -1,7 +1,7 @@
 /** Runs of enrolling: each goes on while other views are looked at, with its progress in sight. */
 
-import { patch, path, patiently, send } from "../api.js";
-import { h, put, tell } from "../dom.js";
+import { patch, path, patiently, sendPhotos } from "../api.js";
+import { h, put, toast } from "../dom.js";
 import { verdict } from "../liveness.js";
 import { fitted, thumbnail } from "../picture.js";
 import { isLasting, problem, problemPlace } from "../problem.js";
@@ -21,7 +21,7 @@ export const runOf = (gallery, subject) =>
 
 export function discard(run) {
   runs.delete(run);
-  run.urls.forEach((url) => URL.revokeObjectURL(url));
+  for (const url of run.urls) URL.revokeObjectURL(url);
   showUnderWay();
 }
 
@@ -65,8 +65,9 @@ async function work(run) {
   run.view.finish();
   if (run.view.element.isConnected) run.onend?.(run.tally);
   else if (runs.has(run))
-    tell(
-      `Enrolling into ${run.gallery} has ended: ${run.tally.enrolled.toLocaleString("en")} enrolled, ${run.tally.refused.toLocaleString("en")} refused.`,
+    toast(
+      `Enrolling into ${run.gallery} has ended: ${run.tally.enrolled.toLocaleString("en")} enrolled, ` +
+        `${run.tally.refused.toLocaleString("en")} refused.`,
     );
   showUnderWay();
 }
@@ -95,7 +96,7 @@ async function sent(run, photo, query) {
   const where = path("galleries", run.gallery, "subjects", photo.subject);
   photo.file = await fitted(photo.file);
   const answer = await patiently(
-    () => send(`${where}/faces`, [["images", photo.file]], { quality: run.gate, ...query }, run.stop.signal),
+    () => sendPhotos(`${where}/faces`, [["images", photo.file]], { quality: run.gate, ...query }, run.stop.signal),
     run.stop.signal,
   );
   const liveness = verdict(answer.enrolled[0]);
@@ -134,7 +135,8 @@ function viewOf(run) {
     if (run.ended) {
       put(
         told,
-        `${count(tally.enrolled, "photo")} of ${count(tally.people.size, "person", "people")} enrolled, ${tally.refused.toLocaleString("en")} refused.`,
+        `${count(tally.enrolled, "photo")} of ${count(tally.people.size, "person", "people")} enrolled, ` +
+          `${tally.refused.toLocaleString("en")} refused.`,
       );
       if (!run.subject && tally.people.size)
         told.append(" ", h("a", { href: link("galleries", run.gallery), onclick: reopen }, `See ${run.gallery}`));
@@ -164,7 +166,8 @@ function viewOf(run) {
 }
 
 const soFar = (tally) =>
-  `${tally.done.toLocaleString("en")} of ${tally.all.toLocaleString("en")}: ${tally.enrolled.toLocaleString("en")} enrolled, ${tally.refused.toLocaleString("en")} refused`;
+  `${tally.done.toLocaleString("en")} of ${tally.all.toLocaleString("en")}: ` +
+  `${tally.enrolled.toLocaleString("en")} enrolled, ${tally.refused.toLocaleString("en")} refused`;
 
 const pictureOf = (run, photo) => {
   run.urls.push(URL.createObjectURL(photo.file));

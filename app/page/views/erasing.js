@@ -2,7 +2,7 @@
 
 import { call } from "../api.js";
 import { forget } from "../crops.js";
-import { ask, confirm, h } from "../dom.js";
+import { confirm, h, openDialog } from "../dom.js";
 import { facts } from "../parts.js";
 import { showing } from "../problem.js";
 import { save } from "../saving.js";
@@ -12,7 +12,9 @@ import { count, list, when } from "../words.js";
 export async function erase(subject, where, place) {
   const sure = await confirm({
     title: `Erase ${subject.name ?? subject.id}?`,
-    text: `This deletes the person with ${count(subject.face_count, "face")}, and clears what the disk may still hold of them. There is no way back. You get a signed receipt of it.`,
+    text:
+      `This deletes the person with ${count(subject.face_count, "face")}, and clears what the disk may ` +
+      "still hold of them. There is no way back. You get a signed receipt of it.",
     action: "Erase the person",
     typed: subject.id,
   });
@@ -37,7 +39,7 @@ function showReceipt(document) {
     ["Not reached", list(receipt.not_reached) || "nothing"],
     ["Signed by", h("code", {}, receipt.signature.key_id)],
   ];
-  return ask("Erased", (close) =>
+  return openDialog("Erased", (close) =>
     h(
       "div",
       {},

@@ -2,7 +2,7 @@
 
 import { get, patch, post, remove } from "../api.js";
 import { crop, facePicture, forget } from "../crops.js";
-import { ask, confirm, h, put, tell } from "../dom.js";
+import { confirm, h, openDialog, put, toast } from "../dom.js";
 import { facts, request } from "../parts.js";
 import { busy, showing } from "../problem.js";
 import * as session from "../session.js";
@@ -45,7 +45,9 @@ function add(own, page) {
 function toolbar(own) {
   const all = h("input", {
     type: "checkbox",
-    onchange: () => own.cards.querySelectorAll("input").forEach((box) => box.checked === all.checked || box.click()),
+    onchange: () => {
+      for (const box of own.cards.querySelectorAll("input")) if (box.checked !== all.checked) box.click();
+    },
   });
   const told = h("span.small", { role: "status" });
   const acts = [
@@ -57,7 +59,7 @@ function toolbar(own) {
     all.checked = number > 0 && number === own.cards.childElementCount;
     all.indeterminate = number > 0 && !all.checked;
     put(told, number ? `${count(number, "face")} selected` : "");
-    acts.forEach((button) => (button.disabled = !number));
+    for (const button of acts) button.disabled = !number;
   };
   return {
     update,
@@ -124,7 +126,7 @@ function enlarge(own, face) {
     ["Model", face.model],
     ["Face id", h("code", {}, face.face_id)],
   ];
-  return ask("Enrolled face", (close) =>
+  return openDialog("Enrolled face", (close) =>
     h(
       "div",
       {},
@@ -148,7 +150,7 @@ function enlarge(own, face) {
 /** The face stands for the person wherever the person is shown. */
 async function cover(own, face) {
   await patch(own.where, { cover: face.face_id });
-  tell("This is the cover now.");
+  toast("This is the cover now.");
   await own.changed();
 }
 
@@ -158,14 +160,14 @@ async function drop(own) {
   const number = own.chosen.size;
   const sure = await confirm({
     title: `Delete ${count(number, "face")}?`,
-    text: `${number === 1 ? "The face, its crop and its vector go." : "The faces, their crops and vectors go."} The person stays.`,
+    text: `Crops and vectors go with ${number === 1 ? "it" : "them"}. The person stays.`,
     action: number === 1 ? "Delete the face" : "Delete the faces",
   });
   if (!sure) return;
   await showing(own.place, async () => {
     for (const face of [...own.chosen.keys()]) await remove(pathOf(own, face));
     forget(); // a portrait may be of a face that has gone
-    tell(number === 1 ? "The face is deleted." : `${count(number, "face")} are deleted.`);
+    toast(number === 1 ? "The face is deleted." : `${count(number, "face")} are deleted.`);
   });
   await own.changed();
 }
@@ -186,6 +188,6 @@ async function move(own) {
   );
   if (moved === null) return;
   forget();
-  tell(`Moved to ${who.id}.`);
+  toast(`Moved to ${who.id}.`);
   await own.changed();
 }

@@ -1,9 +1,9 @@
 /** The faces that were found, each with who it may be, and what to do where that is wrong. */
 
 import { crop, cutOut } from "../align.js";
-import { get, path, remove, send } from "../api.js";
+import { get, path, remove, sendPhotos } from "../api.js";
 import { captioned, storedCrop } from "../crops.js";
-import { ask, confirm, h, tell } from "../dom.js";
+import { confirm, h, openDialog, toast } from "../dom.js";
 import { verdict } from "../liveness.js";
 import { orLeave } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
@@ -147,7 +147,7 @@ async function enrolling(state, shot, place, button, work, done = () => {}) {
   const enrolled = await showing(place, () => busy(button, work));
   if (!enrolled) return;
   done();
-  tell(`Enrolled as ${enrolled}.`);
+  toast(`Enrolled as ${enrolled}.`);
   await state.again();
 }
 
@@ -156,7 +156,9 @@ async function enroll(state, shot, face, name) {
   if (known) {
     const same = await confirm({
       title: `Is it the same ${nameOf({ name: known.name, subject: known.id })}?`,
-      text: `${known.id} is in this gallery already. The face is added to that person; for somebody else of this name, choose another.`,
+      text:
+        `${known.id} is in this gallery already. The face is added to that person; for somebody else ` +
+        "of this name, choose another.",
       action: "Add the face",
     });
     if (!same) return null;
@@ -166,7 +168,7 @@ async function enroll(state, shot, face, name) {
 
 async function add(state, shot, face, id) {
   const photo = shot.picture ? await cutOut(shot.picture, face.box, shot.answer.image, MARGIN) : shot.photo;
-  const answer = await send(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], {
+  const answer = await sendPhotos(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], {
     quality: "low",
   });
   const { conflict } = answer.enrolled[0];
@@ -186,12 +188,15 @@ async function namesake(gallery, name) {
 
 /** Remembers that the face is not the subject; asks where it matches beyond doubt. False if it is not remembered. */
 async function correct(subject, name, shot, face) {
-  const record = (options) => send(`${subject}/corrections`, [["image", shot.photo]], { face: face.index, ...options });
+  const record = (options) =>
+    sendPhotos(`${subject}/corrections`, [["image", shot.photo]], { face: face.index, ...options });
   try {
     return await record({});
   } catch (error) {
     if (error.code !== "correction_unlikely") throw error;
-    const text = `This face matches ${name} beyond doubt. If it is ${name} and you remember that it is not, ${name} is no longer known.`;
+    const text =
+      `This face matches ${name} beyond doubt. If it is ${name} and you remember that it is ` +
+      `not, ${name} is no longer known.`;
     if (!(await confirm({ title: `Surely not ${name}?`, text, action: "Remember it all the same" }))) return false;
     return record({ confirm: true });
   }
@@ -202,7 +207,7 @@ async function deny(state, shot, face, best) {
   state.hold(shot);
   const name = nameOf(best);
   const subject = path("galleries", state.gallery, "subjects", best.subject);
-  const changed = await ask(`Not ${name}?`, (close) => {
+  const changed = await openDialog(`Not ${name}?`, (close) => {
     const place = problemPlace();
     const act = (words, work) => (event) =>
       showing(place, () => busy(event.currentTarget, async () => (await work()) !== false && close(words)));
@@ -218,7 +223,8 @@ async function deny(state, shot, face, best) {
       h(
         "p",
         {},
-        `This face scored ${score(best.score)} against a face enrolled as ${name}, above the threshold ${score(face.threshold)}.`,
+        `This face scored ${score(best.score)} against a face enrolled as ${name}, above the threshold ` +
+          `${score(face.threshold)}.`,
       ),
       h(
         "div.row.two",
@@ -240,7 +246,8 @@ async function deny(state, shot, face, best) {
         h(
           "p.small",
           {},
-          `A face that is more like this one than like ${name} is then unknown. The photo's template is kept with ${name}.`,
+          `A face that is more like this one than like ${name} is then unknown. The photo's template is ` +
+            `kept with ${name}.`,
         ),
       ),
       h("h3", {}, `The enrolled picture is not ${name} either`),
@@ -252,6 +259,6 @@ async function deny(state, shot, face, best) {
     );
   });
   if (!changed) return;
-  tell(changed);
+  toast(changed);
   await state.again();
 }

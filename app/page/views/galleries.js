@@ -78,7 +78,8 @@ function listed(found) {
           h(
             "p.small",
             {},
-            `${gallery.embedder}, ${gallery.store === "crop" ? "keeps crops" : "keeps no pictures"}, since ${when(gallery.created_at)}`,
+            `${gallery.embedder}, ${gallery.store === "crop" ? "keeps crops" : "keeps no pictures"}, since ` +
+              `${when(gallery.created_at)}`,
           ),
         ),
       ),

@@ -134,7 +134,7 @@ async function health() {
   const [version, models] = await Promise.all([get("/version"), get(path("models"))]);
   const [word, kind] = STATES[state.status] ?? [state.status ?? "not ready", "uncertain"];
   const running = models.models.filter((model) => model.loaded && model.task === "embed").map((model) => model.title);
-  const own = session.who();
+  const own = session.signedIn();
   const known = [
     ["State", h(`span.pill.${kind}`, {}, word)],
     ["Version", version.version],

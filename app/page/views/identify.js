@@ -1,9 +1,9 @@
 /** Who is in this photo, or in front of the camera? */
 
-import { ask as askServer, path } from "../api.js";
+import { askAnew, path, sendPhoto } from "../api.js";
 import { boxes, light, sheet } from "../boxes.js";
 import * as camera from "../camera.js";
-import { LIMITS, challenge } from "../challenge.js";
+import { challenge, LIMITS } from "../challenge.js";
 import { galleryControl, prefer } from "../choosing.js";
 import { field, h, put, select } from "../dom.js";
 import { icon } from "../icons.js";
@@ -24,6 +24,7 @@ const RETRY_MS = 1000;
 /** `asked.get("gallery")` is the one to begin with. */
 export function identify(_, asked) {
   prefer(asked.get("gallery"));
+  /** @type {any} */
   const state = { gallery: "", fpir: "", shot: null, video: null, asking: null };
   state.place = problemPlace();
   state.status = h("p.small", { role: "status" });
@@ -42,15 +43,11 @@ export function identify(_, asked) {
     icon("person"),
     "Challenge",
   );
-  state.turn = h(
-    "button",
-    { type: "button", hidden: true, onclick: () => (endLive(state), camera.turn(), startLive(state)) },
-    "Other camera",
-  );
+  state.turn = h("button", { type: "button", hidden: true, onclick: () => turnCamera(state) }, "Other camera");
   state.photo.element.querySelector(".row").append(state.live, state.challenge, state.turn, state.rate);
   state.again = () => identifyShot(state);
   state.hold = (shot) => hold(state, shot);
-  state.point = (index) => state.video || light(state.photo.stage, index);
+  state.point = (index) => state.video || light(state.photo.stage.querySelectorAll(".boxes path"), index);
   const chooser = h("div.choosers", {});
   const element = h(
     "div",
@@ -94,8 +91,7 @@ async function fromPhoto(state, place) {
 /** Asks about the photo that is there, again where something has changed. */
 async function identifyShot(state) {
   if (!state.shot || !state.gallery || state.video) return;
-  state.asking?.abort();
-  const asking = (state.asking = new AbortController());
+  const asking = askAnew(state);
   const shot = state.shot;
   put(state.cards, h("p.waiting", {}, "Looking …"));
   try {
@@ -109,7 +105,7 @@ async function identifyShot(state) {
 
 async function inquire(state, photo, signal) {
   return ordered(
-    await askServer(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal),
+    await sendPhoto(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal),
   );
 }
 
@@ -138,8 +134,7 @@ async function withChallenge(state) {
 
 /** A box that is pointed at shows its card, and the other way round. */
 const pointing = (state) => ({
-  onpoint: (index) =>
-    [...state.cards.querySelectorAll(".card.face")].forEach((card, at) => card.classList.toggle("lit", at === index)),
+  onpoint: (index) => light(state.cards.querySelectorAll(".card.face"), index),
 });
 
 const marked = (answer) =>
@@ -173,7 +168,10 @@ function show(state, shot) {
   const told = words(answer);
   if (state.status.textContent !== told) put(state.status, told);
   if (state.video && state.cards.matches(":hover, :focus-within")) return; // somebody is about to use what is there
-  const among = `Among ${count(answer.subjects, "person", "people")}; a stranger is taken for one of them in ${oneIn(answer.fpir)} cases${answer.limited ? ", more than the server's default, for which too few pairs were measured" : ""}. Decided by ${decidedBy(answer.calibration)}.`;
+  const limited = answer.limited ? ", more than the server's default, for which too few pairs were measured" : "";
+  const among =
+    `Among ${count(answer.subjects, "person", "people")}; a stranger is taken for one of them in ` +
+    `${oneIn(answer.fpir)} cases${limited}. Decided by ${decidedBy(answer.calibration)}.`;
   put(
     state.cards,
     h("h2", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face"),
@@ -188,7 +186,8 @@ function show(state, shot) {
 async function startLive(state) {
   const video = await showing(state.place, () => camera.start());
   if (!video) return;
-  if (!state.place.element.isConnected || state.video) return camera.stop(video); // the view was left meanwhile, or the button pressed twice
+  // The view was left meanwhile, or the button pressed twice.
+  if (!state.place.element.isConnected || state.video) return camera.stop(video);
   state.video = video;
   state.shot = null;
   state.live.setAttribute("aria-pressed", "true");
@@ -200,6 +199,12 @@ async function startLive(state) {
   );
   void watch(state, state.video, overlay);
   state.turn.hidden = !(await camera.canTurn());
+}
+
+function turnCamera(state) {
+  endLive(state);
+  camera.turn();
+  return startLive(state);
 }
 
 function endLive(state) {
@@ -216,11 +221,12 @@ function endLive(state) {
 
 /** One question at a time, each about the newest picture: as fast as the server answers, and no faster. */
 async function watch(state, video, overlay) {
+  /** @type {number | null} */
   let pace = null;
   while (state.video === video) {
     const began = performance.now();
     const picture = camera.frame(video, LONGEST);
-    const asking = (state.asking = new AbortController());
+    const asking = askAnew(state);
     try {
       if (!state.gallery) throw Object.assign(new Error("Choose a gallery."), { code: "no_gallery" });
       const photo = await toJpeg(picture);

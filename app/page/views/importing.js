@@ -1,7 +1,7 @@
 /** Many faces at once: a tar is handed over, and a job of the server does the rest. Galleries go out the same way. */
 
 import { call, path, post } from "../api.js";
-import { field, h, newId, select, tell } from "../dom.js";
+import { field, h, newId, select, toast } from "../dom.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { go } from "../router.js";
 import { bytes } from "../words.js";
@@ -47,7 +47,7 @@ export function importPanel(gallery) {
     const job = await showing(place, () => busy(button, send));
     status.textContent = "";
     if (!job) return;
-    tell("The import goes on by itself.");
+    toast("The import goes on by itself.");
     go("jobs");
   };
   return h(
@@ -60,7 +60,8 @@ export function importPanel(gallery) {
       h(
         "p.hint",
         {},
-        "For thousands of photos: the server takes the whole file, answers with a job, and goes on when this page is closed.",
+        "For thousands of photos: the server takes the whole file, answers with a job, and goes on when " +
+          "this page is closed.",
       ),
       h("div.two", {}, field("File", file), field("It holds", contents)),
       trusted,
@@ -75,6 +76,6 @@ export function importPanel(gallery) {
 export async function exportGallery(gallery, place) {
   const job = await showing(place, () => post(`${path("galleries", gallery)}/export`));
   if (!job) return;
-  tell("The export goes on by itself; its file will be here.");
+  toast("The export goes on by itself; its file will be here.");
   go("jobs");
 }

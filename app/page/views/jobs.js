@@ -1,7 +1,7 @@
 /** Jobs: work that outlasts a request, such as imports; how far they are, and what they refused. */
 
 import { call, get, path, post } from "../api.js";
-import { ask, confirm, h, put, tell } from "../dom.js";
+import { confirm, h, openDialog, put, toast } from "../dom.js";
 import { later } from "../later.js";
 import { head, isOpen, orLeave, progress } from "../parts.js";
 import { busy, isLasting, problemPlace, showing } from "../problem.js";
@@ -22,17 +22,15 @@ export function jobs() {
     {},
     head(
       "Jobs",
-      "Work that takes longer than a request: imports, exports, re-embedding. It goes on when this page is closed, and when the server starts again.",
+      "Work that takes longer than a request: imports, exports, re-embedding. It goes on when this page is " +
+        "closed, and when the server starts again.",
     ),
     place.element,
     body,
   );
   const next = later(element);
   const read = async () => {
-    let lasting = false;
-    const page = await showing(place, () =>
-      get(path("jobs"), { limit: PAGE }).catch((error) => ((lasting = isLasting(error)), Promise.reject(error))),
-    );
+    const page = await showing(place, () => get(path("jobs"), { limit: PAGE }));
     const held = body.contains(document.activeElement);
     if (!page) body.querySelector(".waiting")?.remove(); // the problem is said above
     if (page && !held)
@@ -40,7 +38,7 @@ export function jobs() {
         body,
         page.jobs.length ? page.jobs.map((job) => card(job, read, place)) : h("li.waiting", {}, "There is no job."),
       );
-    if (!lasting) next.set(read, page?.jobs.some(isOpen) ? EVERY_MS : EVERY_MS * 5);
+    if (!isLasting(place.error)) next.set(read, page?.jobs.some(isOpen) ? EVERY_MS : EVERY_MS * 5);
   };
   return { element, ready: read(), leave: next.clear };
 }
@@ -67,7 +65,8 @@ function card(job, again, place) {
     h(
       "p.small",
       {},
-      `Asked for by ${job.key ?? "nobody known"} ${when(job.created_at)}${job.finished_at ? `, ended ${when(job.finished_at)}` : ""}`,
+      `Asked for by ${job.key ?? "nobody known"} ` +
+        `${when(job.created_at)}${job.finished_at ? `, ended ${when(job.finished_at)}` : ""}`,
     ),
     h(
       "div.row",
@@ -105,12 +104,12 @@ async function cancel(job, again) {
   });
   if (!sure) return;
   await post(`${path("jobs", job.id)}/cancel`);
-  tell("The job is being cancelled.");
+  toast("The job is being cancelled.");
   await again();
 }
 
 function report(job) {
-  return ask("What was refused", (close) => {
+  return openDialog("What was refused", (close) => {
     const place = problemPlace();
     const body = h(
       "div.report",

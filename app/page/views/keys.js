@@ -2,7 +2,7 @@
 
 import { every, get, path, post, remove } from "../api.js";
 import { everyGallery } from "../choosing.js";
-import { ask, confirm, field, h, put, tell } from "../dom.js";
+import { confirm, field, h, openDialog, put, toast } from "../dom.js";
 import { icon } from "../icons.js";
 import { facts, head, request } from "../parts.js";
 import { filling, problemPlace, showing } from "../problem.js";
@@ -29,7 +29,8 @@ export function keys() {
     {},
     head(
       "Keys",
-      "A key for each person and each program, with no more than it needs. The server stores only the hash of its secret.",
+      "A key for each person and each program, with no more than it needs. The server stores only the hash " +
+        "of its secret.",
       create,
     ),
     place.element,
@@ -167,7 +168,7 @@ async function make(state) {
 
 /** This once: nobody can look it up again. */
 function showSecret(key) {
-  return ask(
+  return openDialog(
     `The key ${key.id}`,
     (close) => {
       const secret = h("input.mono", {
@@ -178,7 +179,7 @@ function showSecret(key) {
       });
       const copy = h(
         "button",
-        { type: "button", onclick: async () => (await copyText(secret)) && tell("Copied.") },
+        { type: "button", onclick: async () => (await copyText(secret)) && toast("Copied.") },
         "Copy",
       );
       return h(
@@ -226,7 +227,7 @@ async function revoke(state, key) {
   if (!sure) return;
   await showing(state.place, async () => {
     await remove(path("keys", key.id));
-    tell(`${key.id} is revoked.`);
+    toast(`${key.id} is revoked.`);
   });
   await load(state);
 }

@@ -1,8 +1,8 @@
 /** Two people who are one: all faces go to one of them. */
 
-import { ask, get, path, post } from "../api.js";
+import { get, path, post, sendPhoto } from "../api.js";
 import { captioned, coverOf, forget, portrait } from "../crops.js";
-import { confirm, h, newId, put, select, tell } from "../dom.js";
+import { confirm, h, newId, put, select, toast } from "../dom.js";
 import { request } from "../parts.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
@@ -14,7 +14,8 @@ const pathOf = (gallery, id) => path("galleries", gallery, "subjects", id);
 /** Asks into whom `subjects` are merged, and does it; gives the id of who is left, or null. */
 export async function merge(gallery, subjects) {
   const pairs = h("div.stack", { "aria-live": "polite" });
-  let compared = { id: null, pairs: null };
+  /** @type {{id: string | null, pairs: Promise<any[]>}} */
+  let compared = { id: null, pairs: Promise.resolve([]) };
   const compare = async (id, known = subjects.find((one) => one.id === id)) => {
     if (!session.may("read")) return [];
     const into = known ?? (await get(pathOf(gallery, id)));
@@ -33,7 +34,8 @@ export async function merge(gallery, subjects) {
     h(
       "p",
       {},
-      "All faces go to the person below, who keeps name and metadata, and takes those that are missing. The other is deleted.",
+      "All faces go to the person below, who keeps name and metadata, and takes those that are missing. " +
+        "The other is deleted.",
     ),
     h(
       "div.field",
@@ -51,13 +53,15 @@ export async function merge(gallery, subjects) {
   });
   if (into === null) return null;
   forget();
-  tell(`Merged into ${into}.`);
+  toast(`Merged into ${into}.`);
   return into;
 }
 
 const surely = (unlike, into) => ({
   title: `Surely the same person as ${into}?`,
-  text: `By their faces, ${list(unlike)} and ${into} are different people. Merging mixes their faces, and whoever looks like either is then taken for ${into}.`,
+  text:
+    `By their faces, ${list(unlike)} and ${into} are different people. Merging mixes their faces, and ` +
+    `whoever looks like either is then taken for ${into}.`,
   action: "Merge all the same",
 });
 
@@ -78,7 +82,8 @@ function oneOf(subjects, onchange) {
   };
 }
 
-/** Show each pair's pictures and score in `place`. Return [{subject, match, words}], `match` null where it can't be said. */
+/** Show each pair's pictures and score in `place`. Return [{subject, match, words}], `match` null where it can't be
+ * said. */
 function compareAll(gallery, subjects, into, place) {
   const others = subjects.filter((one) => one.id !== into.id);
   const said = others.map(() => h("p", {}, "Comparing …"));
@@ -105,12 +110,14 @@ async function compare(gallery, subject, into) {
   try {
     const crop = await coverOf(gallery, subject);
     if (!crop) return { match: null, words: "No picture is kept, so the two can't be compared." };
-    const answer = await ask(`${pathOf(gallery, into.id)}/verify`, await get(crop, {}, { as: "blob" }));
+    const answer = await sendPhoto(`${pathOf(gallery, into.id)}/verify`, await get(crop, {}, { as: "blob" }));
     const reached = answer.score === null ? "The score" : `The score ${score(answer.score)}`;
     const words = answer.match ? "reaches" : "stays below";
     return {
       match: answer.match,
-      words: `${reached} ${words} the threshold ${score(answer.threshold)}: ${answer.match ? "one person" : "two people"}, by these faces.`,
+      words:
+        `${reached} ${words} the threshold ${score(answer.threshold)}: ` +
+        `${answer.match ? "one person" : "two people"}, by these faces.`,
     };
   } catch (error) {
     return { match: null, words: explain(error) };

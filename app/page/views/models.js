@@ -148,7 +148,10 @@ function det(model) {
   const rates = [1e-4, 1e-3, 1e-2, 0.1, 1];
   return chart({
     title: "DET curve",
-    words: `FNMR against FMR at ${series.map((one) => `${one.points.length} operating points of ${one.name}`).join(" and ")}; the tables have the figures.`,
+    words:
+      "FNMR against FMR at " +
+      `${series.map((one) => `${one.points.length} operating points of ${one.name}`).join(" and ")}; the ` +
+      "tables have the figures.",
     series,
     x: {
       title: "FMR: strangers who pass",
@@ -187,7 +190,8 @@ function points(calibration) {
     h(
       "p.small",
       {},
-      `${calibration.measured_on}. ${calibration.comparisons.toLocaleString("en")} pairs of different people, ${calibration.mated.toLocaleString("en")} of the same.`,
+      `${calibration.measured_on}. ${calibration.comparisons.toLocaleString("en")} pairs of different ` +
+        `people, ${calibration.mated.toLocaleString("en")} of the same.`,
     ),
     histogram(calibration),
     h(

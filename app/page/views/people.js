@@ -2,7 +2,7 @@
 
 import { get, path, remove } from "../api.js";
 import { portrait } from "../crops.js";
-import { calmly, confirm, h, put, tell } from "../dom.js";
+import { confirm, debounce, h, put, toast } from "../dom.js";
 import { dropped, hand, isPhoto } from "../files.js";
 import { Grid } from "../grid.js";
 import { icon } from "../icons.js";
@@ -17,7 +17,7 @@ import { merge } from "./merging.js";
 const PAGE = 1000;
 const FIRST_PAGE = 200;
 const CELL = { width: 148, more: 60 };
-const CALM_MS = 220;
+const DEBOUNCE_MS = 220;
 
 /** The view of one gallery; `query.get("search")` is what to search for. */
 export function people(id, query) {
@@ -41,6 +41,7 @@ export function people(id, query) {
     place.element,
     body,
   );
+  /** @type {any} */
   const state = { grid: null, panel: null, chosen: null, bar: null, search: query.get("search") ?? "" };
   const ready = filling(place, body, async () => {
     const gallery = await get(path("galleries", id));
@@ -77,7 +78,9 @@ function offered(gallery, place) {
 async function drop(gallery) {
   const sure = await confirm({
     title: `Delete ${gallery.id}?`,
-    text: `This deletes ${count(gallery.subjects, "person", "people")} with all their faces, crops and vectors. There is no way back.`,
+    text:
+      `This deletes ${count(gallery.subjects, "person", "people")} with all their faces, crops and ` +
+      "vectors. There is no way back.",
     action: "Delete the gallery",
     typed: gallery.id,
   });
@@ -85,7 +88,7 @@ async function drop(gallery) {
   const place = problemPlace();
   await showing(place, async () => {
     await remove(path("galleries", gallery.id));
-    tell(`${gallery.id} is deleted.`);
+    toast(`${gallery.id} is deleted.`);
     go("galleries");
   });
   document.querySelector("main .head")?.after(place.element);
@@ -114,7 +117,7 @@ function contents(gallery, state, place) {
     remember({ search: search.value.trim() });
     start();
   };
-  search.addEventListener("input", calmly(CALM_MS, searchFor));
+  search.addEventListener("input", debounce(DEBOUNCE_MS, searchFor));
   queueMicrotask(start);
   state.bar = session.may("enroll") ? selecting(gallery, state, start, place) : null;
   return [h("div.row.apart", {}, h("div.search", {}, search), shown, state.bar?.element), home];
@@ -197,7 +200,7 @@ function selecting(gallery, state, start, place) {
     update();
   });
   const update = () => {
-    acts.forEach((button) => ((button.hidden = !state.chosen), (button.disabled = !state.chosen?.size)));
+    for (const button of acts) Object.assign(button, { hidden: !state.chosen, disabled: !state.chosen?.size });
     put(told, state.chosen ? `${count(state.chosen.size, "person", "people")} selected` : "");
   };
   update();
@@ -223,7 +226,7 @@ async function deleteChosen(gallery, state, place) {
       await remove(path("galleries", gallery.id, "subjects", subject));
       state.chosen.delete(subject);
     }
-    tell(`${count(number, "person is", "people are")} deleted.`);
+    toast(`${count(number, "person is", "people are")} deleted.`);
     again();
   });
 }

@@ -2,7 +2,7 @@
 
 import { get, patch, path, remove } from "../api.js";
 import { portrait } from "../crops.js";
-import { confirm, field, h, put, tell } from "../dom.js";
+import { confirm, field, h, put, toast } from "../dom.js";
 import { backTo, facts } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { go } from "../router.js";
@@ -78,7 +78,7 @@ function showHead(state, gallery) {
 function showWrong(state, corrections) {
   const forget = (one) => (event) =>
     showing(state.place, () =>
-      busy(event.currentTarget, async () => (await remove(`${state.where}/corrections/${one.id}`), await load(state))),
+      busy(event.currentTarget, () => remove(`${state.where}/corrections/${one.id}`).then(() => load(state))),
     );
   const row = (one) =>
     h(
@@ -135,7 +135,8 @@ function endings(state) {
       h(
         "p.small",
         {},
-        "Deleting removes the person from the gallery. Erasing also clears what the disk may still hold, and gives a signed receipt.",
+        "Deleting removes the person from the gallery. Erasing also clears what the disk may still hold, " +
+          "and gives a signed receipt.",
       ),
   );
 }
@@ -164,7 +165,7 @@ function editor(state) {
       busy(button, async () => {
         state.subject = await patch(state.where, { name: name.value.trim() || null, metadata: parsed(metadata.value) });
         await load(state);
-        tell("Saved.");
+        toast("Saved.");
       }),
     );
   return h(
@@ -202,7 +203,7 @@ async function drop(state) {
   if (!sure) return;
   await showing(state.place, async () => {
     await remove(state.where);
-    tell(`${subject.name ?? subject.id} is deleted.`);
+    toast(`${subject.name ?? subject.id} is deleted.`);
     go("galleries", state.galleryId);
   });
 }

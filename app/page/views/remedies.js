@@ -1,8 +1,8 @@
 /** What can be done about a refused photo: take it anyway, or say which face is meant. */
 
-import { ask as askServer, path } from "../api.js";
+import { path, sendPhoto } from "../api.js";
 import { boxes, sheet } from "../boxes.js";
-import { ask, h } from "../dom.js";
+import { h, openDialog } from "../dom.js";
 import { orLeave } from "../parts.js";
 import { blank, decoded } from "../picture.js";
 import { busy, problem } from "../problem.js";
@@ -37,7 +37,7 @@ export function remedies(photo, error, query, again) {
 }
 
 async function choose(photo, query, again) {
-  const face = await ask(
+  const face = await openDialog(
     "Which face is it?",
     (close) => {
       const place = h("div.picking", {}, h("p.waiting", {}, "Looking …"));
@@ -54,7 +54,7 @@ async function choose(photo, query, again) {
 
 /** The photo with a button over each face; `close` hears the face's index. */
 async function shown(file, close) {
-  const answer = await askServer(path("detect"), file);
+  const answer = await sendPhoto(path("detect"), file);
   const faces = inReadingOrder(answer.faces).map((face) => ({ ...face, kind: "other" }));
   const url = URL.createObjectURL(file);
   const image = await decoded(url, "The photo");

@@ -2,7 +2,7 @@
 
 import { get, path, post, remove } from "../api.js";
 import { facePicture } from "../crops.js";
-import { confirm, h, put, select, tell } from "../dom.js";
+import { confirm, h, put, select, toast } from "../dom.js";
 import { later } from "../later.js";
 import { backTo, facts, head, isOpen, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
@@ -211,7 +211,10 @@ function because({ kind, evidence }) {
     return `The two faces score ${known(both)}${rare}; ${percent(matching)} of the faces or more match the other side.`;
   if (kind === "outlier") return `The face scores ${known(own)} at best with this person's other faces.`;
   if (kind === "corrected_face")
-    return `The face scores ${known(both)} with a photo that was recorded as not this person, and ${known(own)} at best with this person's other faces.`;
+    return (
+      `The face scores ${known(both)} with a photo that was recorded as not this person, and ` +
+      `${known(own)} at best with this person's other faces.`
+    );
   if (kind === "no_good_face") return "No enrolled face of this person is good enough to be recognised reliably.";
   return `The face scores ${known(both)} with the other person${rare}, and ${known(own)} at best with its own.`;
 }
@@ -336,6 +339,6 @@ async function after(state, work, words) {
   });
   state.working = false;
   if (!done) return;
-  tell(words);
+  toast(words);
   await load(state);
 }

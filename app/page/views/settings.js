@@ -1,7 +1,7 @@
 /** A gallery's settings. */
 
-import { call, get, path, patch, post } from "../api.js";
-import { confirm, field, h, put, select, tell } from "../dom.js";
+import { call, get, patch, path, post } from "../api.js";
+import { confirm, field, h, put, select, toast } from "../dom.js";
 import { defaults, models } from "../models.js";
 import { backTo, head } from "../parts.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
@@ -43,7 +43,7 @@ export function stored(gallery, label, name, pairs, hint) {
   const change = (value) =>
     showing(place, async () => {
       await patch(path("galleries", gallery.id), { [name]: value });
-      tell("Saved.");
+      toast("Saved.");
     });
   return [field(label, select(pairs, gallery[name], change), hint), place.element];
 }
@@ -125,7 +125,8 @@ async function begin(gallery, where, model) {
   const { name, non_commercial: research } = model.licence;
   const unmeasured = !model.calibrations.length;
   const text = [
-    `${count(gallery.faces, "face")} get new templates, in the background; the gallery answers meanwhile. For 7 days you can go back.`,
+    `${count(gallery.faces, "face")} get new templates, in the background; the gallery answers meanwhile. ` +
+      "For 7 days you can go back.",
     `Its licence: ${name}.`,
     research ? "It may not be used commercially." : "",
     unmeasured ? "It was never measured: after the move nobody is identified until its thresholds are." : "",
