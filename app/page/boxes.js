@@ -1,4 +1,4 @@
-/** Boxes over a picture, in the picture's own pixels whatever size it is shown at. */
+/** Faces of a photo: in reading order, and boxes over them in its own pixels, whatever size it is shown at. */
 
 import { h, svg } from "./dom.js";
 
@@ -8,9 +8,8 @@ const CORNER = 0.22;
 const GAP = 4;
 
 /** `faces`: [{box, kind, label, detail, number}]; `kind` is a word of the style sheet (`chosen`, `known`, …),
- * `detail` what
- * small screens leave out. `onpick(index)` makes a button of each; `onpoint(index)` hears what the mouse is over, or
- * null. */
+ * `detail` what small screens leave out. `onpick(index)` makes a button of each; `onpoint(index)` hears what the
+ * mouse is over, or null. */
 export function boxes(size, faces, words, /** @type {Heard} */ { onpick = null, onpoint = null } = {}) {
   const drawing = svg(
     "svg",
@@ -115,3 +114,19 @@ function freePlace(overlay, face, one, placed) {
 
 const overlaps = (a, b) =>
   a.left < b.left + b.width && b.left < a.left + a.width && a.top < b.top + b.height && b.top < a.top + a.height;
+
+const SAME_ROW = 0.5;
+
+/** `faces`: [{box}], each of which gets its `index`. A row holds those whose centres are within half a face's height
+ * of its first one's. */
+export function inReadingOrder(faces) {
+  const rows = [];
+  for (const face of faces.map((face, index) => ({ ...face, index })).sort((a, b) => middle(a.box) - middle(b.box))) {
+    const row = rows.at(-1);
+    if (row && middle(face.box) - middle(row[0].box) < SAME_ROW * row[0].box.height) row.push(face);
+    else rows.push([face]);
+  }
+  return rows.flatMap((row) => row.sort((a, b) => a.box.x - b.box.x));
+}
+
+const middle = (box) => box.y + box.height / 2;

@@ -21,8 +21,7 @@ export const LIMITS =
   "steps, replayed or generated, nor photos of all the poses.";
 
 /** Has a person follow the steps of a new challenge, to identify them in the gallery. Gives `{answer, picture,
- * photo}`, the
- * last two of the first frame; null where the dialog was left. */
+ * photo}`, the last two of the first frame; null where the dialog was left. */
 export async function challenge(gallery) {
   let video = null;
   let left = false;

@@ -6,8 +6,7 @@ const STYLES = 7;
 const SIZE = 1000;
 
 /** `series`: [{name, points: [[x, y]], band: [[x, low, high]]}] (null y: a gap). `x`, `y`: {min, max, log, ticks:
- * [[value, words]], title}.
- * `words` says in a sentence what is to be seen. */
+ * [[value, words]], title}. `words` says in a sentence what is to be seen. */
 export function chart({ title, words, series, x, y }) {
   const caption = h("figcaption", {}, h("h3", {}, title), series.length > 1 ? legend(series) : null);
   return h(

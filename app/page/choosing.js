@@ -1,6 +1,5 @@
 /** Which galleries there are, and which one is meant: from the list where the key may read it, among its own where
- * it is
- * restricted, typed elsewhere. */
+ * it is restricted, typed elsewhere. */
 
 import { every, path } from "./api.js";
 import { h, select } from "./dom.js";

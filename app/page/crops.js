@@ -3,6 +3,7 @@
 import { get, path } from "./api.js";
 import { h } from "./dom.js";
 import * as session from "./session.js";
+import { nameOf } from "./words.js";
 
 const AT_ONCE = 4;
 const KEPT = 800;
@@ -16,7 +17,7 @@ let working = 0;
 
 /** The picture of a subject: its cover, else the first of its faces, or its initials where there is no crop. */
 export function portrait(gallery, subject, stored) {
-  const element = h("span.portrait", { "aria-hidden": "true" }, initials(subject.name ?? subject.id));
+  const element = h("span.portrait", { "aria-hidden": "true" }, initials(nameOf(subject)));
   if (stored && subject.face_count > 0) later(element, async () => urlOf(await coverOf(gallery, subject)));
   return element;
 }

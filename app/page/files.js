@@ -64,3 +64,12 @@ async function walk(entry, prefix, found) {
   for (let batch = await read(); batch.length; batch = await read())
     for (const inner of batch) await walk(inner, `${name}/`, found);
 }
+
+const LATER_MS = 60_000;
+
+/** Has the browser save `blob` under `name`. */
+export function save(blob, name) {
+  const url = URL.createObjectURL(blob);
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), LATER_MS);
+}

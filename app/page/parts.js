@@ -33,8 +33,7 @@ export const orLeave = (close, words, ...buttons) =>
   h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, words), buttons);
 
 /** Asks in a dialog for what `fields` hold; `work` is done with it, until it gives something, which is the answer.
- * Gives
- * null where the dialog was left. */
+ * Gives null where the dialog was left. */
 export const request = (title, fields, action, work) =>
   openDialog(title, (close) => {
     const place = problemPlace();
@@ -45,3 +44,15 @@ export const request = (title, fields, action, work) =>
     };
     return h("form", { onsubmit: submit }, fields, place.element, orLeave(close, "Cancel", button));
   });
+
+/** What a view does later, such as reading again: the newest of what was set, and nothing where its `element` is
+ * gone by then, as when an answer arrives after the view was left. */
+export function later(element) {
+  let timer = 0;
+  const clear = () => clearTimeout(timer);
+  const set = (work, ms) => {
+    clear();
+    if (element.isConnected) timer = setTimeout(work, ms);
+  };
+  return { set, clear };
+}

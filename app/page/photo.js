@@ -21,8 +21,7 @@ addEventListener("paste", (event) => {
 for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
 
 /** Calls `onphoto(place)` for each new photo, which is then `place.photo`, a Blob, and `place.picture`, what can be
- * drawn
- * of it (null where this browser can't show its kind). */
+ * drawn of it (null where this browser can't show its kind). */
 export class PhotoPlace {
   constructor(label, onphoto) {
     this.coming = null; // the photo as it was chosen

@@ -7,8 +7,7 @@ const IN_LINK = /^#code=([^&]+)/;
 let own = null;
 
 /** The code of a link such as `/#code=…`, or null; the address is then that of `before`. Browsers keep the link in
- * their
- * history all the same. */
+ * their history all the same. */
 export function fromLink(before = location.pathname) {
   const found = IN_LINK.exec(location.hash);
   if (!found) return null;

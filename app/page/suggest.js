@@ -4,7 +4,7 @@ import { get, path } from "./api.js";
 import { portrait } from "./crops.js";
 import { debounce, h, newId, put } from "./dom.js";
 import * as session from "./session.js";
-import { count } from "./words.js";
+import { count, nameOf } from "./words.js";
 
 const DEBOUNCE_MS = 200;
 const SHOWN = 6;
@@ -86,7 +86,7 @@ export class PersonField {
         onmousedown: (event) => event.preventDefault() ?? this.pick(subject),
       },
       portrait(this.gallery(), subject, true),
-      h("span.name", {}, subject.name ?? subject.id),
+      h("span.name", {}, nameOf(subject)),
       h("span.small", {}, detail),
     );
   }
@@ -111,7 +111,7 @@ export class PersonField {
 
   pick(subject) {
     this.chosen = subject;
-    this.input.value = subject.name ?? subject.id;
+    this.input.value = nameOf(subject);
     this.close();
     this.onpick(subject);
   }

@@ -171,3 +171,6 @@ export function bytes(n) {
   const value = n / 1024 ** step;
   return `${value.toFixed(value < 10 && step ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][step]}`;
 }
+
+/** Return the name of a subject or candidate, its id without one; a key that may not know gets neither. */
+export const nameOf = (who) => who.name ?? who.subject ?? who.id ?? "somebody else";

@@ -2,8 +2,7 @@
 
 import { get, patch, path, post } from "../api.js";
 import { field, h, put, select, toast } from "../dom.js";
-import { later } from "../later.js";
-import { backTo, head, isOpen, progress } from "../parts.js";
+import { backTo, head, isOpen, later, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import { count, decidedBy, power, score, when } from "../words.js";

@@ -2,13 +2,13 @@
 
 import { crop } from "../align.js";
 import { askAnew, path, sendPhoto, sendPhotos } from "../api.js";
+import { inReadingOrder } from "../boxes.js";
 import { field, h, put, select } from "../dom.js";
 import { livenessChoice, verdict } from "../liveness.js";
 import { decidingPoints, defaults, runningEmbedder } from "../models.js";
 import { head } from "../parts.js";
 import { PhotoPlace } from "../photo.js";
 import { problem, problemPlace, showing } from "../problem.js";
-import { inReadingOrder } from "../reading.js";
 import { passes, scale, shownPoints } from "../scale.js";
 import { count, list, oneIn, reason, score } from "../words.js";
 

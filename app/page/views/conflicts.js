@@ -5,13 +5,11 @@ import { captioned, storedCrop } from "../crops.js";
 import { h, put } from "../dom.js";
 import { thumbnail } from "../picture.js";
 import { busy, problemPlace, showing } from "../problem.js";
-import { score } from "../words.js";
+import { nameOf, score } from "../words.js";
 
 /** What `found`, a row of an enrollment's answer, resembles: {subject, name, face_id, score}, and null for keys that
  * may not know. */
 export const finding = (found) => found?.conflict ?? found?.duplicate ?? null;
-
-const nameOf = (other) => other.name ?? other.subject ?? "somebody else";
 
 /** Says in a sentence what was found. */
 export function said(found, subject) {

@@ -3,15 +3,15 @@
 import { call } from "../api.js";
 import { forget } from "../crops.js";
 import { confirm, h, openDialog } from "../dom.js";
+import { save } from "../files.js";
 import { facts } from "../parts.js";
 import { showing } from "../problem.js";
-import { save } from "../saving.js";
-import { count, list, when } from "../words.js";
+import { count, list, nameOf, when } from "../words.js";
 
 /** Asks, erases, shows the receipt; whether it was done. */
 export async function erase(subject, where, place) {
   const sure = await confirm({
-    title: `Erase ${subject.name ?? subject.id}?`,
+    title: `Erase ${nameOf(subject)}?`,
     text:
       `This deletes the person with ${count(subject.face_count, "face")}, and clears what the disk may ` +
       "still hold of them. There is no way back. You get a signed receipt of it.",

@@ -10,7 +10,7 @@ import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
-import { list, reason, score } from "../words.js";
+import { list, nameOf, reason, score } from "../words.js";
 
 const MARGIN = 0.6;
 
@@ -71,8 +71,6 @@ function card(state, shot, face, index) {
     session.may("enroll") && actions(state, shot, face, best),
   );
 }
-
-const nameOf = (candidate) => candidate.name ?? candidate.subject;
 
 function candidates(face) {
   const bar = (value) => {
@@ -155,7 +153,7 @@ async function enroll(state, shot, face, name) {
   const known = await namesake(state.gallery, name);
   if (known) {
     const same = await confirm({
-      title: `Is it the same ${nameOf({ name: known.name, subject: known.id })}?`,
+      title: `Is it the same ${nameOf(known)}?`,
       text:
         `${known.id} is in this gallery already. The face is added to that person; for somebody else ` +
         "of this name, choose another.",
@@ -172,7 +170,7 @@ async function add(state, shot, face, id) {
     quality: "low",
   });
   const { conflict } = answer.enrolled[0];
-  return conflict ? `${id}; the face also matches ${nameOf(conflict) ?? "somebody else"}` : id;
+  return conflict ? `${id}; the face also matches ${nameOf(conflict)}` : id;
 }
 
 /** Who of the gallery has this very id or name; null where the key may not look. */

@@ -1,7 +1,7 @@
 /** Who is in this photo, or in front of the camera? */
 
 import { askAnew, path, sendPhoto } from "../api.js";
-import { boxes, light, sheet } from "../boxes.js";
+import { boxes, inReadingOrder, light, sheet } from "../boxes.js";
 import * as camera from "../camera.js";
 import { challenge, LIMITS } from "../challenge.js";
 import { galleryControl, prefer } from "../choosing.js";
@@ -12,8 +12,7 @@ import { head } from "../parts.js";
 import { PhotoPlace } from "../photo.js";
 import { toJpeg } from "../picture.js";
 import { busy, isLasting, problem, problemPlace, showing } from "../problem.js";
-import { inReadingOrder } from "../reading.js";
-import { count, decidedBy, list, oneIn, score } from "../words.js";
+import { count, decidedBy, list, nameOf, oneIn, score } from "../words.js";
 import { faceCards } from "./found.js";
 
 const LONGEST = 960;
@@ -141,7 +140,7 @@ const marked = (answer) =>
   answer.faces.map((face, index) => {
     const best = face.candidates[0];
     const named = face.decision !== "unknown" && best;
-    const label = named ? `${best.name ?? best.subject}${face.decision === "uncertain" ? "?" : ""}` : "unknown";
+    const label = named ? `${nameOf(best)}${face.decision === "uncertain" ? "?" : ""}` : "unknown";
     return {
       box: face.box,
       kind: face.decision,
@@ -154,9 +153,7 @@ const marked = (answer) =>
 /** Who is there, as a sentence. */
 function words(answer) {
   const named = (decision) =>
-    answer.faces
-      .filter((face) => face.decision === decision)
-      .map((face) => face.candidates[0].name ?? face.candidates[0].subject);
+    answer.faces.filter((face) => face.decision === decision).map((face) => nameOf(face.candidates[0]));
   const unknown = answer.faces.filter((face) => face.decision === "unknown").length;
   const parts = [...named("known"), ...named("uncertain").map((name) => `perhaps ${name}`)];
   if (unknown) parts.push(`${count(unknown, "unknown face")}`);

@@ -2,10 +2,9 @@
 
 import { call, get, path, post } from "../api.js";
 import { confirm, h, openDialog, put, toast } from "../dom.js";
-import { later } from "../later.js";
-import { head, isOpen, orLeave, progress } from "../parts.js";
+import { save } from "../files.js";
+import { head, isOpen, later, orLeave, progress } from "../parts.js";
 import { busy, isLasting, problemPlace, showing } from "../problem.js";
-import { save } from "../saving.js";
 import * as session from "../session.js";
 import { count, refused, when } from "../words.js";
 

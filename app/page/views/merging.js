@@ -6,9 +6,8 @@ import { confirm, h, newId, put, select, toast } from "../dom.js";
 import { request } from "../parts.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
-import { explain, list, score } from "../words.js";
+import { explain, list, nameOf, score } from "../words.js";
 
-const nameOf = (subject) => subject.name ?? subject.id;
 const pathOf = (gallery, id) => path("galleries", gallery, "subjects", id);
 
 /** Asks into whom `subjects` are merged, and does it; gives the id of who is left, or null. */

@@ -9,7 +9,7 @@ import { icon } from "../icons.js";
 import { filling, problemPlace, showing } from "../problem.js";
 import { go, link, remember } from "../router.js";
 import * as session from "../session.js";
-import { count } from "../words.js";
+import { count, nameOf } from "../words.js";
 import { enrollPanel } from "./enroll.js";
 import { exportGallery } from "./importing.js";
 import { merge } from "./merging.js";
@@ -172,7 +172,7 @@ const found = (loaded, done) => `${loaded.toLocaleString("en")}${done ? "" : " o
 function cell(gallery, subject, state) {
   const inside = [
     portrait(gallery.id, subject, gallery.store === "crop"),
-    h("span.name", {}, subject.name ?? subject.id),
+    h("span.name", {}, nameOf(subject)),
     h("span.small", {}, [subject.name && subject.id, count(subject.face_count, "face")].filter(Boolean).join(", ")),
   ];
   if (!state.chosen) return h("a.person", { href: link("galleries", gallery.id, "people", subject.id) }, inside);

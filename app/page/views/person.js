@@ -7,7 +7,7 @@ import { backTo, facts } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { go } from "../router.js";
 import * as session from "../session.js";
-import { count, when } from "../words.js";
+import { count, nameOf, when } from "../words.js";
 import { enrollPanel } from "./enroll.js";
 import { erase } from "./erasing.js";
 import { faces } from "./faces.js";
@@ -57,7 +57,7 @@ async function load(state) {
 
 function showHead(state, gallery) {
   const { subject } = state;
-  const heading = h("h1", {}, subject.name ?? subject.id);
+  const heading = h("h1", {}, nameOf(subject));
   put(
     state.head,
     h(
@@ -196,14 +196,14 @@ function parsed(text) {
 async function drop(state) {
   const { subject } = state;
   const sure = await confirm({
-    title: `Delete ${subject.name ?? subject.id}?`,
+    title: `Delete ${nameOf(subject)}?`,
     text: `This deletes the person with ${count(subject.face_count, "face")}, crops and vectors. There is no way back.`,
     action: "Delete the person",
   });
   if (!sure) return;
   await showing(state.place, async () => {
     await remove(state.where);
-    toast(`${subject.name ?? subject.id} is deleted.`);
+    toast(`${nameOf(subject)} is deleted.`);
     go("galleries", state.galleryId);
   });
 }

@@ -1,13 +1,13 @@
 /** What can be done about a refused photo: take it anyway, or say which face is meant. */
 
 import { path, sendPhoto } from "../api.js";
-import { boxes, sheet } from "../boxes.js";
+import { boxes, inReadingOrder, sheet } from "../boxes.js";
 import { h, openDialog } from "../dom.js";
 import { orLeave } from "../parts.js";
 import { blank, decoded } from "../picture.js";
 import { busy, problem } from "../problem.js";
-import { inReadingOrder } from "../reading.js";
 import * as session from "../session.js";
+import { nameOf } from "../words.js";
 import { finding } from "./conflicts.js";
 
 /** Buttons for an error; `again(query, subject)` sends the photo again, beside what `query` had
@@ -17,10 +17,7 @@ export function remedies(photo, error, query, again) {
   const other = finding(error.details?.rejected?.[0]);
   if (other) offered.push(["Take it anyway", () => again({ ...query, on_conflict: "allow" })]);
   if (other?.subject && other.subject !== photo.subject)
-    offered.push([
-      `Take it as ${other.name ?? other.subject}`,
-      () => again({ ...query, on_conflict: "allow" }, other.subject),
-    ]);
+    offered.push([`Take it as ${nameOf(other)}`, () => again({ ...query, on_conflict: "allow" }, other.subject)]);
   if (error.code === "low_quality") offered.push(["Take it anyway", () => again({ ...query, quality: "none" })]);
   if (error.code === "ambiguous_face" && session.may("recognize"))
     offered.push(["Choose the face", () => choose(photo, query, again)]);

@@ -3,12 +3,11 @@
 import { get, path, post, remove } from "../api.js";
 import { facePicture } from "../crops.js";
 import { confirm, h, put, select, toast } from "../dom.js";
-import { later } from "../later.js";
-import { backTo, facts, head, isOpen, progress } from "../parts.js";
+import { backTo, facts, head, isOpen, later, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
-import { count, percent, score, when } from "../words.js";
+import { count, nameOf, percent, score, when } from "../words.js";
 
 const PAGE = 100;
 const EVERY_MS = 1000;
@@ -189,7 +188,7 @@ function show(state) {
 }
 
 function side(state, face, words) {
-  const name = face.name ?? face.subject;
+  const name = nameOf(face);
   return h(
     "div.side",
     {},
@@ -243,9 +242,7 @@ function act(state, finding, action) {
       carryOut(state, action),
     );
   const to = action.to && (action.to === finding.face.subject ? finding.face : finding.other);
-  const words = to
-    ? `${DONE[action.do]} ${action.do === "merge" ? "into" : "to"} ${to.name ?? to.subject}`
-    : DONE[action.do];
+  const words = to ? `${DONE[action.do]} ${action.do === "merge" ? "into" : "to"} ${nameOf(to)}` : DONE[action.do];
   return button(words, KEYS[action.do], () => carryOut(state, action));
 }
 
