@@ -47,8 +47,12 @@ class Run:
 
     @contextmanager
     def server(self, code: Path | None = None) -> Iterator[Server]:
-        """Start a server, as `serving`, on a new data folder that holds only the prepared models."""
-        with self.data_folder() as folder, serving(folder, code, MODELS_DIR=self.stages.models) as server:
+        """Start a server on a new data folder that holds only the prepared models.
+
+        It is that of the checkout ``code`` with its own models, by default this one with those that were asked for.
+        """
+        models = code / "models" if code else self.stages.models
+        with self.data_folder() as folder, serving(folder, code, MODELS_DIR=models) as server:
             yield server
 
     @contextmanager
