@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,10 +42,6 @@ class Reason(StrEnum):
     EXTREME_POSE = "extreme_pose"
     CUT_OFF = "cut_off"
     LOW_SCORE = "low_score"
-
-
-LivenessMode: TypeAlias = Literal["off", "report", "require"]
-"""What is asked of liveness: nothing, a verdict on each face, or that the faces that are used are live."""
 
 
 class Verdict(StrEnum):

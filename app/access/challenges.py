@@ -16,9 +16,10 @@ from dataclasses import astuple, dataclass
 
 from app.access.seen_signatures import SeenSignatures
 from app.access.sign_in_codes import SKEW_S
+from app.choices import Step
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, SealedUnreadable
-from app.recognition.challenge import Step, draw_steps
+from app.recognition.challenge import draw_steps
 from app.timestamps import utc_text
 
 VALID_S = 120.0

@@ -29,6 +29,7 @@ from app.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine, Subject
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader, SealedWriter, read_sealed
 from app.bulk.tar_stream import TAR_END, Entry, header, padding, truncated
+from app.choices import LivenessMode
 from app.db import signing
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
@@ -43,7 +44,6 @@ from app.jobs.records import Result
 from app.jobs.runner import Running
 from app.recognition.corrections import StoredCorrection
 from app.timestamps import utc_now
-from app.types import LivenessMode
 
 FORMAT, VERSION = "likeness-gallery", 1
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"

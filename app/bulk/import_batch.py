@@ -10,11 +10,12 @@ from typing import Any
 from app.bulk import tar_stream
 from app.bulk.json_lines import FaceLine
 from app.bulk.sealed_files import read_sealed
+from app.choices import OnConflict
 from app.db.encryption import Sealer
 from app.db.signing import Signer
 from app.errors import InvalidInput, Unusable
 from app.gallery.enrolling import BulkSubject, write_many
-from app.gallery.records import Gallery, OnConflict, Origin, StoredFace, from_bytes
+from app.gallery.records import Gallery, Origin, StoredFace, from_bytes
 from app.gallery.service import Galleries
 from app.jobs.files import JobFiles
 from app.jobs.runner import Running

@@ -6,7 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from app.api.schemas.base import MAX_ID_LENGTH, ON_CONFLICT, OnConflict, Params, QualityGate
+from app.api.schemas.base import MAX_ID_LENGTH, ON_CONFLICT, Params
+from app.choices import OnConflict, QualityName
 
 
 class ImportParams(Params):
@@ -15,7 +16,7 @@ class ImportParams(Params):
         description="The content of the tar. `photos`: one folder per person; `templates`: `templates.npy` with "
         "`faces.jsonl` or `ids.txt`; `archive`: the result of an export.",
     )
-    quality: QualityGate = Field(default="medium", description="Photos: the least quality to accept.")
+    quality: QualityName = Field(default="medium", description="Photos: the least quality to accept.")
     on_conflict: OnConflict | None = Field(
         default=None,
         description=f"{ON_CONFLICT} Default: the gallery's for photos; `allow` for templates and archives, where the "

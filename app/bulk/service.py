@@ -14,10 +14,11 @@ from app.bulk.import_batch import BulkContext
 from app.bulk.photo_import import import_photos
 from app.bulk.sealed_files import SealedWriter, read_sealed
 from app.bulk.template_import import import_templates
+from app.choices import OnConflict
 from app.concurrency.overload import Why
 from app.db.encryption import Sealer, new_key
 from app.errors import InvalidInput, NotFound, PackageMismatch, Unusable
-from app.gallery.records import Gallery, OnConflict, two_packages
+from app.gallery.records import Gallery, two_packages
 from app.jobs.records import Job
 from app.jobs.runner import Running, Work
 from app.jobs.store import JobStore, new_job_id

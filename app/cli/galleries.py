@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 from likeness_client import Client, answers
 
+from app import choices
 from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
 from app.cli.output import Exit
@@ -57,7 +58,7 @@ def create(
     gallery: options.Gallery,
     embedder: options.Embedder = None,
     store: Annotated[
-        Literal["crop", "none"] | None, typer.Option(help="crop: keep the aligned crops; none: templates only.")
+        choices.CropPolicy | None, typer.Option(help="crop: keep the aligned crops; none: templates only.")
     ] = None,
     search: options.Search = None,
     on_conflict: options.OnConflict = None,
@@ -184,9 +185,7 @@ def dismiss(
 def calibrate(
     session: Session,
     gallery: options.Gallery,
-    use: Annotated[
-        Literal["package", "gallery"] | None, typer.Option(help="Whose operating points are to decide.")
-    ] = None,
+    use: Annotated[choices.CalibrationSource | None, typer.Option(help="Whose operating points are to decide.")] = None,
     allow_laxer: Annotated[
         bool | None,
         typer.Option("--allow-laxer/--no-allow-laxer", help="Whether the gallery's may be laxer than the floor."),

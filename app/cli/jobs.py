@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from likeness_client import Client, answers
 
+from app import choices
 from app.cli import options, output
 from app.cli.connect import connect
 from app.cli.output import Exit
@@ -29,7 +30,7 @@ def list_jobs(
     session: Session,
     gallery: options.InGallery = None,
     state: Annotated[
-        Literal["queued", "running", "done", "failed", "cancelled"] | None,
+        choices.JobStateName | None,
         typer.Option(help="Only jobs in this state."),
     ] = None,
 ) -> None:

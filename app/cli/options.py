@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
+from app import choices
 from app.errors import LikenessError
 
 COMPLETED = 100
@@ -75,19 +76,17 @@ Jobs: TypeAlias = Annotated[int, typer.Option(min=1, max=64, help="Photos sent a
 Fmr: TypeAlias = Annotated[
     float | None, typer.Option(help="False match rate that sets the threshold, for example 1e-4.")
 ]
-Quality: TypeAlias = Annotated[
-    Literal["none", "low", "medium", "high"] | None, typer.Option(help="Lowest quality that is accepted.")
-]
+Quality: TypeAlias = Annotated[choices.QualityName | None, typer.Option(help="Lowest quality that is accepted.")]
 Liveness: TypeAlias = Annotated[
-    Literal["off", "report", "require"] | None,
+    choices.LivenessMode | None,
     typer.Option(help="Whether faces are live: report a verdict, or require it (docs/how-to/liveness.md)."),
 ]
 Search: TypeAlias = Annotated[
-    Literal["fp32", "int8"] | None,
+    choices.IndexKind | None,
     typer.Option(help="How vectors are searched (docs/explanation/search.md)."),
 ]
 OnConflict: TypeAlias = Annotated[
-    Literal["warn", "reject", "allow"] | None,
+    choices.OnConflict | None,
     typer.Option(help="Faces that are enrolled already or match somebody else: say so, refuse them, or don't look."),
 ]
 Population: TypeAlias = Annotated[

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 from likeness_client import ApiError, Client, answers
 from pydantic import BaseModel
 
+from app import choices
 from app.cli import options, output, photos
 from app.cli.connect import Data
 from app.cli.output import Exit, Failure
@@ -51,7 +52,7 @@ def verify(
     population: options.Population = None,
     liveness: options.Liveness = None,
     liveness_of: Annotated[
-        Literal["both", "image1", "image2"] | None, typer.Option(help="Which photos must be live: both by default.")
+        choices.LivenessOf | None, typer.Option(help="Which photos must be live: both by default.")
     ] = None,
 ) -> None:
     """Compare two photos: do they show the same person? Exit code 0: yes, 1: no."""

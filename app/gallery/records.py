@@ -6,22 +6,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
+from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, OnConflict
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
-from app.inference.thresholds import Source
-from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
-from app.types import Box, LivenessMode, Pixels, Quality, Template, Vector
+from app.search.types import FaceBlock, IndexKey, IndexSpec
+from app.types import Box, Pixels, Quality, Template, Vector
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
-CropPolicy: TypeAlias = Literal["crop", "none"]
-"""Whether a gallery keeps each face's aligned crop (to re-embed and to show) or only its template."""
-
-OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
-"""What to do with a new face that resembles an enrolled one (`app.recognition.duplicate_check`)."""
 
 
 class GallerySettings(TypedDict, total=False):
@@ -42,7 +37,7 @@ class GalleryChanges(TypedDict, total=False):
     on_conflict: OnConflict
     population: Sequence[str]
     liveness: LivenessMode
-    calibration: Source
+    calibration: CalibrationSource
     allow_laxer: bool
 
 
@@ -109,7 +104,7 @@ class Gallery:
     """UTC, ISO 8601, as all times here."""
     search: IndexKind = "fp32"
     """How its vectors are searched."""
-    calibration: Source = "package"
+    calibration: CalibrationSource = "package"
     """Whose operating points are to decide: the package's, or the gallery's own (`app.calibration`)."""
     allow_laxer: bool = False
     """Whether its own may be laxer than the package's by more than the floor (`app.calibration.population`)."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Unpack
 
+from app.choices import IndexKind
 from app.concurrency.group_commit import GroupCommit
 from app.concurrency.scheduler import Scheduler
 from app.errors import Conflict, LikenessError, NotFound
@@ -39,7 +40,7 @@ from app.search.gallery_index import IndexBackend
 from app.search.registry import IndexRegistry
 from app.search.rows import WIDEN
 from app.search.shared import SharedSearches
-from app.search.types import IndexKind, IndexSpec, Match
+from app.search.types import IndexSpec, Match
 from app.types import Sizes, Template, Vectors
 
 CHECK_EXAMPLES = 20

@@ -6,26 +6,22 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 import numpy as np
 
+from app.choices import CalibrationSource, Fallback
 from app.errors import OperatingPointUnavailable
 from app.inference.manifest import Calibration, Manifest, Point
 
 RATE_TOLERANCE = 1e-9
 """Relative: a rate that differs from a measured one by rounding alone counts as measured."""
 
-Source: TypeAlias = Literal["package", "gallery"]
-Fallback: TypeAlias = Literal["not_measured", "too_few_subjects", "other_model", "rate_not_supported"]
-"""Why the package's calibration decides in a gallery that is to decide by its own."""
-
 
 @dataclass(frozen=True, slots=True)
 class DecidedBy:
     """The calibration that a threshold is from; ``name`` is None for a package without operating points."""
 
-    source: Source
+    source: CalibrationSource
     name: str | None
     fallback: Fallback | None = None
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from app.choices import LivenessMode
 from app.concurrency.overload import check_deadline
 from app.errors import NotLive, Unusable
 from app.face.liveness import Cut, LivenessPackages, Scorer
 from app.liveness.decision import LivenessPoint, judge, liveness_point
 from app.pipeline import timed
-from app.types import Face, LivenessMode, Photo, Verdict
+from app.types import Face, Photo, Verdict
 
 
 def effective_mode(asked: LivenessMode | None, default: LivenessMode) -> LivenessMode:

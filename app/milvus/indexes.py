@@ -21,6 +21,7 @@ from datetime import timedelta
 
 import numpy as np
 
+from app.choices import IndexKind
 from app.db.engine import Database
 from app.errors import DatabaseBusy, LikenessError, Unusable
 from app.milvus.client import CollectionLost, Milvus
@@ -33,7 +34,6 @@ from app.search.types import (
     FaceBlock,
     FaceSource,
     Indexed,
-    IndexKind,
     IndexSpec,
     LogPosition,
     Moved,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import cv2
 import numpy as np
 
+from app.choices import Step
 from app.errors import InvalidInput
 from app.face.detect import SURE_SCORE
 from app.face.liveness import Cut
@@ -25,7 +25,6 @@ from app.pipeline import AMBIGUOUS_SHARE, Pipeline, choose_face
 from app.recognition.decisions import cosine, verify_point
 from app.types import Photo, Pixels
 
-Step: TypeAlias = Literal["ahead", "left", "right", "nearer"]
 FIRST: Step = "ahead"
 MOVES: tuple[Step, ...] = ("left", "right", "nearer")
 AHEAD_MOST = 15.0

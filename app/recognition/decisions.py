@@ -14,10 +14,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal, TypeAlias
 
 import numpy as np
 
+from app.choices import Decision, PopulationCode
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
@@ -31,9 +31,6 @@ UNCERTAIN_FACTOR = 10.0
 UNNAMED = DecidedBy("package", None)
 SCORE_DIGITS = 9
 """Decimals of a rounded score, so that none is 0.7300000000000001."""
-
-Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
-PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_measured"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from app.choices import OnConflict
 from app.errors import InvalidInput
-from app.gallery.records import Candidate, Gallery, OnConflict
+from app.gallery.records import Candidate, Gallery
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id, is_unnamed
 from app.inference.thresholds import Thresholds

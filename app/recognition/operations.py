@@ -9,22 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Literal, ParamSpec, TypeAlias, TypeVar, Unpack
+from typing import ParamSpec, TypeAlias, TypeVar, Unpack
 
+from app.choices import LivenessMode, LivenessOf, OnConflict
 from app.concurrency.overload import check_deadline
 from app.errors import Conflict, InvalidInput, PackageMismatch, PackageUnavailable, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.enrolling import Enrolled
-from app.gallery.records import (
-    NO_TERMS,
-    Gallery,
-    GallerySettings,
-    NewFace,
-    OnConflict,
-    Origin,
-    StoredFace,
-    Terms,
-)
+from app.gallery.records import NO_TERMS, Gallery, GallerySettings, NewFace, Origin, StoredFace, Terms
 from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
@@ -61,12 +53,10 @@ from app.recognition.photos import (
     new_face,
     template_of,
 )
-from app.types import LivenessMode, Photo, Template
+from app.types import Photo, Template
 
 ATTEMPTS = 3
 """How often an operation is tried while its gallery's packages change under it."""
-LivenessOf: TypeAlias = Literal["both", "image1", "image2"]
-"""Which photos of a comparison must be live: the other may be of a document."""
 T = TypeVar("T")
 Arguments = ParamSpec("Arguments")
 Calibrated: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from app.choices import Decision
 from app.errors import AmbiguousFace, InvalidInput, NoFace
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate, NewFace, Origin, StoredFace
@@ -16,7 +17,6 @@ from app.recognition.corrections import RuledOut
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
-    Decision,
     IdentifyPoint,
     PopulationWarning,
     VerifyPoint,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import get_args
 
+from app.choices import IndexKind
 from app.errors import LikenessError
 from app.search.gallery_index import GalleryIndex, Searchable
 from app.search.gpu import Gpu
@@ -22,7 +23,6 @@ from app.search.types import (
     FaceBlock,
     FaceSource,
     Indexed,
-    IndexKind,
     IndexSpec,
     LogPosition,
     Moved,

@@ -11,19 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from app.choices import IndexKind
 from app.db.engine import Database
 from app.errors import Conflict, InvalidInput, NotFound, Overloaded
-from app.search.types import (
-    Answer,
-    Difference,
-    FaceSource,
-    Indexed,
-    IndexKind,
-    IndexSpec,
-    LogPosition,
-    Match,
-    Snapshotted,
-)
+from app.search.types import Answer, Difference, FaceSource, Indexed, IndexSpec, LogPosition, Match, Snapshotted
 from app.types import Sizes, Vectors
 
 

@@ -20,10 +20,11 @@ from typing import TypeVar
 import faiss
 import numpy as np
 
+from app.choices import IndexKind
 from app.search.gpu import Gpu, GpuFailed, GpuRows, Lane
 from app.search.quantised import BLAS_FROM_QUERIES, NO_ROW, Near, merged, nothing_near
 from app.search.rows import MIN_WEIGHT, WIDEN, Best, Rows, View
-from app.search.types import Answer, Difference, FaceBlock, IndexKind, Keys, Match
+from app.search.types import Answer, Difference, FaceBlock, Keys, Match
 from app.types import Sizes, Vector, Vectors
 
 FETCH_MIN = 32

@@ -12,18 +12,10 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+from app.choices import IndexKind
 from app.errors import Conflict, GalleryNotFound, LikenessError, NotFound
 from app.search.gallery_index import GalleryIndex, IndexBackend, Searchable
-from app.search.types import (
-    FaceSource,
-    Followed,
-    GalleryState,
-    Indexed,
-    IndexKey,
-    IndexKind,
-    IndexSpec,
-    Snapshotted,
-)
+from app.search.types import FaceSource, Followed, GalleryState, Indexed, IndexKey, IndexSpec, Snapshotted
 
 
 class IndexRegistry:

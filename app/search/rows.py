@@ -15,9 +15,10 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from app.choices import IndexKind
 from app.memory import room_to_grow
 from app.search.quantised import NO_ROW, ByteScan, ExactScan, Levels, Scan, encode
-from app.search.types import FaceBlock, IndexKind, Keys
+from app.search.types import FaceBlock, Keys
 from app.types import Sizes, Vector, Vectors
 
 COLUMN_BYTES = 29

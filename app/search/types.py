@@ -6,16 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.choices import IndexKind
 from app.errors import GalleryNotFound
 from app.types import Sizes, Vectors
 
-IndexKind: TypeAlias = Literal["fp32", "int8"]
-"""How vectors are searched (`app.search.quantised`); answers are exact either way."""
 Keys: TypeAlias = NDArray[np.int64]
 """(N,) int64: keys of faces or subjects, which are never used again."""
 

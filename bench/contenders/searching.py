@@ -8,10 +8,11 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from app.choices import IndexKind
 from app.machine import cores
 from app.search.gpu import Gpu
 from app.search.index import Index
-from app.search.types import FaceBlock, IndexKind
+from app.search.types import FaceBlock
 from app.types import Vectors
 
 LIMIT = 10

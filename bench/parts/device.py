@@ -12,13 +12,13 @@ from typing import Any, get_args
 import numpy as np
 from onnx import ModelProto
 
+from app.choices import IndexKind
 from app.inference.manifest import Rewrite
 from app.inference.package import Package, find_packages, locate
 from app.inference.prepare import rewrite
 from app.inference.session import Session, resolve_device
 from app.machine import cores
 from app.search.gpu import Gpu, Lane, find_gpu
-from app.search.types import IndexKind
 from app.types import Vectors
 from bench import arithmetic, galleries
 from bench.arithmetic import Precision

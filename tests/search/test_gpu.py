@@ -12,12 +12,12 @@ import faiss
 import numpy as np
 import pytest
 
+from app.choices import IndexKind
 from app.search import index as module
 from app.search.gpu import GpuRows, find_gpu
 from app.search.index import Index
 from app.search.quantised import ExactScan
 from app.search.rows import Rows
-from app.search.types import IndexKind
 from tests.support.cpu_gpu import CpuGpu
 from tests.support.index_faces import Face, block, random_units
 

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from app.choices import IndexKind
 from app.search import index as module
 from app.search.index import Index
 from app.search.rows import MIN_WEIGHT
-from app.search.types import IndexKind, Match
+from app.search.types import Match
 from app.types import Vector
 from tests.support.index_faces import DIMENSION, Face, block, random_units
 

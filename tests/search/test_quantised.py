@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.choices import IndexKind
 from app.search.quantised import LARGEST, NO_ROW, Columns, rounding
 from app.search.rows import Rows
-from app.search.types import FaceBlock, IndexKind
+from app.search.types import FaceBlock
 from app.types import Vectors
 
 KINDS: tuple[IndexKind, ...] = get_args(IndexKind)

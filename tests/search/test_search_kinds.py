@@ -10,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 from likeness_client import ApiError, AsyncClient, Client
 
+from app.choices import IndexKind
 from app.errors import NotFound
 from app.gallery.service import Galleries
 from app.gallery.subjects import delete_subject
 from app.search.follower import LocalIndex
 from app.search.snapshots import Snapshots
-from app.search.types import IndexKind
 from tests.support.changing import changed
 from tests.support.commands import run as likeness
 from tests.support.following import engine_of, found, quiet

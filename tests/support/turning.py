@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from app.recognition.challenge import Step
+from app.choices import Step
 from tests.support.service import COLLINS, HOPPER, encoded
 from training.data.drawn import ProceduralFaces
 from training.data.drawn.drawing import draw

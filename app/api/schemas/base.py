@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
+from app.choices import IndexKind
+
 MAX_ID_LENGTH = 255
 MAX_NOTE_LENGTH = 1000
 MAX_CANDIDATES = 100
@@ -83,20 +85,14 @@ RateText: TypeAlias = Annotated[
     ),
 ]
 ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin", "delete", "metrics", "templates"]
-QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
-StoreMode: TypeAlias = Literal["crop", "none"]
-LivenessMode: TypeAlias = Literal["off", "report", "require"]
 GALLERY_LIVENESS = (
     "What verification, identification and enrollment of photos ask of liveness unless a request asks for something "
     "else. `require` holds whatever a request asks."
 )
-OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
 ON_CONFLICT = (
     "What to do with a new face that is enrolled already, or that matches another subject. `warn`: enroll it, and say "
     "so in its row. `reject`: don't enroll it. `allow`: don't look."
 )
-SearchKind: TypeAlias = Literal["fp32", "int8"]
-CalibrationSource: TypeAlias = Literal["package", "gallery"]
 CALIBRATION_SOURCES = (
     "Whose operating points decide: the model package's, or those measured among the gallery's own subjects, where "
     "these support the rate."
@@ -126,7 +122,7 @@ POPULATIONS = (
     "(`GET /v1/models`), e.g. `children-4-12`. Answers then carry `warnings` where the stated false match rate was "
     "seen not to hold for them."
 )
-AskedSearchKind: TypeAlias = Annotated[SearchKind, BeforeValidator(_not_removed)]
+AskedSearchKind: TypeAlias = Annotated[IndexKind, BeforeValidator(_not_removed)]
 
 
 NextCursor: TypeAlias = Annotated[

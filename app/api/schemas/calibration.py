@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
 from pydantic import Field
 
-from app.api.schemas.base import CALIBRATION_SOURCES, FACE_ID, MODEL, TIME, CalibrationSource, Example, Wire
+from app.api.schemas.base import CALIBRATION_SOURCES, FACE_ID, MODEL, TIME, Example, Wire
 from app.api.schemas.server import Job, Scores
-
-Fallback: TypeAlias = Literal["not_measured", "too_few_subjects", "other_model", "rate_not_supported"]
+from app.choices import CalibrationSource, Fallback
 
 
 class DecidedBy(Wire):

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from app.api.schemas.base import PHOTO, TIME, Base64, Example, Id, Params, Wire
 from app.api.schemas.recognition import IdentifyAnswer, SubjectVerifyAnswer
 from app.api.schemas.subjects import EnrollAnswer
+from app.choices import Step
 
-Step: TypeAlias = Literal["ahead", "left", "right", "nearer"]
 ChallengedOperation: TypeAlias = Literal["verify", "identify", "enroll"]
 Steps: TypeAlias = Annotated[
     list[Step],

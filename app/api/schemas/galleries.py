@@ -17,19 +17,15 @@ from app.api.schemas.base import (
     SEARCH_KINDS,
     TIME,
     AskedSearchKind,
-    CalibrationSource,
     Example,
     Id,
-    LivenessMode,
     Metadata,
     NextCursor,
-    OnConflict,
     Params,
     Populations,
-    SearchKind,
-    StoreMode,
     Wire,
 )
+from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, OnConflict
 
 FORCE = "Take a package without operating points: nobody is identified by it before it is measured."
 ACCEPT_NON_COMMERCIAL = "Take a package whose licence forbids commercial use."
@@ -44,7 +40,7 @@ class GalleryCreate(Params):
         description="The model package whose templates this gallery holds, as `name` or `name@version`; "
         "the server's default if absent.",
     )
-    store: StoreMode = Field(
+    store: CropPolicy = Field(
         default="crop",
         description="`crop` keeps each face's aligned 112x112 crop (for display and for moving to another "
         "model); `none` keeps templates alone.",
@@ -93,8 +89,8 @@ class Gallery(Wire):
     }
     id: str
     embedder: str = Field(description="The model package whose templates this gallery holds.")
-    store: StoreMode
-    search: SearchKind
+    store: CropPolicy
+    search: IndexKind
     calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)
     allow_laxer: bool
     on_conflict: OnConflict

@@ -14,16 +14,15 @@ from app.api.schemas.base import (
     PHOTO,
     Base64,
     Example,
-    LivenessMode,
     Params,
     Population,
     Rate,
     Wire,
 )
 from app.api.schemas.calibration import DecidedBy
+from app.choices import Decision, LivenessMode, LivenessOf, PopulationCode
 
 Verdict: TypeAlias = Literal["live", "spoof", "uncertain", "not_measured"]
-Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
 FaceIndex: TypeAlias = Annotated[int, Field(ge=0)]
 FACE_INDEX = "The face of {} to use, by its index in the list of `/v1/detect`; the most prominent one if absent."
 Point: TypeAlias = tuple[float, float]
@@ -75,7 +74,7 @@ class LivenessParams(Params):
 class VerifyAnyParams(VerifyParams, ModelParams, LivenessParams):
     face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
     face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
-    liveness_of: Literal["both", "image1", "image2"] = Field(
+    liveness_of: LivenessOf = Field(
         default="both", description="Which photos liveness is asked of: one of them may be of a document."
     )
 
@@ -116,7 +115,7 @@ class PopulationWarning(Wire):
         "fmr_found_low": 0.018,
         "fmr_found_high": 0.025,
     }
-    code: Literal["population_rate_exceeded", "population_not_measured"]
+    code: PopulationCode
     message: str
     population: str
     fmr_found: float | None = Field(description="Found at a threshold as strict as the answer's or stricter.")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from app.api.schemas.base import MAX_ID_LENGTH, MODEL, PUBLIC_KEY, TIME, Example, NextCursor, PageParams, Params, Wire
+from app.choices import JobStateName
 from app.version import VERSION
 
 
@@ -242,12 +243,9 @@ class ErrorAnswer(Wire):
     request_id: str = Field(description="Also in the header `x-request-id`, and in the server's log.")
 
 
-JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
-
-
 class JobPageParams(PageParams):
     gallery: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only jobs of this gallery.")
-    state: JobState | None = Field(default=None, description="Only jobs in this state.")
+    state: JobStateName | None = Field(default=None, description="Only jobs in this state.")
 
 
 class ReportParams(Params):
@@ -281,7 +279,7 @@ class Job(Wire):
     id: str
     kind: str = Field(description="The kind of work.")
     gallery: str | None = Field(description="The gallery that it works on; null: all, or none.")
-    state: JobState
+    state: JobStateName
     done: int = Field(description="Number of items processed so far.")
     total: int | None = Field(description="Number of all items, if known.")
     counts: dict[str, int] = Field(description="Counters; `refused` and `warned` items are in its report.")

@@ -22,10 +22,8 @@ from app.api.schemas.base import (
     Name,
     NextCursor,
     Note,
-    OnConflict,
     PageParams,
     Params,
-    QualityGate,
     Time,
     Wire,
 )
@@ -39,6 +37,7 @@ from app.api.schemas.recognition import (
     LivenessParams,
     Quality,
 )
+from app.choices import OnConflict, QualityName
 
 
 class Consent(Params):
@@ -175,7 +174,7 @@ class FacePage(Wire):
 
 
 class EnrollParams(DetectParams, LivenessParams):
-    quality: QualityGate = Field(default="medium", description="The least quality to accept; `none` accepts all.")
+    quality: QualityName = Field(default="medium", description="The least quality to accept; `none` accepts all.")
     expires_at: Time | None = Field(
         default=None,
         description="When to erase the subject with all its faces; unchanged if absent.",

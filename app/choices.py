@@ -1,0 +1,30 @@
+"""The closed sets of words in requests, answers and settings: each is declared here once, for all who read it."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+LivenessMode: TypeAlias = Literal["off", "report", "require"]
+"""What is asked of liveness: nothing, a verdict on each face, or that the faces that are used are live."""
+LivenessOf: TypeAlias = Literal["both", "image1", "image2"]
+"""Which photos of a comparison must be live: the other may be of a document."""
+OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
+"""What to do with a new face that resembles an enrolled one (`app.recognition.duplicate_check`)."""
+CropPolicy: TypeAlias = Literal["crop", "none"]
+"""Whether a gallery keeps each face's aligned crop (to re-embed and to show) or only its template."""
+IndexKind: TypeAlias = Literal["fp32", "int8"]
+"""How vectors are searched (`app.search.quantised`); answers are exact either way."""
+QualityName: TypeAlias = Literal["none", "low", "medium", "high"]
+"""The lowest quality that is accepted (`app.face.quality.QualityLevel`)."""
+CalibrationSource: TypeAlias = Literal["package", "gallery"]
+"""Whose operating points decide."""
+Fallback: TypeAlias = Literal["not_measured", "too_few_subjects", "other_model", "rate_not_supported"]
+"""Why the package's calibration decides in a gallery that is to decide by its own."""
+Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
+"""What an identification says of a face."""
+PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_measured"]
+"""Why a stated false match rate may not hold for a group of people."""
+Step: TypeAlias = Literal["ahead", "left", "right", "nearer"]
+"""What a challenge asks of the person in front of the camera."""
+JobStateName: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
+"""The states of a job (`app.jobs.records.JobState`)."""
