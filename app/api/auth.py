@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from starlette.datastructures import Headers
+from starlette.types import Scope as RequestScope
 
 from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, Rate, Scope, address_group
 from app.access.keys import Keys
@@ -196,9 +197,9 @@ def require_scope(grant: Grant, scope: Scope) -> None:
         raise InvalidInput(f"This needs a key with the scope `{scope}`.", code="missing_scope", scope=scope)
 
 
-def required_key(headers: Headers, path: str) -> str:
+def key_of(scope: RequestScope) -> str:
     """Return the key that a request sends. Raises InvalidInput (``missing_key``)."""
-    given = given_key(headers, path)
+    given = given_key(Headers(scope=scope), scope["path"])
     if given is None:
         raise InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
     return given

@@ -14,6 +14,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, RootModel, ValidationError
@@ -239,11 +240,11 @@ class FormReader:
         self._name = ""
         callbacks: Any = {
             "on_part_begin": self._begin,
-            "on_header_field": lambda data, start, end: self._collect(self._header, data[start:end]),
-            "on_header_value": lambda data, start, end: self._collect(self._value, data[start:end]),
+            "on_header_field": partial(self._collect, self._header),
+            "on_header_value": partial(self._collect, self._value),
             "on_header_end": self._end_header,
             "on_headers_finished": self._end_headers,
-            "on_part_data": lambda data, start, end: self._add(data[start:end]),
+            "on_part_data": self._add,
             "on_end": self._end,
         }
         with _well_formed():
@@ -266,8 +267,8 @@ class FormReader:
         if not self._complete:
             raise InvalidInput("The form is cut short.", code="invalid_multipart")
 
-    def _collect(self, into: bytearray, data: bytes) -> None:
-        into += data
+    def _collect(self, into: bytearray, data: bytes, start: int, end: int) -> None:
+        into += data[start:end]
         if len(into) > MAX_PART_HEADER:
             raise InvalidInput("The head of a part is too long.", code="invalid_multipart")
 
@@ -289,10 +290,10 @@ class FormReader:
         if b"name" not in options:
             raise InvalidInput("A part of the form has no name.", code="invalid_multipart")
         self._name = options[b"name"].decode("utf-8", "replace")
-        self._add(b"")  # an empty part is a part too
+        self._add(b"", 0, 0)  # an empty part is a part too
 
-    def _add(self, data: bytes) -> None:
-        self._pieces.append((self._count - 1, self._name, data))
+    def _add(self, data: bytes, start: int, end: int) -> None:
+        self._pieces.append((self._count - 1, self._name, data[start:end]))
 
     def _end(self) -> None:
         self._complete = True

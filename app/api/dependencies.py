@@ -53,18 +53,13 @@ async def _components(request: Request) -> Components:
 
 
 async def _grant(request: Request) -> Grant:
-    return grant_of(request)
+    grant: Grant = request.scope["grant"]
+    return grant
 
 
 async def _entry(request: Request) -> AuditEntry:
     entry: AuditEntry = request.scope["audit"]
     return entry
-
-
-def grant_of(request: Request) -> Grant:
-    """Return what the request's key allows."""
-    grant: Grant = request.scope["grant"]
-    return grant
 
 
 def _path_id(description: str, example: str) -> Any:
@@ -91,6 +86,7 @@ CorrectionsDep = Annotated[Corrections, _component("corrections")]
 JobsDep = Annotated[JobStore, _component("jobs")]
 ComponentsDep = Annotated[Components, Depends(_components)]
 GrantDep = Annotated[Grant, Depends(_grant)]
+"""What the request's key allows."""
 EntryDep = Annotated[AuditEntry, Depends(_entry)]
 """The request's entry in the audit log, to which a handler adds ids from the body."""
 

@@ -61,7 +61,8 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope["request_id"] = _request_id(Headers(scope=scope))
+        given = Headers(scope=scope).get(ID_HEADER, "")
+        scope["request_id"] = given if _SANE_ID.fullmatch(given) else secrets.token_hex(16)
         answer = _Answer(send, scope["request_id"])
         start = time.perf_counter()
         try:
@@ -88,7 +89,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             given = message.get("headers", ())
-            names = {name.lower() for name, _ in given}
+            names = dict(given)  # in lower case, as Starlette writes them
             added = [header for header in _RAW if header[0] not in names]
             message["headers"] = [*given, (_ID_NAME, self._id), *added]
         await self._send(message)
@@ -113,11 +114,6 @@ def _check_host(scope: Scope) -> None:
     arrived_at = scope.get("server") or ("",)
     if host not in allowed and host.strip("[]") != arrived_at[0]:
         raise InvalidInput("This server does not go by the name in the header Host.", code="host_not_allowed")
-
-
-def _request_id(headers: Headers) -> str:
-    given = headers.get(ID_HEADER, "")
-    return given if _SANE_ID.fullmatch(given) else secrets.token_hex(16)
 
 
 def _count_request(scope: Scope, status: int, seconds: float) -> None:

@@ -6,10 +6,9 @@ import asyncio
 import inspect
 import unicodedata
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
-from types import TracebackType
-from typing import Annotated, Any, Self, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 from urllib.parse import parse_qsl, unquote
 
 from fastapi import FastAPI
@@ -32,7 +31,6 @@ from app.api.media import File, ImageFields
 from app.api.operation import Operation
 from app.api.sent import Unparsed, content_of
 from app.api.wire import CLIENT_GONE, OWN, Authenticate, WireFormat, callers_of, expected, send_error
-from app.concurrency.admission import Admission
 from app.concurrency.worker_pool import WorkerPool
 from app.db.engine import again_if_ended
 from app.errors import InvalidInput, LikenessError, Overloaded
@@ -99,12 +97,8 @@ class AuditTrail:
         except LikenessError:
             self._audit.note(self.entry)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self) -> None:
+        """Note the request, unless its outcome is written already or it is not recorded."""
         if self._finished or self.status in _NOT_RECORDED:
             return
         self.entry.status = self.status
@@ -148,23 +142,26 @@ class OperationRoute(APIRoute):
             return
         components = components_of(scope["app"].state)
         scope["operation"] = operation
-        with AuditTrail(components.audit, operation, scope, send) as trail:
-            try:
-                authenticate = operation.authenticate or operation.wire.authenticate
-                grant, receive = await authenticate(scope, receive, components)
-                scope["grant"], trail.entry.key = grant, grant.key_id
-                authorize(grant, operation, path_ids(scope).get("gallery"))
-                check_query(operation, scope["query_string"])
-                with _admitted(components.admission, operation, callers_of(grant.key_id, scope)):
-                    scope["audit"] = trail.entry
-                    await trail.begin()
-                    await self.app(scope, receive, trail.send)
-            except ClientDisconnect:
-                pass
-            except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
-                refusal = expected(error, scope["request_id"])
-                trail.refuse(refusal)
-                await send_error(refusal, operation.wire, scope, receive, trail)
+        trail = AuditTrail(components.audit, operation, scope, send)
+        try:
+            authenticate = operation.authenticate or operation.wire.authenticate
+            grant, receive = await authenticate(scope, receive, components)
+            scope["grant"], trail.entry.key = grant, grant.key_id
+            authorize(grant, operation, path_ids(scope).get("gallery"))
+            check_query(operation, scope["query_string"])
+            callers = callers_of(grant.key_id, scope)
+            with nullcontext() if operation.monitoring else components.admission.admit(*callers):
+                scope["audit"] = trail.entry
+                await trail.begin()
+                await self.app(scope, receive, trail.send)
+        except ClientDisconnect:
+            pass
+        except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
+            refusal = expected(error, scope["request_id"])
+            trail.refuse(refusal)
+            await send_error(refusal, operation.wire, scope, receive, trail)
+        finally:
+            trail.end()
 
 
 def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:
@@ -179,10 +176,6 @@ def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:
         raise InvalidInput("This needs a key that is not restricted to galleries.", code="gallery_restricted")
     if gallery is not None and not grant.sees(gallery):
         raise gallery_not_found(gallery)
-
-
-def _admitted(admission: Admission, operation: Operation, callers: tuple[str, str]) -> AbstractContextManager[object]:
-    return nullcontext() if operation.monitoring else admission.admit(*callers)
 
 
 def check_query(operation: Operation, query: bytes) -> None:

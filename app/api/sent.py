@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from app.api import body
 from app.api.body import Body, BodyLimits
-from app.api.components import Components, components_of
+from app.api.components import components_of
 from app.api.media import ImageFields
 from app.concurrency.budget import Budget
 
@@ -90,7 +90,8 @@ def _photos_reader(kind: type[Sent[Any]], params: type[BaseModel], wanted: Image
     async def read(request: Request, query: BaseModel) -> Unparsed:
         components = components_of(request.app.state)
         limits = components.limits
-        raw = await _read(request, components, limits.body_bytes(limits.count(wanted)))
+        most = limits.body_bytes(limits.count(wanted))
+        raw = await body.read_body(request, most, limits.seconds, components.admission.take)
         return Unparsed(raw, components.admission.budget, lambda: kind.parse(raw, wanted, limits, query))
 
     return _with_parameters(read, request=Request, query=Annotated[params, Query()])
@@ -100,14 +101,11 @@ def _json_reader(model: type[BaseModel], mark: Json) -> Callable[..., Any]:
     async def read(request: Request) -> Unparsed:
         components = components_of(request.app.state)
         limits = components.limits
-        raw = await _read(request, components, limits.request_bytes if mark.large else limits.json_bytes)
+        most = limits.request_bytes if mark.large else limits.json_bytes
+        raw = await body.read_body(request, most, limits.seconds, components.admission.take)
         return Unparsed(raw, components.admission.budget, lambda: body.parse_json(raw, model))
 
     return _with_parameters(read, request=Request)
-
-
-async def _read(request: Request, components: Components, limit: int) -> Body:
-    return await body.read_body(request, limit, components.limits.seconds, components.admission.take)
 
 
 def _with_parameters(function: Callable[..., Any], **annotations: Any) -> Callable[..., Any]:

@@ -19,13 +19,12 @@ from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope
 
 from app.access.grants import Grant, address_group
-from app.api.auth import is_browser_path, required_key
+from app.api.auth import is_browser_path, key_of
 from app.api.body import invalid_request
 from app.api.components import Components, components_of
 from app.api.schemas import ErrorAnswer, Problem
@@ -141,11 +140,6 @@ class OwnFormat(WireFormat):
 
 
 OWN = OwnFormat()
-
-
-def key_of(scope: Scope) -> str:
-    """Return the key that a request sends. Raises InvalidInput (``missing_key``)."""
-    return required_key(Headers(scope=scope), scope["path"])
 
 
 def callers_of(key_id: str, scope: Scope) -> tuple[str, str]:

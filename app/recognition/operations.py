@@ -508,14 +508,10 @@ class Operations:
         """Open the package that the gallery is searched by."""
         return self._embedders.use(self._galleries.probed_by(home))
 
+    @retried
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         check_deadline()  # what was given up is not stored
-
-        @retried
-        def enroll() -> Enrolled:
-            return self._galleries.enroll(gallery, subject, self.complete(self._home(gallery), faces), terms=terms)
-
-        return enroll()
+        return self._galleries.enroll(gallery, subject, self.complete(self._home(gallery), faces), terms=terms)
 
     def _by(self, faces: Sequence[NewFace], package: str) -> list[Template]:
         """Return the faces' templates of this package, made from their crops where they have none."""

@@ -15,13 +15,13 @@ from app.access.audit import AuditFilter, fit_id
 from app.access.grants import Grant, Scope
 from app.access.keys import Key, KeyTerms, NewKey, access_key_of
 from app.api import schemas
-from app.api.auth import require_scope
+from app.api.auth import key_of, require_scope
 from app.api.components import Components
 from app.api.dependencies import AuditDep, CodesDep, EntryDep, ErasuresDep, GrantDep, KeyId, KeysDep, ReceiptId
 from app.api.operation import CURSOR, NO_KEY
 from app.api.route import Router, operations_of
 from app.api.sent import JSON
-from app.api.wire import address_of, key_of
+from app.api.wire import address_of
 from app.timestamps import utc_text_or_none
 
 router = Router("access")
