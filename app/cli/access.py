@@ -12,7 +12,7 @@ from app.access.grants import Scope
 from app.api.schemas import SIGN_IN_LINK
 from app.cli import options, output
 from app.cli.connect import Data, answering, find_server, has_data, missing, own_key, takes_key
-from app.cli.session import Session, with_session
+from app.cli.options import Session, with_session
 from app.config import load_settings
 from app.server import data_folder
 

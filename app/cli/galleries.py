@@ -12,8 +12,8 @@ from likeness_client import Client, answers
 from app import choices
 from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
+from app.cli.options import Session, with_session
 from app.cli.output import Exit
-from app.cli.session import Session, with_session
 
 WHY = {
     "not_measured": "the gallery's is not measured yet",

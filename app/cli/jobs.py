@@ -13,8 +13,8 @@ from likeness_client import Client, answers
 from app import choices
 from app.cli import options, output
 from app.cli.connect import connect
+from app.cli.options import Session, with_session
 from app.cli.output import Exit
-from app.cli.session import Session, with_session
 from app.errors import LikenessError
 
 REFUSALS_SHOWN = 10

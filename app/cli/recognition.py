@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from app import choices
 from app.cli import options, output, photos
 from app.cli.connect import Data
+from app.cli.options import Session, with_session
 from app.cli.output import Exit, Failure
-from app.cli.session import Session, with_session
 from app.errors import LikenessError
 
 Answer = TypeVar("Answer", bound=BaseModel)

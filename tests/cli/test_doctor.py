@@ -15,9 +15,9 @@ import onnxruntime
 import pytest
 import sqlalchemy as sa
 
+from app.cli.doctor import Finding
 from app.cli.doctor.command import examine
-from app.cli.doctor.findings import Finding
-from app.cli.doctor.system import holder_of, is_synchronised
+from app.cli.doctor.environment import holder_of, is_synchronised
 from app.cli.output import Exit
 from app.config import Settings
 from app.db.engine import Database

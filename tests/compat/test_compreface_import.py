@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.transfer.compreface_dump import open_dump
+from app.cli.compreface import open_dump
 from app.errors import InvalidInput
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness

@@ -24,7 +24,7 @@ from app.api.media import MANY_IMAGES, ONE_IMAGE
 from app.bulk import archive, json_lines, tar_stream
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader
-from app.cli.transfer import compreface_dump, sources
+from app.cli import compreface, transfer
 from app.compat.rekognition import requests, sigv4
 from app.compat.rekognition.sigv4 import SignedRequest
 from app.db import pagination
@@ -171,19 +171,19 @@ def read_challenge(data: bytes) -> None:
 def read_table(data: bytes) -> None:
     """A CSV of photos, on the command line."""
     with _file(data, ".csv") as path:
-        assert sum(map(len, sources.find(path, None, None).tar())) % tar_stream.BLOCK == 0
+        assert sum(map(len, transfer.find(path, None, None).tar())) % tar_stream.BLOCK == 0
 
 
 def read_upload(data: bytes) -> None:
     """A tar that the command line looks into before it is sent."""
     with _file(data, ".tar") as path:
-        assert sources.find(path, None, None).content in {"photos", "templates", "archive"}
+        assert transfer.find(path, None, None).content in {"photos", "templates", "archive"}
 
 
 def read_dump(data: bytes) -> None:
     """A dump of CompreFace's database."""
     with _file(data, ".sql") as path:
-        for photo in compreface_dump.open_dump(path).read():
+        for photo in compreface.open_dump(path).read():
             assert photo.subject is not None
 
 

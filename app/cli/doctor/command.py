@@ -9,7 +9,7 @@ from importlib import import_module
 import typer
 
 from app.cli import options, output
-from app.cli.doctor.findings import REMEDIES, Finding
+from app.cli.doctor import REMEDIES, Finding
 from app.config import Settings, load_settings
 from app.errors import LikenessError
 

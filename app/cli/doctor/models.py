@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.cli.doctor.findings import Finding, Verdict
+from app.cli.doctor import Finding, Verdict
 from app.config import Settings
 from app.db.inspection import inspect
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from app.cli.doctor.findings import REMEDIES, Finding
+from app.cli.doctor import REMEDIES, Finding
 from app.config import Settings
 from app.db.clock import CLOCK, SETTLED, Watched, read_clock
 from app.db.encryption import ADMIN_KEY_FILE, VAULT_FILE, find_rings, read_admin_key

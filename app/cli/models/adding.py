@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from app.cli import options, output
-from app.cli.models import liveness
-from app.cli.models.faces import crops_of_people, open_pipeline
+from app.cli.photos import crops_of_people, open_pipeline
 from app.config import load_settings
 from app.errors import Unusable
 
 if TYPE_CHECKING:
-    from app.adding.add import Added
+    from app.adding.add import Added, AddedLiveness
     from app.adding.catalogue import KnownModel
     from app.adding.measured import MeasuredModel
     from app.adding.new_package import NewPackage
     from app.adding.presets import Crops, Stated
     from app.config import Settings
-    from app.inference.manifest import Licence
+    from app.inference.manifest import Licence, LivenessCut
     from app.inference.package import Package
 
 PHOTOS_OF_FACES = 20
@@ -111,7 +110,7 @@ def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bo
     new = _new(path, known.name, known.licence, settings)
     if known.liveness is not None:
         contract = known.liveness
-        liveness.add(new, contract.cut, contract.classes, PRESETS[known.preset], TIME_LIMIT_S, as_json=as_json)
+        _add_liveness(new, contract.cut, contract.classes, PRESETS[known.preset], TIME_LIMIT_S, as_json=as_json)
     else:
         _add(new, PRESETS[known.preset], TIME_LIMIT_S, as_json=as_json)
 
@@ -188,8 +187,8 @@ def add(
     if task == "detect":
         _add_detector(new, settings, time_limit, as_json=as_json)
     elif task == "liveness":
-        shown, names = liveness.stated_of(cut, scale, classes)
-        liveness.add(new, shown, names, stated, time_limit, as_json=as_json)
+        shown, names = _stated_liveness(cut, scale, classes)
+        _add_liveness(new, shown, names, stated, time_limit, as_json=as_json)
     else:
         crops = None if photos is None else crops_of_people(photos, settings)
         nothing = photos is not None and stated == Stated()
@@ -276,3 +275,45 @@ def _say_added(added: Added, *, as_json: bool) -> None:
 
 def _numbers(channels: tuple[float, float, float]) -> str:
     return ",".join(f"{one:g}" for one in (channels if len(set(channels)) > 1 else channels[:1]))
+
+
+CUTS = {"square": ("square", "reflect", "area"), "box": ("box", "move", "linear")}
+"""Two ways to cut around a face: a square that is mirrored beyond the photo's edge, and the box's own proportions,
+moved into the photo. They are those that facenox's and minivision's models were trained with."""
+
+
+def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) -> tuple[LivenessCut, tuple[str, ...]]:
+    """Return what the options of `likeness models add` say. Raises BadParameter."""
+    from app.inference.manifest import LivenessCut  # noqa: PLC0415 - slow to import
+
+    if cut is None or scale is None or classes is None:
+        message = "what the model is shown and answers is not in its file: give all three, as it was trained"
+        raise typer.BadParameter(message, param_hint="--cut, --scale, --classes")
+    names = tuple(one.strip() for one in classes.split(","))
+    for one in names:
+        options.check_name(one, "--classes")
+    shape, edge, resize = CUTS[cut]
+    shown = LivenessCut.model_validate({"scale": scale, "shape": shape, "edge": edge, "resize": resize})
+    return shown, names
+
+
+def _add_liveness(
+    new: NewPackage, cut: LivenessCut, classes: tuple[str, ...], stated: Stated, time_limit: float, *, as_json: bool
+) -> None:
+    """Add a file as a liveness package, and say what it rests on."""
+    from app.adding.add import StatedLiveness, add_liveness  # noqa: PLC0415 - slow to import
+    from app.adding.child import within  # noqa: PLC0415 - slow to import
+
+    _say_liveness(within(time_limit, add_liveness, new, StatedLiveness(cut, classes, stated)), classes, as_json=as_json)
+
+
+def _say_liveness(added: AddedLiveness, classes: tuple[str, ...], *, as_json: bool) -> None:
+    package, facts = added.package, added.facts
+    if as_json:
+        answer = {"model": package.id, "folder": str(package.folder), "side": facts.side, "classes": list(classes)}
+        output.say_json({**answer, "input": added.form.model_dump(mode="json", exclude_none=True)})
+        return
+    answers = "probabilities" if facts.probabilities else "logits"
+    output.say(f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.classes} {answers}.")
+    output.say(f"{package.id}: {package.folder}, prepared; its probabilities equal the file's own.")
+    output.say("It decides nothing yet: docs/how-to/liveness.md measures its error rates on your camera.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli import options, output
-from app.cli.models.faces import main_face, open_pipeline
+from app.cli.photos import main_face, open_pipeline
 from app.config import load_settings
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli import options, output
-from app.cli.models.faces import open_pipeline
+from app.cli.photos import open_pipeline
 from app.config import load_settings
 from app.errors import InvalidInput
 

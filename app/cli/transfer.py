@@ -1,4 +1,4 @@
-"""Convert folders, CSV, arrays and Parquet into the tar that an import takes, while it is sent."""
+"""import, export: many faces in, from folders, tables and arrays; a whole gallery out."""
 
 from __future__ import annotations
 
@@ -9,14 +9,104 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import typer
 
 from app.bulk import json_lines, npy, tar_stream
 from app.bulk.archive import MANIFEST
 from app.bulk.photo_import import PEOPLE
 from app.bulk.template_import import FACES, IDS, TEMPLATES
-from app.cli import photos
-from app.errors import FileMissing, InvalidInput, InvalidSource, Unusable
+from app.cli import jobs, options, output, photos
+from app.cli.connect import Data
+from app.cli.options import Session, with_session
+from app.cli.output import Exit
+from app.cli.recognition import ensure_gallery
+from app.errors import FileMissing, InvalidInput, InvalidSource, LikenessError, Unusable
+
+commands = typer.Typer()
+
+
+@commands.command(
+    "import",
+    epilog="Examples: likeness import staff people/ --create\n\n"
+    "likeness import staff list.csv --report refused.csv\n\nlikeness import staff staff.archive",
+)
+@with_session
+def import_(
+    session: Session,
+    gallery: options.Gallery,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder with one folder per person, a CSV (path, id, name, ...), a tar, templates (.npy, Parquet) "
+            "or an archive that `likeness export` wrote."
+        ),
+    ],
+    content: Annotated[
+        Literal["photos", "templates", "archive"] | None, typer.Option(help="What a tar contains. Default: detected.")
+    ] = None,
+    quality: options.Quality = None,
+    package: options.ImportPackage = None,
+    ids: Annotated[
+        Path | None, typer.Option(help="Templates: the person of each, one per line (.txt, .csv, .jsonl).")
+    ] = None,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Templates: scale them to length 1.")] = False,
+    trust: Annotated[
+        str | None, typer.Option(help="Archives: public key of the server that signed it, or its SHA-256.")
+    ] = None,
+    on_conflict: options.OnConflict = None,
+    create: options.Create = False,
+    report: Annotated[Path | None, typer.Option(help="File for what was refused: lines of JSON, or .csv.")] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until the job has ended.")] = True,
+) -> None:
+    """Enroll many people at once. Exit code 3: some were refused; the first ones are printed."""
+    found = find(source, content, ids)
+    for path in found.missing:
+        output.complain(LikenessError("no such file", code="file_not_found"), Path(path))
+    with session.connect(Data.CREATED if create else Data.EXISTING) as client:
+        output.check_writable(report)
+        if create:
+            ensure_gallery(client, gallery)
+        job = client.import_faces(
+            gallery,
+            found.tar,
+            content=found.content,
+            quality=quality,
+            package=package,
+            normalize=normalize or None,
+            trust=trust,
+            on_conflict=on_conflict,
+        )
+        if wait:
+            job = jobs.await_job(client, job.id)
+            jobs.complain_of_refusals(client, job)
+        jobs.say(session, job)
+        if wait and report is not None:
+            jobs.write_report(client, job.id, report, as_csv=report.suffix.lower() == ".csv")
+    if not wait:
+        return
+    code = jobs.exit_code(job)
+    raise typer.Exit(Exit.REFUSED if found.missing and code is Exit.DONE else code)
+
+
+@commands.command(epilog="Example: likeness export staff staff.archive")
+@with_session
+def export(
+    session: Session,
+    gallery: options.Gallery,
+    path: Annotated[Path, typer.Argument(help="Archive to write.")],
+    crops: Annotated[bool, typer.Option(help="Include the stored crops.")] = True,
+) -> None:
+    """Write a gallery into one signed archive, which `likeness import` reads here or elsewhere."""
+    with session.connect() as client:
+        output.check_writable(path)
+        job = jobs.await_job(client, client.export_gallery(gallery, crops=crops).id)
+        jobs.say(session, job)
+        if job.has_result:
+            client.job_result(job.id, path)
+    raise typer.Exit(jobs.exit_code(job))
+
 
 PIECE = 1024 * 1024
 ROWS = 4096
