@@ -19,7 +19,8 @@ from app.adding.download import check_licence, download, extract
 from app.adding.presets import Preset
 from app.errors import Unusable
 from app.files import sha256_of
-from app.inference.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, Name, Sha256
+from app.inference.cards import Name, Sha256
+from app.inference.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 

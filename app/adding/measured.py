@@ -18,7 +18,8 @@ from app.adding.download import check_licence, download
 from app.adding.fuse import Member, fuse
 from app.adding.new_package import add_made, check_free
 from app.adding.openvino_ir import read_ir
-from app.inference.manifest import Manifest, Name, Sha256
+from app.inference.cards import Name, Sha256
+from app.inference.manifest import Manifest
 from app.inference.package import Package, select
 
 FOLDER = Path(__file__).with_name("measured")

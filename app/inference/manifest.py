@@ -15,7 +15,9 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
+
+from app.inference.cards import BiasCard, ConditionCard, ErrorRate, Name, Rate, Score, Sha256, Strict
 
 CROP_SIDE = 112
 """Height and width in pixels of an aligned crop, from ArcFace (Deng et al. 2019), section 3.1."""
@@ -34,27 +36,17 @@ def _stays_inside(path: str) -> str:
     return path
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
 RelativePath = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_stays_inside)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$", max_length=100)]
-"""A group of people; part of another where there is a slash: `adults-18-59/female-asian`."""
-Rate = Annotated[float, Field(ge=0, le=1)]
-Score = Annotated[float, Field(ge=-1, le=1)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class FileSource(_Strict):
+class FileSource(Strict):
     """The model file lies in the package's own folder."""
 
     kind: Literal["file"] = "file"
     path: RelativePath = "model.onnx"
 
 
-class CarrierSource(_Strict):
+class CarrierSource(Strict):
     """The model file lies in an installed Python distribution, whose code is never run."""
 
     kind: Literal["carrier"] = "carrier"
@@ -65,7 +57,7 @@ class CarrierSource(_Strict):
     path: RelativePath
 
 
-class UrlSource(_Strict):
+class UrlSource(Strict):
     """The model file is fetched on demand by `likeness models pull`."""
 
     kind: Literal["url"] = "url"
@@ -74,7 +66,7 @@ class UrlSource(_Strict):
     """A download that grows past this is broken off."""
 
 
-class Cutout(_Strict):
+class Cutout(Strict):
     """The crops that the file was trained with, of another size or cut otherwise than the contract's: the pixel (x, y)
     of a 112×112 crop lies at (scale * x + left, scale * y + top) of them. Whole crops in another size S have the scale
     S / 112, and (scale - 1) / 2 for left and top."""
@@ -86,7 +78,7 @@ class Cutout(_Strict):
     top: float
 
 
-class SourceInput(_Strict):
+class SourceInput(Strict):
     """The input of the file's graph, where it differs from the contract's uint8 RGB crops."""
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
@@ -114,13 +106,13 @@ class SourceInput(_Strict):
         return self.mean != (0.0, 0.0, 0.0) or self.std != (1.0, 1.0, 1.0)
 
 
-class RunAsIs(_Strict):
+class RunAsIs(Strict):
     """The file fulfils the contract and is run unchanged."""
 
     kind: Literal["none"] = "none"
 
 
-class Rewrite(_Strict):
+class Rewrite(Strict):
     """`app.inference.prepare` rewrites the graph once: adapts it to the contract where it differs, and makes it
     fast."""
 
@@ -130,7 +122,7 @@ class Rewrite(_Strict):
     """Whether the file's own output already has length 1."""
 
 
-class RewriteClassifier(_Strict):
+class RewriteClassifier(Strict):
     """`app.inference.prepare` rewrites the graph once: uint8 RGB cuts of any number in, probabilities out."""
 
     kind: Literal["rewrite_classifier"] = "rewrite_classifier"
@@ -139,13 +131,13 @@ class RewriteClassifier(_Strict):
     """What the file itself answers."""
 
 
-class RewriteYuNet(_Strict):
+class RewriteYuNet(Strict):
     """`app.inference.yunet_graph` rewrites the graph once: it then takes photos of any size, several at once."""
 
     kind: Literal["rewrite_yunet"] = "rewrite_yunet"
 
 
-class Tensor(_Strict):
+class Tensor(Strict):
     """One input or output of the contract; a letter in the shape stands for any size."""
 
     shape: tuple[int | str, ...]
@@ -153,22 +145,22 @@ class Tensor(_Strict):
     meaning: str
 
 
-class Licence(_Strict):
+class Licence(Strict):
     name: str = Field(min_length=1)
     """SPDX identifier where there is one."""
     non_commercial: bool
     url: str = ""
 
 
-class Provenance(_Strict):
+class Provenance(Strict):
     """The origin of a model: recipe, data, and the figures that were measured with it."""
 
     text: str
     url: str = ""
-    figures: dict[str, JsonValue] = {}
+    figures: dict[str, JsonValue] = Field(default_factory=dict)
 
 
-class Point(_Strict):
+class Point(Strict):
     """One operating point: the threshold measured at a false match rate; low and high bound the 95 % interval."""
 
     fmr: float = Field(gt=0, lt=1)
@@ -194,7 +186,7 @@ SCORE_BINS = 100
 """Equal stretches from -1 to 1, in which a calibration's scores are counted."""
 
 
-class Scores(_Strict):
+class Scores(Strict):
     """Histograms of the compared pairs over SCORE_BINS equal bins.
 
     Pairs that the points leave out (one person under two names) are counted too.
@@ -204,7 +196,7 @@ class Scores(_Strict):
     mated: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=SCORE_BINS, max_length=SCORE_BINS)
 
 
-class Calibration(_Strict):
+class Calibration(Strict):
     """Operating points measured on one set of photos, from the highest FMR to the lowest."""
 
     name: Name
@@ -231,114 +223,7 @@ class Calibration(_Strict):
         return self
 
 
-class GroupRate(_Strict):
-    """How often two different people of a group pass a threshold; low and high bound the 95 % interval."""
-
-    fmr: float = Field(gt=0, lt=1)
-    """The stated rate: of the operating point with this threshold."""
-    threshold: Score
-    found: Rate
-    low: Rate
-    high: Rate
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if not self.low <= self.found <= self.high:
-            raise ValueError("found must lie between low and high")
-        return self
-
-
-class Group(_Strict):
-    """One group of people. Each photo counts as another person unless the card's `repeats` says otherwise."""
-
-    name: GroupName
-    photos: int = Field(gt=1)
-    comparisons: int = Field(gt=0)
-    """Non-mated comparisons within the group."""
-    rates: tuple[GroupRate, ...] = Field(min_length=1)
-    """At rising thresholds."""
-
-    @model_validator(mode="after")
-    def _rising(self) -> Self:
-        if any(later.threshold <= earlier.threshold for earlier, later in pairwise(self.rates)):
-            raise ValueError("rates must have rising thresholds")
-        return self
-
-
-class BiasCard(_Strict):
-    """False match rates within groups of people, `python -m training evaluate groups`."""
-
-    measured_on: str
-    calibration: Name
-    """The calibration whose operating points were measured."""
-    repeats: str
-    """What was done about people who appear twice."""
-    groups: tuple[Group, ...] = Field(min_length=1)
-    measured_with: Sha256
-    """`Manifest.recipe_digest` of the model that was measured."""
-
-    @model_validator(mode="after")
-    def _distinct(self) -> Self:
-        if len({group.name for group in self.groups}) != len(self.groups):
-            raise ValueError("two groups have the same name")
-        return self
-
-    def find(self, name: str) -> Group | None:
-        """Return the group of this name."""
-        return next((group for group in self.groups if group.name == name), None)
-
-
-class ErrorRate(_Strict):
-    """A measured error rate with its 95 % interval."""
-
-    value: Rate
-    low: Rate
-    high: Rate
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if not self.low <= self.value <= self.high:
-            raise ValueError("value must lie between low and high")
-        return self
-
-
-class ConditionRate(_Strict):
-    """The rates at one threshold, of photos under a condition against untouched ones."""
-
-    fmr: float = Field(gt=0, lt=1)
-    """The stated rate: of the operating point with this threshold."""
-    threshold: Score
-    found: ErrorRate
-    """False match rate."""
-    fnmr: ErrorRate
-    """False non-match rate; a photo in which no face is found matches nobody."""
-
-
-class Condition(_Strict):
-    """One condition of taking photos: a mask, little light."""
-
-    name: Name
-    photos: int = Field(gt=0)
-    without_face: int = Field(ge=0)
-    """Photos in which no face is found any more."""
-    mated: int = Field(gt=0)
-    comparisons: int = Field(gt=0)
-    """Non-mated ones."""
-    rates: tuple[ConditionRate, ...] = Field(min_length=1)
-
-
-class ConditionCard(_Strict):
-    """Error rates of photos taken under poor conditions, `python -m training evaluate conditions`."""
-
-    measured_on: str
-    calibration: Name
-    """The calibration whose operating points were measured."""
-    conditions: tuple[Condition, ...] = Field(min_length=1)
-    measured_with: Sha256
-    """`Manifest.recipe_digest` of the model that was measured."""
-
-
-class Golden(_Strict):
+class Golden(Strict):
     """Templates of two packaged crops (`app.inference.golden`), compared each time the package is opened."""
 
     crops: Sha256
@@ -347,7 +232,7 @@ class Golden(_Strict):
     """One unit vector of each crop."""
 
 
-class LivenessCut(_Strict):
+class LivenessCut(Strict):
     """The cut around a face's box that a liveness model is shown, as its training did it."""
 
     scale: float = Field(ge=1, le=8)
@@ -361,7 +246,7 @@ class LivenessCut(_Strict):
     """``area``: averages over pixels. ``linear``: between the four nearest pixels, so that fine patterns alias."""
 
 
-class LivenessContract(_Strict):
+class LivenessContract(Strict):
     """The pictures that a liveness model is shown, and the meaning of its answers."""
 
     cut: LivenessCut
@@ -377,7 +262,7 @@ class LivenessContract(_Strict):
         return self
 
 
-class LivenessPoint(_Strict):
+class LivenessPoint(Strict):
     """The errors at one threshold: a face counts as live if its score is at or above it (ISO/IEC 30107-3)."""
 
     threshold: Rate
@@ -387,7 +272,7 @@ class LivenessPoint(_Strict):
     """Live presentations not taken for live."""
 
 
-class LivenessCalibration(_Strict):
+class LivenessCalibration(Strict):
     """Operating points measured on recordings of live people and of attacks, with rising thresholds."""
 
     name: Name
@@ -420,7 +305,7 @@ def contract_output(dimension: int) -> Tensor:
     return Tensor(shape=("N", dimension), dtype="float32", meaning="unit vectors")
 
 
-class Manifest(_Strict):
+class Manifest(Strict):
     """Everything known about a model. ``name@version`` is its identity: templates of different ones never compare."""
 
     name: Name

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.errors import InvalidInput, Unusable
 from app.files import PUBLIC, replacing, sha256_of
-from app.inference.manifest import Calibration, CarrierSource, FileSource, Manifest, Name, UrlSource
+from app.inference.cards import Name
+from app.inference.manifest import Calibration, CarrierSource, FileSource, Manifest, UrlSource
 
 MANIFEST_NAME = "manifest.json"
 OWN_FOLDER = "packages"

@@ -21,7 +21,7 @@ from app.choices import Decision, PopulationCode
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
-from app.inference.manifest import BiasCard, GroupRate
+from app.inference.cards import BiasCard, GroupRate
 from app.inference.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds
 from app.types import Face, Sizes, Template
 

@@ -15,13 +15,11 @@ from pydantic import ValidationError
 
 from app.errors import OperatingPointUnavailable, Unusable
 from app.files import sha256_of
+from app.inference.cards import BiasCard, Group, GroupRate
 from app.inference.manifest import (
-    BiasCard,
     Calibration,
     CarrierSource,
     FileSource,
-    Group,
-    GroupRate,
     Licence,
     Manifest,
     Point,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.inference.manifest import BiasCard, Group, GroupRate, Manifest
+from app.inference.cards import BiasCard, Group, GroupRate
+from app.inference.manifest import Manifest
 from app.inference.package import load_package, write_manifest
 from tests.conftest import PROJECT
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from app.inference.cards import ErrorRate
 from app.inference.manifest import (
-    ErrorRate,
     FileSource,
     Licence,
     LivenessCalibration,

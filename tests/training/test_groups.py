@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
-from app.inference.manifest import BiasCard
+from app.inference.cards import BiasCard
 from app.inference.package import load_package
 from tests.conftest import PROJECT
 from tests.support import packages

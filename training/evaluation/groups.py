@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from app.calibration.intervals import Bools, Interval, Ints
 from app.calibration.operating_points import Measurement, false_match_rates, numbered
 from app.calibration.pairs import all_pairs
-from app.inference.manifest import BiasCard, Group, GroupRate, Manifest
+from app.inference.cards import BiasCard, Group, GroupRate
+from app.inference.manifest import Manifest
 from app.types import Vectors
 
 EVERYBODY = "all"

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from app.calibration import operating_points as points
 from app.calibration.intervals import Floats, Interval
-from app.inference.manifest import Condition
+from app.inference.cards import Condition
 from training.evaluation import identification as searching
 from training.evaluation import ijb, protocols
 from training.evaluation.groups import GroupFigures

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from app.calibration.intervals import Ints, people_weights, percentile_interval, wilson
 from app.calibration.operating_points import numbered
-from app.inference.manifest import Condition, ConditionCard, ConditionRate, ErrorRate, Manifest
+from app.inference.cards import Condition, ConditionCard, ConditionRate, ErrorRate
+from app.inference.manifest import Manifest
 from app.pipeline import Pipeline, choose_face
 from app.stages import pixels_of
 from app.types import Landmarks, Pixels

@@ -21,7 +21,8 @@ from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weig
 from app.errors import LikenessError, NoFace
 from app.face.detect import open_detector
 from app.face.liveness import Scorer
-from app.inference.manifest import ErrorRate, LivenessCalibration, LivenessPoint, Manifest, liveness_digest
+from app.inference.cards import ErrorRate
+from app.inference.manifest import LivenessCalibration, LivenessPoint, Manifest, liveness_digest
 from app.inference.package import Package
 from app.inference.session import Device, open_liveness
 from app.pipeline import Pipeline, choose_face

@@ -1,0 +1,129 @@
+"""Error rates of a model that were measured apart: of groups of people, and of photos taken under poor conditions.
+
+With them the types that every part of a manifest uses.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$", max_length=100)]
+"""A group of people; part of another where there is a slash: `adults-18-59/female-asian`."""
+Rate = Annotated[float, Field(ge=0, le=1)]
+Score = Annotated[float, Field(ge=-1, le=1)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class GroupRate(Strict):
+    """How often two different people of a group pass a threshold; low and high bound the 95 % interval."""
+
+    fmr: float = Field(gt=0, lt=1)
+    """The stated rate: of the operating point with this threshold."""
+    threshold: Score
+    found: Rate
+    low: Rate
+    high: Rate
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low <= self.found <= self.high:
+            raise ValueError("found must lie between low and high")
+        return self
+
+
+class Group(Strict):
+    """One group of people. Each photo counts as another person unless the card's `repeats` says otherwise."""
+
+    name: GroupName
+    photos: int = Field(gt=1)
+    comparisons: int = Field(gt=0)
+    """Non-mated comparisons within the group."""
+    rates: tuple[GroupRate, ...] = Field(min_length=1)
+    """At rising thresholds."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> Self:
+        if any(later.threshold <= earlier.threshold for earlier, later in pairwise(self.rates)):
+            raise ValueError("rates must have rising thresholds")
+        return self
+
+
+class BiasCard(Strict):
+    """False match rates within groups of people, `python -m training evaluate groups`."""
+
+    measured_on: str
+    calibration: Name
+    """The calibration whose operating points were measured."""
+    repeats: str
+    """What was done about people who appear twice."""
+    groups: tuple[Group, ...] = Field(min_length=1)
+    measured_with: Sha256
+    """`Manifest.recipe_digest` of the model that was measured."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if len({group.name for group in self.groups}) != len(self.groups):
+            raise ValueError("two groups have the same name")
+        return self
+
+    def find(self, name: str) -> Group | None:
+        """Return the group of this name."""
+        return next((group for group in self.groups if group.name == name), None)
+
+
+class ErrorRate(Strict):
+    """A measured error rate with its 95 % interval."""
+
+    value: Rate
+    low: Rate
+    high: Rate
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low <= self.value <= self.high:
+            raise ValueError("value must lie between low and high")
+        return self
+
+
+class ConditionRate(Strict):
+    """The rates at one threshold, of photos under a condition against untouched ones."""
+
+    fmr: float = Field(gt=0, lt=1)
+    """The stated rate: of the operating point with this threshold."""
+    threshold: Score
+    found: ErrorRate
+    """False match rate."""
+    fnmr: ErrorRate
+    """False non-match rate; a photo in which no face is found matches nobody."""
+
+
+class Condition(Strict):
+    """One condition of taking photos: a mask, little light."""
+
+    name: Name
+    photos: int = Field(gt=0)
+    without_face: int = Field(ge=0)
+    """Photos in which no face is found any more."""
+    mated: int = Field(gt=0)
+    comparisons: int = Field(gt=0)
+    """Non-mated ones."""
+    rates: tuple[ConditionRate, ...] = Field(min_length=1)
+
+
+class ConditionCard(Strict):
+    """Error rates of photos taken under poor conditions, `python -m training evaluate conditions`."""
+
+    measured_on: str
+    calibration: Name
+    """The calibration whose operating points were measured."""
+    conditions: tuple[Condition, ...] = Field(min_length=1)
+    measured_with: Sha256
+    """`Manifest.recipe_digest` of the model that was measured."""
