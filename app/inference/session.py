@@ -21,7 +21,7 @@ from app.machine import cpuinfo
 from app.types import Pixels, Vectors
 
 Used: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml"]
-Device: TypeAlias = Used | Literal["auto"]
+Device: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml", "auto"]  # Typer takes no union
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
