@@ -11,6 +11,7 @@ Sign-in codes are left out, and the keys of jobs' files, as the files are. Postg
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -43,6 +44,8 @@ from app.inference.package import CALIBRATIONS, OWN_FOLDER
 from app.timestamps import utc_now
 
 FORMAT, VERSION = "likeness-backup", 2
+UNUSABLE_NAMES = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
+"""Errors of the file system that a backup's names cause: one is in the way of another, or too long."""
 HEAD, DATABASE = "backup.json", "likeness.db"
 PURPOSE = b"backup"
 OWN = OWN_FOLDER, CALIBRATIONS
@@ -153,7 +156,7 @@ def restore(
     with ExitStack() as stack:
         draft = stack.enter_context(replacing_sqlite(sqlite_only(url), replace=replace))
         own = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORING)))
-        head, kept = _unpack(path, draft, own)
+        head, kept = unpack(path, draft, own)
         signer = _signer_of(head)
         stack.enter_context(_put(data_dir, kept))
         _check(draft, find_rings(), signer, trust=trust)
@@ -162,7 +165,7 @@ def restore(
     return Summary(str(head["created_at"]), rows, signing.fingerprint(signer) if signer else None)
 
 
-def _unpack(path: Path, draft: Path, own: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+def unpack(path: Path, draft: Path, own: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Write the database to `draft`, packages and calibrations below `own`. Return what `backup.json` says, and the
     keys."""
     small: dict[str, bytes] = {}
@@ -175,8 +178,7 @@ def _unpack(path: Path, draft: Path, own: Path) -> tuple[dict[str, Any], dict[st
                 small[entry.name] = entry.read()
                 sums[entry.name] = hashlib.sha256(small[entry.name]).hexdigest()
             elif entry.name.startswith(tuple(f"{folder}/" for folder in OWN)) and entry.problem is None:
-                (own / entry.name).parent.mkdir(parents=True, exist_ok=True)
-                sums[entry.name] = _write(own / entry.name, entry.pieces(), PUBLIC)
+                sums[entry.name] = _write_own(own / entry.name, entry.pieces())
             else:
                 raise _invalid("it holds a file that no backup has")
         head = json.loads(small.pop(HEAD, b"null"))
@@ -208,6 +210,17 @@ def _write(draft: Path, pieces: Iterator[bytes], mode: int = PRIVATE) -> str:
             digest.update(piece)
             file.write(piece)
     return digest.hexdigest()
+
+
+def _write_own(path: Path, pieces: Iterator[bytes]) -> str:
+    """Write a file and the folders that it is in; return its SHA-256."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _write(path, pieces, PUBLIC)
+    except OSError as error:
+        if error.errno in UNUSABLE_NAMES:
+            raise _invalid("it holds a file that no backup has") from error
+        raise
 
 
 def _pieces(path: Path) -> Iterator[bytes]:

@@ -22,14 +22,14 @@ import pytest
 import sqlalchemy as sa
 
 from app.access.sign_in_codes import SignInCodes
-from app.bulk.backup import PURPOSE, Summary, restore, write_backup
+from app.bulk.backup import OWN, PURPOSE, Summary, restore, unpack, write_backup
 from app.db import usage
 from app.db.copying import copy_database
 from app.db.encryption import FoundRings, Sealer, encode_key, new_key
 from app.db.opening import open_engine, parse_url
 from app.db.schema import FACES, JOBS, METADATA, SIGN_IN_CODES
 from app.db.signing import Signer, canonical, signed
-from app.errors import Conflict, LikenessError
+from app.errors import Conflict, InvalidInput, LikenessError
 from app.gallery.enrolling import BulkSubject, write_many
 from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
@@ -40,6 +40,7 @@ from app.jobs.records import Job
 from app.jobs.store import JobStore
 from app.types import Quality
 from tests.conftest import PROJECT
+from tests.support import tarred
 from tests.support.changing import changed
 from tests.support.commands import run
 from tests.support.live import environment, serving
@@ -324,6 +325,15 @@ def home(tmp_path: Path) -> Path:
 def galleries_of(path: Path) -> list[str]:
     with closing(sqlite3.connect(path)) as connection:
         return [row[0] for row in connection.execute("SELECT id FROM galleries")]
+
+
+@pytest.mark.parametrize("names", [["a", "a/b"], ["a/b", "a"], ["n" * 300]])
+def test_names_that_are_no_files_are_refused(tmp_path: Path, names: list[str]) -> None:
+    """One in the way of another, or too long: `restore` ended with a traceback."""
+    archive = tmp_path / "backup"
+    archive.write_bytes(tarred.tar_of({f"{OWN[0]}/{name}": b"" for name in names}))
+    with pytest.raises(InvalidInput, match="a file that no backup has"):
+        unpack(archive, tmp_path / "draft", tmp_path / "own")
 
 
 def test_a_backup_is_taken_from_who_signed_it_and_an_altered_one_never(home: Path, tmp_path: Path) -> None:

@@ -9,19 +9,25 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
+
+import numpy as np
+import onnx
 
 from app.access.challenges import Bound, Challenges
 from app.access.seen_signatures import SeenSignatures
-from app.api import body, schemas
+from app.adding import graph_facts, presets
+from app.api import body, json_reader, schemas
 from app.api.body import Body, BodyLimits, FormReader
 from app.api.media import MANY_IMAGES, ONE_IMAGE
-from app.bulk import archive, json_lines, tar_stream
+from app.bulk import archive, backup, json_lines, tar_stream
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader
 from app.cli import compreface, transfer
@@ -30,7 +36,7 @@ from app.compat.rekognition.sigv4 import SignedRequest
 from app.db import pagination
 from app.db.encryption import KEY_BYTES, Sealer
 from app.errors import LikenessError
-from app.face import formats, image
+from app.face import formats, heif, image
 from app.gallery.erasure import check_receipt
 from app.inference.manifest import Manifest
 from tests.conftest import PROJECT
@@ -48,6 +54,9 @@ BODIES = BodyLimits(image_bytes=65536, request_bytes=262144, images=4, seconds=1
 BOUNDARY = b"line"
 NOW = 1_800_000_000.0
 DIMENSION = 4
+VALUES = 200
+"""Of a JSON body."""
+PEOPLE = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +142,48 @@ def _is_json(data: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def read_values(data: bytes) -> None:
+    """JSON as bodies of any size are read: the values that Python's own reader finds."""
+    with mock.patch.object(json_reader, "SMALL_BYTES", 8), mock.patch.object(json_reader, "_WINDOW", 5):
+        plain = json_reader.load_json(data, VALUES)
+        assert plain == json.loads(data)
+        found, long_strings = json_reader.load_with_images(data)
+    shown = json.dumps(found, default=lambda view: bytes(view).decode())
+    assert json.loads(shown) == plain
+    assert shown.count('"') >= 2 * long_strings
+
+
+def read_heif(data: bytes) -> None:
+    """The items of a HEIC or AVIF: how many pixels its grids make, without decoding any."""
+    with suppress(ValueError, struct.error):
+        found = heif.read_container(data)
+        assert found.pixels() >= 0
+        list(found.coded_sizes())
+
+
+def read_backup(data: bytes) -> None:
+    """A backup: what it holds is written to two places, and nowhere else."""
+    with _file(data, ".tar") as path, tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        draft, own = Path(folder) / "draft", Path(folder) / "own"
+        own.mkdir()
+        with suppress(LikenessError):
+            backup.unpack(path, draft, own)
+        assert {one.name for one in Path(folder).iterdir()} <= {"draft", "own"}
+
+
+def read_model(data: bytes) -> None:
+    """A file that is to become a package: its graph, and the preset that its templates of photos tell for."""
+    with _file(data, ".onnx") as path, suppress(LikenessError):
+        graph_facts.read_file(path, onnx.checker.check_model)
+    people = np.arange(PEOPLE).repeat(2)
+    numbers = np.frombuffer(data[: len(data) // 2 * 2], np.int16).astype(np.float32) + 0.5
+    if numbers.size:
+        rows = np.resize(numbers, (2, 2 * PEOPLE, DIMENSION))
+        units_of = rows / np.linalg.norm(rows, axis=2, keepdims=True)
+        (best, *_) = presets.choose({"one": units_of[0], "two": units_of[1]}, people)
+        assert np.isfinite(best.separation)
 
 
 def read_signature(data: bytes) -> None:
@@ -287,6 +338,23 @@ def _manifests() -> list[bytes]:
     return [detector, json.dumps(embedder).encode(), liveness.manifest(b"a graph").model_dump_json().encode()]
 
 
+def _backups() -> list[bytes]:
+    files = {"likeness.db": b"database", "vault.key": b"key", f"{backup.OWN[0]}/a/manifest.json": b"{}"}
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    head = {"format": backup.FORMAT, "version": backup.VERSION, "sha256": sums, "rows": {}}
+    return [tar_of({backup.HEAD: json.dumps(head).encode(), **files}), tar_of(files)]
+
+
+def _models() -> list[bytes]:
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, 112, 112])
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 3, 112, 112])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out]))
+    people = np.random.default_rng(3).normal(0, 9000, (PEOPLE, DIMENSION)).repeat(2, axis=0)
+    templates = np.concatenate([people, people * 2]).clip(-30_000, 30_000).astype(np.int16)
+    return [model.SerializeToString(), templates.tobytes()]
+
+
 TARGETS: Mapping[str, Target] = {
     "image": Target(read_image, _images, 256 * 1024),
     "tar": Target(read_tar, _tars, 64 * 1024),
@@ -294,6 +362,14 @@ TARGETS: Mapping[str, Target] = {
     "lines": Target(read_lines, _lines, 4096),
     "multipart": Target(read_form, _forms, 4096),
     "json": Target(read_json, _documents, 4096),
+    "values": Target(
+        read_values, lambda: [*_documents(), b'{"images":["' + b"QUJD" * 9 + b'","\\"a\\\\",-1.5e3,null]}'], 4096
+    ),
+    "heif": Target(
+        read_heif, lambda: [make() for kind, make in EVERY_KIND.items() if kind.startswith(("heic", "avif"))], 64 * 1024
+    ),
+    "backup": Target(read_backup, _backups, 64 * 1024),
+    "model": Target(read_model, _models, 16 * 1024),
     "sigv4": Target(read_signature, _requests, 4096),
     "cursor": Target(read_cursor, lambda: [pagination.encode_cursor("faces", 7).encode(), b"AAAA"], 64),
     "challenge": Target(

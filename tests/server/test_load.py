@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from likeness_client import AsyncClient
 
-from tests.support.live import LiveServer
+from tests.support.live import LiveServer, serving
 from tests.support.load import CLIENTS, GALLERY, Worker
+from tests.support.soak import play
 
 pytestmark = pytest.mark.long
 
 SECONDS, FULL_SECONDS = 8.0, 120.0
+SOAK_MINUTES, FULL_SOAK_MINUTES = float(os.environ.get("LIKENESS_SOAK_MINUTES", "2")), 10.0
+MIB_PER_MINUTE, FULL_MIB_PER_MINUTE = 40.0, 8.0
+"""Growth of the server's memory over the second half of the time, at most: pools and the index fill up at first."""
 
 
 def test_sixteen_clients_leave_index_and_database_in_step(live_server: LiveServer, full: bool) -> None:
@@ -39,3 +45,14 @@ def test_sixteen_clients_leave_index_and_database_in_step(live_server: LiveServe
     asyncio.run(play())
     print(dict(done))  # noqa: T201 (shown by `pytest -s`)
     assert " 500," not in live_server.log.read_text().replace('"status": 500', " 500,")
+
+
+def test_memory_does_not_grow_while_people_come_and_go(tmp_path: Path, full: bool) -> None:
+    """Each client has at most fifty people at a time. `LIKENESS_SOAK_MINUTES` is how long; ten with `--full`."""
+    with serving(tmp_path / "data") as server:
+        found = asyncio.run(play(server, FULL_SOAK_MINUTES if full else SOAK_MINUTES))
+        log = server.log.read_text()
+    print(found)  # noqa: T201 (shown by `pytest -s`)
+    assert found["memory_mib_per_minute"] <= (FULL_MIB_PER_MINUTE if full else MIB_PER_MINUTE)
+    assert found["gallery_in_order"]
+    assert '"level": "error"' not in log

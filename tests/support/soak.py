@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from likeness_client import AsyncClient
@@ -51,7 +52,7 @@ class Steady(Worker):
         return self.random.choice((self.enroll, self.add_face, self.identify, self.verify, self.delete))
 
 
-async def _play(server: LiveServer, minutes: float) -> dict[str, object]:
+async def play(server: LiveServer, minutes: float) -> dict[str, Any]:
     seconds: dict[str, list[float]] = defaultdict(list)
     workers = [Steady(number, seconds) for number in range(CLIENTS)]
     memory: list[tuple[float, float]] = []
@@ -66,6 +67,7 @@ async def _play(server: LiveServer, minutes: float) -> dict[str, object]:
         report = await client.check_gallery(GALLERY)
     return {
         "minutes": minutes,
+        "memory_mib_per_minute": round(slope(memory), 2),
         "clients": CLIENTS,
         "requests": sum(map(len, seconds.values())),
         "milliseconds": {
@@ -75,6 +77,12 @@ async def _play(server: LiveServer, minutes: float) -> dict[str, object]:
         "memory_mib": [(round(at), round(mib)) for at, mib in memory],
         "gallery_in_order": report.ok,
     }
+
+
+def slope(memory: list[tuple[float, float]]) -> float:
+    """Return how fast memory grew over the second half of the time, in MiB a minute, by least squares."""
+    late = np.array(memory[len(memory) // 2 :])
+    return float(np.polyfit(late[:, 0] / 60, late[:, 1], 1)[0]) if len(late) > 1 else 0.0
 
 
 async def _watch(server: LiveServer, begin: float, memory: list[tuple[float, float]]) -> None:
@@ -90,7 +98,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     minutes = parser.parse_args().minutes
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "data") as server:
-        result = asyncio.run(_play(server, minutes))  # any error of any request ends it with that error
+        result = asyncio.run(play(server, minutes))  # any error of any request ends it with that error
         log = server.log.read_text()
     result["logged_errors"] = log.count('"level": "error"')
     sys.stdout.write(json.dumps(result) + "\n")
