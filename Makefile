@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 .PHONY: serve train-demo bench docs words pictures test test-long test-full test-portable stateful fuzz check format lint \
 	types imports page \
-	hashes sbom audit digests clean
+	hashes sbom audit advisories digests clean
 
 serve: $(VENV)/.serve
 	$(BIN)/likeness serve
@@ -170,9 +170,13 @@ sbom: $(VENV)/.serve $(TOOLS)/.ready
 digests:
 	$(PYTHON) docker/digests.py
 
-# Known vulnerabilities of every version in constraints.txt.
-audit: $(TOOLS)/.ready
-	$(BIN)/python requirements/audit.py $(TOOLS)/bin/pip-audit
+# Known vulnerabilities of the versions in constraints.txt, by the advisories that are recorded in requirements/.
+audit:
+	$(PYTHON) requirements/audit.py
+
+# Records the index's advisories of today: at a release, and after constraints.txt was changed.
+advisories:
+	$(PYTHON) requirements/audit.py --renew
 
 # The rivals that it is measured against, and plots. hnswlib needs a C++ compiler; what isn't there is passed over.
 $(VENV)/.bench: $(VENV)/.dev

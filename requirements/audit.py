@@ -1,41 +1,95 @@
-"""Look for known vulnerabilities of the pinned versions: `python requirements/audit.py PIP_AUDIT`.
+"""Look for known vulnerabilities of the pinned versions: `python requirements/audit.py [--renew]`.
 
-Exit code 1: there are some; 2: the database of advisories can't be reached, or does not know some of the versions.
+The advisories are the index's own (PyPI's JSON, which takes them from OSV), recorded with their date in
+advisories.json, so that a check needs no network. `--renew` reads them anew: at each release, and after constraints.txt
+was changed.
+
+Exit code 1: there are vulnerabilities that ACCEPTED does not explain; 2: constraints.txt was changed since, or the
+index can't be reached.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
+import re
 import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-CONSTRAINTS = Path(__file__).resolve().parent.parent / "constraints.txt"
-NAMED = 5
-"""Packages that one sentence names."""
+FOLDER = Path(__file__).resolve().parent
+CONSTRAINTS, RECORD = FOLDER.parent / "constraints.txt", FOLDER / "advisories.json"
+INDEX = "https://pypi.org/pypi"
+AT_ONCE, TIMEOUT_S = 8, 60
+ACCEPTED: Mapping[str, str] = {}
+"""Ids of advisories that do not concern this project, each with its reason."""
 
 
-def main(program: str) -> int:
-    command = [program, "--requirement", str(CONSTRAINTS), "--no-deps", "--disable-pip", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own tool)
+def pinned() -> dict[str, str]:
+    """Return the version of each package in constraints.txt."""
+    return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", CONSTRAINTS.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def fetch(name: str, version: str) -> list[dict[str, Any]] | None:
+    """Return the advisories of a version; None if the index has none for it, as a mirror that knows the newest only."""
+    for url in (f"{INDEX}/{name}/{version}/json", f"{INDEX}/{name}/json"):
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 (https alone, see INDEX)
+                found = json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            continue
+        if found["info"]["version"] == version:
+            kept = (one for one in found["vulnerabilities"] if not one.get("withdrawn"))
+            return [{"id": one["id"], "aliases": one["aliases"], "fixed_in": one["fixed_in"]} for one in kept]
+    return None
+
+
+def renew() -> None:
+    """Write the record."""
+    versions = pinned()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = dict(zip(versions, pool.map(fetch, versions, versions.values()), strict=True))
+    packages = {name: {"version": versions[name], "advisories": advisories} for name, advisories in found.items()}
+    record = {"date": datetime.now(UTC).date().isoformat(), "index": INDEX, "packages": packages}
+    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def check(record: Mapping[str, Any], versions: Mapping[str, str]) -> int:
+    """Print what is known of the versions, and return the exit code."""
+    packages = record["packages"]
+    recorded = [name for name, version in versions.items() if packages.get(name, {}).get("version") == version]
+    known = [name for name in recorded if packages[name]["advisories"] is not None]
+    unknown, missing = sorted({*recorded} - {*known}), sorted(versions.keys() - {*recorded})
+    found = 0
+    for name in known:
+        for one in packages[name]["advisories"]:
+            reason = next((ACCEPTED[key] for key in (one["id"], *one["aliases"]) if key in ACCEPTED), None)
+            found += reason is None
+            fixed = ", ".join(one["fixed_in"]) or "no version"
+            sys.stdout.write(f"{name} {versions[name]}: {one['id']}, fixed in {fixed}. {reason or ''}".rstrip() + "\n")
+    sys.stdout.write(f"{len(known)} versions checked, advisories of {record['date']}: {found} known vulnerabilities\n")
+    if unknown:
+        sys.stderr.write(f"{len(unknown)} versions are none that the index told advisories of: {', '.join(unknown)}.\n")
+    if missing:
+        sys.stderr.write(f"{len(missing)} versions are not recorded: {', '.join(missing)}. Run `make advisories`.\n")
+    return 1 if found else 2 if missing else 0
+
+
+def main(arguments: list[str]) -> int:
     try:
-        audited = json.loads(done.stdout)["dependencies"]
-    except (ValueError, KeyError):
-        last = (done.stderr.strip().splitlines() or ["no answer"])[-1]
-        sys.stderr.write(f"The versions could not be checked: the database of advisories is not reached ({last}).\n")
+        if arguments == ["--renew"]:
+            renew()
+        return check(json.loads(RECORD.read_text(encoding="utf-8")), pinned())
+    except OSError as error:
+        sys.stderr.write(f"The advisories can't be read: {error}.\n")
         return 2
-    found = [(one, fault) for one in audited for fault in one.get("vulns", ())]
-    for one, fault in found:
-        fixed = ", ".join(fault["fix_versions"]) or "no version"
-        sys.stdout.write(f"{one['name']} {one['version']}: {fault['id']}, fixed in {fixed}\n")
-    skipped = [one["name"] for one in audited if "skip_reason" in one]
-    sys.stdout.write(f"{len(audited) - len(skipped)} versions checked, {len(found)} known vulnerabilities\n")
-    if skipped:
-        some = ", ".join(skipped[:NAMED]) + (" …" if len(skipped) > NAMED else "")
-        why = "the index that is reached here has no advisories of them"
-        sys.stderr.write(f"{len(skipped)} versions could not be checked, because {why}: {some}.\n")
-    return 1 if found else 2 if skipped else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))
