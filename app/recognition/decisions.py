@@ -28,6 +28,10 @@ from app.types import Face, Sizes, Template
 UNCERTAIN_FACTOR = 10.0
 """`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
 
+LINKED_FMR = 1e-3
+"""Two faces of a subject that score what this share of strangers do are taken for one person. At 1e-2 a chain of such
+pairs joins two people of ten photos each in every sixth case; at 1e-3 in one of fifty."""
+
 UNNAMED = DecidedBy("package", None)
 SCORE_DIGITS = 9
 """Decimals of a rounded score, so that none is 0.7300000000000001."""

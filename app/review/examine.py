@@ -93,8 +93,9 @@ class Examiner:
         misplaced |= corrected
         drafts += self._two_people(block.only(~misplaced))
         rest = rules.compare_own(block.vectors, ~misplaced)
-        outliers = rules.find_outliers(rest, block.qualities, self._points) & ~misplaced
-        drafts += [self._outlier(block, rest, row) for row in _once(block, rest, outliers)]
+        strangers = self._points.strangers(max(1, int((~misplaced).sum()) - 1))
+        outliers = rules.find_outliers(rest, block.qualities, strangers) & ~misplaced
+        drafts += [self._outlier(block, rest, row, strangers) for row in _once(block, rest, outliers)]
         harmful = rules.find_harmful(rest, other, block.qualities, self._points) & ~misplaced & ~outliers
         drafts += [self._harmful(block, nearest, rest, row) for row in np.flatnonzero(harmful).tolist()]
         if block.qualities.max() < rules.GOOD:
@@ -195,9 +196,8 @@ class Examiner:
             fmr=self._fmr_of(score),
         )
 
-    def _outlier(self, block: FaceBlock, own: Own, row: int) -> Draft:
+    def _outlier(self, block: FaceBlock, own: Own, row: int, threshold: float) -> Draft:
         score = float(own.best[row])
-        threshold = self._points.strangers
         evidence = Evidence(own_score=score, threshold=threshold, fmr=self._fmr_of(score))
         face, nearest = int(block.faces[row]), int(block.faces[own.at[row]])
         return Draft(Kind.OUTLIER, threshold - score, face, nearest, evidence)

@@ -16,10 +16,10 @@ from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.recognition.corrections import Corrections
-from app.recognition.decisions import identify_point, verify_point
+from app.recognition.decisions import LINKED_FMR, identify_point, verify_point
 from app.review.examine import Examined, Examiner, Nearest, nearest_of
 from app.review.records import Summary
-from app.review.rules import LINKED_FMR, STRANGERS_FMR, Points
+from app.review.rules import STRANGERS_FMR, Points
 from app.review.separation import Separation
 from app.review.store import Reviews, UnderWay
 from app.search.gallery_index import Searchable
@@ -126,7 +126,8 @@ class Reviewer:
         return Points(
             verify_point(thresholds, None, self._fmr),
             identify_point(thresholds, None, None, self._fpir, sizes),
-            *(verify_point(thresholds, None, fmr).threshold for fmr in (STRANGERS_FMR, LINKED_FMR)),
+            lambda faces: verify_point(thresholds, None, STRANGERS_FMR, faces).threshold,
+            verify_point(thresholds, None, LINKED_FMR).threshold,
         )
 
     def _examine(

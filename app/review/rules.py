@@ -6,6 +6,7 @@ constants were chosen on one half of LFW's people and reported on the other (doc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +24,7 @@ GOOD = QualityLevel.MEDIUM.minimum
 """Quality that a face should have: what enrollment asks for unless told otherwise. Of a poorer face, nobody is
 surprised that it matches nobody."""
 STRANGERS_FMR = 1e-2
-"""A face that scores no more with its own subject than this share of strangers do looks like none of it."""
-LINKED_FMR = 1e-3
-"""Two faces of a subject that score what this share of strangers do are taken for one person. At STRANGERS_FMR a chain
-of such pairs joins two people of ten photos each in every sixth case; at 1e-3 in one of fifty."""
+"""A face that scores no more with its own subject's other faces than this share of strangers do looks like none."""
 Scores = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -37,10 +35,10 @@ class Points:
 
     verify: VerifyPoint
     identify: IdentifyPoint
-    strangers: float
-    """The threshold at STRANGERS_FMR, or at the nearest rate that was measured."""
+    strangers: Callable[[int], float]
+    """Returns the threshold at STRANGERS_FMR against a subject of so many faces, or at the nearest measured rate."""
     linked: float
-    """The threshold at LINKED_FMR, likewise."""
+    """The threshold at `LINKED_FMR`, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +104,10 @@ def find_misplaced(own: Own, other: Scores, points: Points) -> Mask:
     return np.asarray(compared & (other >= points.identify.uncertain) & (own.best < points.verify.threshold))
 
 
-def find_outliers(own: Own, qualities: NDArray[np.float32], points: Points) -> Mask:
-    """Return which faces, good enough to match, look like none of their subject's other faces."""
-    return np.isfinite(own.best) & (own.best < points.strangers) & (qualities >= GOOD)
+def find_outliers(own: Own, qualities: NDArray[np.float32], strangers: float) -> Mask:
+    """Return which faces, good enough to match, look like none of their subject's other faces: `strangers` is
+    `Points.strangers` against as many."""
+    return np.isfinite(own.best) & (own.best < strangers) & (qualities >= GOOD)
 
 
 def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:
