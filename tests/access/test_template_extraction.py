@@ -148,6 +148,19 @@ def test_rates_count_faces(server: httpx.Client) -> None:
         time.sleep(waits[1])
 
 
+def test_rates_count_the_faces_that_are_compared_with_one_face(server: httpx.Client) -> None:
+    face = server.get(f"{RECOGNITION}/faces").json()["faces"][0]["image_id"]
+    waits = []
+    for photo in (COLLINS, BOTH):
+        terms = {"scopes": ["recognize"], "rate": "60/m:1"}
+        key = {"x-api-key": server.post("/v1/keys", json=terms).raise_for_status().json()["secret"]}
+        ask = {"files": {"file": photo}, "headers": key}
+        server.post(f"{RECOGNITION}/faces/{face}/verify", **ask).raise_for_status()  # type: ignore[arg-type]
+        again = server.post(f"{RECOGNITION}/faces/{face}/verify", **ask)  # type: ignore[arg-type]
+        waits.append(int(again.headers["retry-after"]))
+    assert waits[1] > waits[0]
+
+
 def answered_numbers(answer: Any) -> Iterator[float]:
     """Every score of an enrolled face in an answer of any protocol, as a cosine."""
     if isinstance(answer, list):
@@ -284,6 +297,40 @@ def test_photos_show_no_template() -> None:
     seen = [row for row, score in enumerate(exact) if SCORES.answered(score) is not None]
     assert len(seen) <= 3
     assert all((photos[row] @ enrolled) < 0.5 for row in seen)
+
+
+CLOSE = 0.999
+"""Cosine of a template that serves as the enrolled one."""
+
+
+def vectors_to_rebuild(seed: int, at_once: int = 64, most: int = 960) -> int:
+    """How many vectors of its choice a client sends for a template CLOSE to the enrolled one, by coarse scores alone.
+
+    It starts from the mean face (cosine 0.33), asks about what it has and random vectors around that, takes each score
+    for the middle of its step, and solves for the template (ridge).
+    """
+    rng = np.random.default_rng(seed)
+    enrolled, found = unit(rng.standard_normal(DIMENSION)), rng.standard_normal(DIMENSION)
+    found = 0.33 * enrolled + np.sqrt(1 - 0.33**2) * unit(found - (found @ enrolled) * enrolled)
+    rows, scores, sent = np.empty((0, DIMENSION)), np.empty(0), 0
+    while found @ enrolled < CLOSE and sent < most:
+        around = rng.standard_normal((at_once - 1, DIMENSION))
+        tried = np.vstack([found, unit(found + 0.6 * unit(around - np.outer(around @ found, found)))])
+        answers = [(row, score) for row in tried if (score := SCORES.answered(float(row @ enrolled))) is not None]
+        rows = np.vstack([rows, *(row for row, _ in answers)])
+        scores = np.append(scores, [score + SCORES.step / 2 for _, score in answers])
+        found = unit(np.linalg.solve(rows.T @ rows + 1e-3 * np.eye(DIMENSION), rows.T @ scores + 1e-3 * found))
+        sent += at_once
+    return sent
+
+
+def unit(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.asarray(rows / np.linalg.norm(rows, axis=-1, keepdims=True))
+
+
+def test_some_five_hundred_chosen_vectors_rebuild_a_template() -> None:
+    """The figure in docs/explanation/security.md: it says what the scope `templates` and the rates are for."""
+    assert all(400 <= vectors_to_rebuild(seed) <= 750 for seed in range(5))
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda one: one.name)

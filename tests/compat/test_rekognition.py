@@ -700,6 +700,27 @@ def test_rates_are_those_of_the_key(place: Place) -> None:
         slow.list_collections()
 
 
+def test_rates_count_the_faces_that_are_searched_for(place: Place, collection: str) -> None:
+    within = {"CollectionId": collection}
+    faces = [index(place.all, collection, photo)[0] for photo in (COLLINS, AGAIN, HOPPER)]
+    faces += index(place.all, collection, HOPPER, "again")
+    place.all.create_user(**within, UserId="eileen")
+    place.all.associate_faces(**within, UserId="eileen", FaceIds=faces[:2], UserMatchThreshold=0)
+
+    def asked_again(operation: str, **wanted: Any) -> Any:
+        slow = place.client("recognize", "enroll", rate="1/m:2")
+        slow.meta.events.unregister("needs-retry.rekognition", unique_id="retry-config-rekognition")
+        getattr(slow, operation)(**within, **wanted)
+        return slow.search_users(**within, FaceId=faces[2])
+
+    associated: dict[str, Any] = {"UserId": "eileen", "UserMatchThreshold": 100}
+    assert asked_again("search_users", FaceId=faces[2])["UserMatches"] == []
+    assert asked_again("associate_faces", FaceIds=faces[2:3], **associated)
+    too_often = "ProvisionedThroughputExceededException"
+    refusal(asked_again, too_often, operation="search_users", UserId="eileen")
+    refusal(asked_again, too_often, operation="associate_faces", FaceIds=faces[2:], **associated)
+
+
 def test_what_was_done_is_in_the_audit_log(place: Place, collection: str) -> None:
     (face,) = index(place.all, collection, COLLINS)
     place.all.create_user(CollectionId=collection, UserId="eileen")
@@ -901,6 +922,7 @@ def test_a_body_too_long_is_not_read(place: Place) -> None:
         (DatabaseBusy("locked"), 500, "ThrottlingException"),
         (LikenessError("starting", code="not_ready"), 500, "ThrottlingException"),
         (Overloaded("too often", code="rate_limited"), 400, "ProvisionedThroughputExceededException"),
+        (Unusable("none installed", code="liveness_unavailable"), 400, "ResourceNotReadyException"),
         (LikenessError("/srv/secret/path", code="made_up"), 500, "InternalServerError"),
         (Unusable("/srv/secret/path", code="model_unusable"), 500, "InternalServerError"),
         (InvalidInput("no", code="missing_scope"), 400, "AccessDeniedException"),

@@ -164,6 +164,7 @@ def verify_face(
     similarity = _answered(operations, gallery, row.package, exact=grant.sees_exact_scores)
     photo = operations.embed_for(gallery.id, sent.images[0])
     faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
+    components.guard.count_faces(grant, len(faces))
     result = [
         face_answer(face, photo, params, embedded=True)
         | {

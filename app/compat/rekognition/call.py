@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.access.audit import AuditEntry
 from app.access.grants import Grant
+from app.api.auth import Guard
 from app.compat.rekognition import errors
 from app.compat.rekognition.answers import largest_first
 from app.compat.rekognition.errors import Refused
@@ -38,6 +39,7 @@ class Call:
     operations: Operations
     galleries: Galleries
     max_image_bytes: int
+    guard: Guard
     grant: Grant
     entry: AuditEntry
     region: str
@@ -81,6 +83,10 @@ class Call:
         """Return how scores of the gallery's faces are answered; ``threshold``: the request's, in percent."""
         thresholds = self.operations.thresholds_in(gallery, gallery.embedder)
         return AnsweredSimilarity.of(thresholds, threshold / 100, exact=self.grant.sees_exact_scores)
+
+    def count_faces(self, count: int) -> None:
+        """Count the faces that were compared with enrolled ones as that many requests (`Guard.count_faces`)."""
+        self.guard.count_faces(self.grant, count)
 
     def stored(self, gallery: Gallery, face_id: str) -> StoredFace:
         """Return the face that a search begins with. Raises Refused (InvalidParameterException) if it is unknown."""

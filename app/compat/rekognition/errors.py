@@ -23,6 +23,7 @@ NOT_FOUND = "ResourceNotFoundException"
 EXISTS = "ResourceAlreadyExistsException"
 CONFLICT = "ConflictException"
 MISMATCH = "IdempotentParameterMismatchException"
+NOT_READY = "ResourceNotReadyException"
 QUOTA = "ServiceQuotaExceededException"
 ACCESS_DENIED = "AccessDeniedException"
 THROUGHPUT = "ProvisionedThroughputExceededException"
@@ -75,6 +76,8 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "unsupported_media_type": SERIALIZATION,
         "not_found": UNKNOWN_OPERATION,
         "rate_limited": THROUGHPUT,
+        "liveness_unavailable": NOT_READY,
+        "liveness_not_measured": NOT_READY,
     }
 )
 """Rekognition's names of our error codes; of others by what they are about, of the rest by their status."""

@@ -14,6 +14,7 @@ from app.api.dependencies import (
     EntryDep,
     GalleriesDep,
     GrantDep,
+    GuardDep,
     LimitsDep,
     OperationsDep,
     SignaturesDep,
@@ -61,6 +62,7 @@ async def call(
     admission: AdmissionDep,
     workers: WorkersDep,
     signatures: SignaturesDep,
+    guard: GuardDep,
     grant: GrantDep,
     entry: EntryDep,
 ) -> Response:
@@ -72,7 +74,7 @@ async def call(
     if target is None:
         raise NotFound("There is no such operation.")
     claim: Claim = request.scope[CLAIM]
-    call_ = Call(operations, galleries, limits.image_bytes, grant, entry, claim.region)
+    call_ = Call(operations, galleries, limits.image_bytes, guard, grant, entry, claim.region)
     body = await request.body()
     admission.take(len(body))
 

@@ -99,6 +99,7 @@ def search(call: Call, wanted: requests.SearchUsers) -> Shape:
         probes = [stored_template(row) for row in call.galleries.store.faces(gallery, user, None, PAGE).items]
         searched = {"SearchedUser": {"UserId": user}}
     matches = match_users(call, gallery, probes, wanted.UserMatchThreshold, wanted.MaxUsers, leave_out=wanted.UserId)
+    call.count_faces(len(probes))
     return {"UserMatches": matches, "FaceModelVersion": gallery.embedder} | searched
 
 
@@ -128,14 +129,17 @@ def _associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, st
     found = call.galleries.store.find_faces(gallery, ids)
     accepted: list[str] = []
     refused: list[Shape] = []
+    compared = 0
     for face in ids:
         refusal = _refusal(face, found, user.id)
         if refusal is None and face in found and is_unnamed(found[face].subject) and user.face_count:
+            compared += 1
             refusal = _low_match(call, gallery, face, wanted)
         if refusal is not None:
             refused.append({"FaceId": face_id_to(face)} | refusal)
         elif found[face].subject != user.id:  # the user's own are skipped
             accepted.append(face)
+    call.count_faces(compared)
     if accepted and user.face_count + len(accepted) > MOST_FACES:
         raise Refused(errors.QUOTA, f"A user has {MOST_FACES} faces at most.", code="conflict")
     answer: Shape = {
