@@ -146,6 +146,7 @@ def enroll(found: Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
                 quality=quality(row.quality),
                 duplicate=_resemblance(findings.duplicate),
                 conflict=_resemblance(findings.conflict),
+                unlike=_resemblance(findings.unlike),
                 liveness=liveness(found.liveness.get(index)),
             )
             for index, row, findings in found.enrolled

@@ -291,7 +291,8 @@ def _say_enrolled(session: Session, person: str, files: list[Path], result: answ
         output.complain(LikenessError(said, code=row.code), files[row.index])
     if not session.as_json and isinstance(result, answers.EnrollAnswer):
         for face in result.enrolled:
-            for line in _findings(face):
+            unlike = [f"looks like none of {person}'s other faces"] if face.unlike else []
+            for line in (*_findings(face), *unlike):
                 output.warn(f"{files[face.index]}: {line}")
     return Exit.REFUSED if rejected else Exit.DONE
 

@@ -209,14 +209,19 @@ class Galleries:
         Raises InvalidInput ``invalid_template``; SubjectNotFound; Conflict ``package_mismatch``,
         ``subject_without_faces``.
         """
-        view, vectors = self._compared(gallery_id, [probe])
+        (found,) = self.compare(gallery_id, subject_id, [probe])
+        if found is None:
+            message = f"Subject {subject_id!r} has no faces to compare with."
+            raise Conflict(message, code="subject_without_faces", gallery=gallery_id, subject=subject_id)
+        return found
+
+    def compare(self, gallery_id: str, subject_id: str, probes: Sequence[Template]) -> list[Candidate | None]:
+        """Compare each probe with one subject; None if that has no faces. Raises as `verify`."""
+        view, vectors = self._compared(gallery_id, probes)
         subject = self.store.current_subject(view, subject_id)
-        found = [match for match in self.indexes.ready(view.index_spec).verify(vectors, subject.key) if match]
-        named = self._name([found])[0]
-        if not named:
-            message = f"Subject {subject.id!r} has no faces to compare with."
-            raise Conflict(message, code="subject_without_faces", gallery=view.id, subject=subject.id)
-        return named[0]
+        found = self.indexes.ready(view.index_spec).verify(vectors, subject.key)
+        named = self._name([[match] if match else [] for match in found])
+        return [row[0] if row else None for row in named]
 
     # The index
 

@@ -1,4 +1,4 @@
-"""The look before a face is enrolled: is it there already, and does it match somebody else?
+"""The look before a face is enrolled: is it there already, does it match somebody else, is it unlike its subject?
 
 Faces are compared with the gallery's index in one search, and with those before them in the same request or batch. Two
 enrollments at the same moment may miss each other: neither is in the index yet.
@@ -18,7 +18,7 @@ from app.gallery.records import Candidate, Gallery
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id, is_unnamed
 from app.inference.thresholds import Thresholds
-from app.recognition.decisions import CoarseScores, identify_point
+from app.recognition.decisions import LINKED_FMR, CoarseScores, identify_point, verify_point
 from app.types import Template
 
 DUPLICATE_SCORE = 0.9
@@ -29,6 +29,8 @@ CONFLICT_FPIR = 0.001
 a look by a person."""
 AT_ONCE = 64
 """Faces in one search: other requests' searches run in between."""
+LEAST_OWN = 2
+"""Faces of a subject that a new one is compared with, at least: a single one may be the odd one."""
 NEAREST = 2
 """Subjects to find for each face: its own and the nearest other."""
 
@@ -52,11 +54,12 @@ class Resemblance:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """The enrolled faces that a new face resembles: ``duplicate``, the same photo; ``conflict``, a face of another
-    subject."""
+    subject. ``unlike``: the most alike of its own subject's faces, where it looks like none of them."""
 
     duplicate: Resemblance | None = None
     conflict: Resemblance | None = None
     refused: bool = False
+    unlike: Resemblance | None = None
 
     @property
     def error(self) -> InvalidInput | None:
@@ -69,8 +72,8 @@ class Findings:
 
     def each(self, change: Callable[[Resemblance], Resemblance]) -> Findings:
         """Return the findings with what they resemble changed."""
-        duplicate, conflict = (one and change(one) for one in (self.duplicate, self.conflict))
-        return replace(self, duplicate=duplicate, conflict=conflict)
+        duplicate, conflict, unlike = (one and change(one) for one in (self.duplicate, self.conflict, self.unlike))
+        return replace(self, duplicate=duplicate, conflict=conflict, unlike=unlike)
 
     def as_details(self) -> dict[str, object]:
         """Return the findings as an error's details, in the fields of an answer."""
@@ -111,6 +114,41 @@ def look(
     if not tell:
         return [one.each(lambda _: Resemblance()) for one in found]
     return [one if one == NOTHING else _answered(one, measured, conflict_at) for one in found]
+
+
+def find_unlike(
+    subject: str,
+    templates: Sequence[Template],
+    enrolled: Sequence[Candidate | None],
+    found: Sequence[Findings],
+    measured: Thresholds,
+) -> list[Findings]:
+    """Return the findings of one subject's new faces, with which of them look ``unlike`` its others.
+
+    The others are those `enrolled`, by the best for each new face, and the new ones before it. A face is unlike them if
+    there are LEAST_OWN or more and it scores with none what single linkage asks for (`LINKED_FMR`).
+    """
+    if measured.calibration is None:
+        return list(found)
+    threshold = verify_point(measured, None, LINKED_FMR).threshold
+    scores = CoarseScores.of(measured, threshold)
+    vectors = np.stack([template.vector for template in templates])  # (N, D)
+    within = vectors @ vectors.T  # (N, N)
+    taken: list[int] = []
+    answered = []
+    for place, (findings, old) in enumerate(zip(found, enrolled, strict=True)):
+        near = [] if old is None else [Resemblance(old.subject, old.name, old.face_id, old.score)]
+        near += _nearest_within([subject] * len(found), taken, within[place], subject)
+        best = max(near, key=_score, default=None)
+        others = len(taken) + (0 if old is None else old.faces)
+        if best is not None and others >= LEAST_OWN and _score(best) < threshold:
+            best = replace(best, score=scores.answered(_score(best)))
+            answered.append(replace(findings, unlike=best))
+        else:
+            answered.append(findings)
+        if not findings.refused:
+            taken.append(place)
+    return answered
 
 
 def _answered(found: Findings, measured: Thresholds, conflict_at: float | None) -> Findings:

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeAlias, TypeVar, Unpack
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
 from app.concurrency.overload import check_deadline
-from app.errors import Conflict, InvalidInput, PackageMismatch, PackageUnavailable, TwoPackages
+from app.errors import Conflict, InvalidInput, PackageMismatch, PackageUnavailable, SubjectNotFound, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.enrolling import Enrolled
 from app.gallery.records import NO_TERMS, Gallery, GallerySettings, NewFace, Origin, StoredFace, Terms
@@ -39,7 +39,7 @@ from app.recognition.decisions import (
     population_warnings,
     verify_point,
 )
-from app.recognition.duplicate_check import NOTHING, Findings, look, named
+from app.recognition.duplicate_check import NOTHING, Findings, find_unlike, look, named
 from app.recognition.photos import (
     Chosen,
     Enrollment,
@@ -329,7 +329,11 @@ class Operations:
                 raise all_rejected(rejected)
             with self._embedders.use(home.embedder) as used:
                 faces = self._photos.embed_chosen(taken.values(), used)
-            found = self.look(home, [(subject, one.template) for one in faces], policy, tell=tell, stages=stages)
+            templates = [one.template for one in faces]
+            found = self.look(home, [(subject, one) for one in templates], policy, tell=tell, stages=stages)
+            if tell and policy != "allow":
+                with timed(stages, "search"):
+                    found = self._find_unlike(home, subject, templates, found)
         good = [place for place, one in enumerate(found) if not one.refused]
         images_of = list(taken)
         rejected += [
@@ -380,6 +384,16 @@ class Operations:
             return [NOTHING] * len(faces)
         with timed({} if stages is None else stages, "search"):
             return look(self._galleries, home, faces, partial(self.thresholds_in, home), policy, tell=tell)
+
+    def _find_unlike(
+        self, home: Gallery, subject: str, templates: Sequence[Template], found: Sequence[Findings]
+    ) -> list[Findings]:
+        """Return the findings with which of these faces look unlike the subject's others, those of the request too."""
+        try:
+            enrolled = self._galleries.compare(home.id, subject, templates)
+        except SubjectNotFound:
+            enrolled = [None] * len(templates)
+        return find_unlike(subject, templates, enrolled, found, self.thresholds_in(home, templates[0].package))
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package.

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from app.recognition.duplicate_check import DUPLICATE_SCORE
-from tests.support.service import COLLINS, HOPPER, error_of
+from tests.support.service import AGAIN, COLLINS, HOPPER, error_of
 
 
 def saved_again(photo: bytes, scale: float = 1.0) -> bytes:
@@ -62,6 +62,42 @@ def test_photos_of_one_request_are_compared_with_each_other(api: httpx.Client, g
     first, other, again = rows(enroll(api, gallery, "eileen", COLLINS, HOPPER, saved_again(COLLINS)))
     assert [first["duplicate"], other["duplicate"]] == [None, None]
     assert (again["duplicate"]["index"], again["duplicate"]["face_id"]) == (0, first["face_id"])
+
+
+def test_a_photo_that_looks_like_none_of_its_subjects_is_unlike(api: httpx.Client, gallery: str) -> None:
+    (first,) = rows(enroll(api, gallery, "eileen", COLLINS))
+    (second,) = rows(enroll(api, gallery, "eileen", AGAIN))
+    (right,) = rows(enroll(api, gallery, "eileen", saved_again(AGAIN)))
+    (wrong,) = rows(enroll(api, gallery, "eileen", HOPPER))
+    assert "unlike" not in first | second | right
+    found = wrong["unlike"]
+    assert (found["subject"], found["index"], found["score"]) == ("eileen", None, None), "below the floor"
+    assert found["face_id"] in {first["face_id"], second["face_id"], right["face_id"]}
+    assert api.get(gallery).json()["faces"] == 4, "a warning stops nothing"
+
+
+def test_of_two_faces_of_a_subject_either_may_be_the_wrong_one(api: httpx.Client, gallery: str) -> None:
+    (first,) = rows(enroll(api, gallery, "eileen", COLLINS))
+    (wrong,) = rows(enroll(api, gallery, "eileen", HOPPER))
+    (last,) = rows(enroll(api, gallery, "eileen", AGAIN))
+    assert "unlike" not in first | wrong | last
+
+
+def test_photos_of_one_request_may_be_unlike_each_other(api: httpx.Client, gallery: str) -> None:
+    one, again, wrong = rows(enroll(api, gallery, "eileen", COLLINS, AGAIN, HOPPER))
+    assert "unlike" not in one | again
+    assert (wrong["unlike"]["face_id"], wrong["unlike"]["index"]) in {(one["face_id"], 0), (again["face_id"], 1)}
+
+
+def test_whether_a_photo_is_unlike_is_not_said_without_recognize_nor_without_a_look(
+    api: httpx.Client, gallery: str
+) -> None:
+    rows(enroll(api, gallery, "eileen", COLLINS, AGAIN))
+    key = api.post("/v1/keys", json={"scopes": ["enroll"]}).raise_for_status().json()["secret"]
+    files = {"headers": {"x-api-key": key}, "files": {"images": HOPPER}}
+    url = f"{gallery}/subjects/eileen/faces?quality=none"
+    assert "unlike" not in rows(api.post(url, **files))[0]  # type: ignore[arg-type]
+    assert "unlike" not in rows(enroll(api, gallery, "eileen", HOPPER, on_conflict="allow"))[0]
 
 
 def test_rejected_faces_are_listed_with_whom_they_resemble(api: httpx.Client, gallery: str) -> None:

@@ -183,9 +183,10 @@ def enroll(
     nothing changes and the answer is an error.
 
     Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in its row is the same
-    photo, saved again or not, `conflict` a face of another subject that it matches at an FPIR of 0.001. Two requests at
-    the same moment may miss each other's faces. So `enroll` alone tells whether a face is there: where the gallery says
-    `allow`, asking for more needs `recognize` too.
+    photo, saved again or not, `conflict` a face of another subject that it matches at an FPIR of 0.001. To keys with
+    the scope `recognize`, `unlike` is the most alike of the subject's own faces, where it has two or more and the new
+    one looks like none of them (FMR 0.001). Two requests at the same moment may miss each other's faces. So `enroll`
+    alone tells whether a face is there: where the gallery says `allow`, asking for more needs `recognize` too.
     """
     params = sent.params
     if params.on_conflict not in {None, "allow"} and galleries.store.gallery(gallery).on_conflict == "allow":

@@ -216,6 +216,11 @@ class EnrolledFace(Wire):
     box: Box
     duplicate: Resemblance | None = Field(default=None, description="The same photo, enrolled before.")
     conflict: Resemblance | None = Field(default=None, description="A face of another subject that it matches.")
+    unlike: Resemblance | None = Field(
+        default=None,
+        description="The most alike of the subject's other faces, two at least, if it looks like none of them.",
+        exclude_if=lambda unlike: unlike is None,
+    )
     liveness: Liveness | None = Field(default=None, description="Null unless it was asked for.")
 
 

@@ -189,6 +189,7 @@ class EnrolledFace(Answer):
     box: Box
     duplicate: Resemblance | None = None
     conflict: Resemblance | None = None
+    unlike: Resemblance | None = None
     liveness: Liveness | None = None
 
 

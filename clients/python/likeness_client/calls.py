@@ -147,9 +147,10 @@ def enroll(
 
     Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in
     its row is the same photo, saved again or not, `conflict` a face of another subject that it
-    matches at an FPIR of 0.001. Two requests at the same moment may miss each other's faces. So
-    `enroll` alone tells whether a face is there: where the gallery says `allow`, asking for more
-    needs `recognize` too."""
+    matches at an FPIR of 0.001. To keys with the scope `recognize`, `unlike` is the most alike of
+    the subject's own faces, where it has two or more and the new one looks like none of them (FMR
+    0.001). Two requests at the same moment may miss each other's faces. So `enroll` alone tells
+    whether a face is there: where the gallery says `allow`, asking for more needs `recognize` too."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/faces",
