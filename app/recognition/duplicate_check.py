@@ -128,10 +128,10 @@ def find_unlike(
     The others are those `enrolled`, by the best for each new face, and the new ones before it. A face is unlike them if
     there are LEAST_OWN or more and it scores with none what single linkage asks for (`LINKED_FMR`).
     """
-    if measured.calibration is None:
+    most = len(found) - 1 + max((old.faces for old in enrolled if old), default=0)
+    if measured.calibration is None or most < LEAST_OWN:
         return list(found)
     threshold = verify_point(measured, None, LINKED_FMR).threshold
-    scores = CoarseScores.of(measured, threshold)
     vectors = np.stack([template.vector for template in templates])  # (N, D)
     within = vectors @ vectors.T  # (N, N)
     taken: list[int] = []
@@ -142,7 +142,7 @@ def find_unlike(
         best = max(near, key=_score, default=None)
         others = len(taken) + (0 if old is None else old.faces)
         if best is not None and others >= LEAST_OWN and _score(best) < threshold:
-            best = replace(best, score=scores.answered(_score(best)))
+            best = replace(best, score=CoarseScores.of(measured, threshold).answered(_score(best)))
             answered.append(replace(findings, unlike=best))
         else:
             answered.append(findings)
