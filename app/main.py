@@ -18,10 +18,9 @@ import numpy as np
 from fastapi import FastAPI
 
 from app import logs
-from app.access.challenges import Challenges
 from app.access.grants import Rate, parse_rate
 from app.access.keys import Keys
-from app.access.seen_signatures import SeenSignatures
+from app.access.one_time import Challenges, SeenSignatures
 from app.api import answers, auth, metrics, middleware, openapi, page, route, schemas, wire
 from app.api.body import BodyLimits
 from app.api.components import Components
@@ -32,10 +31,9 @@ from app.calibration.job import KIND as CALIBRATE
 from app.calibration.job import Calibrator
 from app.compat.compreface import FEATURE as COMPREFACE
 from app.compat.rekognition import FEATURE as REKOGNITION
-from app.concurrency.admission import Admission
+from app.concurrency.admission import Admission, WorkerPool
 from app.concurrency.budget import Budget
 from app.concurrency.scheduler import Scheduler
-from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.clock import ClockGuard

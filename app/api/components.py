@@ -1,23 +1,28 @@
-"""What runs in the server, as one value that `main` builds and handlers take parts of."""
+"""What runs in the server, as one value that `main` builds, and what handlers take as parameters.
+
+These are parts of it, the request's grant and audit entry, and ids in its path.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import unquote
 
+from fastapi import Depends, Path, Request
+from pydantic import BeforeValidator
 from starlette.datastructures import State
 
-from app.access.audit import AuditLog
-from app.access.challenges import Challenges
+from app.access.audit import AuditEntry, AuditLog
+from app.access.grants import Grant
 from app.access.keys import Keys
-from app.access.seen_signatures import SeenSignatures
-from app.access.sign_in_codes import SignInCodes
+from app.access.one_time import Challenges, SeenSignatures, SignInCodes
 from app.api import schemas
 from app.api.auth import Guard
 from app.api.body import BodyLimits
 from app.calibration.job import Calibrator
-from app.concurrency.admission import Admission
-from app.concurrency.worker_pool import WorkerPool
+from app.concurrency.admission import Admission, WorkerPool
 from app.db.clock import ClockGuard
 from app.db.signing import Signer
 from app.errors import LikenessError
@@ -35,7 +40,7 @@ from app.recognition.operations import Operations
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The running server's parts, built by `main`; a handler takes the few that it uses (`app.api.dependencies`)."""
+    """The running server's parts, built by `main`; a handler takes the few that it uses (`app.api.components`)."""
 
     operations: Operations
     embedders: Embedders
@@ -73,3 +78,81 @@ def components_of(state: State) -> Components:
     if found is None:
         raise LikenessError("The server is starting or stopping.", code="not_ready")
     return found
+
+
+# Coroutines, since FastAPI would call plain functions in a thread of their own.
+def _component(name: str) -> Any:
+    async def pick(request: Request) -> object:
+        return getattr(components_of(request.app.state), name)
+
+    return Depends(pick)
+
+
+def part(kind: type) -> Any:
+    """Return the dependency on the component of a feature, of this type."""
+
+    async def pick(request: Request) -> object:
+        return components_of(request.app.state).parts[kind]
+
+    return Depends(pick)
+
+
+async def _components(request: Request) -> Components:
+    return components_of(request.app.state)
+
+
+async def _grant(request: Request) -> Grant:
+    grant: Grant = request.scope["grant"]
+    return grant
+
+
+async def _entry(request: Request) -> AuditEntry:
+    entry: AuditEntry = request.scope["audit"]
+    return entry
+
+
+def _path_id(description: str, example: str) -> Any:
+    return Path(min_length=1, max_length=schemas.MAX_ID_LENGTH, description=description, examples=[example])
+
+
+OperationsDep = Annotated[Operations, _component("operations")]
+EmbeddersDep = Annotated[Embedders, _component("embedders")]
+GalleriesDep = Annotated[Galleries, _component("galleries")]
+CalibratorDep = Annotated[Calibrator, _component("calibrator")]
+AdmissionDep = Annotated[Admission, _component("admission")]
+WorkersDep = Annotated[WorkerPool, _component("workers")]
+LimitsDep = Annotated[BodyLimits, _component("limits")]
+GuardDep = Annotated[Guard, _component("guard")]
+KeysDep = Annotated[Keys, _component("keys")]
+CodesDep = Annotated[SignInCodes, _component("codes")]
+ChallengesDep = Annotated[Challenges, _component("challenges")]
+JudgeDep = Annotated[ChallengeJudge, _component("challenge_judge")]
+AuditDep = Annotated[AuditLog, _component("audit")]
+SignaturesDep = Annotated[SeenSignatures, _component("signatures")]
+SignerDep = Annotated[Signer, _component("signer")]
+ErasuresDep = Annotated[Erasures, _component("erasures")]
+CorrectionsDep = Annotated[Corrections, _component("corrections")]
+JobsDep = Annotated[JobStore, _component("jobs")]
+ComponentsDep = Annotated[Components, Depends(_components)]
+GrantDep = Annotated[Grant, Depends(_grant)]
+"""What the request's key allows."""
+EntryDep = Annotated[AuditEntry, Depends(_entry)]
+"""The request's entry in the audit log, to which a handler adds ids from the body."""
+
+_DECODED = BeforeValidator(unquote)
+"""Paths are matched as they were sent, percent-encoded, so that an id may hold slashes and anything else."""
+_HOW = "percent-encoded (`/` as `%2F`)"
+GalleryId: TypeAlias = Annotated[str, _path_id(f"The gallery's id, {_HOW}.", "staff"), _DECODED]
+SubjectId: TypeAlias = Annotated[str, _path_id(f"The subject's id, {_HOW}.", "collins"), _DECODED]
+FaceId: TypeAlias = Annotated[
+    str, _path_id("The face's id, as enrollment gave it.", "6f1f2d5f0f0c4c3a9a3e0c6d7b8a9f10"), _DECODED
+]
+CorrectionId: TypeAlias = Annotated[
+    str, _path_id("The correction's id, as its creation gave it.", "4c3a9a3e0c6d7b8a9f106f1f2d5f0f0c"), _DECODED
+]
+ReceiptId: TypeAlias = Annotated[
+    str, _path_id("The receipt's id, as the erasure gave it.", "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51"), _DECODED
+]
+KeyId: TypeAlias = Annotated[str, _path_id("The key's id.", "door")]
+FindingId: TypeAlias = Annotated[str, _path_id("The finding's id.", "5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")]
+JobId: TypeAlias = Annotated[str, _path_id("The job's id.", "0c9d7f0e4b8f4f0f9a3e0c6d7b8a9f10")]

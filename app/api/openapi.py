@@ -12,8 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.api import schemas
-from app.api.body import FORM_TYPE, JSON_TYPE, RAW_TYPE
-from app.api.media import File, ImageFields
+from app.api.body import FORM_TYPE, JSON_TYPE, RAW_TYPE, File, ImageFields
 from app.api.operation import Operation
 from app.api.wire import WireFormat
 from app.error_codes import BY_CODE

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from app.access.grants import Scope
-from app.api.media import File, ImageFields
+from app.api.body import File, ImageFields
 from app.api.wire import OWN, Authenticate, WireFormat
 
 OPEN_CODES = ("host_not_allowed", "internal_error")
@@ -131,3 +131,10 @@ class Operation:
     def fill(self, **ids: str) -> str:
         """The path with these ids, percent-encoded: ``/v1/galleries/{gallery}`` and ``a/b`` -> ``…/a%2Fb``."""
         return self.path.format(**{name: quote(value, safe="") for name, value in ids.items()})
+
+
+GALLERIES = "/v1/galleries"
+GALLERY = f"{GALLERIES}/{{gallery}}"
+SUBJECTS = f"{GALLERY}/subjects"
+SUBJECT = f"{SUBJECTS}/{{subject}}"
+FACES = f"{SUBJECT}/faces"

@@ -24,14 +24,12 @@ from app.access.grants import Grant
 from app.access.grants import Scope as KeyScope
 from app.api import openapi
 from app.api.auth import require_scope
-from app.api.body import JSON_TYPE, invalid_request
-from app.api.components import components_of
-from app.api.dependencies import WorkersDep
-from app.api.media import File, ImageFields
+from app.api.body import JSON_TYPE, File, ImageFields, invalid_request
+from app.api.components import WorkersDep, components_of
 from app.api.operation import Operation
 from app.api.sent import Unparsed, content_of
 from app.api.wire import CLIENT_GONE, OWN, Authenticate, WireFormat, callers_of, expected, send_error
-from app.concurrency.worker_pool import WorkerPool
+from app.concurrency.admission import WorkerPool
 from app.db.engine import again_if_ended
 from app.errors import InvalidInput, LikenessError, Overloaded
 from app.gallery.records import gallery_not_found

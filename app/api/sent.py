@@ -14,9 +14,8 @@ from fastapi import Depends, Query, Request
 from pydantic import BaseModel
 
 from app.api import body
-from app.api.body import Body, BodyLimits
+from app.api.body import Body, BodyLimits, ImageFields
 from app.api.components import components_of
-from app.api.media import ImageFields
 from app.concurrency.budget import Budget
 
 Params = TypeVar("Params", bound=BaseModel)

@@ -12,7 +12,8 @@ from fastapi.responses import StreamingResponse
 
 from app.access.grants import Scope
 from app.api import body
-from app.api.dependencies import (
+from app.api.body import ARCHIVE, TAR_TYPE, File
+from app.api.components import (
     AdmissionDep,
     GalleryId,
     GrantDep,
@@ -22,12 +23,10 @@ from app.api.dependencies import (
     WorkersDep,
     part,
 )
-from app.api.media import ARCHIVE, TAR_TYPE, File
-from app.api.operation import NO_JOB
+from app.api.operation import GALLERY, NO_JOB
 from app.api.route import Router
 from app.api.routes import jobs as job_routes
 from app.api.routes.jobs import JOB, find_job
-from app.api.routes.paths import GALLERY
 from app.api.schemas import Job
 from app.bulk import schemas
 from app.bulk.service import BulkService, ImportTerms

@@ -1,17 +1,24 @@
-"""Admits requests: how many may arrive and be in work at once, in total and by caller, and what their bodies hold."""
+"""Admits requests: how many may arrive and be in work at once, in total and by caller, and what their bodies hold.
+
+Their work runs in threads, for a bounded time, and not in all threads for one caller.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from app.concurrency.budget import CALLER_SHARE, KEPT_SHARE, Budget
-from app.concurrency.overload import Why
+from app.concurrency.overload import Task, Why, timed_out, working
 
 RECEIVING = 4
 """Requests whose bodies may be arriving, for each slot."""
@@ -202,3 +209,81 @@ class Admission:
         place.enter(visit.callers)
         visit.place.leave(visit.callers)
         visit.place = place
+
+
+T = TypeVar("T")
+
+
+class WorkerPool:
+    """A thread pool for one event loop.
+
+    One caller's requests use at most ``threads`` threads; a quarter more are there for other callers.
+    """
+
+    def __init__(self, threads: int, seconds: float, admission: Admission) -> None:
+        self._threads = threads + max(1, threads // 4)
+        self.share = threads
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="work")
+        self._seconds = seconds
+        self._admission = admission
+        self._unfinished = 0
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @property
+    def waiting(self) -> int:
+        """Return how much work no thread has begun."""
+        return max(0, self._unfinished - self._threads)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in a thread and return its result.
+
+        Raises LikenessError (``request_timeout``) after the limit, and Overloaded if there is no slot for the request.
+        Work that is given up is dropped if no thread has begun it. Work that has begun ends at its next
+        `check_deadline`, and its request and body are counted until then, so that slow work can't pile up unseen.
+        """
+        visit = self._admission.begin()
+        task = Task(visit.callers[0] if visit else "", time.monotonic() + self._seconds)
+        self._unfinished += 1
+        future: Future[T] | None = None
+        turn = self._turns.get(task.caller)
+        if turn is None:
+            turn = self._turns[task.caller] = asyncio.Semaphore(self.share)
+        try:
+            async with asyncio.timeout(self._seconds):
+                await turn.acquire()
+                future = self._pool.submit(self._run, task, work)
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise timed_out() from None
+        finally:
+            if future is not None and not future.done() and not future.cancel():
+                task.given_up = True
+                self._count_until_done(future, visit, turn)
+            else:
+                self._unfinished -= 1
+                if future is not None:
+                    turn.release()
+
+    def _run(self, task: Task, work: Callable[[], T]) -> T:
+        with working(task):
+            try:
+                return work()
+            finally:
+                self._admission.budget.give_back(task.caller, task.kept)
+
+    def _count_until_done(self, future: Future[T], visit: Visit | None, turn: asyncio.Semaphore) -> None:
+        if visit is not None:
+            visit.uses += 1
+
+        def end() -> None:
+            self._unfinished -= 1
+            turn.release()
+            if visit is not None:
+                self._admission.leave(visit)
+
+        loop = asyncio.get_running_loop()
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(end))
+
+    def close(self) -> None:
+        """Finish the work that has begun, and drop the rest."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from app.access.grants import Scope
-from app.api.dependencies import GalleryId, GrantDep, JobsDep, part
-from app.api.operation import GALLERY_PACKAGE, NO_MOVE, NOT_SWITCHED
+from app.api.components import GalleryId, GrantDep, JobsDep, part
+from app.api.operation import GALLERY, GALLERY_PACKAGE, NO_MOVE, NOT_SWITCHED
 from app.api.route import Router
 from app.api.routes.jobs import last_job
-from app.api.routes.paths import GALLERY
 from app.api.sent import JSON
 from app.jobs.store import JobStore
 from app.reembedding import schemas

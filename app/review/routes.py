@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query
 
 from app.access.grants import Scope
-from app.api.dependencies import (
+from app.api.components import (
     FindingId,
     GalleriesDep,
     GalleryId,
@@ -16,10 +16,9 @@ from app.api.dependencies import (
     OperationsDep,
     part,
 )
-from app.api.operation import CURSOR, NO_FINDING, RATES
+from app.api.operation import CURSOR, GALLERY, NO_FINDING, RATES
 from app.api.route import Router
 from app.api.routes.jobs import answer, last_job
-from app.api.routes.paths import GALLERY
 from app.api.schemas import Job
 from app.recognition.decisions import CoarseScores
 from app.review import schemas

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.access.audit import AuditLog, AuditSink, AuditStore
 from app.access.keys import KeyStore
-from app.access.sign_in_codes import SignInCodes
+from app.access.one_time import SignInCodes
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.encryption import VAULT_FILE, Rings, Sealer, load_rings

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.access.sign_in_codes import VALID_S, SignInCodes
+from app.access.one_time import CODE_VALID_S, SignInCodes
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import SIGN_IN_CODES
@@ -70,7 +70,7 @@ def test_a_code_lives_a_minute_also_if_the_clock_is_set_back(database: Database,
     clock = Clock()
     codes = SignInCodes(database, vault, clock)
     early, late = codes.make(KEY).text, codes.make(KEY).text
-    clock.now += VALID_S - 1
+    clock.now += CODE_VALID_S - 1
     assert codes.spend(early) == KEY
     clock.now += 2
     fails(codes, late)

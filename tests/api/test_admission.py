@@ -11,10 +11,9 @@ import anyio
 import httpx
 import pytest
 
-from app.concurrency.admission import UNPROVEN, UNPROVEN_EACH, UNPROVEN_SHARE, Admission, Shares
+from app.concurrency.admission import UNPROVEN, UNPROVEN_EACH, UNPROVEN_SHARE, Admission, Shares, WorkerPool
 from app.concurrency.budget import KEPT_SHARE, Budget
 from app.concurrency.overload import check_deadline
-from app.concurrency.worker_pool import WorkerPool
 from app.errors import LikenessError, Overloaded
 from tests.support.connections import begun, unsigned
 from tests.support.live import LiveServer, serving

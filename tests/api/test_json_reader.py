@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.api import json_reader
-from app.api.body import JSON_TYPE, Body, BodyLimits, parse_images
+from app.api.body import JSON_TYPE, MANY_IMAGES, ONE_IMAGE, Body, BodyLimits, parse_images
 from app.api.json_reader import MAX_VALUES, SMALL_BYTES, load_json, load_with_images
-from app.api.media import MANY_IMAGES, ONE_IMAGE
 from app.errors import InvalidInput
 
 MIB = 1024**2

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from app.access.grants import Scope
-from app.api.dependencies import GalleryId, SubjectId
+from app.api.components import GalleryId, SubjectId
 from app.api.operation import CALL_CODES, JSON_CODES, KEYED_CODES
 from app.api.route import Router
 from tests.conftest import PROJECT
@@ -51,7 +51,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from app.access.grants import Scope
-from app.api.dependencies import GalleriesDep, GalleryId, SubjectId
+from app.api.components import GalleriesDep, GalleryId, SubjectId
 from app.api.operation import NO_SUBJECT
 from app.api.route import Router
 from app.api.schemas.greetings import Greeting, GreetRequest

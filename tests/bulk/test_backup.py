@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from app.access.sign_in_codes import SignInCodes
+from app.access.one_time import SignInCodes
 from app.bulk.backup import OWN, PURPOSE, Summary, restore, unpack, write_backup
 from app.db import usage
 from app.db.copying import copy_database

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.access.seen_signatures import KEPT_S, SeenSignatures
+from app.access.one_time import KEPT_S, SeenSignatures
 from app.compat.rekognition import errors, sigv4
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.signatures import REPEAT_S, use_once

@@ -21,12 +21,10 @@ from unittest import mock
 import numpy as np
 import onnx
 
-from app.access.challenges import Bound, Challenges
-from app.access.seen_signatures import SeenSignatures
+from app.access.one_time import Bound, Challenges, SeenSignatures
 from app.adding import graph_facts, presets
 from app.api import body, json_reader, schemas
-from app.api.body import Body, BodyLimits, FormReader
-from app.api.media import MANY_IMAGES, ONE_IMAGE
+from app.api.body import MANY_IMAGES, ONE_IMAGE, Body, BodyLimits, FormReader
 from app.bulk import archive, backup, json_lines, tar_stream
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader

@@ -16,8 +16,17 @@ from app.access.grants import Grant, Scope
 from app.access.keys import Key, KeyTerms, NewKey, access_key_of
 from app.api import schemas
 from app.api.auth import key_of, require_scope
-from app.api.components import Components
-from app.api.dependencies import AuditDep, CodesDep, EntryDep, ErasuresDep, GrantDep, KeyId, KeysDep, ReceiptId
+from app.api.components import (
+    AuditDep,
+    CodesDep,
+    Components,
+    EntryDep,
+    ErasuresDep,
+    GrantDep,
+    KeyId,
+    KeysDep,
+    ReceiptId,
+)
 from app.api.operation import CURSOR, NO_KEY
 from app.api.route import Router, operations_of
 from app.api.sent import JSON

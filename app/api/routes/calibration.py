@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from app.access.grants import Scope
 from app.api import schemas
-from app.api.dependencies import CalibratorDep, GalleryId, GrantDep, JobsDep
+from app.api.components import CalibratorDep, GalleryId, GrantDep, JobsDep
+from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.routes.jobs import last_job
-from app.api.routes.paths import GALLERY
 from app.calibration.job import State
 from app.calibration.population import deciding
 from app.jobs.store import JobStore

@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import Annotated
 
 from app.access.audit import fit_id
-from app.access.challenges import Bound
 from app.access.grants import Grant, Scope
+from app.access.one_time import Bound
 from app.api import answers, schemas
 from app.api.auth import require_scope
-from app.api.dependencies import ChallengesDep, EntryDep, GalleriesDep, GalleryId, GrantDep, JudgeDep, OperationsDep
-from app.api.media import MANY_IMAGES
+from app.api.body import MANY_IMAGES
+from app.api.components import ChallengesDep, EntryDep, GalleriesDep, GalleryId, GrantDep, JudgeDep, OperationsDep
+from app.api.operation import GALLERY
 from app.api.route import Router
-from app.api.routes.paths import GALLERY
 from app.api.routes.recognition import ENROLL_CODES, VERIFY_SUBJECT_CODES
 from app.api.sent import JSON, Sent
 from app.errors import InvalidInput, Overloaded

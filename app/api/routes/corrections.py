@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from app.access.grants import Scope
 from app.api import answers, schemas
-from app.api.dependencies import CorrectionId, CorrectionsDep, GalleriesDep, GalleryId, OperationsDep, SubjectId
-from app.api.media import ONE_IMAGE
-from app.api.operation import NO_SUBJECT, TEMPLATES
+from app.api.body import ONE_IMAGE
+from app.api.components import CorrectionId, CorrectionsDep, GalleriesDep, GalleryId, OperationsDep, SubjectId
+from app.api.operation import NO_SUBJECT, SUBJECT, TEMPLATES
 from app.api.route import Router
-from app.api.routes.paths import SUBJECT
 from app.api.sent import Sent
 from app.timestamps import utc_text_or_none
 

@@ -9,11 +9,10 @@ from fastapi import Query, Response
 from app.access.audit import fit_id
 from app.access.grants import Scope
 from app.api import answers, schemas
-from app.api.dependencies import EntryDep, FaceId, GalleriesDep, GalleryId, SubjectId
-from app.api.media import JPEG_TYPE, File
-from app.api.operation import CURSOR, NO_FACE, NO_SUBJECT
+from app.api.body import JPEG_TYPE, File
+from app.api.components import EntryDep, FaceId, GalleriesDep, GalleryId, SubjectId
+from app.api.operation import CURSOR, FACES, NO_FACE, NO_SUBJECT
 from app.api.route import Router
-from app.api.routes.paths import FACES
 from app.api.sent import JSON
 from app.errors import NotFound
 from app.gallery import moving

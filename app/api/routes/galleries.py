@@ -9,7 +9,7 @@ from fastapi import Query
 from app.access.audit import fit_id
 from app.access.grants import Scope
 from app.api import schemas
-from app.api.dependencies import (
+from app.api.components import (
     CalibratorDep,
     EntryDep,
     GalleriesDep,
@@ -17,9 +17,8 @@ from app.api.dependencies import (
     GrantDep,
     OperationsDep,
 )
-from app.api.operation import CURSOR, GALLERY_PACKAGE, SEARCH
+from app.api.operation import CURSOR, GALLERIES, GALLERY, GALLERY_PACKAGE, SEARCH
 from app.api.route import Router
-from app.api.routes.paths import GALLERIES, GALLERY
 from app.api.sent import JSON
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries

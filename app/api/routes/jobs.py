@@ -14,11 +14,11 @@ from fastapi.responses import StreamingResponse
 
 from app.access.grants import Grant, Scope
 from app.api import schemas
-from app.api.dependencies import EntryDep, GrantDep, JobId, JobsDep, WorkersDep
-from app.api.media import CSV_TYPE, LINES_TYPE, File
+from app.api.body import CSV_TYPE, LINES_TYPE, File
+from app.api.components import EntryDep, GrantDep, JobId, JobsDep, WorkersDep
 from app.api.operation import NO_JOB
 from app.api.route import Router
-from app.concurrency.worker_pool import WorkerPool
+from app.concurrency.admission import WorkerPool
 from app.errors import NotFound
 from app.gallery.text import clean_id
 from app.jobs import records

@@ -5,11 +5,10 @@ from __future__ import annotations
 from app.access.grants import Scope
 from app.api import answers, schemas
 from app.api.auth import require_scope
-from app.api.dependencies import GalleriesDep, GalleryId, GrantDep, GuardDep, OperationsDep, SubjectId
-from app.api.media import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
-from app.api.operation import LIVENESS, PACKAGE, RATES, TEMPLATES
+from app.api.body import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
+from app.api.components import GalleriesDep, GalleryId, GrantDep, GuardDep, OperationsDep, SubjectId
+from app.api.operation import FACES, GALLERY, LIVENESS, PACKAGE, RATES, SUBJECT, TEMPLATES
 from app.api.route import Router
-from app.api.routes.paths import FACES, GALLERY, SUBJECT
 from app.api.sent import Sent
 from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Terms

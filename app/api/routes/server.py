@@ -9,9 +9,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from app.access.grants import Scope
 from app.api import schemas
-from app.api.components import Components
-from app.api.dependencies import ComponentsDep, SignerDep
-from app.api.media import File
+from app.api.body import File
+from app.api.components import Components, ComponentsDep, SignerDep
 from app.api.metrics import Metrics
 from app.api.route import Router, respond
 from app.db import signing

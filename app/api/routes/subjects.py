@@ -10,10 +10,9 @@ from fastapi.responses import JSONResponse
 from app.access.audit import fit_id
 from app.access.grants import Scope
 from app.api import schemas
-from app.api.dependencies import EntryDep, ErasuresDep, GalleriesDep, GalleryId, SubjectId
-from app.api.operation import NO_FACE, NO_SUBJECT, SUBJECT_FIELDS
+from app.api.components import EntryDep, ErasuresDep, GalleriesDep, GalleryId, SubjectId
+from app.api.operation import NO_FACE, NO_SUBJECT, SUBJECT, SUBJECT_FIELDS, SUBJECTS
 from app.api.route import Router
-from app.api.routes.paths import SUBJECT, SUBJECTS
 from app.api.sent import JSON
 from app.gallery import moving, subjects
 from app.gallery.records import UNSET, Consent, Terms

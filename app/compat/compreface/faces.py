@@ -9,8 +9,8 @@ from fastapi import Query, Response
 
 from app.access.audit import fit_id
 from app.access.grants import Scope
-from app.api.dependencies import EntryDep, GalleriesDep, OperationsDep
-from app.api.media import File
+from app.api.body import File
+from app.api.components import EntryDep, GalleriesDep, OperationsDep
 from app.api.route import Router
 from app.api.sent import JSON
 from app.compat.compreface.answers import Json, wanted_faces

@@ -9,8 +9,8 @@ from fastapi import Query
 
 from app.access.grants import Grant, Scope
 from app.api.auth import Guard
-from app.api.components import Components
-from app.api.dependencies import (
+from app.api.components import (
+    Components,
     ComponentsDep,
     EmbeddersDep,
     EntryDep,

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from app.access.audit import AuditEntry, AuditLog
 from app.access.grants import Grant
 from app.api import body
-from app.api.body import Body, BodyLimits
-from app.api.dependencies import AuditDep, EmbeddersDep, EntryDep, GalleriesDep, GrantDep, OperationsDep
-from app.api.media import ImageFields
+from app.api.body import Body, BodyLimits, ImageFields
+from app.api.components import AuditDep, EmbeddersDep, EntryDep, GalleriesDep, GrantDep, OperationsDep
 from app.api.schemas import Base64
 from app.api.sent import Json, Sent
 from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, Refused

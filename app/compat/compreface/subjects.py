@@ -7,7 +7,7 @@ from typing import Annotated
 
 from app.access.audit import fit_id
 from app.access.grants import Scope
-from app.api.dependencies import EntryDep, GalleriesDep, SubjectId
+from app.api.components import EntryDep, GalleriesDep, SubjectId
 from app.api.route import Router
 from app.compat.compreface.answers import Json
 from app.compat.compreface.errors import INCORRECT_ARGUMENT, VALIDATION, Refused

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from app.access.grants import Scope
-from app.api.media import ImageFields
+from app.api.body import ImageFields
 from app.api.openapi import REF
 from app.api.operation import Operation
 from app.compat.rekognition import collections, recognition, requests, users

@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from app.api.dependencies import (
+from app.api.components import (
     AdmissionDep,
     EntryDep,
     GalleriesDep,

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from app.access.grants import Grant
 from app.access.keys import Keys
-from app.access.seen_signatures import SeenSignatures
+from app.access.one_time import SeenSignatures
 from app.compat.rekognition import errors
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.sigv4 import Claim, SignedRequest, is_signed_with, signing_key
