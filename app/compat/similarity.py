@@ -11,6 +11,9 @@ a number means, for all model packages, as the false match rate (FMR) at which t
 | 0.95 | 1e-5 | halfway in rate between its neighbours |
 | 0.99 | 1e-6 | AWS's advice for grave decisions; the strictest rate that packages are usually measured at |
 
+A subject's score is the best of its faces. So where subjects are compared, the rate is that of the comparisons with all
+faces of one of them, on average (`app.recognition.decisions.mean_comparisons`); elsewhere that of two photos.
+
 Between these, the similarity is linear in log10(FMR), and the package's measured operating points give the rate of each
 cosine, interpolated as in `app.inference.manifest.Thresholds`. Beyond the strictest and the most lenient measured point
 the map is a straight line to 1 and -1; there it only keeps the order. A package without operating points has only the
@@ -28,7 +31,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.inference.thresholds import Thresholds
-from app.recognition.decisions import AnsweredScores, answered_scores
+from app.recognition.decisions import AnsweredScores, answered_scores, fmr_for
 
 LEVELS: tuple[tuple[float, float], ...] = (
     (1.0, 0.0),
@@ -55,15 +58,16 @@ class Similarity:
     """Rising from 0 to 1, as many."""
 
     @classmethod
-    def of(cls, thresholds: Thresholds) -> Similarity:
-        """Return the map of a package, with or without operating points."""
-        return cls.through((point.fmr, point.threshold) for point in thresholds.points)
+    def of(cls, thresholds: Thresholds, comparisons: float = 1.0) -> Similarity:
+        """Return the map of a package, with or without operating points, for the best score of so many independent
+        ``comparisons``."""
+        return cls.through(((point.fmr, point.threshold) for point in thresholds.points), comparisons)
 
     @classmethod
-    def through(cls, points: Iterable[tuple[float, float]]) -> Similarity:
+    def through(cls, points: Iterable[tuple[float, float]], comparisons: float = 1.0) -> Similarity:
         """Return the map through (FMR, cosine) pairs; cosines rise as rates fall."""
-        measured = sorted((math.log10(fmr), cosine) for fmr, cosine in points if LEVELS[-1][0] <= fmr < 1)
-        levels = [(math.log10(fmr), similarity) for fmr, similarity in LEVELS]
+        levels = [(math.log10(fmr_for(fmr, comparisons) if fmr < 1 else 1), level) for fmr, level in LEVELS]
+        measured = sorted((math.log10(fmr), cosine) for fmr, cosine in points if levels[-1][0] <= math.log10(fmr) < 0)
         rates = {rate for rate, _ in measured}
         if measured:
             rates |= {rate for rate, _ in levels if measured[0][0] <= rate <= measured[-1][0]}
@@ -94,12 +98,15 @@ class AnsweredSimilarity:
     """The request's, as a cosine."""
 
     @classmethod
-    def of(cls, thresholds: Thresholds, threshold: float = 0.0, *, exact: bool) -> AnsweredSimilarity:
-        """``threshold``: the request's similarity; ``exact``: whether its key sees exact scores.
+    def of(
+        cls, thresholds: Thresholds, threshold: float = 0.0, *, exact: bool, comparisons: float = 1.0
+    ) -> AnsweredSimilarity:
+        """``threshold``: the request's similarity; ``exact``: whether its key sees exact scores; ``comparisons``: see
+        `Similarity.of`.
 
         Raises OperatingPointUnavailable.
         """
-        scale = Similarity.of(thresholds)
+        scale = Similarity.of(thresholds, comparisons)
         cosine = scale.cosine_of(threshold)
         return cls(scale, answered_scores(thresholds, cosine, exact=exact), cosine)
 

@@ -71,6 +71,11 @@ def count_comparisons(sizes: Sizes, independence: float) -> float:
     return max(1.0, sum((subjects * float(faces) ** independence for faces, subjects in sizes.items()), 0.0))
 
 
+def mean_comparisons(sizes: Sizes, independence: float) -> float:
+    """Return how many independent comparisons those with one of these subjects count as, on average; 1 at least."""
+    return count_comparisons(sizes, independence) / max(1, sum(sizes.values()))
+
+
 def verify_point(thresholds: Thresholds, asked: float | None, default: float, faces: int = 1) -> VerifyPoint:
     """Return the operating point of the FMR asked for against a subject of so many faces, or of the measured rate
     nearest to the default.

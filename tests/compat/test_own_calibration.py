@@ -66,10 +66,10 @@ def test_compreface_recognizes_whom_the_gallerys_threshold_recognizes(api: httpx
     asked = {"params": {"prediction_count": 5}, "json": embeddings, "headers": key}
     found: dict[str, Any] = api.post(f"{where}/recognize", **asked).raise_for_status().json()  # type: ignore[arg-type]
     scores = {one["subject"]: one["similarity"] for one in found["result"][0]["similarities"]}
-    assert SIMILARITY <= scores["near"] < SIMILARITY + 0.01
     face = str(uuid.UUID(own.near))
     one = api.post(f"{where}/faces/{face}/verify", json=embeddings, headers=key).raise_for_status().json()
-    assert one["result"][0]["similarity"] == scores["near"]
+    assert SIMILARITY <= one["result"][0]["similarity"] < SIMILARITY + 0.01
+    assert SIMILARITY - 0.1 < scores["near"] < SIMILARITY, "subjects of several faces are as many chances"
 
 
 def test_rekognition_finds_whom_the_gallerys_threshold_finds(shared_server: LiveServer, own: Own) -> None:

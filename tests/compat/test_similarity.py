@@ -12,6 +12,7 @@ from app.compat.similarity import LEVELS, SHOWN, Similarity, fmr_of
 from app.inference.manifest import Manifest
 from app.inference.package import load_package
 from app.inference.thresholds import DecidedBy, Thresholds
+from app.recognition.decisions import mean_comparisons, verify_point
 from tests.conftest import PROJECT
 from tests.support.packages import calibration, manifest
 
@@ -70,6 +71,15 @@ def test_a_similarity_means_its_false_match_rate(fmr: float, level: float) -> No
     similarity, thresholds = of_package("sface")
     assert similarity.of_cosine(thresholds.threshold(fmr)) == pytest.approx(level, abs=ROUNDING)
     assert fmr_of(level) == pytest.approx(fmr)
+
+
+@pytest.mark.parametrize(("fmr", "level"), [(1e-2, 0.5), (1e-3, 0.8), (1e-4, 0.9), (1e-5, 0.95)])
+@pytest.mark.parametrize("faces", [2, 5, 10])
+def test_of_a_subject_of_several_faces_it_means_the_rate_over_all_of_them(fmr: float, level: float, faces: int) -> None:
+    """Its score is the best of them: a stranger reached 0.8 with a subject of ten faces seven times as often."""
+    _, thresholds = of_package("sface")
+    similarity = Similarity.of(thresholds, mean_comparisons({faces: 30}, thresholds.independence))
+    assert similarity.cosine_of(level) == pytest.approx(verify_point(thresholds, fmr, fmr, faces).threshold, abs=1e-6)
 
 
 @given(st.floats(0.5, 0.99))

@@ -44,10 +44,10 @@ from app.compat.compreface.wire import COMPREFACE, PREFIX
 from app.compat.similarity import AnsweredSimilarity, Similarity
 from app.errors import AmbiguousFace
 from app.gallery.records import Gallery, stored_template
-from app.recognition.decisions import cosine
+from app.recognition.decisions import cosine, mean_comparisons
 from app.recognition.operations import Operations
 from app.recognition.photos import template_of
-from app.types import Face, Photo, Template
+from app.types import Face, Photo, Sizes, Template
 
 router = Router(COMPREFACE.name, COMPREFACE)
 
@@ -114,7 +114,8 @@ def recognize(components: ComponentsDep, home: CollectionDep, grant: GrantDep, s
     photo = _embed(operations, gallery, sent.images[0])
     faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
     templates = [template_of(face) for face in faces]
-    similarity = _answered(operations, gallery, templates[0].package, exact=grant.sees_exact_scores)
+    sizes = components.galleries.sizes(gallery) if is_stored(gallery) else None
+    similarity = _answered(operations, gallery, templates[0].package, exact=grant.sees_exact_scores, sizes=sizes)
     rankings = _rank(operations, gallery, templates, params.prediction_count, similarity, one_photo=True)
     components.guard.count_faces(grant, len(faces))
     result = [
@@ -127,6 +128,7 @@ def recognize(components: ComponentsDep, home: CollectionDep, grant: GrantDep, s
 @router.operation("POST", f"{RECOGNITION}/embeddings/recognize", scope=Scope.TEMPLATES, name="identify")
 def recognize_embeddings(
     operations: OperationsDep,
+    galleries: GalleriesDep,
     guard: GuardDep,
     home: CollectionDep,
     grant: GrantDep,
@@ -139,7 +141,8 @@ def recognize_embeddings(
     is answered, because enough exact ones show the enrolled templates.
     """
     embeddings, gallery = _admitted(asked, guard, grant), home.find()
-    similarity = _answered(operations, gallery, gallery.embedder, exact=False)
+    sizes = galleries.sizes(gallery) if is_stored(gallery) else None
+    similarity = _answered(operations, gallery, gallery.embedder, exact=False, sizes=sizes)
     templates = [given_template(one, gallery.embedder, gallery.dimension) for one in embeddings]
     rankings = _rank(operations, gallery, templates, query.prediction_count, similarity)
     result = [{"embedding": one, "similarities": found} for one, found in zip(embeddings, rankings, strict=True)]
@@ -216,8 +219,13 @@ def _embed(operations: Operations, gallery: Gallery, image: bytes) -> Photo:
     return operations.embed(image, gallery.embedder)[0]
 
 
-def _answered(operations: Operations, gallery: Gallery, package: str, *, exact: bool) -> AnsweredSimilarity:
-    return AnsweredSimilarity.of(operations.thresholds_in(gallery, package), exact=exact)
+def _answered(
+    operations: Operations, gallery: Gallery, package: str, *, exact: bool, sizes: Sizes | None = None
+) -> AnsweredSimilarity:
+    """Return how scores are answered: of one face, or of subjects of these ``sizes``."""
+    thresholds = operations.thresholds_in(gallery, package)
+    comparisons = mean_comparisons(sizes or {}, thresholds.independence)
+    return AnsweredSimilarity.of(thresholds, exact=exact, comparisons=comparisons)
 
 
 def _rank(

@@ -17,8 +17,9 @@ from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import Gallery, StoredFace, gallery_not_found
 from app.gallery.service import Galleries
+from app.recognition.decisions import mean_comparisons
 from app.recognition.operations import Operations
-from app.types import Face, Photo
+from app.types import Face, Photo, Sizes
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
 """Rekognition's limit; the server's own applies too."""
@@ -79,10 +80,16 @@ class Call:
         """Return the map from cosines of this package to similarities."""
         return Similarity.of(self.operations.thresholds(package))
 
-    def answered(self, gallery: Gallery, threshold: float) -> AnsweredSimilarity:
-        """Return how scores of the gallery's faces are answered; ``threshold``: the request's, in percent."""
+    def answered(self, gallery: Gallery, threshold: float, users: Sizes | None = None) -> AnsweredSimilarity:
+        """Return how scores of the gallery's faces are answered, or of its ``users``, by their numbers of faces.
+
+        ``threshold``: the request's, in percent.
+        """
         thresholds = self.operations.thresholds_in(gallery, gallery.embedder)
-        return AnsweredSimilarity.of(thresholds, threshold / 100, exact=self.grant.sees_exact_scores)
+        comparisons = mean_comparisons(users or {}, thresholds.independence)
+        return AnsweredSimilarity.of(
+            thresholds, threshold / 100, exact=self.grant.sees_exact_scores, comparisons=comparisons
+        )
 
     def count_faces(self, count: int) -> None:
         """Count the faces that were compared with enrolled ones as that many requests (`Guard.count_faces`)."""

@@ -21,7 +21,7 @@ from app.gallery.records import Gallery, stored_template
 from app.gallery.text import is_unnamed
 from app.recognition.decisions import AnsweredCandidate, cosine
 from app.recognition.photos import template_of
-from app.types import Template
+from app.types import Sizes, Template
 
 MOST_FACES = 100
 
@@ -119,7 +119,7 @@ def match_users(
     leave_out: str | None = None,
 ) -> list[Shape]:
     """Return the `limit` users whose best face is most like any of the probes, without the user `leave_out`."""
-    similarity = call.answered(gallery, threshold)
+    similarity = call.answered(gallery, threshold, _sizes_of_users(call, gallery))
     best: dict[str, float] = {}
     for probe in probes:
         for candidate in _users(call, gallery, probe, limit + 1, similarity):
@@ -131,6 +131,13 @@ def match_users(
         for user, score in ordered
         if (answered := similarity.answered(score)) is not None
     ]
+
+
+def _sizes_of_users(call: Call, gallery: Gallery) -> Sizes:
+    """Return the users' numbers of faces: those of all subjects without the unnamed ones, of one face each."""
+    sizes = dict(call.galleries.sizes(gallery))
+    unnamed = sum(sizes.values()) - call.galleries.store.count_people(gallery)
+    return sizes | {1: max(0, sizes.get(1, 0) - max(0, unnamed))}
 
 
 def _users(

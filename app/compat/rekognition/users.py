@@ -188,9 +188,9 @@ def _refusal(face: str, found: dict[str, PlacedFace], user: str) -> Shape | None
 
 
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
-    similarity = call.answered(gallery, wanted.UserMatchThreshold)
     probe = stored_template(call.stored(gallery, face))
-    score = call.galleries.verify(gallery.id, wanted.UserId, probe).score
+    found = call.galleries.verify(gallery.id, wanted.UserId, probe)
+    similarity, score = call.answered(gallery, wanted.UserMatchThreshold, {found.faces: 1}), found.score
     if score >= similarity.threshold:
         return None
     confidence = percent(similarity.answered(score) or 0.0)
