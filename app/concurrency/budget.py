@@ -25,6 +25,8 @@ KEPT_SHARE = 0.3
 not let wait. The rest is for work, which waits for nothing while it holds bytes: it ends and lets the next one in."""
 CALLER_SHARE = 0.8
 """Of the kept bytes, for one caller."""
+SMALL_SHARE = 0.15
+"""Of the bytes for work, for photos below COSTLY_PIXELS alone: they don't wait until a large one's are given back."""
 
 
 @dataclass(slots=True)
@@ -42,8 +44,9 @@ class Budget:
 
     Kept bytes (`keep`) are granted at once or never. Work (`hold`) waits: the next is one that fits, of the caller with
     the fewest running; among those, the one that has waited longest. At most half of the threads, but one, work on
-    large photos, and a caller's costly ones leave a thread to other callers. Python's own semaphore lets newcomers
-    pass, so that a request could wait for later ones. Safe to share between threads.
+    large photos; a caller's costly ones leave a thread to other callers, and all of them bytes to smaller ones.
+    Python's own semaphore lets newcomers pass, so that a request could wait for later ones. Safe to share between
+    threads.
     """
 
     def __init__(self, threads: int, size: float = math.inf) -> None:
@@ -75,13 +78,17 @@ class Budget:
 
     @property
     def most_work(self) -> float:
-        """Return the bytes that one piece of work may ask for."""
-        return self.size * (1 - KEPT_SHARE)
+        """Return the bytes that one piece of work may ask for, and that costly photos hold together."""
+        return self._for_work * (1 - SMALL_SHARE)
 
     @property
     def most_kept(self) -> float:
         """Return the bytes that one caller may keep."""
         return self.size * KEPT_SHARE * CALLER_SHARE
+
+    @property
+    def _for_work(self) -> float:
+        return self.size * (1 - KEPT_SHARE)
 
     def keep(self, caller: str, size: int) -> None:
         """Take bytes until `give_back`. Raises Overloaded if there are not so many left, of all or for this caller."""
@@ -158,7 +165,7 @@ class Budget:
     def _fits(self, one: _Waiter) -> bool:
         return (
             self._free >= one.threads
-            and self._working + one.size <= self.most_work
+            and self._working + one.size <= (self.most_work if one.pixels >= COSTLY_PIXELS else self._for_work)
             and (one.pixels < LARGE_PIXELS or self._large_left > 0)
             and (one.pixels < COSTLY_PIXELS or self._leaves_a_core(one.caller))
         )

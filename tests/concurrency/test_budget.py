@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from app.concurrency.budget import COSTLY_PIXELS, KEPT_SHARE, LARGE_PIXELS, Budget
+from app.concurrency.budget import COSTLY_PIXELS, KEPT_SHARE, LARGE_PIXELS, Budget, _Waiter
 from app.concurrency.overload import Task, working
 from app.errors import LikenessError, Overloaded
 
@@ -111,8 +111,15 @@ def test_kept_bytes_leave_room_for_the_largest_work_and_for_other_callers() -> N
     with pytest.raises(Overloaded):
         budget.keep("third", 1)
     assert budget.kept == 1000 * KEPT_SHARE
-    with budget.hold(int(budget.most_work)):
-        assert budget.held == 1000
+    with budget.hold(int(budget.most_work), pixels=LARGE_PIXELS):
+        assert budget.held == budget.most_work + 1000 * KEPT_SHARE
+
+
+def test_a_small_photo_does_not_wait_for_the_bytes_of_a_large_one() -> None:
+    budget = Budget(4, 1000)
+    with budget.hold(int(budget.most_work), pixels=LARGE_PIXELS):
+        _entered(budget, 0, Task("other", time.monotonic() + 1), 100)
+        assert not budget._fits(_Waiter("greedy", 1, COSTLY_PIXELS, 1))
 
 
 def test_work_waits_until_its_bytes_are_free() -> None:
