@@ -19,6 +19,7 @@ def _start(core: Components) -> Part:
 
     context = BulkContext(
         operations=core.operations,
+        embedders=core.embedders,
         galleries=core.galleries,
         corrections=core.corrections,
         files=core.files,

@@ -17,6 +17,7 @@ from app.errors import InvalidInput, Unusable
 from app.gallery.enrolling import BulkSubject, write_many
 from app.gallery.records import Gallery, Origin, StoredFace, from_bytes
 from app.gallery.service import Galleries
+from app.inference.embedders import Embedders
 from app.jobs.files import JobFiles
 from app.jobs.runner import Running
 from app.recognition.corrections import Corrections
@@ -31,6 +32,7 @@ class BulkContext:
     """The parts of the service that imports and exports use."""
 
     operations: Operations
+    embedders: Embedders
     galleries: Galleries
     corrections: Corrections
     files: JobFiles

@@ -20,7 +20,7 @@ from app.face.quality import QualityLevel
 from app.gallery.enrolling import BulkSubject, crop_to_keep
 from app.gallery.records import Gallery, NewFace
 from app.jobs.runner import Running
-from app.recognition.operations import retried
+from app.recognition.completing import complete, retried
 
 PEOPLE = "people.jsonl"
 """The subjects of photos whose folder doesn't name them."""
@@ -82,7 +82,7 @@ def _write(tools: BulkContext, job: Running, gallery: Gallery, good: Sequence[Fo
     batch = Batch()
     package = gallery.embedder
     current = tools.galleries.store.gallery(gallery.id)
-    faces = tools.operations.complete(current, [one.face for one in good]) if good else []
+    faces = complete(tools.embedders, current, [one.face for one in good]) if good else []
     for one, face in zip(good, faces, strict=True):
         package = face.template.package
         batch.subjects.append(one.subject)

@@ -216,14 +216,18 @@ class PopulationWarning:
 
 
 def population_warnings(
-    thresholds: Thresholds, populations: Sequence[str], threshold: float, fmr: float
-) -> tuple[PopulationWarning, ...]:
-    """Return a warning for each population for which ``fmr`` was seen not to hold at ``threshold``, or not measured.
+    thresholds: Thresholds, declared: str | None, point: VerifyPoint | IdentifyPoint, in_gallery: Sequence[str] = ()
+) -> tuple[PopulationWarning, ...] | None:
+    """Return a warning for each population for which the point's FMR was seen not to hold, or was not measured.
 
-    FMR falls with the threshold. So the rate at ``threshold`` is at least the one that was found at a higher one.
+    A probe shows whom the caller ``declared``, else those of the gallery; None without either. FMR falls with the
+    threshold. So the rate at the point's threshold is at least the one that was found at a higher one.
     """
+    populations = (declared,) if declared else in_gallery
+    if not populations:
+        return None
     card = thresholds.bias_card
-    found = (_population_warning(thresholds.package, card, name, threshold, fmr) for name in populations)
+    found = (_population_warning(thresholds.package, card, name, point.threshold, point.fmr) for name in populations)
     return tuple(warning for warning in found if warning is not None)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial, wraps
-from typing import ParamSpec, TypeAlias, TypeVar, Unpack
+from functools import partial
+from typing import TypeAlias, Unpack
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
 from app.concurrency.overload import check_deadline
-from app.errors import Conflict, InvalidInput, PackageMismatch, PackageUnavailable, SubjectNotFound, TwoPackages
+from app.errors import Conflict, InvalidInput, PackageUnavailable, SubjectNotFound
 from app.face.quality import QualityLevel
 from app.gallery.enrolling import Enrolled
 from app.gallery.records import NO_TERMS, Gallery, GallerySettings, NewFace, Origin, StoredFace, Terms
@@ -23,14 +23,12 @@ from app.inference.embedders import Embedders, Model
 from app.inference.thresholds import Thresholds
 from app.liveness.gate import OFF, Gate, LivenessGates, effective_mode
 from app.pipeline import Pipeline, timed
+from app.recognition.completing import complete, retried
 from app.recognition.corrections import Correction, Corrections
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
     CoarseScores,
-    IdentifyPoint,
-    PopulationWarning,
-    VerifyPoint,
     answered_scores,
     assign,
     check_quality,
@@ -55,27 +53,8 @@ from app.recognition.photos import (
 )
 from app.types import Photo, Template
 
-ATTEMPTS = 3
-"""How often an operation is tried while its gallery's packages change under it."""
-T = TypeVar("T")
-Arguments = ParamSpec("Arguments")
 Calibrated: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
 """Returns the thresholds that decide in a gallery, given its package's."""
-
-
-def retried(work: Callable[Arguments, T]) -> Callable[Arguments, T]:
-    """Return a function that calls ``work`` again if the gallery changed its packages meanwhile, by a re-embedding."""
-
-    @wraps(work)
-    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return work(*args, **kwargs)
-            except (PackageMismatch, TwoPackages):
-                continue
-        return work(*args, **kwargs)
-
-    return run
 
 
 class Operations:
@@ -175,7 +154,7 @@ class Operations:
             }
             first, second = self._photos.embed_chosen(self._photos.check_live(both, gate), used)
         score = cosine(first.template, second.template)
-        warnings = _warnings(used, population, point)
+        warnings = population_warnings(used.thresholds, population, point)
         return Verified(score >= point.threshold, score, point, first, second, used.id, warnings)
 
     @retried
@@ -210,7 +189,7 @@ class Operations:
                 candidate = self._galleries.verify(gallery, subject, chosen.template)
             point = verify_point(thresholds, fmr, self.fmr, candidate.faces)
             scores = answered_scores(thresholds, point.threshold, exact=exact)
-            warnings = _warnings(used, population, point, home)
+            warnings = population_warnings(used.thresholds, population, point, home.population)
         with timed(stages, "search"):
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
             ((_, ruled_out),) = self._corrections.sift(home, [chosen.template], [[candidate]], point.threshold)
@@ -249,7 +228,7 @@ class Operations:
             point = identify_point(thresholds, fmr, fpir, self.fpir, sizes)
             scores = answered_scores(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = self._photos.embed_live(image, used, gate)
-            warnings = _warnings(used, population, point, home)
+            warnings = population_warnings(used.thresholds, population, point, home.population)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
@@ -290,7 +269,9 @@ class Operations:
         def record() -> Correction:
             home = self._home(gallery)
             with self._used_by(home) as used:
-                (probe,) = self.complete(home, [new_face(one) for one in self._photos.embed_chosen([chosen], used)])
+                (probe,) = complete(
+                    self._embedders, home, [new_face(one) for one in self._photos.embed_chosen([chosen], used)]
+                )
             if not confirm:
                 self._check_doubt(home, subject, probe)
             return self._corrections.add(home, subject, probe, expires_at)
@@ -470,18 +451,6 @@ class Operations:
             (chosen,) = self._photos.embed_chosen(self._photos.check_live(one, gate), used)
             return new_face(chosen)
 
-    def complete(self, home: Gallery, faces: Sequence[NewFace]) -> list[NewFace]:
-        """Return the faces with a template of each package that the gallery stores now, made from their crops.
-
-        A gallery's packages may change before the faces are written; writing then raises Conflict
-        ``package_mismatch`` (see `retried`).
-        """
-        own, *others = home.templates.packages
-        whole = [replace(face, template=one) for face, one in zip(faces, self._by(faces, own), strict=True)]
-        for other in others:
-            whole = [replace(face, second=one) for face, one in zip(whole, self._by(faces, other), strict=True)]
-        return whole
-
     def create_gallery(
         self,
         gallery: str,
@@ -525,23 +494,6 @@ class Operations:
     @retried
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         check_deadline()  # what was given up is not stored
-        return self._galleries.enroll(gallery, subject, self.complete(self._home(gallery), faces), terms=terms)
-
-    def _by(self, faces: Sequence[NewFace], package: str) -> list[Template]:
-        """Return the faces' templates of this package, made from their crops where they have none."""
-        lacking = [face.crop for face in faces if face.template_of(package) is None and face.crop is not None]
-        if not lacking:
-            return [face.template_of(package) or face.template for face in faces]
-        with self._embedders.use(package) as used:
-            made = iter(used.embedder.embed(lacking)[0])
-        return [face.template_of(package) or next(made, face.template) for face in faces]
-
-
-def _warnings(
-    used: Model, declared: str | None, point: VerifyPoint | IdentifyPoint, home: Gallery | None = None
-) -> Sequence[PopulationWarning] | None:
-    """Warn of whom a probe shows: as the caller declares, else as the gallery does."""
-    populations = (declared,) if declared else home.population if home else ()
-    if not populations:
-        return None
-    return population_warnings(used.thresholds, populations, point.threshold, point.fmr)
+        return self._galleries.enroll(
+            gallery, subject, complete(self._embedders, self._home(gallery), faces), terms=terms
+        )

@@ -18,6 +18,7 @@ from app.inference.thresholds import DecidedBy, Thresholds
 from app.recognition.decisions import (
     AnsweredCandidate,
     IdentifyPoint,
+    VerifyPoint,
     answered_scores,
     assign,
     cosine,
@@ -192,7 +193,7 @@ def test_a_population_is_warned_of_by_the_next_stricter_threshold_that_was_measu
     thresholds = Thresholds(manifest.model_copy(update={"bias_card": card(manifest)}))
 
     def found(threshold: float, fmr: float, *names: str) -> list[tuple[str, float | None]]:
-        warnings = population_warnings(thresholds, names or ("children",), threshold, fmr)
+        warnings = population_warnings(thresholds, None, VerifyPoint(threshold, fmr), names or ("children",)) or ()
         return [(warning.code, warning.rate.threshold if warning.rate else None) for warning in warnings]
 
     low, high = STATED.values()
@@ -203,7 +204,7 @@ def test_a_population_is_warned_of_by_the_next_stricter_threshold_that_was_measu
     assert found(low, 0.19) == found(high + 0.01, 1e-6) == []
     assert found(high, 1e-4, "adults") == []
     assert found(high, 1e-4, "nobody", "children") == [unmeasured, (exceeded, high)]
-    assert population_warnings(THRESHOLDS, (), 0.4, 1e-4) == ()
+    assert population_warnings(THRESHOLDS, None, VerifyPoint(0.4, 1e-4)) is None
 
 
 def test_templates_of_different_packages_do_not_compare() -> None:
