@@ -28,3 +28,7 @@ Step: TypeAlias = Literal["ahead", "left", "right", "nearer"]
 """What a challenge asks of the person in front of the camera."""
 JobStateName: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 """The states of a job (`app.jobs.records.JobState`)."""
+FindingKind: TypeAlias = Literal[
+    "same_person", "two_people", "misplaced_face", "corrected_face", "outlier", "poor_face", "no_good_face"
+]
+"""What a review finds (`app.review.records.Kind`)."""

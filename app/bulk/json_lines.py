@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 
+from app.choices import FindingKind
 from app.errors import InvalidInput
 from app.gallery.faces import CROP_LIMITS
 from app.timestamps import utc_text
@@ -108,7 +109,7 @@ class CorrectionLine(Line):
 class DismissalLine(Line):
     """A finding of a review that was called right."""
 
-    kind: Annotated[str, Field(max_length=16)]
+    kind: FindingKind
     face_id: HexId
     other_face_id: HexId | None
     created_at: Time

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import typer
 from likeness_client import Client, answers
 
 from app import choices
+from app.choices import FindingKind
 from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
 from app.cli.options import Session, with_session
@@ -24,9 +25,6 @@ WHY = {
 galleries = typer.Typer(no_args_is_help=True, epilog="Example: likeness galleries list")
 reembed = typer.Typer(no_args_is_help=True, epilog="Example: likeness reembed start staff arcface --wait")
 
-FindingKind: TypeAlias = Literal[
-    "same_person", "two_people", "misplaced_face", "corrected_face", "outlier", "poor_face", "no_good_face"
-]
 FINDINGS: Mapping[str, str] = {
     "same_person": "may be one person",
     "two_people": "may be two people",

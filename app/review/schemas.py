@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from app.api.schemas.base import FACE_ID, MODEL, TIME, Example, NextCursor, PageParams, Wire
 from app.api.schemas.server import Job
+from app.choices import FindingKind
 
-FindingKind: TypeAlias = Literal[
-    "same_person", "two_people", "misplaced_face", "corrected_face", "outlier", "poor_face", "no_good_face"
-]
 KINDS = (
     "`same_person`: two subjects that may be one person. `two_people`: a subject whose faces fall into groups that "
     "look like different people. `misplaced_face`: a face that looks like another subject and "

@@ -18,10 +18,13 @@ from typing import Any
 import pytest
 from likeness_client import ApiError, Client
 
+from app.bulk import json_lines
+from app.bulk.json_lines import DismissalLine
 from app.bulk.tar_stream import TAR_END, header, padding
 from app.db import signing
 from app.errors import InvalidInput
 from app.gallery.faces import decode_crop
+from app.review.records import Kind
 from tests.support.live import LiveServer, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
 from tests.support.tarred import tar_of
@@ -345,3 +348,11 @@ def test_who_is_erased_is_in_no_exported_file_and_no_report_any_more(two: Two) -
         two.first.job_result(exported.id, two.archive.with_name("erased.tar"))
     assert caught.value.code == "result_not_found"
     assert two.first.job_report(imported.id) == b""
+
+
+def test_a_dismissal_is_of_a_kind_that_reviews_find() -> None:
+    line = {"face_id": "0" * 32, "other_face_id": None, "created_at": "2026-01-01T00:00:00+00:00"}
+    for kind in Kind:
+        assert json_lines.parse(json.dumps(line | {"kind": kind}).encode(), DismissalLine).kind == kind
+    with pytest.raises(InvalidInput, match="kind"):
+        json_lines.parse(json.dumps(line | {"kind": "other"}).encode(), DismissalLine)
