@@ -22,7 +22,7 @@ CACHE = "models"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What to measure, for how long, and the findings so far; ``say`` reports the current step."""
+    """Holds what to measure, for how long, and the findings so far; ``say`` reports the current step."""
 
     stages: Stages
     effort: Effort

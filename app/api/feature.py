@@ -26,7 +26,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What of a feature runs in the server: what its handlers call, the work of its jobs by kind, and its tasks."""
+    """Holds what of a feature runs: what its handlers call, the work of its jobs by kind, and its tasks."""
 
     component: object
     works: Mapping[str, Work] = field(default_factory=dict)

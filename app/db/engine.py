@@ -17,9 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import (
-    SQLAlchemyError,
-)
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.db import usage
 from app.db.migrations import VERSION, bring_up_to_date, is_current
@@ -38,13 +36,19 @@ SCRUB_BUSY_MS = 100
 """How long emptying SQLite's write-ahead log waits for its readers; writers wait meanwhile."""
 SCRUB_RETRY_S = (0.2, 5.0)
 """The first pause between attempts, and the longest; it doubles each time."""
-
-
 AGAIN = 2
 """How often work is done again that PostgreSQL ended, before its caller is told that the database is busy."""
 AGAIN_S = 0.05
 """The longest pause before that, drawn at random, so that two who were in each other's way aren't again."""
-_commits = threading.local()
+
+
+class _Commits(threading.local):
+    """Counts the commits of each thread."""
+
+    count = 0
+
+
+_commits = _Commits()
 
 
 def again_if_ended(work: Callable[[], R]) -> R:
@@ -53,11 +57,11 @@ def again_if_ended(work: Callable[[], R]) -> R:
     What has committed something in this thread is not done again.
     """
     for left in reversed(range(AGAIN + 1)):
-        before = _commits.__dict__.get("number", 0)
+        before = _commits.count
         try:
             return work()
         except TransactionEnded:
-            if not left or _commits.__dict__.get("number", 0) != before:
+            if not left or _commits.count != before:
                 raise
             time.sleep(random.uniform(AGAIN_S / 2, AGAIN_S))  # noqa: S311 (no secret)
     raise AssertionError
@@ -131,7 +135,7 @@ class Database:
             self.writable = False
             raise
         self.writable = True
-        _commits.number = _commits.__dict__.get("number", 0) + 1
+        _commits.count += 1
 
     def retry_write(self) -> None:
         """Write something that changes nothing, if the last write failed. Raises as `write` does."""
