@@ -10,7 +10,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Self
 
@@ -41,15 +41,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An open package with its embedder and its operating points."""
+    """An open package: its embedder, and the operating points that its manifest has now."""
 
-    package: Package
+    id: str
     embedder: Embedder
     thresholds: Thresholds
-
-    @property
-    def id(self) -> str:
-        return self.package.id
 
 
 @dataclass(slots=True)
@@ -57,7 +53,8 @@ class _Slot:
     """The state of one package: open, being opened, or failed."""
 
     opening: Lock = field(default_factory=Lock)
-    model: Model | None = None
+    package: Package | None = None
+    embedder: Embedder | None = None
     users: int = 0
     failure: LikenessError | None = None
     failed_at: float = 0.0
@@ -83,10 +80,8 @@ class Embedders:
         retry_s: float = RETRY_S,
     ) -> None:
         self.default = default
-        self._find = find
-        self._open_one = open_one
+        self._find, self._open_one, self._bind = find, open_one, bind
         self._kept, self._retry_s = kept, retry_s
-        self._bind = bind
         self._bound: dict[str, Package] = {}
         self._packages: Mapping[str, Package] = {default.id: default}
         self._lock = Lock()
@@ -99,16 +94,26 @@ class Embedders:
         self._warn(default)
 
     def packages(self) -> Mapping[str, Package]:
-        """Read the installed packages of every task again and return them by id."""
+        """Read the installed packages of every task again and return them by id.
+
+        Packages whose manifest can't be read any more stay as they were.
+        """
         try:
             found = self._find()
-            self._packages = {**self._damaged(found), **found}
-            for package in found.values():
-                self._warn(package)
         except Unusable as error:
             _log.warning(
                 "The folder of model packages cannot be read; the packages found before stay in use: %s", error
             )
+            return self._packages
+        folders = {package.folder for package in found.values()}
+        damaged = {
+            name: package
+            for name, package in self._packages.items()
+            if name not in found and package.folder not in folders and (package.folder / MANIFEST_NAME).exists()
+        }
+        self._packages = {**damaged, **found}
+        for package in found.values():
+            self._warn(package)
         return self._packages
 
     def choose(self, name: str | None) -> Package:
@@ -118,9 +123,9 @@ class Embedders:
         """
         if name in {None, self.default.id}:
             return self.default
-        found = {key: package for key, package in self.packages().items() if package.manifest.task == TASK}
+        embedders = {key: package for key, package in self.packages().items() if package.manifest.task == TASK}
         try:
-            return select(found, str(name))
+            return select(embedders, str(name))
         except Unusable as error:
             raise InvalidInput(error.message, code=error.code, **error.details) from None
 
@@ -134,14 +139,30 @@ class Embedders:
         """
         package = self.choose(name)
         if package is not self.default:
-            check_choice(
-                self._manifests.read(package).manifest, force=force, accept_non_commercial=accept_non_commercial
-            )
-        return self.checked(package, again=True)
+            manifest = self._manifests.read(package).manifest
+            check_choice(manifest, force=force, accept_non_commercial=accept_non_commercial)
+        return self.checked(package)
+
+    def checked(self, package: Package) -> Package:
+        """Return the package if stored templates of its id are its own, else raise PackageUnavailable."""
+        self._bind(package)
+        self._bound[package.id] = package
+        return package
 
     def thresholds(self, package_id: str) -> Thresholds:
-        """Return a package's operating points without opening it. Raises Unusable ``package_unavailable``."""
-        return self._current(self.checked(self._installed(package_id)))
+        """Return a package's operating points, as its manifest has them now, without opening it.
+
+        Raises PackageUnavailable.
+        """
+        package = self._package(package_id)
+        if self._bound.get(package_id) is not package:  # asked once for each reading of the manifest
+            self.checked(package)
+        now = self._manifests.read(package)
+        known = self._points.get(package_id)
+        if known is None or known[0] is not now:
+            self._warn(now)
+            known = self._points[package_id] = now, Thresholds(now.manifest)
+        return known[1]
 
     def most_lenient(self, package_id: str) -> float | None:
         """Return the threshold of a package's most lenient operating point; None if it has none or is gone."""
@@ -151,16 +172,6 @@ class Embedders:
             return None
         return points[0].threshold if points else None
 
-    def checked(self, package: Package, *, again: bool = False) -> Package:
-        """Return the package if stored templates of its id are its own. Raises PackageUnavailable ``package_changed``.
-
-        It is asked once for each reading of a manifest; with ``again``, every time.
-        """
-        if again or self._bound.get(package.id) is not package:
-            self._bind(package)
-            self._bound[package.id] = package
-        return package
-
     @contextmanager
     def use(self, package_id: str) -> Iterator[Model]:
         """Keep the package open while the block runs; open it first if needed.
@@ -168,44 +179,51 @@ class Embedders:
         Raises Unusable ``package_unavailable`` (``details.reason``: not installed, file missing, changed …) and
         Overloaded ``shutting_down``.
         """
-        slot = self._take(package_id)
+        with self._lock:
+            if self._closed:
+                raise Why.STOPPING.error()
+            slot = self._slots.setdefault(package_id, _Slot())
+            self._slots.move_to_end(package_id)
+            slot.users += 1
         try:
             try:
-                model = self._opened(slot, package_id)
+                embedder = slot.embedder or self._opened(slot, package_id)
             except PackageUnavailable:
                 raise
             except Unusable as error:
                 message = f"The model package {package_id} can't be used: {error.message}"
                 raise PackageUnavailable(message, package=package_id, reason=error.code) from error
-            yield replace(model, thresholds=self._current(self.checked(model.package)))
+            yield Model(package_id, embedder, self.thresholds(package_id))
         finally:
-            self._give_back(slot)
+            with self._lock:
+                slot.users -= 1
+                closing = self._surplus() if len(self._slots) > self._kept and not self._closed else ()
+            for each in closing:
+                each.close()
 
-    def open_default(self) -> Model:
+    def open_default(self) -> None:
         """Open the default package. Raises Unusable with the cause's own code."""
-        slot = self._take(self.default.id)
-        try:
-            return self._opened(slot, self.default.id)
-        finally:
-            self._give_back(slot)
+        with self._lock:
+            slot = self._slots.setdefault(self.default.id, _Slot())
+        self._opened(slot, self.default.id)
 
     def devices(self) -> dict[str, Used]:
         """Return the device of each open package, by package id."""
-        return {model.id: model.embedder.device for model in self._running()}
+        return {embedder.package_id: embedder.device for embedder in self._running()}
 
     @property
     def waiting(self) -> int:
         """How many crops wait for any of the open packages."""
-        return sum(model.embedder.waiting for model in self._running())
+        return sum(embedder.waiting for embedder in self._running())
 
     @property
     def batch_sizes(self) -> dict[int, int]:
         """How many batches of each size there were, closed packages included."""
         with self._lock:
             sizes = Counter(self._past)
-            models = [slot.model for slot in self._slots.values() if slot.model is not None]
-        for model in models:
-            sizes.update(model.embedder.batch_sizes)
+            running = [slot.embedder for slot in self._slots.values() if slot.embedder is not None]
+        for embedder in running:
+            sizes.update(embedder.batch_sizes)
         return dict(sizes)
 
     def close(self) -> None:
@@ -215,8 +233,8 @@ class Embedders:
             slots = list(self._slots.values())
         for slot in slots:
             with slot.opening:
-                if slot.model is not None:
-                    slot.model.embedder.close()
+                if slot.embedder is not None:
+                    slot.embedder.close()
 
     def _warn(self, package: Package) -> None:
         """Log what was left out of a manifest, once."""
@@ -225,83 +243,47 @@ class Embedders:
                 self._warned.add(warning)
                 _log.warning("%s", warning)
 
-    def _damaged(self, found: Mapping[str, Package]) -> dict[str, Package]:
-        """Return the packages known before whose manifest can't be read now: they stay in use."""
-        folders = {package.folder for package in found.values()}
-        return {
-            name: package
-            for name, package in self._packages.items()
-            if name not in found and package.folder not in folders and (package.folder / MANIFEST_NAME).exists()
-        }
-
-    def _current(self, package: Package) -> Thresholds:
-        """Return the operating points that the package's manifest has now."""
-        now = self._manifests.read(package)
-        known = self._points.get(package.id)
-        if known is None or known[0] is not now:
-            self._warn(now)
-            known = self._points[package.id] = now, Thresholds(now.manifest)
-        return known[1]
-
-    def _running(self) -> list[Model]:
+    def _running(self) -> list[Embedder]:
         with self._lock:
-            return [slot.model for slot in self._slots.values() if slot.model is not None]
+            return [slot.embedder for slot in self._slots.values() if slot.embedder is not None]
 
-    def _installed(self, package_id: str) -> Package:
+    def _package(self, package_id: str) -> Package:
+        """Return the package as it was opened, else as it is installed. Raises PackageUnavailable."""
         if package_id == self.default.id:
             return self.default
-        package = self._packages.get(package_id) or self.packages().get(package_id)
+        slot = self._slots.get(package_id)
+        package = (slot and slot.package) or self._packages.get(package_id) or self.packages().get(package_id)
         if package is None or package.manifest.task != TASK:
             message = f"The model package {package_id} is not installed: put its folder back among the others."
             raise PackageUnavailable(message, package=package_id, reason="package_unknown")
         return package
 
-    def _take(self, package_id: str) -> _Slot:
-        with self._lock:
-            if self._closed:
-                raise Why.STOPPING.error()
-            slot = self._slots.setdefault(package_id, _Slot())
-            self._slots.move_to_end(package_id)
-            slot.users += 1
-            return slot
-
-    def _opened(self, slot: _Slot, package_id: str) -> Model:
-        model = slot.model
-        if model is not None:
-            return model
+    def _opened(self, slot: _Slot, package_id: str) -> Embedder:
         with slot.opening:  # only callers of the same package wait here
-            if slot.model is not None:
-                return slot.model
+            if slot.embedder is not None:
+                return slot.embedder
             if slot.failure is not None and time.monotonic() - slot.failed_at < self._retry_s:
                 raise slot.failure.with_traceback(None)
             try:
-                package = self._installed(package_id)
-                opened = Model(package, self._open_one(package), Thresholds(package.manifest))
+                package = self._package(package_id)
+                embedder = self._open_one(package)
             except Unusable as error:
                 slot.failure, slot.failed_at = error, time.monotonic()
                 # its manifest is read anew at the next attempt: it may have been corrected
                 self._packages = {name: one for name, one in self._packages.items() if name != package_id}
                 raise
-            slot.failure = None
-            slot.model = opened
-            return opened
+            slot.failure, slot.package, slot.embedder = None, package, embedder
+            return embedder
 
-    def _give_back(self, slot: _Slot) -> None:
-        with self._lock:
-            slot.users -= 1
-            unwanted = [] if self._closed else self._unwanted()
-        for model in unwanted:
-            model.embedder.close()
-
-    def _unwanted(self) -> list[Model]:
-        """Remove and return the packages to close. The caller holds the lock."""
-        models = {name: slot.model for name, slot in self._slots.items() if slot.model is not None}
-        idle = [name for name in models if not self._slots[name].users and name != self.default.id]
-        closing = idle[: max(0, len(models) - self._kept)]
+    def _surplus(self) -> list[Embedder]:
+        """Remove and return the embedders to close. The caller holds the lock."""
+        running = {name: slot.embedder for name, slot in self._slots.items() if slot.embedder is not None}
+        idle = [name for name in running if not self._slots[name].users and name != self.default.id]
+        closing = idle[: max(0, len(running) - self._kept)]
         for name in closing:
             del self._slots[name]
-            self._past.update(models[name].embedder.batch_sizes)  # final: the package is not in use
-        return [models[name] for name in closing]
+            self._past.update(running[name].batch_sizes)  # final: the package is not in use
+        return [running[name] for name in closing]
 
 
 class Embedder:
@@ -317,7 +299,6 @@ class Embedder:
         *,
         flip: bool = False,
         max_batch: int | None = None,
-        max_wait_s: float | None = None,
         queue_limit: int = QUEUE_LIMIT,
         workers: int | None = None,
         spare: Callable[[int], bool] = lambda _busy: True,
@@ -329,7 +310,7 @@ class Embedder:
         self._batcher = Batcher[Pixels, Vector](
             self._embed_batch,
             max_batch=max_batch or FIXED_BATCH.get(session.device, CPU_MAX_BATCH),
-            max_wait_s=(GPU_WAIT_S if gpu else 0.0) if max_wait_s is None else max_wait_s,
+            max_wait_s=GPU_WAIT_S if gpu else 0.0,
             queue_limit=queue_limit,
             workers=workers or (1 if gpu else cores()),
             spare=spare,
@@ -343,8 +324,8 @@ class Embedder:
         Raises Overloaded if the queue is full.
         """
         results = self._batcher.run_counted(crops)
-        templates = [Template(vector, self.package_id) for vector, _batch in results]
-        return templates, max((batch for _vector, batch in results), default=0)
+        batch = max((size for _vector, size in results), default=0)
+        return [Template(vector, self.package_id) for vector, _size in results], batch
 
     @property
     def waiting(self) -> int:

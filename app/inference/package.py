@@ -10,6 +10,7 @@ import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -32,7 +33,7 @@ SHOWN_FMR = 1e-4
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Package:
     """A manifest and the folder it was read from."""
 
@@ -43,9 +44,15 @@ class Package:
     data_dir: Path | None = None
     """The data folder, which may have calibrations of it that were measured here."""
 
-    @property
+    @cached_property
     def id(self) -> str:
         return self.manifest.id
+
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """The manifest's file, and that of the calibrations measured here."""
+        own = () if self.data_dir is None else (own_path(self.data_dir, self.id),)
+        return self.folder / MANIFEST_NAME, *own
 
 
 def load_package(folder: Path, data_dir: Path | None = None) -> Package:
@@ -91,21 +98,18 @@ class CurrentManifests:
     def read(self, package: Package) -> Package:
         """Return the package as its manifest describes it now; as it was last, with a warning, where that can't be read
         or describes another model."""
-        stamps = [_stamp(package.folder / MANIFEST_NAME)]
-        if package.data_dir is not None:
-            stamps.append(_stamp(own_path(package.data_dir, package.id)))
+        stamps: list[Stamp] = []
+        for file in package.files:
+            try:
+                state = file.stat()
+            except OSError:
+                stamps.append(None)
+            else:
+                stamps.append((state.st_mtime_ns, state.st_ino, state.st_size))
         known = self._known.get(package.id)
         if known is None or known[0] != stamps:
             known = self._known[package.id] = stamps, _read_again(package) or (known[1] if known else package)
         return known[1]
-
-
-def _stamp(file: Path) -> Stamp:
-    try:
-        state = file.stat()
-    except OSError:
-        return None
-    return state.st_mtime_ns, state.st_ino, state.st_size
 
 
 def _read_again(package: Package) -> Package | None:

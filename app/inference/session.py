@@ -106,25 +106,21 @@ class Session:
             self._bound = _Bound(self._session, self.inputs[0].name, self._shape, self.device)
         self.outputs: list[Any] = self._session.get_outputs()
 
-    def run(self, *inputs: NDArray[np.generic]) -> list[NDArray[np.generic]]:
-        """Run the graph: all inputs in the graph's order in, all outputs in its order out.
-
-        Where the shape is fixed there is one input, whose items may be any number.
-        """
-        if self._shape is not None and self._bound is not None:
-            runs = []
-            for start in range(0, len(inputs[0]), self._shape[0]):
-                items = inputs[0][start : start + self._shape[0]]
-                filled = np.zeros(self._shape, items.dtype)
-                filled[: len(items)] = items
-                self.shapes[filled.shape] += 1
-                runs.append([output[: len(items)] for output in self._bound.run(filled)])
-            return [np.concatenate(parts) for parts in zip(*runs, strict=True)]
-        self.shapes[inputs[0].shape] += 1
-        named = {each.name: value for each, value in zip(self.inputs, inputs, strict=True)}
-        options = self._giving_back if max(value.nbytes for value in inputs) > KEPT_FOR else None
-        outputs: list[NDArray[np.generic]] = self._session.run(None, named, options)
-        return outputs
+    def run(self, items: NDArray[np.generic]) -> list[NDArray[np.generic]]:
+        """Run the graph on its one input, and return all outputs in its order. Items may be any number."""
+        if self._shape is None or self._bound is None:
+            self.shapes[items.shape] += 1
+            options = self._giving_back if items.nbytes > KEPT_FOR else None
+            outputs: list[NDArray[np.generic]] = self._session.run(None, {self.inputs[0].name: items}, options)
+            return outputs
+        runs = []
+        for start in range(0, len(items), self._shape[0]):
+            some = items[start : start + self._shape[0]]
+            filled = np.zeros(self._shape, some.dtype)
+            filled[: len(some)] = some
+            self.shapes[filled.shape] += 1
+            runs.append([output[: len(some)] for output in self._bound.run(filled)])
+        return [np.concatenate(parts) for parts in zip(*runs, strict=True)]
 
 
 class _Bound:

@@ -61,8 +61,8 @@ class Thresholds:
     """
 
     def __init__(self, manifest: Manifest, calibration: str | None = None) -> None:
-        self.bias_card = manifest.bias_card
         """``calibration`` names the only one that is to count; None: the default one, and below it the others."""
+        self.bias_card = manifest.bias_card
         chosen = (each for each in manifest.calibrations if (each.name == calibration if calibration else each.default))
         found = next(chosen, None)
         self.package, self.recipe = manifest.id, manifest.recipe_digest
@@ -79,6 +79,12 @@ class Thresholds:
     def _use(self, calibration: Calibration | None) -> None:
         self.calibration = calibration
         self.points = calibration.points if calibration else ()
+        self.highest: float | None = self.points[0].fmr if self.points else None
+        self.lowest: float | None = self.points[-1].fmr if self.points else None
+        """The highest and the lowest FMR that were measured."""
+        measured = calibration.independence if calibration else None
+        self.independence = 1.0 if measured is None else measured
+        """Comparisons with n faces of one subject count as n to this power; all as independent if nobody measured."""
         # ascending in log10(FMR), so thresholds fall
         self._log_fmr = np.log10(np.array([point.fmr for point in reversed(self.points)], np.float64))
         self._threshold = np.array([point.threshold for point in reversed(self.points)], np.float64)
@@ -99,25 +105,10 @@ class Thresholds:
 
     def decided_by(self, fmr: float) -> DecidedBy:
         """Return whose measurement the threshold at ``fmr`` is."""
-        supported = (fmr >= lowest * (1 - RATE_TOLERANCE) for lowest in self._lowest_of_source)
-        found = zip(self._sources, supported, strict=False)
-        return next((source for source, covers in found if covers), self._sources[-1])
-
-    @property
-    def independence(self) -> float:
-        """Comparisons with n faces of one subject count as n to this power; all as independent if nobody measured."""
-        found = self.calibration.independence if self.calibration else None
-        return 1.0 if found is None else found
-
-    @property
-    def lowest(self) -> float | None:
-        """The lowest FMR that was measured."""
-        return self.points[-1].fmr if self.points else None
-
-    @property
-    def highest(self) -> float | None:
-        """The highest FMR that was measured."""
-        return self.points[0].fmr if self.points else None
+        for source, lowest in zip(self._sources, self._lowest_of_source, strict=False):
+            if fmr >= lowest * (1 - RATE_TOLERANCE):
+                return source
+        return self._sources[-1]
 
     def threshold(self, fmr: float) -> float:
         """Return the lowest score at which a pair matches at false match rate ``fmr``.
