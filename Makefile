@@ -23,7 +23,7 @@ train-demo: $(VENV)/.train
 
 # How fast it is here, beside the raw limit and the plain ways of doing the same: some 25 minutes on two cores, during
 # which the machine should be left alone; `make bench BENCH=--quick` takes a few, `BENCH="serve latency"` two parts.
-bench: $(VENV)/.bench
+bench: $(VENV)/.dev
 	$(BIN)/python -m bench $(BENCH)
 
 # The documentation as a site in site/, to be opened in a browser without a server. A broken link is an
@@ -177,12 +177,6 @@ audit:
 # Records the index's advisories of today: at a release, and after constraints.txt was changed.
 advisories:
 	$(PYTHON) requirements/audit.py --renew
-
-# The rivals that it is measured against, and plots. hnswlib needs a C++ compiler; what isn't there is passed over.
-$(VENV)/.bench: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' \
-		|| echo "Not every rival could be installed: the benchmark says which it passes over."
-	touch $@
 
 clean:
 	rm -rf $(VENV) $(SBOM) build site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz

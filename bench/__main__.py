@@ -24,7 +24,7 @@ WIDTH = 190
 """Columns of the table when the output is no terminal."""
 LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
 """Labeled Faces in the Wild, where it lies beside the project."""
-PARTS = "embed", "detect", "search", "rivals", "serve", "enroll", "latency", "start", "growth"
+PARTS = "embed", "detect", "search", "serve", "enroll", "latency", "start", "growth"
 ON_REQUEST = "device", "cost"
 """Run only if named: the one matters on a GPU, the other beside another checkout."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -109,8 +109,7 @@ def _scaled(effort: Effort, rounds: int | None, seconds: float | None, faces: in
     changed = replace(effort, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # names and types as above
     if faces is None:
         return changed
-    growth = tuple(size for size in changed.growth if size <= faces)
-    return replace(changed, rival_faces=min(changed.rival_faces, faces), growth=growth)
+    return replace(changed, growth=tuple(size for size in changed.growth if size <= faces))
 
 
 def _measured(part: str, run: Run, console: Console) -> bool:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 class Effort:
     """``rounds`` of each comparison, ``turn_s`` of each turn in one, ``seconds`` of each load on a server; how many
     ``photos`` are sent, so many that few are enrolled twice; people in the ``gallery`` that is searched by photos;
-    ``faces`` in the largest index; ``rival_faces`` in those that take long to build; ``growth``, the sizes of gallery
-    at which costs are compared; ``starts`` of a server; ``widths`` of the photos that faces are found in, in pixels;
-    ``batches`` of faces that a device gets."""
+    ``faces`` in the largest index; ``growth``, the sizes of gallery at which costs are compared; ``starts`` of a
+    server; ``widths`` of the photos that faces are found in, in pixels; ``batches`` of faces that a device gets."""
 
     rounds: int
     turn_s: float
@@ -19,7 +18,6 @@ class Effort:
     photos: int
     gallery: int
     faces: int
-    rival_faces: int
     growth: tuple[int, ...]
     starts: int
     widths: tuple[int, ...]
@@ -33,7 +31,6 @@ WHOLE = Effort(
     photos=2_500,
     gallery=10_000,
     faces=1_000_000,
-    rival_faces=100_000,
     growth=(1_000, 10_000, 100_000, 1_000_000),
     starts=7,
     widths=(250, 640, 1280, 4000),
@@ -46,7 +43,6 @@ QUICK = Effort(
     photos=60,
     gallery=10_000,
     faces=200_000,
-    rival_faces=20_000,
     growth=(1_000, 10_000, 50_000),
     starts=3,
     widths=(250, 640, 1280),

@@ -8,7 +8,6 @@ answers do, and counts each request's time from its scheduled start, so that a s
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -137,19 +136,6 @@ def arrivals(rate: float, seconds: float, seed: int) -> NDArray[np.float64]:
     """Return the arrival times of a Poisson process, in seconds from its start."""
     gaps = np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds))
     return np.cumsum(gaps)
-
-
-def ideal_queue(due: NDArray[np.float64], servers: int, service_s: float) -> NDArray[np.float64]:
-    """Return the seconds each arrival takes in an ideal first-come, first-served queue, where one of `servers` handles
-    it in exactly `service_s`. No server with as many workers can be faster overall.
-    """
-    free = [0.0] * servers
-    taken = np.empty(len(due))
-    for number, arrival in enumerate(due.tolist()):
-        end = max(arrival, heapq.heappop(free)) + service_s
-        heapq.heappush(free, end)
-        taken[number] = end - arrival
-    return taken
 
 
 def open_loop(target: Target, requests: Sequence[bytes], rate: float, seconds: float, seed: int = 0) -> Load:

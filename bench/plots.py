@@ -4,37 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from bench.contenders.rivals import installed
 from bench.figures import Curve, Figure, Findings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
 
-WITHOUT = "plots: matplotlib is not installed (pip install 'likeness-server[bench]')"
+WITHOUT = "plots: matplotlib is not installed (pip install 'likeness-server[train]')"
 REACHED, MISSED, GOAL, SPREAD = "#4477aa", "#cc6677", "#ddaa33", "#222222"
 
 
 def draw(findings: Findings, path: Path) -> list[Path]:
     """Draw SVG files next to ``path`` and return them. Without matplotlib, add a note and draw nothing."""
-    pictures = installed("matplotlib.figure")
-    if pictures is None:
+    try:
+        from matplotlib.figure import Figure as Picture  # noqa: PLC0415 (not everybody has it)
+    except ImportError:
         findings.notes.append(WITHOUT)
         return []
     drawn = []
     shown = [figure for figure in findings.figures if figure.ratio is not None and figure.ratio.median > 0]
     if shown:
-        drawn.append(_ratios(pictures, shown, path.with_suffix(".svg")))
+        drawn.append(
+            _ratios(
+                Picture(figsize=(11, 0.45 * len(shown) + 1.2), layout="constrained"), shown, path.with_suffix(".svg")
+            )
+        )
     for plot in dict.fromkeys(curve.plot for curve in findings.curves):
         some = [curve for curve in findings.curves if curve.plot == plot]
-        drawn.append(_curves(pictures, some, path.with_name(f"{path.stem}-{plot}.svg")))
+        drawn.append(
+            _curves(Picture(figsize=(7, 4.5), layout="constrained"), some, path.with_name(f"{path.stem}-{plot}.svg"))
+        )
     return drawn
 
 
-def _ratios(pictures: ModuleType, shown: Sequence[Figure], path: Path) -> Path:
-    picture = pictures.Figure(figsize=(11, 0.45 * len(shown) + 1.2), layout="constrained")
+def _ratios(picture: Picture, shown: Sequence[Figure], path: Path) -> Path:
     axes: Axes = picture.subplots()
     for row, figure in enumerate(reversed(shown)):
         ratio = figure.ratio
@@ -52,8 +57,7 @@ def _ratios(pictures: ModuleType, shown: Sequence[Figure], path: Path) -> Path:
     return path
 
 
-def _curves(pictures: ModuleType, curves: Sequence[Curve], path: Path) -> Path:
-    picture = pictures.Figure(figsize=(7, 4.5), layout="constrained")
+def _curves(picture: Picture, curves: Sequence[Curve], path: Path) -> Path:
     axes: Axes = picture.subplots()
     for curve in curves:
         axes.plot(curve.x, curve.y, marker="o", label=curve.name)

@@ -48,11 +48,6 @@ class Server:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def peak_memory(self) -> int:
-        """Return the most bytes of memory it has used."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii").splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-
 
 @contextmanager
 def serving(data_dir: Path, code: Path | None = None, **settings: object) -> Iterator[Server]:

@@ -89,14 +89,3 @@ def shipped_callers(stages: Stages) -> Callable[[], int]:
         return 1
 
     return side_by_side(one, cores())
-
-
-def shipped_alone(stages: Stages) -> Callable[[], int]:
-    """Run the file as shipped with ONNX Runtime's defaults, one face at a time."""
-    run = as_shipped(stages, defaults=True)
-
-    def one() -> int:
-        run(stages.crops[0])
-        return 1
-
-    return one

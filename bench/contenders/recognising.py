@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import cv2
 import faiss
@@ -22,7 +19,6 @@ from app.pipeline import choose_face
 from app.types import Face, Photo, Pixels, Vectors
 from bench.callers import Reel, for_a_while
 from bench.contenders.embedding import as_shipped
-from bench.contenders.rivals import installed
 from bench.stages import Stages
 
 SAMPLE_SCORE, SAMPLE_NMS, SAMPLE_TOP = 0.9, 0.3, 5000
@@ -95,36 +91,6 @@ def opencv_sample(stages: Stages, folder: Path) -> Callable[[], int]:
                 recognizer.feature(recognizer.alignCrop(pixels, face))
         return 1
 
-    return one
-
-
-def deepface(stages: Stages, folder: Path) -> Callable[[], int] | None:
-    """Run DeepFace's `represent` with SFace and YuNet from local files. None if it isn't installed."""
-    weights = folder / ".deepface" / "weights"
-    weights.mkdir(parents=True)
-    shutil.copy(stages.detector_file, weights / "face_detection_yunet_2023mar.onnx")
-    _dequantised(stages, weights / "face_recognition_sface_2021dec.onnx")
-    before = os.environ.get("DEEPFACE_HOME")
-    os.environ["DEEPFACE_HOME"] = str(folder)  # where it looks for weights, while it is imported and at its first use
-    try:
-        library: Any = installed("deepface.DeepFace")
-        if library is None:
-            return None
-        reel = Reel(stages.photos)
-
-        def one() -> int:
-            with _all_threads():
-                library.represent(
-                    _read(reel.take()), model_name="SFace", detector_backend="yunet", enforce_detection=False
-                )
-            return 1
-
-        one()
-    finally:
-        if before is None:
-            del os.environ["DEEPFACE_HOME"]
-        else:
-            os.environ["DEEPFACE_HOME"] = before
     return one
 
 

@@ -8,8 +8,6 @@ import cv2
 import numpy as np
 
 from app.cli import sample_photos
-from app.face.formats import Limits
-from app.face.image import decode
 from app.pipeline import Pipeline
 from bench.contenders.recognising import SAMPLE_NMS, SAMPLE_SCORE, SAMPLE_TOP
 from bench.figures import Curve, compared
@@ -17,8 +15,6 @@ from bench.run import Run
 
 PART = "detect"
 OURS, PLAIN = "ours", "OpenCV: imdecode, YuNet once at full size"
-UNREFINED = "without measuring landmarks again"
-DECODED, THEIR_DECODED = "decode at full size", "OpenCV's imdecode"
 
 
 def measure(run: Run) -> None:
@@ -30,14 +26,10 @@ def measure(run: Run) -> None:
         million = pixels / 1e6
         speeds = run.contest(_ways(run, photo))
         stages = _stages(run.stages.pipeline, photo)
-        stages["refine"] = 1000 / speeds.of(OURS).median - 1000 / speeds.of(UNREFINED).median
         work = f"detect, {million:.2g} megapixels, one thread"
         per = {f"{name}_ms_a_megapixel": value / million for name, value in stages.items()}
         told = per | {"ms_a_photo": 1000 / speeds.of(OURS).median}
-        run.add(
-            compared(PART, work, speeds, OURS, PLAIN, unit="photos/s", details=told),
-            compared(PART, f"decode, {million:.2g} megapixels", speeds, DECODED, THEIR_DECODED, unit="photos/s"),
-        )
+        run.add(compared(PART, work, speeds, OURS, PLAIN, unit="photos/s", details=told))
         sizes.append(million)
         for name, points in costs.items():
             points.append(1000 / speeds.of(name).median / million)
@@ -54,9 +46,12 @@ def resized(photo: bytes, width: int) -> tuple[bytes, int]:
 
 
 def _ways(run: Run, photo: bytes) -> dict[str, Callable[[], int]]:
-    file, limits = run.stages.detector_file, Limits()
-    plain = Pipeline(run.stages.detector, limits, refine=False)
-    detector = cv2.FaceDetectorYN.create(str(file), "", (320, 320), SAMPLE_SCORE, SAMPLE_NMS, SAMPLE_TOP)
+    file = str(run.stages.detector_file)
+    detector = cv2.FaceDetectorYN.create(file, "", (320, 320), SAMPLE_SCORE, SAMPLE_NMS, SAMPLE_TOP)
+
+    def ours() -> int:
+        run.stages.pipeline.detect(photo)
+        return 1
 
     def opencv() -> int:
         pixels = np.asarray(cv2.imdecode(np.frombuffer(photo, np.uint8), cv2.IMREAD_COLOR), np.uint8)
@@ -64,20 +59,7 @@ def _ways(run: Run, photo: bytes) -> dict[str, Callable[[], int]]:
         detector.detect(pixels)
         return 1
 
-    def once(work: Callable[[], object]) -> Callable[[], int]:
-        def run_once() -> int:
-            work()
-            return 1
-
-        return run_once
-
-    return {
-        OURS: once(lambda: run.stages.pipeline.detect(photo)),
-        UNREFINED: once(lambda: plain.detect(photo)),
-        PLAIN: opencv,
-        DECODED: once(lambda: decode(photo, limits)),
-        THEIR_DECODED: once(lambda: cv2.imdecode(np.frombuffer(photo, np.uint8), cv2.IMREAD_COLOR)),
-    }
+    return {OURS: ours, PLAIN: opencv}
 
 
 def _stages(pipeline: Pipeline, photo: bytes) -> dict[str, float]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto
 
 from app.choices import IndexKind
@@ -20,15 +21,14 @@ from app.inference.session import Session, resolve_device
 from app.machine import cores
 from app.search.gpu import Gpu, Lane, find_gpu
 from app.types import Vectors
-from bench import arithmetic, galleries
-from bench.arithmetic import Precision
+from bench import galleries
 from bench.contenders import searching
 from bench.contenders.embedding import many
 from bench.figures import Curve, Figure, compared
 from bench.run import Run
 
 PART = "device"
-LIMIT = "a product of matrices"
+Precision: TypeAlias = Literal["fp32", "fp16"]
 GPU_DIMENSION = 512
 ALONE = -1
 """Key on its lane of FAISS's index without ours."""
@@ -49,10 +49,9 @@ def measure(run: Run) -> None:
 def _embed(run: Run, package: Package, precision: Precision) -> None:
     run.say(f"{package.id} in {precision}")
     model = graph_of(run, package)
-    chosen = model if precision == "fp32" else arithmetic.in_half(model)
+    chosen = model if precision == "fp32" else in_half(model)
     session = Session(chosen.SerializeToString(), resolve_device_of(run), 1)
     crops = {size: many(run.stages.crops, size) for size in run.effort.batches}
-    product, product_flops = arithmetic.product_of_matrices(resolve_device_of(run), precision)
 
     def embed(size: int) -> Callable[[], int]:
         def once() -> int:
@@ -61,17 +60,30 @@ def _embed(run: Run, package: Package, precision: Precision) -> None:
 
         return once
 
-    speeds = run.contest({LIMIT: product} | {f"batches of {size}": embed(size) for size in crops})
-    each = arithmetic.flops(model)
-    at_most = speeds.times(LIMIT, product_flops / each)
+    names = {size: f"batches of {size}" for size in crops}
+    speeds = run.contest({name: embed(size) for size, name in names.items()})
     plain = Session(model.SerializeToString(), "cpu", 1)
-    cosine = arithmetic.worst_cosine(plain.run(crops[min(crops)])[0], session.run(crops[min(crops)])[0])
-    for size in crops:
-        work = f"embed, {package.id}, {precision}, batches of {size}, {session.device}"
-        told = {"flops_an_image": each, "cosine_to_fp32": cosine}
-        run.add(compared(PART, work, at_most, f"batches of {size}", LIMIT, unit="faces/s", details=told))
+    cosine = worst_cosine(plain.run(crops[min(crops)])[0], session.run(crops[min(crops)])[0])
+    for name in names.values():
+        work = f"embed, {package.id}, {precision}, {name}, {session.device}"
+        least = names[min(crops)]
+        run.add(compared(PART, work, speeds, name, least, unit="faces/s", details={"cosine_to_fp32": cosine}))
     y = [speeds.of(f"batches of {size}").median for size in crops]
     run.draw(Curve("batches", f"{package.manifest.name}, {precision}", list(crops), y, "faces in a batch", "faces/s"))
+
+
+def in_half(model: ModelProto) -> ModelProto:
+    """Return the graph with fp16 arithmetic; inputs and outputs keep their types."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 (slow, and only wanted here)
+
+    half: ModelProto = convert_float_to_float16(type(model).FromString(model.SerializeToString()), keep_io_types=True)
+    return half
+
+
+def worst_cosine(one: NDArray[np.generic], other: NDArray[np.generic]) -> float:
+    """Return the lowest cosine between rows of the same number, both (N, D)."""
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    return float(((a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min())
 
 
 def resolve_device_of(run: Run) -> Any:

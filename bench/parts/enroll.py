@@ -1,5 +1,4 @@
-"""Acknowledged enrollments of sixteen clients, compared with the bare stages plus SQLite; what looking for duplicates
-costs in a large gallery."""
+"""Acknowledged enrollments of sixteen clients, compared with the bare stages plus SQLite."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ from bench.figures import Goal, beside, compared
 from bench.load import Target, closed_loop
 from bench.run import CLIENTS, Run
 
-PART, GALLERY, LARGE = "enroll", "bench", "large"
-LOOK, NO_LOOK = "on_conflict=warn", "on_conflict=allow"
+PART, GALLERY = "enroll", "bench"
 RAW = "the stages and SQLite alone (raw limit)"
 ONE = "one client, one at a time"
 
@@ -53,46 +51,21 @@ def measure(run: Run) -> None:
         beside(PART, work, speeds, "ours", peer.NAME, theirs=peer.ENROLL, unit=unit),
     )
 
-    measure_look(run)
 
-
-def measure_look(run: Run) -> None:
-    """Compare enrolling into a large gallery with and without the look for duplicates."""
-    stages, effort = run.stages, run.effort
-    with run.server() as server:
-        strangers = galleries.people(effort.rival_faces, stages.dimension)
-        galleries.filled(server, LARGE, stages.package.id, stages.photos[:1], strangers)
-        photos, number = Reel(stages.photos), count()
-
-        def contender(asked: str) -> Callable[[], int]:
-            return enrolling(server.target, photos, number, CLIENTS, effort.seconds, gallery=LARGE, asked=asked)
-
-        speeds = run.contest({asked: contender(asked) for asked in (LOOK, NO_LOOK)}, effort.seconds)
-    work = f"enroll among {effort.rival_faces:,}, {CLIENTS} clients, {LOOK}"
-    run.add(compared(PART, work, speeds, LOOK, NO_LOOK, unit="photos/s", goal=Goal(0.95)))
-
-
-def enrollment(target: Target, gallery: str, number: int, photo: bytes, asked: str = "") -> bytes:
+def enrollment(target: Target, gallery: str, number: int, photo: bytes) -> bytes:
     """Return the request that enrolls a photo's first face as a new subject, whatever its quality."""
-    path = f"/v1/galleries/{gallery}/subjects/new-{number}/faces?quality=none&face=0&{asked}"
+    path = f"/v1/galleries/{gallery}/subjects/new-{number}/faces?quality=none&face=0"
     return target.request("POST", path, photo)
 
 
 def enrolling(
-    target: Target,
-    photos: Reel[bytes],
-    number: Iterator[int],
-    clients: int,
-    seconds: float,
-    *,
-    gallery: str = GALLERY,
-    asked: str = "",
+    target: Target, photos: Reel[bytes], number: Iterator[int], clients: int, seconds: float
 ) -> Callable[[], int]:
     """Return a turn of clients who enroll one face a request as a new subject."""
 
     def requests() -> Iterator[bytes]:
         for each in number:
-            yield enrollment(target, gallery, each, photos.take(), asked)
+            yield enrollment(target, GALLERY, each, photos.take())
 
     def turn() -> int:
         return len(closed_loop(target, lambda _client: requests(), clients, seconds).checked().seconds)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.machine import cores
 from bench import galleries
 from bench.figures import Curve, Figure, Goal
-from bench.load import Load, Target, arrivals, closed_loop, ideal_queue, open_loop
+from bench.load import Load, Target, closed_loop, open_loop
 from bench.parts.serve import GALLERY, identification
 from bench.run import CLIENTS, Run
 from training.evaluation.speed import Spread
@@ -19,7 +17,6 @@ from training.evaluation.speed import Spread
 PART = "latency"
 SHARES = 0.5, 0.8, 0.95
 GOALS = {0.8: Goal(3, at_most=True)}
-IDEAL = "a queue that loses nothing"
 LONGER = 4
 """How many times as long as other loads the open loop goes on: the slowest hundredth must be some requests."""
 MOST_ROUNDS = 3
@@ -45,57 +42,22 @@ def measure(run: Run) -> None:
                 loads[share].append(open_loop(server.target, requests, rate, LONGER * effort.seconds, seed=number))
     for share, some in loads.items():
         run.add(figure(share, np.array(unloaded), np.array(capacity), some))
-        run.add(beside_ideal(share, np.array(capacity), some, LONGER * effort.seconds))
     _draw(run, loads)
 
 
 def figure(share: float, unloaded: NDArray[np.float64], capacity: NDArray[np.float64], loads: list[Load]) -> Figure:
     """Return p99 at a share of the capacity, relative to the median answer of the idle server in the same round."""
-    return _p99(
-        share,
-        capacity,
-        loads,
-        "the unloaded server's median",
-        unloaded,
-        goal=GOALS.get(share),
-        details={
-            "p50_ms": 1000 * float(np.median([load.percentile(50) for load in loads])),
-            "p50_ratio": float(np.median([load.percentile(50) for load in loads] / unloaded)),
-            "unloaded_ms": 1000 * float(np.median(unloaded)),
-            "requests": sum(len(load.seconds) for load in loads),
-            "refused": sum(load.failed for load in loads),
-        },
-    )
-
-
-def beside_ideal(share: float, capacity: NDArray[np.float64], loads: list[Load], seconds: float) -> Figure:
-    """Return p99 relative to an ideal queue with as many cores, the same capacity and the same arrivals.
-
-    It shows how much of the tail comes from the random arrivals and can't be avoided on this many cores.
-    """
-    ideal = np.array(
-        [
-            np.percentile(ideal_queue(arrivals(share * rate, seconds, number), cores(), cores() / rate), 99)
-            for number, rate in enumerate(capacity.tolist())
-        ]
-    )
-    return _p99(share, capacity, loads, IDEAL, ideal, details={"theirs": 1000 * float(np.median(ideal))})
-
-
-def _p99(
-    share: float,
-    capacity: NDArray[np.float64],
-    loads: list[Load],
-    against: str,
-    seconds: NDArray[np.float64],
-    *,
-    details: Mapping[str, object],
-    goal: Goal | None = None,
-) -> Figure:
-    """Return each round's p99 relative to the round's `seconds`."""
     p99 = np.array([load.percentile(99) for load in loads])
-    work = f"identify, p99 at {share:.0%} of {np.median(capacity):.0f}/s"
-    return Figure(PART, work, 1000 * float(np.median(p99)), "ms", against, Spread.of(p99 / seconds), goal, details)
+    details = {
+        "p50_ms": 1000 * float(np.median([load.percentile(50) for load in loads])),
+        "p50_ratio": float(np.median([load.percentile(50) for load in loads] / unloaded)),
+        "unloaded_ms": 1000 * float(np.median(unloaded)),
+        "requests": sum(len(load.seconds) for load in loads),
+        "refused": sum(load.failed for load in loads),
+    }
+    work, against = f"identify, p99 at {share:.0%} of {np.median(capacity):.0f}/s", "the unloaded server's median"
+    ratio = Spread.of(p99 / unloaded)
+    return Figure(PART, work, 1000 * float(np.median(p99)), "ms", against, ratio, GOALS.get(share), details)
 
 
 def _answers(target: Target, requests: list[bytes], clients: int, seconds: float) -> Load:

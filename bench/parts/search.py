@@ -13,6 +13,7 @@ from training.evaluation.speed import Spread
 
 PART = "search"
 BLAS, ALONE = "FAISS alone, the batch by BLAS on all cores", "one query at a time"
+INT8 = "int8"
 ALL_CORES = 0.75
 """Share of the ideal speed-up from which all cores count as used."""
 
@@ -23,42 +24,30 @@ def measure(run: Run) -> None:
     vectors = galleries.people(effort.faces, dimension)
     queries = galleries.probes(vectors, searching.QUERIES)
     index, single = searching.ours(vectors, cores()), searching.ours(vectors, 1)
-    flat = searching.faiss_flat(vectors)
+    quantised = searching.ours(vectors, cores(), "int8")
+    flat, one_thread = searching.faiss_flat(vectors), "one query at a time, one thread"
     speeds = run.contest(
         {
             "ours": searching.together(index, queries),
             ALONE: searching.one_by_one(index, queries),
-            "one query at a time, one thread": searching.one_by_one(single, queries),
+            one_thread: searching.one_by_one(single, queries),
             BLAS: searching.faiss_batched(flat, queries),
+            INT8: searching.together(quantised, queries),
+            f"{INT8}, {ALONE}": searching.one_by_one(quantised, queries),
         }
     )
     work = f"search, {effort.faces:,} × {dimension}, {len(queries)} at once"
-    unit = "queries/s"
+    by_itself, unit = f"search, {effort.faces:,} × {dimension}, one query alone on {cores()} cores", "queries/s"
     run.add(
         compared(PART, work, speeds, "ours", BLAS, unit=unit, goal=Goal(0.9)),
         compared(PART, work, speeds, "ours", ALONE, unit=unit, goal=Goal(5)),
-        compared(
-            PART,
-            f"search, {effort.faces:,} × {dimension}, one query alone on {cores()} cores",
-            speeds,
-            ALONE,
-            "one query at a time, one thread",
-            unit=unit,
-            goal=Goal(ALL_CORES * cores()),
-        ),
+        compared(PART, f"{work}, {INT8}", speeds, INT8, "ours", unit=unit),
+        compared(PART, f"{work}, {INT8}, alone", speeds, f"{INT8}, {ALONE}", ALONE, unit=unit, goal=Goal(2)),
+        compared(PART, by_itself, speeds, ALONE, one_thread, unit=unit, goal=Goal(ALL_CORES * cores())),
     )
     found = searching.rows_of(index, queries)[:, 0]
     agreement = float(np.mean(found == searching.exact(vectors, queries)[:, 0]))
     run.add(Figure(PART, f"{work}: the same first one as in float64", agreement, "of all", "", None))
     extra = index.size / vectors.nbytes - 1
-    run.add(
-        Figure(
-            PART,
-            "memory of an index beyond the vectors, as it counts itself",
-            100 * extra,
-            "%",
-            "the vectors",
-            Spread(extra, extra, extra),
-            Goal(0.25, at_most=True),
-        )
-    )
+    memory, ratio = "memory of an index beyond the vectors, as it counts itself", Spread(extra, extra, extra)
+    run.add(Figure(PART, memory, 100 * extra, "%", "the vectors", ratio, Goal(0.25, at_most=True)))

@@ -18,7 +18,7 @@ PART, GALLERY = "serve", "bench"
 BOUNDARY = b"likeness-bench"
 RAW, NAIVE = "the stages alone (raw limit)", "one photo, face and search at a time"
 RAW_MAIN = "the stages alone, a face a photo (raw limit)"
-SAMPLE, DEEPFACE = "OpenCV's own sample", "DeepFace (SFace, YuNet; searches nothing)"
+SAMPLE = "OpenCV's own sample"
 
 
 def measure(run: Run) -> None:
@@ -39,8 +39,11 @@ def measure(run: Run) -> None:
             RAW_MAIN: recognising.raw_limit(stages, batch, effort.seconds, wanted=recognising.main_face),
             NAIVE: recognising.naive(stages, generated),
         }
-        others = _others(run, Path(folder))
-        speeds = run.contest(ways | others, effort.seconds)
+        if stages.package.manifest.name == EMBEDDER:
+            ways[SAMPLE] = recognising.opencv_sample(stages, Path(folder))
+        else:
+            run.note(f"{SAMPLE}: it runs SFace alone")
+        speeds = run.contest(ways, effort.seconds)
     photos_a_s = speeds.times("verify", 2)  # a pair is two
     details = {name: {"generator_cores": sum(spent) / len(spent)} for name, spent in own_cpu.items()}
     who = f"identify, {CLIENTS} clients, {effort.gallery:,} people"
@@ -49,7 +52,11 @@ def measure(run: Run) -> None:
     run.add(
         compared(PART, who, speeds, "identify", RAW, unit="photos/s", goal=Goal(0.85), details=own),
         compared(PART, who, speeds, "identify", NAIVE, unit="photos/s", goal=Goal(2), details=own),
-        *(compared(PART, who, speeds, "identify", name, unit="photos/s", details=own) for name in others),
+        *(
+            compared(PART, who, speeds, "identify", name, unit="photos/s", details=own)
+            for name in ways
+            if name == SAMPLE
+        ),
         compared(PART, both, photos_a_s, "verify", RAW_MAIN, unit="photos/s", goal=Goal(0.85), details=pair),
         beside(
             PART,
@@ -64,20 +71,6 @@ def measure(run: Run) -> None:
         ),
         beside(PART, both, speeds, "verify", peer.NAME, theirs=peer.VERIFY, unit="pairs/s", goal=Goal(4)),
     )
-
-
-def _others(run: Run, folder: Path) -> dict[str, Callable[[], int]]:
-    """Return the other software that is installed here and supports this package."""
-    if run.stages.package.manifest.name != EMBEDDER:
-        run.note(f"{SAMPLE}, {DEEPFACE}: they run SFace alone")
-        return {}
-    others = {SAMPLE: recognising.opencv_sample(run.stages, folder)}
-    deepface = recognising.deepface(run.stages, folder)
-    if deepface is None:
-        run.note("DeepFace: not installed (docs/explanation/performance.md says how)")
-    else:
-        others[DEEPFACE] = deepface
-    return others
 
 
 def identification(target: Target, gallery: str, photo: bytes) -> bytes:

@@ -14,19 +14,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from typer.testing import CliRunner
 
 from app.cli import sample_photos
 from app.errors import InvalidInput, Unusable
 from bench import __main__ as command
-from bench import arithmetic, plots
+from bench import plots
 from bench.contenders import peer, searching
 from bench.effort import Effort
 from bench.figures import Curve, Figure, Findings, Goal, compared
 from bench.galleries import create, enroll_photos, people, probes
-from bench.load import Load, Target, arrivals, closed_loop, ideal_queue, open_loop
+from bench.load import Load, Target, closed_loop, open_loop
 from bench.parts import PARTS
 from bench.parts import latency as latency_part
 from bench.parts.device import searched_on
@@ -156,15 +155,6 @@ def test_a_slow_hundredth_counts_against_the_idle_server() -> None:
     assert figure.reached is True
 
 
-def test_an_ideal_queue_waits_as_theory_says() -> None:
-    """One server of fixed time (M/D/1, Pollaczek-Khinchine): the mean wait is ρ / (2 (1 - ρ)) of a service."""
-    due = arrivals(rate=0.5, seconds=200_000, seed=1)
-    assert ideal_queue(due, 1, 1.0).mean() == pytest.approx(1 + 0.5 / (2 * 0.5), rel=0.05)
-    assert ideal_queue(due, 100, 1.0).max() == pytest.approx(1)
-    together = np.zeros(5)
-    assert ideal_queue(together, 2, 1.0).tolist() == [1, 1, 2, 2, 3]
-
-
 def test_a_probe_is_like_somebody_or_like_nobody() -> None:
     enrolled = people(500, 128)
     asked = probes(enrolled, 40)
@@ -183,22 +173,6 @@ def test_the_exact_answer_is_float64s() -> None:
     vectors, queries = people(300, 32), people(5, 32, seed=2)
     scores = queries.astype(np.float64) @ vectors.T.astype(np.float64)
     assert (searching.exact(vectors, queries) == np.argsort(-scores, axis=1)[:, : searching.LIMIT]).all()
-
-
-def test_a_graphs_arithmetic_is_counted() -> None:
-    """A convolution of 8 filters of 3 × 5 × 5 over a 10 × 10 image without padding, then 288 numbers to 7."""
-    nodes = [
-        helper.make_node("Conv", ["x", "filters"], ["seen"]),
-        helper.make_node("Flatten", ["seen"], ["flat"]),
-        helper.make_node("Gemm", ["flat", "matrix"], ["y"]),
-    ]
-    filters = numpy_helper.from_array(np.zeros((8, 3, 5, 5), np.float32), "filters")
-    matrix = numpy_helper.from_array(np.zeros((288, 7), np.float32), "matrix")
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 10, 10])
-    found = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 7])
-    graph = helper.make_graph(nodes, "g", [given], [found], [filters, matrix])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    assert arithmetic.flops(model) == 2 * (8 * 6 * 6) * (3 * 5 * 5) + 2 * 288 * 7
 
 
 def test_photos_come_from_folders_and_tars_one_of_each_person(tmp_path: Path) -> None:
@@ -224,7 +198,6 @@ TINY = Effort(
     photos=3,
     gallery=12,
     faces=2_000,
-    rival_faces=500,
     growth=(10, 20),
     starts=1,
     widths=(160, 320),
@@ -243,7 +216,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
         yield opened
 
 
-LONG = {"rivals", "enroll", "latency", "start"}
+LONG = {"enroll", "latency", "start"}
 """What others have in common with them is enough in most runs."""
 
 
@@ -252,8 +225,7 @@ def test_each_part_measures(part: str, stages: Stages, full: bool, monkeypatch: 
     """Tiny: what the figures are worth is nothing, that they are there is something."""
     if part in LONG and not full:
         pytest.skip("each part of the benchmark on a server of its own: with --full")
-    if not full:  # TensorFlow, where it is installed, takes longer to load than all else here; as if it weren't
-        monkeypatch.setitem(sys.modules, "deepface", None)
+    if not full:
         monkeypatch.setattr("bench.parts.growth.AT_A_TIME", 2)
     run = Run(stages, TINY, beside={"itself": PROJECT} if part == "cost" else {})
     PARTS[part](run)

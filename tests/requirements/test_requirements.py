@@ -62,9 +62,8 @@ def test_every_requirement_is_pinned_as_in_constraints_and_has_hashes(name: str)
 
 
 def test_every_pin_has_hashes() -> None:
-    bench = {plain(one) for one in extras_of("bench")}
     hashed = {package for name in FILES for package in blocks(name)}
-    assert pins().keys() - hashed <= TORCH | bench | {"mdit-py-plugins"}
+    assert pins().keys() - hashed <= TORCH | {"mdit-py-plugins"}
 
 
 def extras_of(*names: str) -> list[str]:
@@ -89,13 +88,13 @@ def test_torch_is_left_out_and_what_it_needs_is_not() -> None:
     )
 
 
-def test_nothing_is_installed_without_hashes_but_torch_and_the_rivals() -> None:
-    """In the Makefile, and in the images, which have neither."""
+def test_nothing_is_installed_without_hashes_but_torch() -> None:
+    """In the Makefile, and in the images, which don't have it."""
     makefile = (PROJECT / "Makefile").read_text().replace("\\\n", " ")
     installs = [
         line for line in makefile.splitlines() if re.search(r"pip install|\$\(PIP\)", line) and "PIP =" not in line
     ]
-    allowed = re.compile(r"--require-hashes|--no-deps --no-build-isolation -e \.|^TORCH = |'\.\[bench\]'")
+    allowed = re.compile(r"--require-hashes|--no-deps --no-build-isolation -e \.|^TORCH = ")
     assert len(installs) >= 5
     assert [line for line in installs if not allowed.search(line)] == []
     (hashed,) = re.findall(r"^HASHED = (.*)$", makefile, re.MULTILINE)
