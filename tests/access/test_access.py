@@ -1,13 +1,23 @@
-"""Who may do what: every operation of the OpenAPI document, with every scope, and with every way to have no right."""
+"""Who may do what: every operation of the OpenAPI document, with every scope, and with every way to have no right.
+
+One of the operations is new, added as a user adds one: by a declaration on its handler, which gives it authorization,
+its entry in the audit log, its error codes and its place in the document.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
 
+from app.access.grants import Scope
+from app.api.components import GalleriesDep, GalleryId, SubjectId
+from app.api.operation import CALL_CODES, JSON_CODES, KEYED_CODES, NO_SUBJECT
+from app.api.route import Router
+from app.api.schemas.base import Example, Params, Wire
+from app.api.sent import JSON
 from tests.support.access import OPEN, OTHER, OWN, SCOPES, Ground, access_ground, check_access, keys, token
 from tests.support.service import error_of, running
 
@@ -39,6 +49,7 @@ NEEDS: dict[str, str] = {
     f"GET {GALLERY}/subjects": "read",
     f"POST {GALLERY}/subjects": "enroll",
     f"GET {SUBJECT}": "read",
+    f"POST {SUBJECT}/greet": "enroll",
     f"PATCH {SUBJECT}": "enroll",
     f"DELETE {SUBJECT}": "enroll",
     f"POST {SUBJECT}/verify": "recognize",
@@ -89,9 +100,36 @@ EVERYWHERE = {
 """Operations that no key which is restricted to galleries may call."""
 
 
+router = Router("subjects")
+
+
+class GreetRequest(Params):
+    example: ClassVar[Example] = {"greeting": "Good morning"}
+    greeting: str
+
+
+class Greeting(Wire):
+    """A greeting."""
+
+    example: ClassVar[Example] = {"text": "Good morning, Eileen Collins"}
+    text: str
+
+
+@router.operation("POST", f"{SUBJECT}/greet", scope=Scope.ENROLL, changes=True, codes=NO_SUBJECT)
+def greet(
+    galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, asked: Annotated[GreetRequest, JSON]
+) -> Greeting:
+    """Greet a subject.
+
+    Says good morning.
+    """
+    found = galleries.store.subject(galleries.store.gallery(gallery), subject)
+    return Greeting(text=f"{asked.greeting}, {found.name or found.id}")
+
+
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with access_ground(tmp_path_factory.mktemp("access")) as found:
+    with access_ground(tmp_path_factory.mktemp("access"), [router]) as found:
         yield found
 
 
@@ -104,6 +142,50 @@ def test_the_table_and_the_document_name_the_same_operations_and_scopes(ground: 
 @pytest.mark.parametrize(("scope", "way"), keys())
 def test_every_operation_with_a_key_of_this_scope(ground: Ground, scope: str, way: str) -> None:
     check_access(ground, scope, way, NEEDS)
+
+
+def test_a_new_operation_answers_and_is_in_the_audit_log(ground: Ground) -> None:
+    ground.inhabit()
+    path = router.operations[0].fill(gallery=OWN, subject="{}")
+    answers = [
+        ground.admin("POST", path.replace("%7B%7D", subject), json=body)
+        for subject, body in (
+            ("eileen", {"greeting": "Hello"}),
+            ("no%2Fbody", {"greeting": "Hello"}),
+            ("eileen", {"greetings": 1}),
+        )
+    ]
+    assert answers[0].json() == {"text": "Hello, eileen"}
+    error_of(answers[1], 404, "subject_not_found")
+    error_of(answers[2], 422, "invalid_request")
+    entries = ground.admin("GET", "/v1/audit?operation=greet&limit=3").json()["entries"]
+    found = [(entry["subject"], entry["status"], entry["key"], entry["gallery"]) for entry in entries]
+    assert found == [
+        (subject, status, "admin.key", OWN) for subject, status in (("eileen", 422), ("no/body", 404), ("eileen", 200))
+    ]
+
+
+def test_a_new_operation_is_in_the_document(ground: Ground) -> None:
+    found = ground.operations[f"POST {SUBJECT}/greet"]
+    assert (found["summary"], found["description"]) == ("Greet a subject", "Says good morning.")
+    assert (found["tags"], found["x-scope"], found["x-unrestricted"]) == (["subjects"], "enroll", False)
+    assert found["security"] == [{"bearer": []}, {"api_key": []}]
+    body = found["requestBody"]["content"]["application/json"]
+    assert body == {"schema": {"$ref": "#/components/schemas/GreetRequest"}, "example": {"greeting": "Good morning"}}
+    good = found["responses"]["200"]["content"]["application/json"]
+    assert good["example"] == {"text": "Good morning, Eileen Collins"}
+    codes = {
+        code
+        for response in found["responses"].values()
+        for code in response["content"]["application/json"].get("examples", {})
+    }
+    own = {"subject_not_found", "gallery_not_found", "invalid_id"}
+    assert codes == {*KEYED_CODES, *CALL_CODES, *JSON_CODES, *own}
+
+
+def test_a_new_operations_path_takes_any_id() -> None:
+    (found,) = router.operations
+    assert found.fill(gallery="a/b", subject="王") == "/v1/galleries/a%2Fb/subjects/%E7%8E%8B/greet"
 
 
 def test_a_restricted_key_lists_its_galleries_alone_page_by_page(ground: Ground) -> None:

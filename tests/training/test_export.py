@@ -104,11 +104,12 @@ def test_a_package_is_listed_enrolled_and_identified_with_over_rest(models: Path
     assert 0 <= tried.known <= tried.first <= 4
 
 
-def test_a_package_that_is_not_there_is_not_tried(models: Path, tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match="nonesuch"), served("nonesuch", models, tmp_path):
+def test_a_package_that_is_not_there_is_not_tried(tmp_path: Path) -> None:
+    with pytest.raises(Unusable, match="nonesuch"), served("nonesuch", PROJECT / "models", tmp_path):
         raise AssertionError("it started")
 
 
+@pytest.mark.long
 def test_the_file_equals_the_torch_model_with_the_averaged_weights(run: Path, packages: Path) -> None:
     recipe = small_recipe(model={"input_size": 48, "options": {"width": 0.125}}, train={"steps": 20})
     trainer = small_trainer(recipe, run)
@@ -120,6 +121,7 @@ def test_the_file_equals_the_torch_model_with_the_averaged_weights(run: Path, pa
         assert np.abs(session.run(crops[:n])[0].astype(np.float32) - wanted[:n]).max() <= PARITY
 
 
+@pytest.mark.long
 def test_the_manifest_holds_both_exporters_parity_and_points_measured_on_the_file(packages: Path) -> None:
     manifest = load_package(packages / "small").manifest
     figures = manifest.provenance.figures
@@ -141,6 +143,7 @@ def test_the_manifest_holds_both_exporters_parity_and_points_measured_on_the_fil
         assert np.mean(nonmated >= point.threshold - 1e-5) > point.fmr * 0.9
 
 
+@pytest.mark.long
 def test_variants_are_packages_of_their_own_with_their_cost_measured(packages: Path) -> None:
     sizes = {}
     for variant in ("fp16", "int8"):
@@ -152,6 +155,7 @@ def test_variants_are_packages_of_their_own_with_their_cost_measured(packages: P
     assert sizes["fp16"] < (packages / "small" / "model.onnx").stat().st_size
 
 
+@pytest.mark.long
 def test_half_precision_holds_no_float32_weights_inside_the_network(packages: Path) -> None:
     half = to_fp16(onnx.load(packages / "small" / "model.onnx"))
     floats = [t for t in half.graph.initializer if t.data_type == onnx.TensorProto.FLOAT and np.prod(t.dims) > 100]
@@ -189,6 +193,7 @@ def test_a_second_tower_needs_a_run_that_has_one(run: Path, tmp_path: Path) -> N
     assert caught.value.code == "no_second_tower"
 
 
+@pytest.mark.long
 def test_the_net_in_pytorch_is_timed_beside_its_package(run: Path, packages: Path, tmp_path: Path) -> None:
     opened = open_run(run, "cpu", [Precision.FP32], compiled=False, threads=1)
     ((name, net),) = opened.items()
