@@ -17,8 +17,8 @@ from app.bulk.template_import import import_templates
 from app.choices import OnConflict
 from app.concurrency.overload import Why
 from app.db.encryption import Sealer, new_key
-from app.errors import InvalidInput, NotFound, PackageMismatch, Unusable
-from app.gallery.records import Gallery, two_packages
+from app.errors import InvalidInput, NotFound, Unusable
+from app.gallery.records import Gallery, package_mismatch, two_packages
 from app.jobs.records import Job
 from app.jobs.runner import Running, Work
 from app.jobs.store import JobStore, new_job_id
@@ -74,11 +74,8 @@ class BulkService:
         """
         gallery = self._context.galleries.store.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
-            message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {terms.package}."
-            raise PackageMismatch(message, expected=gallery.embedder, given=terms.package)
-        if (
-            terms.content != "photos" and len(gallery.templates.written) > 1
-        ):  # photos are embedded here, with both packages
+            raise package_mismatch(gallery.index_spec, terms.package or "")
+        if terms.content != "photos" and len(gallery.written) > 1:  # photos are embedded here, with both packages
             raise two_packages(gallery.id)
         files = self._context.files
         waiting = sum(files.upload_bytes(job_id) for job_id in self._jobs.unfinished(IMPORT, who))

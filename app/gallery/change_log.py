@@ -22,8 +22,8 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database, in_parts
 from app.db.schema import CHANGES, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.gallery.gallery_rows import GALLERY_ROWS, is_unnamed_row, template_plan
-from app.gallery.records import index_specs, to_block
+from app.gallery.gallery_rows import GALLERY_ROWS, is_unnamed_row, template_sets
+from app.gallery.records import to_block
 from app.gallery.templates import join_templates, template_column
 from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition, Moved, Removed, Step
 from app.timestamps import utc_now
@@ -117,11 +117,7 @@ class ChangeReader:
         with self._database.read() as connection:
             rows = connection.execute(GALLERY_ROWS).all()
         return {
-            row.key: GalleryState(
-                LogPosition(row.last_change, row.last_stamp),
-                index_specs(row.key, row.id, template_plan(row), row.search),
-            )
-            for row in rows
+            row.key: GalleryState(LogPosition(row.last_change, row.last_stamp), template_sets(row)[0]) for row in rows
         }
 
     def head(self, spec: IndexSpec) -> LogPosition | None:

@@ -77,11 +77,10 @@ def enroll(change: Change, wanted: Sequence[Enrollment]) -> list[Enrolled]:
     """
     names = [clean_id(one.subject, "subject") for one in wanted]
     subjects = [(name, terms_columns(one.terms)) for name, one in zip(names, wanted, strict=True)]
-    plan = change.gallery.templates
-    fitted = [[fit_face(face, plan) for face in one.faces] for one in wanted]
-    for package in plan.packages:
-        templates = [template for face in chain(*fitted) if (template := face.template_of(package))]
-        check_templates(change.gallery.view(package), templates)
+    packages = change.gallery.packages
+    fitted = [[fit_face(face, packages) for face in one.faces] for one in wanted]
+    for spec in change.gallery.written:
+        check_templates(spec, [one for face in chain(*fitted) if (one := face.template_of(spec.key.package))])
     faces = [
         [face.stored(name, crop) for face, crop in zip(some, one.crops, strict=True)]
         for name, some, one in zip(names, fitted, wanted, strict=True)
@@ -169,9 +168,9 @@ def fit_bulk(gallery: Gallery, package: str, faces: Sequence[StoredFace]) -> Seq
 
     Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``, ``two_packages``.
     """
-    own, *others = gallery.templates.packages
+    own, *others = gallery.packages
     if package != own:
-        raise package_mismatch(gallery, package)
+        raise package_mismatch(gallery.index_spec, package)
     whole = all(len(face.template) == gallery.dimension * 4 for face in faces)
     numbers = from_bytes(b"".join(face.template for face in faces))
     if not whole or not is_unit(numbers.reshape(len(faces), gallery.dimension)).all():

@@ -16,9 +16,10 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database
 from app.db.schema import CORRECTIONS, GALLERIES, PACKAGES, REEMBEDDINGS, SUBJECTS
 from app.errors import PackageUnavailable
-from app.gallery.records import Gallery, TemplatePlan, TemplateSet, gallery_not_found
+from app.gallery.records import Gallery, gallery_not_found
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN
 from app.inference.package import Package
+from app.search.types import IndexKey, IndexSpec
 
 GALLERY_ROWS = sa.select(
     GALLERIES,
@@ -40,10 +41,12 @@ _LOCK = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == sa.bindparam("wanted
 
 def to_gallery(row: Row[Any]) -> Gallery:
     """Convert a row of GALLERY_ROWS."""
+    answering, written = template_sets(row)
     return Gallery(
         key=row.key,
         id=row.id,
-        templates=template_plan(row),
+        index_specs=answering,
+        written=written,
         store=row.store,
         metadata=json.loads(row.metadata),
         created_at=row.created_at,
@@ -62,17 +65,17 @@ def population_column(population: Sequence[str]) -> str | None:
     return json.dumps(list(population)) if population else None
 
 
-def template_plan(row: Row[Any]) -> TemplatePlan:
-    """Return what the state of a re-embedding means for a row of GALLERY_ROWS."""
-    own = TemplateSet(row.embedder, row.dimension, row.generation)
+def template_sets(row: Row[Any]) -> tuple[tuple[IndexSpec, ...], tuple[IndexSpec, ...]]:
+    """Return `Gallery.index_specs` and `Gallery.written`, by the state of a re-embedding in a row of GALLERY_ROWS."""
+    own = IndexSpec(IndexKey(row.key, row.embedder, row.generation), row.id, row.dimension, row.search)
     if row.state in {None, "ending"}:
-        return TemplatePlan.of_one(own)
+        return (own,), (own,)
     if row.embedder == row.source:
-        other = TemplateSet(row.target, row.target_dimension, row.target_generation)
+        key, dimension = IndexKey(row.key, row.target, row.target_generation), row.target_dimension
     else:
-        other = TemplateSet(row.source, row.source_dimension, row.source_generation)
-    both = (own, other)
-    return TemplatePlan(answering=(own,) if row.state == "embedding" else both, written=both)
+        key, dimension = IndexKey(row.key, row.source, row.source_generation), row.source_dimension
+    both = (own, IndexSpec(key, row.id, dimension, row.search))
+    return (own,) if row.state == "embedding" else both, both
 
 
 def find_gallery(connection: Connection, gallery_id: str) -> Gallery:

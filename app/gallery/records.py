@@ -12,7 +12,7 @@ import numpy as np
 
 from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, OnConflict
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
-from app.search.types import FaceBlock, IndexKey, IndexSpec
+from app.search.types import FaceBlock, IndexSpec
 from app.types import Box, Pixels, Quality, Template, Vector
 
 Metadata: TypeAlias = Mapping[str, object]
@@ -51,52 +51,16 @@ UNSET = Unset.UNSET
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateSet:
-    """The templates that one package made of a gallery's faces."""
-
-    package: str
-    dimension: int
-    generation: int = 0
-    """A new number each time a re-embedding begins to fill the set. An index or snapshot of an earlier generation holds
-    other faces, even if the package is the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class TemplatePlan:
-    """The template sets of a gallery that answer searches, and those that every new face is written to.
-
-    The gallery's own set comes first in both. A set answers only if it covers all faces (except those without a crop).
-    """
-
-    answering: tuple[TemplateSet, ...]
-    written: tuple[TemplateSet, ...]
-
-    @classmethod
-    def of_one(cls, own: TemplateSet) -> TemplatePlan:
-        """Return the plan of a gallery that isn't being re-embedded."""
-        return cls((own,), (own,))
-
-    @property
-    def own(self) -> TemplateSet:
-        return self.answering[0]
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Ids of the packages of which each new face needs a template, the gallery's own first."""
-        return tuple(one.package for one in self.written)
-
-    def find(self, package: str) -> TemplateSet | None:
-        return next((one for one in (*self.answering, *self.written) if one.package == package), None)
-
-
-@dataclass(frozen=True, slots=True)
 class Gallery:
-    """A gallery. Each index knows one template set: it is given the `view` of the gallery that has this set alone."""
+    """A gallery. Of each package whose templates its faces have there is one set of templates, and one index of it."""
 
     key: int
     """Internal; never reused for another gallery."""
     id: str
-    templates: TemplatePlan
+    index_specs: tuple[IndexSpec, ...]
+    """The sets that answer searches, its own first: those that cover all faces (except those without a crop)."""
+    written: tuple[IndexSpec, ...]
+    """The sets that every new face is written to, its own first: two while it is being re-embedded."""
     store: CropPolicy
     """`crop` unless it was created otherwise."""
     metadata: Metadata
@@ -117,39 +81,31 @@ class Gallery:
     """What is asked of liveness unless a request asks for something else; `require` always holds."""
 
     @property
-    def embedder(self) -> str:
-        """Id of the package whose templates are the gallery's own."""
-        return self.templates.own.package
-
-    @property
-    def dimension(self) -> int:
-        """Numbers in each of its own templates."""
-        return self.templates.own.dimension
-
-    @property
     def index_spec(self) -> IndexSpec:
         """The index of its own templates."""
         return self.index_specs[0]
 
     @property
-    def index_specs(self) -> tuple[IndexSpec, ...]:
-        """The indexes that can answer for it, that of its own templates first."""
-        return index_specs(self.key, self.id, self.templates, self.search)
+    def embedder(self) -> str:
+        """Id of the package whose templates are the gallery's own."""
+        return self.index_specs[0].key.package
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in each of its own templates."""
+        return self.index_specs[0].dimension
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Ids of the packages of which each new face needs a template, the gallery's own first."""
+        return tuple(spec.key.package for spec in self.written)
 
     def view(self, package: str) -> Gallery:
         """Return the gallery with this package's templates alone. Raises Conflict ``package_mismatch``."""
-        found = self.templates.find(package)
-        if found is None:
-            raise package_mismatch(self, package)
-        return replace(self, templates=TemplatePlan.of_one(found))
-
-
-def index_specs(key: int, gallery_id: str, templates: TemplatePlan, kind: IndexKind) -> tuple[IndexSpec, ...]:
-    """Return the indexes that can answer for a gallery, that of its own templates first."""
-    return tuple(
-        IndexSpec(IndexKey(key, one.package, one.generation), gallery_id, one.dimension, kind)
-        for one in templates.answering
-    )
+        both = {spec.key.package: spec for spec in (*self.written, *self.index_specs)}
+        if package not in both:
+            raise package_mismatch(self.index_spec, package)
+        return replace(self, index_specs=(both[package],), written=(both[package],))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +224,7 @@ class NewFace:
     crop: Pixels | None = None
     origin: Origin | None = None
     second: Template | None = None
-    """Of the gallery's other package, while it is being re-embedded (`TemplatePlan.written`)."""
+    """Of the gallery's other package, while it is being re-embedded (`Gallery.written`)."""
 
     def template_of(self, package: str) -> Template | None:
         """Return its template of this package, or None."""
@@ -356,14 +312,9 @@ class Erased:
     crops: int
 
 
-def package_mismatch(gallery: Gallery, given: str) -> Conflict:
-    message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {given}."
-    return PackageMismatch(message, expected=gallery.embedder, given=given)
-
-
-def packages_missing(expected: Sequence[str], given: str) -> Conflict:
-    message = f"The gallery takes templates of {' and of '.join(expected)} now."
-    return PackageMismatch(message, expected=list(expected), given=given)
+def package_mismatch(wanted: IndexSpec, given: str) -> Conflict:
+    message = f"Gallery {wanted.gallery_id!r} takes templates of {wanted.key.package}, not of {given}."
+    return PackageMismatch(message, expected=wanted.key.package, given=given)
 
 
 def gallery_not_found(gallery_id: str) -> NotFound:

@@ -182,16 +182,16 @@ class Galleries:
         A subject that is deleted meanwhile is left out. Raises InvalidInput ``invalid_template``; Conflict
         ``package_mismatch``; Overloaded if too many searches wait.
         """
-        view, vectors = self._compared(gallery_id, probes)
-        return self._name(self.searches.run(self.indexes.ready(view.index_spec), vectors, limit))
+        spec, vectors = self._compared(self.store.gallery(gallery_id), probes)
+        return self._name(self.searches.run(self.indexes.ready(spec), vectors, limit))
 
     def resembling(
         self, gallery_id: str, probes: Sequence[Template], limit: int, least: float
     ) -> list[list[Candidate]]:
         """Search for an enrollment: return the subjects with a score of `least` or more, mostly none; `limit` named
         ones if there are as many, however many unnamed ones come before them. Raises as `search`."""
-        view, vectors = self._compared(gallery_id, probes)
-        index, places, wanted = self.indexes.ready(view.index_spec), list(range(len(vectors))), limit
+        spec, vectors = self._compared(self.store.gallery(gallery_id), probes)
+        index, places, wanted = self.indexes.ready(spec), list(range(len(vectors))), limit
         found: list[list[Candidate]] = [[] for _ in vectors]
         while places:
             rows = self.searches.run(index, vectors[places], wanted, look=True)
@@ -217,9 +217,10 @@ class Galleries:
 
     def compare(self, gallery_id: str, subject_id: str, probes: Sequence[Template]) -> list[Candidate | None]:
         """Compare each probe with one subject; None if that has no faces. Raises as `verify`."""
-        view, vectors = self._compared(gallery_id, probes)
-        subject = self.store.current_subject(view, subject_id)
-        found = self.indexes.ready(view.index_spec).verify(vectors, subject.key)
+        gallery = self.store.gallery(gallery_id)
+        spec, vectors = self._compared(gallery, probes)
+        subject = self.store.current_subject(gallery, subject_id)
+        found = self.indexes.ready(spec).verify(vectors, subject.key)
         named = self._name([[match] if match else [] for match in found])
         return [row[0] if row else None for row in named]
 
@@ -279,12 +280,10 @@ class Galleries:
             for row in found
         ]
 
-    def _compared(self, gallery_id: str, probes: Sequence[Template]) -> tuple[Gallery, Vectors]:
-        """Return the view of the gallery that the probes are compared with, and their vectors. Raises as
-        `check_templates` does."""
-        gallery = self.store.gallery(gallery_id)
-        package = self._answering(gallery).key.package
-        if probes and probes[0].package in {spec.key.package for spec in gallery.index_specs}:
-            package = probes[0].package  # every index that can answer holds all faces
-        view = gallery.view(package)
-        return view, check_templates(view, probes)
+    def _compared(self, gallery: Gallery, probes: Sequence[Template]) -> tuple[IndexSpec, Vectors]:
+        """Return the index to compare the probes with, and their vectors. Raises as `check_templates` does."""
+        spec = self.indexes.answering(gallery.index_specs)
+        for other in gallery.index_specs:
+            if probes and probes[0].package == other.key.package:
+                spec = other  # every index that can answer holds all faces
+        return spec, check_templates(spec, probes)

@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from app.db.schema import FACES, SECOND_TEMPLATES
-from app.errors import InvalidInput
-from app.gallery.records import Gallery, NewFace, TemplatePlan, package_mismatch, packages_missing
+from app.errors import InvalidInput, PackageMismatch
+from app.gallery.records import NewFace, package_mismatch
+from app.search.types import IndexSpec
 from app.types import Template, Vectors
 
 Package: TypeAlias = str | sa.BindParameter[str]
@@ -49,32 +50,30 @@ UNIT_TOLERANCE = 1e-3
 """Largest difference of a template's length from 1."""
 
 
-def fit_face(face: NewFace, plan: TemplatePlan) -> NewFace:
-    """Return the face with exactly the templates that `plan` writes. Raises Conflict ``package_mismatch`` if one is
-    missing."""
-    templates = [face.template_of(package) for package in plan.packages]
-    first, *others = templates
-    second = others[0] if others else None
+def fit_face(face: NewFace, packages: Sequence[str]) -> NewFace:
+    """Return the face with a template of each of the gallery's packages. Raises Conflict ``package_mismatch``."""
+    first, *others = [face.template_of(package) for package in packages]
     if first is None or None in others:
-        raise packages_missing(plan.packages, face.template.package)
-    return replace(face, template=first, second=second)
+        message = f"The gallery takes templates of {' and of '.join(packages)} now."
+        raise PackageMismatch(message, expected=list(packages), given=face.template.package)
+    return replace(face, template=first, second=others[0] if others else None)
 
 
-def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
-    """Return the templates' vectors, (N, D) float32, if all are of the gallery's package and of length 1.
+def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> Vectors:
+    """Return the templates' vectors, (N, D) float32, if all are of the wanted package and of length 1.
 
     Raises Conflict ``package_mismatch``; InvalidInput ``invalid_template``.
     """
     for template in templates:
-        if template.package != gallery.embedder:
-            raise package_mismatch(gallery, template.package)
-        if template.vector.shape != (gallery.dimension,):
-            message = f"A template of {gallery.embedder} has {gallery.dimension} numbers."
+        if template.package != wanted.key.package:
+            raise package_mismatch(wanted, template.package)
+        if template.vector.shape != (wanted.dimension,):
+            message = f"A template of {wanted.key.package} has {wanted.dimension} numbers."
             raise InvalidInput(message, code="invalid_template")
         if not abs(float(np.linalg.norm(template.vector)) - 1) <= UNIT_TOLERANCE:  # NaN is rejected too
             raise InvalidInput("A template must be a vector of length 1.", code="invalid_template")
     if not templates:
-        return np.empty((0, gallery.dimension), np.float32)
+        return np.empty((0, wanted.dimension), np.float32)
     return np.stack([template.vector for template in templates]).astype(np.float32)
 
 

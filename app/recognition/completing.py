@@ -39,7 +39,7 @@ def complete(embedders: Embedders, home: Gallery, faces: Sequence[NewFace]) -> l
     A gallery's packages may change before the faces are written; writing then raises Conflict ``package_mismatch``
     (see `retried`).
     """
-    own, *others = home.templates.packages
+    own, *others = home.packages
     whole = [replace(face, template=one) for face, one in zip(faces, _by(embedders, faces, own), strict=True)]
     for other in others:
         whole = [replace(face, second=one) for face, one in zip(whole, _by(embedders, faces, other), strict=True)]

@@ -2,7 +2,7 @@
 
 begin → add (some faces at a time) → complete → switch → (rollback → switch …) → finish or cancel → clear (some faces at
 a time) → forget. Each step is one transaction that locks the gallery's row. Enrollments lock it too, so that each new
-face gets templates of exactly the packages that `TemplatePlan.written` lists at that moment.
+face gets templates of exactly the packages that `Gallery.written` lists at that moment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATE
 from app.errors import Conflict, NotFound, ReembeddingIncomplete
 from app.gallery import change_log
 from app.gallery.gallery_rows import lock_gallery
-from app.gallery.records import Gallery, TemplateSet, to_bytes
+from app.gallery.records import Gallery, to_bytes
 from app.gallery.store import Store
 from app.gallery.templates import join_templates, template_column
 from app.timestamps import utc_now
@@ -91,14 +91,14 @@ class Reembeddings:
         has switched; ``crops_missing`` if faces have no crop and ``without_crop`` is ``refuse``.
         """
         with self._database.write() as connection:
-            own = _locked(connection, gallery)
+            own = lock_gallery(connection, gallery).index_spec
             old = _find(connection, gallery)
             if old is not None and (old.target != target or old.state not in {"embedding", "ready"}):
                 message = (
                     f"Gallery {gallery.id!r} is being re-embedded from {old.source} to {old.target} ({old.state})."
                 )
                 raise Conflict(message, code="reembedding_exists", state=old.state, target=old.target)
-            if own.package == target:
+            if own.key.package == target:
                 raise Conflict(f"Gallery {gallery.id!r} has templates of {target}.", code="package_unchanged")
             missing = _count(connection, gallery, target, without_crop=True)
             if missing and without_crop == "refuse":
@@ -108,9 +108,9 @@ class Reembeddings:
                 return _update(connection, gallery, **terms)
             values = terms | {
                 "gallery_key": gallery.key,
-                "source": own.package,
+                "source": own.key.package,
                 "source_dimension": own.dimension,
-                "source_generation": own.generation,
+                "source_generation": own.key.generation,
                 "target": target,
                 "target_dimension": dimension,
                 "target_generation": change_log.begin_stamp(),
@@ -187,7 +187,7 @@ class Reembeddings:
         ``reembedding_incomplete`` if other faces lack one; NotFound ``reembedding_not_found``.
         """
         with self._database.write() as connection:
-            _locked(connection, gallery)
+            lock_gallery(connection, gallery)
             found = _found(connection, gallery)
             if found.state != "embedding":
                 return found
@@ -205,13 +205,13 @@ class Reembeddings:
         Raises Conflict ``reembedding_incomplete``; NotFound ``reembedding_not_found``.
         """
         with self._database.write() as connection:
-            _locked(connection, gallery)
+            lock_gallery(connection, gallery)
             found = _found(connection, gallery)
             if found.state == "switched":
                 return found
             if found.state != "ready":
                 raise ReembeddingIncomplete(f"Gallery {gallery.id!r} can't switch yet.")
-            _set_own(connection, gallery, TemplateSet(found.target, found.target_dimension, found.target_generation))
+            _set_own(connection, gallery, found.target, found.target_dimension, found.target_generation)
             until = utc_now(timedelta(days=found.keep_days))
             return _update(connection, gallery, state="switched", switched_at=utc_now(), keep_until=until)
 
@@ -221,15 +221,15 @@ class Reembeddings:
         Raises Conflict ``reembedding_not_switched``; NotFound ``reembedding_not_found``.
         """
         with self._database.write() as connection:
-            _locked(connection, gallery)
+            lock_gallery(connection, gallery)
             found = _switched(connection, gallery)
-            _set_own(connection, gallery, TemplateSet(found.source, found.source_dimension, found.source_generation))
+            _set_own(connection, gallery, found.source, found.source_dimension, found.source_generation)
             return _update(connection, gallery, state="ready", switched_at=None, keep_until=None)
 
     def finish(self, gallery: Gallery) -> Reembedding:
         """Rule out a rollback; `clear` has to follow. Raises as `rollback` does."""
         with self._database.write() as connection:
-            _locked(connection, gallery)
+            lock_gallery(connection, gallery)
             _switched(connection, gallery, or_ending=True)
             return _update(connection, gallery, state="ending", keep_until=None)
 
@@ -239,7 +239,7 @@ class Reembeddings:
         Raises Conflict ``reembedding_switched``; NotFound ``reembedding_not_found``.
         """
         with self._database.write() as connection:
-            _locked(connection, gallery)
+            lock_gallery(connection, gallery)
             if _found(connection, gallery).state == "switched":
                 message = f"Gallery {gallery.id!r} has switched: roll back first, or finish."
                 raise Conflict(message, code="reembedding_switched")
@@ -274,7 +274,7 @@ class Reembeddings:
     def forget(self, gallery: Gallery) -> bool:
         """Delete the record if everything is cleared; return False if faces are left. Another job may have done it."""
         with self._database.write() as connection:
-            package = _locked(connection, gallery).package
+            package = lock_gallery(connection, gallery).embedder
             if not _is_ending(connection, gallery):
                 return True
             second = sa.exists().where(SECOND_TEMPLATES.c.face_key == FACES.c.key)
@@ -295,11 +295,6 @@ _REEMBEDDINGS = sa.select(
 
 def _is(gallery: Gallery) -> sa.ColumnElement[bool]:
     return REEMBEDDINGS.c.gallery_key == gallery.key
-
-
-def _locked(connection: Connection, gallery: Gallery) -> TemplateSet:
-    """Lock the gallery, so that nobody enrolls until the transaction ends; return its own template set."""
-    return lock_gallery(connection, gallery).templates.own
 
 
 def _find(connection: Connection, gallery: Gallery) -> Reembedding | None:
@@ -332,9 +327,9 @@ def _switched(connection: Connection, gallery: Gallery, *, or_ending: bool = Fal
     return found
 
 
-def _set_own(connection: Connection, gallery: Gallery, own: TemplateSet) -> None:
-    """Make this template set the gallery's own."""
-    values = {"embedder": own.package, "dimension": own.dimension, "generation": own.generation}
+def _set_own(connection: Connection, gallery: Gallery, package: str, dimension: int, generation: int) -> None:
+    """Make this set of templates the gallery's own."""
+    values = {"embedder": package, "dimension": dimension, "generation": generation}
     connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(values))
 
 

@@ -114,7 +114,7 @@ class Server:
         return template
 
     def new(self, number: int, *taken: str, keep_crop: bool = True) -> NewFace:
-        own, *others = taken or self.galleries.store.gallery("staff").templates.packages
+        own, *others = taken or self.galleries.store.gallery("staff").packages
         second = self.template(number, others[0]) if others else None
         face = NewFace(self.template(number, own), Quality(50, ()), Box(0, 0, 9, 9), crop(number), second=second)
         return face if keep_crop else replace(face, crop=None)
@@ -165,7 +165,7 @@ class Server:
             assert connection.execute(sa.select(sa.func.count()).select_from(SECOND_TEMPLATES)).scalar_one() == 0
             found = set(connection.execute(sa.select(FACES.c.package)).scalars())
         assert found == {self.galleries.store.gallery("staff").embedder}
-        assert self.galleries.store.gallery("staff").templates.packages == (
+        assert self.galleries.store.gallery("staff").packages == (
             self.galleries.probed_by(self.galleries.store.gallery("staff")),
         )
 
@@ -256,7 +256,7 @@ def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
     server.enroll(1)
     gallery = server.galleries.store.gallery("staff")
     server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
-    assert server.galleries.store.gallery("staff").templates.packages == (OLD, NEW)
+    assert server.galleries.store.gallery("staff").packages == (OLD, NEW)
     with pytest.raises(Conflict) as caught:
         server.galleries.enroll("staff", "s2", [server.new(2, OLD)])
     assert (caught.value.code, caught.value.details["expected"]) == ("package_mismatch", [OLD, NEW])
@@ -281,7 +281,7 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
         face = server.new(1)
         if not tried:
             server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
-        tried.append(len(server.galleries.store.gallery("staff").templates.packages))
+        tried.append(len(server.galleries.store.gallery("staff").packages))
         one = face.stored("s1", crop_to_keep(gallery, face))
         changed(server.galleries, "staff", write_many, face.template.package, [], [one])
 

@@ -20,10 +20,11 @@ from app.api.schemas import Base64
 from app.api.sent import Json, Sent
 from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, Refused
 from app.errors import Conflict, GalleryNotFound, MissingImage, NotFound
-from app.gallery.records import Gallery, TemplatePlan, TemplateSet
+from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.recognition.operations import Operations
+from app.search.types import IndexKey, IndexSpec
 from app.timestamps import utc_now
 from app.types import Template, Vector
 
@@ -186,8 +187,8 @@ class Collection:
     def _nobody(self) -> Gallery:
         """Return `default` as it would be if it were created now, without anybody in it."""
         package = self.embedders.default
-        own = TemplateSet(package.id, package.manifest.dimension or 0)
-        return Gallery(NOT_STORED, DEFAULT, TemplatePlan.of_one(own), "crop", {}, utc_now())
+        own = IndexSpec(IndexKey(NOT_STORED, package.id, 0), DEFAULT, package.manifest.dimension or 0)
+        return Gallery(NOT_STORED, DEFAULT, (own,), (own,), "crop", {}, utc_now())
 
     def _create(self) -> Gallery:
         """Create the gallery, unless another request does so at the same moment; record it in the audit log."""
