@@ -1,4 +1,7 @@
-"""What a request asks of liveness: nothing, a verdict on each face, or that the faces it uses are live."""
+"""What a request asks of liveness: nothing, a verdict on each face, or that the faces it uses are live.
+
+Scores become verdicts at an operating point named by its error rates.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,50 @@ from app.choices import LivenessMode
 from app.concurrency.overload import check_deadline
 from app.errors import NotLive, Unusable
 from app.face.liveness import Cut, LivenessPackages, Scorer
-from app.liveness.decision import LivenessPoint, judge, liveness_point
+from app.inference.manifest import LivenessCalibration
 from app.pipeline import timed
-from app.types import Face, Photo, Verdict
+from app.types import Box, DoubtReason, Face, Liveness, Photo, Verdict
 
 
-def effective_mode(asked: LivenessMode | None, default: LivenessMode) -> LivenessMode:
-    """Return what holds for a request to a gallery: what it asks or the default, but always a default of `require`."""
-    return "require" if default == "require" else asked or default
+@dataclass(frozen=True, slots=True)
+class LivenessPoint:
+    """Thresholds of liveness: live from ``live_from`` on, a spoof below ``spoof_below``, uncertain between them."""
+
+    live_from: float
+    spoof_below: float
+    smallest_face: float
+    """Longer side of the smallest face that was measured, in pixels."""
+
+
+def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer: float) -> LivenessPoint | None:
+    """Return the point for error rates of at most ``apcer`` and ``bpcer``; None if they were not measured.
+
+    A rate of 1 in N takes N photos, of each kind of attack or of live people.
+
+    A face is live from the lowest threshold on at which no more than ``apcer`` of the attacks passed, and a spoof below
+    the highest at which no more than ``bpcer`` of the live were refused. Where that is the higher of the two, it alone
+    decides and keeps both rates.
+    """
+    if calibration is None or apcer * min(calibration.attacks.values()) < 1 or bpcer * calibration.live < 1:
+        return None
+    strict = [each.threshold for each in calibration.points if each.apcer.value <= apcer]
+    lenient = [each.threshold for each in calibration.points if each.bpcer.value <= bpcer]
+    if not strict or not lenient:
+        return None
+    return LivenessPoint(max(strict[0], lenient[-1]), lenient[-1], calibration.smallest_face)
+
+
+def judge(score: float, box: Box, point: LivenessPoint | None) -> Liveness:
+    """Decide whether a face with this liveness score is live. Without a point nothing is decided."""
+    if point is None:
+        return Liveness(score, Verdict.NOT_MEASURED, DoubtReason.NO_OPERATING_POINTS)
+    if score < point.spoof_below:
+        return Liveness(score, Verdict.SPOOF, DoubtReason.LOW_SCORE)
+    if score < point.live_from:
+        return Liveness(score, Verdict.UNCERTAIN, DoubtReason.BETWEEN_THRESHOLDS)
+    if max(box.width, box.height) < point.smallest_face:
+        return Liveness(score, Verdict.UNCERTAIN, DoubtReason.SMALL_FACE)
+    return Liveness(score, Verdict.LIVE, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +88,15 @@ class Gate:
             replace(
                 photo,
                 faces=tuple(
-                    self._judged(face, next(scores)) if place in places else face
+                    replace(face, liveness=judge(next(scores), face.detection.box, self.point), cuts=())
+                    if place in places
+                    else face
                     for place, face in enumerate(photo.faces)
                 ),
                 stages={**photo.stages, "liveness": share},
             )
             for photo, places in zip(photos, which, strict=True)
         ]
-
-    def _judged(self, face: Face, score: float) -> Face:
-        return replace(face, liveness=judge(score, face.detection.box, self.point), cuts=())
 
     def refusal(self, face: Face, image: str | None = None) -> NotLive | None:
         """Return the error of a judged face that liveness is required of and that is not live; else None."""
@@ -97,12 +135,13 @@ class LivenessGates:
         self.packages = packages
         self._apcer, self._bpcer = apcer, bpcer
 
-    def open(self, mode: LivenessMode) -> Gate:
-        """Return the gate of a request.
+    def open(self, asked: LivenessMode | None, default: LivenessMode = "off") -> Gate:
+        """Return the gate of a request for what it asks, else the default; a default of `require` always holds.
 
         Raises Unusable ``liveness_unavailable`` (no package can be used), and ``liveness_not_measured`` where liveness
         is required and its packages have no operating point for the server's error rates.
         """
+        mode = "require" if default == "require" else asked or default
         if mode == "off":
             return OFF
         found = self.packages.open()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.choices import OnConflict
-from app.errors import InvalidInput
+from app.errors import InvalidInput, SubjectNotFound
 from app.gallery.records import Candidate, Gallery
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id, is_unnamed
@@ -117,17 +117,23 @@ def look(
 
 
 def find_unlike(
+    galleries: Galleries,
+    home: Gallery,
     subject: str,
     templates: Sequence[Template],
-    enrolled: Sequence[Candidate | None],
+    *,
     found: Sequence[Findings],
     measured: Thresholds,
 ) -> list[Findings]:
     """Return the findings of one subject's new faces, with which of them look ``unlike`` its others.
 
-    The others are those `enrolled`, by the best for each new face, and the new ones before it. A face is unlike them if
-    there are LEAST_OWN or more and it scores with none what single linkage asks for (`LINKED_FMR`).
+    The others are those enrolled, and the new ones before it. A face is unlike them if there are LEAST_OWN or more and
+    it scores with none what single linkage asks for (`LINKED_FMR`).
     """
+    try:
+        enrolled = galleries.compare(home.id, subject, templates)
+    except SubjectNotFound:
+        enrolled = [None] * len(templates)
     most = len(found) - 1 + max((old.faces for old in enrolled if old), default=0)
     if measured.calibration is None or most < LEAST_OWN:
         return list(found)

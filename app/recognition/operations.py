@@ -13,7 +13,7 @@ from typing import TypeAlias, Unpack
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
 from app.concurrency.overload import check_deadline
-from app.errors import Conflict, InvalidInput, PackageUnavailable, SubjectNotFound
+from app.errors import Conflict, InvalidInput, PackageUnavailable
 from app.face.quality import QualityLevel
 from app.gallery.enrolling import Enrolled
 from app.gallery.records import NO_TERMS, Gallery, GallerySettings, NewFace, Origin, StoredFace, Terms
@@ -21,7 +21,7 @@ from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.thresholds import Thresholds
-from app.liveness.gate import OFF, Gate, LivenessGates, effective_mode
+from app.liveness.gate import OFF, Gate, LivenessGates
 from app.pipeline import Pipeline, timed
 from app.recognition.completing import complete, retried
 from app.recognition.corrections import Correction, Corrections
@@ -108,14 +108,6 @@ class Operations:
     def detect(self, image: bytes) -> Photo:
         return self._photos.detect(image)
 
-    def _home(self, gallery: str) -> Gallery:
-        """Read the gallery, once an operation: what it decides by then holds for all of it. Raises NotFound."""
-        return self._galleries.store.gallery(gallery)
-
-    def _gate(self, home: Gallery, asked: LivenessMode | None = None) -> Gate:
-        """Return the gate of a request to a gallery. Raises what `LivenessGates.open` raises."""
-        return self._liveness.open(effective_mode(asked, home.liveness))
-
     def embed(self, image: bytes, model: str | None = None) -> tuple[Photo, str]:
         """Return all faces with their templates, and the id of the package that made them.
 
@@ -123,7 +115,7 @@ class Operations:
         Raises InvalidInput (``package_unknown``, ``package_ambiguous``).
         """
         with self._embedders.use(self._embedders.choose(model).id) as used:
-            return self._photos.embed(image, used), used.id
+            return self._photos.embed(image, used)[0], used.id
 
     def verify(
         self,
@@ -152,7 +144,7 @@ class Operations:
                 name: self._photos.choose(image, name, gate if liveness_of in {"both", name} else OFF, index)
                 for name, (image, index) in images.items()
             }
-            first, second = self._photos.embed_chosen(self._photos.check_live(both, gate), used)
+            first, second = self._photos.probes(both, used, gate)
         score = cosine(first.template, second.template)
         warnings = population_warnings(used.thresholds, population, point)
         return Verified(score >= point.threshold, score, point, first, second, used.id, warnings)
@@ -175,15 +167,12 @@ class Operations:
         ``population`` replaces the gallery's. Raises NotFound, Conflict (``subject_without_faces``), and what `verify`
         raises.
         """
-        home = self._home(gallery)
-        gate = self._gate(home, liveness)
+        home, gate = self._open(gallery, liveness)
         with self._used_by(home) as used:
             thresholds = self._calibrated(home, used.thresholds)
             verify_point(thresholds, fmr, self.fmr)  # these two fail before any work on the photo
             self._galleries.store.subject(home, subject)
-            (chosen,) = self._photos.embed_chosen(
-                self._photos.check_live({"image": self._photos.choose(image, "image", gate)}, gate), used
-            )
+            (chosen,) = self._photos.probes({"image": self._photos.choose(image, "image", gate)}, used, gate)
             stages: dict[str, float] = {}
             with timed(stages, "search"):
                 candidate = self._galleries.verify(gallery, subject, chosen.template)
@@ -195,11 +184,17 @@ class Operations:
             ((_, ruled_out),) = self._corrections.sift(home, [chosen.template], [[candidate]], point.threshold)
         self._observe(stages)
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
-        match = candidate.score >= point.threshold and not ruled_out
-        other = nearest[0] if nearest else None
-        out = ruled_out[0].answered(scores.answered) if ruled_out else None
-        answered = scores.candidate(candidate)
-        return SubjectVerified(match, answered, point, chosen, other, stages, used.id, warnings, out)
+        return SubjectVerified(
+            match=candidate.score >= point.threshold and not ruled_out,
+            candidate=scores.candidate(candidate),
+            point=point,
+            chosen=chosen,
+            nearest_other=nearest[0] if nearest else None,
+            stages=stages,
+            model=used.id,
+            warnings=warnings,
+            ruled_out=ruled_out[0].answered(scores.answered) if ruled_out else None,
+        )
 
     @retried
     def identify(
@@ -220,14 +215,13 @@ class Operations:
         for; they are unknown. Raises NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what
         `LivenessGates.open` raises.
         """
-        home = self._home(gallery)
-        gate = self._gate(home, liveness)
+        home, gate = self._open(gallery, liveness)
         with self._used_by(home) as used:
             sizes = self._galleries.sizes(home)
             thresholds = self._calibrated(home, used.thresholds)
             point = identify_point(thresholds, fmr, fpir, self.fpir, sizes)
             scores = answered_scores(thresholds, point.threshold, point.uncertain, exact=exact)
-            photo, places = self._photos.embed_live(image, used, gate)
+            photo, places = self._photos.embed(image, used, gate)
             warnings = population_warnings(used.thresholds, population, point, home.population)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
@@ -236,16 +230,13 @@ class Operations:
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
             sifted = self._corrections.sift(home, probes, rankings, point.uncertain)
         self._observe(stages)
-        found = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
-        out = {
-            place: tuple(one.answered(scores.answered) for one in some)
-            for place, (_, some) in zip(places, sifted, strict=True)
-        }
-        faces = [
-            replace(identified(face, found.get(place, []), point, scores, limit), ruled_out=out.get(place, ()))
+        possible = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
+        ruled_out = dict(zip(places, (out for _, out in sifted), strict=True))
+        faces = tuple(
+            identified(face, possible.get(place, ()), ruled_out.get(place, ()), point=point, scores=scores, limit=limit)
             for place, face in enumerate(photo.faces)
-        ]
-        return Identification(photo, tuple(faces), point, sum(sizes.values()), stages, used.id, warnings)
+        )
+        return Identification(photo, faces, point, sum(sizes.values()), stages, used.id, warnings)
 
     def correct(
         self,
@@ -267,11 +258,10 @@ class Operations:
 
         @retried
         def record() -> Correction:
-            home = self._home(gallery)
+            home = self._galleries.store.gallery(gallery)
             with self._used_by(home) as used:
-                (probe,) = complete(
-                    self._embedders, home, [new_face(one) for one in self._photos.embed_chosen([chosen], used)]
-                )
+                (embedded,) = self._photos.embed_chosen([chosen], used)
+            (probe,) = complete(self._embedders, home, [new_face(embedded)])
             if not confirm:
                 self._check_doubt(home, subject, probe)
             return self._corrections.add(home, subject, probe, expires_at)
@@ -300,55 +290,65 @@ class Operations:
         """
         if face is not None and len(images) > 1:
             raise InvalidInput("Send one image with `face`.", code="invalid_request")
-        home = self._home(gallery)
+        home, gate = self._open(gallery, liveness)
         policy = on_conflict or home.on_conflict
-        gate = self._gate(home, liveness)
         stages: dict[str, float] = {}
         with nullcontext() if policy == "allow" else self._galleries.searches.enrolling():
-            taken, rejected = self._taken(images, quality, gate, face)
+            taken, rejected = self._taken(images, quality, gate, face)  # by the index of their image
             if not taken:
                 raise all_rejected(rejected)
             with self._embedders.use(home.embedder) as used:
                 faces = self._photos.embed_chosen(taken.values(), used)
             templates = [one.template for one in faces]
-            found = self.look(home, [(subject, one) for one in templates], policy, tell=tell, stages=stages)
+            findings = self.look(home, [(subject, one) for one in templates], policy, tell=tell, stages=stages)
             if tell and policy != "allow":
+                measured = self.thresholds_in(home, templates[0].package)
                 with timed(stages, "search"):
-                    found = self._find_unlike(home, subject, templates, found)
-        good = [place for place, one in enumerate(found) if not one.refused]
-        images_of = list(taken)
-        rejected += [
-            Rejected(images_of[place], one.error, one) for place, one in enumerate(found) if one.refused and one.error
-        ]
+                    findings = find_unlike(self._galleries, home, subject, templates, found=findings, measured=measured)
+        good: dict[int, tuple[Chosen, Findings]] = {}
+        for index, chosen, one in zip(taken, faces, findings, strict=True):
+            if one.refused and one.error:
+                rejected.append(Rejected(index, one.error, one))
+            else:
+                good[index] = chosen, one
         rejected.sort(key=lambda one: one.index)
         if not good:
             raise all_rejected(rejected)
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [new_face(faces[place]) for place in good], terms)
+            made = self._add(gallery, subject, [new_face(chosen) for chosen, _ in good.values()], terms)
         self._observe(stages)
         rows = dict(zip(good, made.faces, strict=True))
-        ids = {place: (images_of[place], row.face_id) for place, row in rows.items()}
-        enrolled = tuple((images_of[place], row, named(found[place], ids)) for place, row in rows.items())
-        refused = tuple(replace(one, findings=named(one.findings, ids)) for one in rejected)
-        verdicts = {index: one.face.liveness for index, one in taken.items()}
-        return Enrollment(made.subject.id, made.created, enrolled, refused, tuple(faces), stages, used.id, verdicts)
+        # What a face resembles may be a face of this request, known until now by its place among those taken.
+        ids = {place: (index, rows[index].face_id) for place, index in enumerate(taken) if index in rows}
+        return Enrollment(
+            subject=made.subject.id,
+            created=made.created,
+            enrolled=tuple((index, row, named(good[index][1], ids)) for index, row in rows.items()),
+            rejected=tuple(replace(one, findings=named(one.findings, ids)) for one in rejected),
+            chosen=tuple(faces),
+            stages=stages,
+            model=used.id,
+            liveness={index: one.face.liveness for index, one in taken.items()},
+        )
 
     def _taken(
         self, images: Sequence[bytes], quality: QualityLevel, gate: Gate, face: int | None
     ) -> tuple[dict[int, Chosen], list[Rejected]]:
-        """Return the faces that may be enrolled, by the index of their image, and the rejected images in order."""
-        taken: dict[int, Chosen] = {}
+        """Return the faces that may be enrolled, by the index of their image, and the rejected images."""
+        chosen: dict[int, Chosen] = {}
         rejected: list[Rejected] = []
         for index, image in enumerate(images):
             try:
-                taken[index] = self._photos.choose_enrollable(image, quality, gate, face)
+                chosen[index] = self._photos.choose_enrollable(image, quality, gate, face)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
-        taken = dict(zip(taken, self._photos.judge(taken.values(), gate), strict=True))
-        not_live = {index: refusal for index, one in taken.items() if (refusal := gate.refusal(one.face))}
-        rejected += [Rejected(index, refusal) for index, refusal in not_live.items()]
-        rejected.sort(key=lambda one: one.index)
-        return {index: one for index, one in taken.items() if index not in not_live}, rejected
+        taken: dict[int, Chosen] = {}
+        for index, one in zip(chosen, self._photos.judge(chosen.values(), gate), strict=True):
+            if refusal := gate.refusal(one.face):
+                rejected.append(Rejected(index, refusal))
+            else:
+                taken[index] = one
+        return taken, sorted(rejected, key=lambda one: one.index)
 
     def look(
         self,
@@ -366,25 +366,14 @@ class Operations:
         with timed({} if stages is None else stages, "search"):
             return look(self._galleries, home, faces, partial(self.thresholds_in, home), policy, tell=tell)
 
-    def _find_unlike(
-        self, home: Gallery, subject: str, templates: Sequence[Template], found: Sequence[Findings]
-    ) -> list[Findings]:
-        """Return the findings with which of these faces look unlike the subject's others, those of the request too."""
-        try:
-            enrolled = self._galleries.compare(home.id, subject, templates)
-        except SubjectNotFound:
-            enrolled = [None] * len(templates)
-        return find_unlike(subject, templates, enrolled, found, self.thresholds_in(home, templates[0].package))
-
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package.
 
         Raises NotFound, and NotLive if the gallery requires liveness and one of the faces is not live.
         """
-        home = self._home(gallery)
-        gate = self._gate(home, "off")
+        home, gate = self._open(gallery, "off")
         with self._used_by(home) as used:
-            photo, _ = self._photos.embed_live(image, used, gate)
+            photo, _ = self._photos.embed(image, used, gate)
         for face in photo.faces:
             gate.check(face)
         return photo
@@ -428,7 +417,7 @@ class Operations:
         in the callers' answers, so it isn't looked for.
         """
         check_quality(chosen.face, quality)
-        home = self._home(gallery)
+        home = self._galleries.store.gallery(gallery)
         if home.on_conflict == "reject" and not is_unnamed(subject):
             (found,) = self.look(home, [(subject, chosen.template)], tell=False)
             if found.error is not None:
@@ -444,11 +433,10 @@ class Operations:
 
         Raises NotFound, and the InvalidInput that `enroll` would reject the photo with.
         """
-        home = self._home(gallery)
-        gate = self._gate(home)
+        home, gate = self._open(gallery)
         with self._used_by(home) as used:
-            one = {"image": self._photos.choose_enrollable(image, quality, gate)}
-            (chosen,) = self._photos.embed_chosen(self._photos.check_live(one, gate), used)
+            chosen = self._photos.choose_enrollable(image, quality, gate)
+            (chosen,) = self._photos.probes({"image": chosen}, used, gate)
             return new_face(chosen)
 
     def create_gallery(
@@ -473,7 +461,7 @@ class Operations:
     def changed_package(self, gallery: str) -> str | None:
         """Return what is wrong if the gallery's templates were made with another model than its package has now."""
         try:
-            self._embedders.thresholds(self._home(gallery).embedder)
+            self._embedders.thresholds(self._galleries.store.gallery(gallery).embedder)
         except PackageUnavailable as error:
             return error.message if error.details.get("reason") == "package_changed" else None
         return None
@@ -487,6 +475,14 @@ class Operations:
             message = "The photo matches the person beyond doubt: remembered, it would make that person unknown."
             raise Conflict(message, code="correction_unlikely", subject=subject)
 
+    def _open(self, gallery: str, liveness: LivenessMode | None = None) -> tuple[Gallery, Gate]:
+        """Read the gallery, once an operation: what it decides by then holds for all of it; and open its gate.
+
+        Raises NotFound, and what `LivenessGates.open` raises.
+        """
+        home = self._galleries.store.gallery(gallery)
+        return home, self._liveness.open(liveness, home.liveness)
+
     def _used_by(self, home: Gallery) -> AbstractContextManager[Model]:
         """Open the package that the gallery is searched by."""
         return self._embedders.use(self._galleries.probed_by(home))
@@ -495,5 +491,5 @@ class Operations:
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         check_deadline()  # what was given up is not stored
         return self._galleries.enroll(
-            gallery, subject, complete(self._embedders, self._home(gallery), faces), terms=terms
+            gallery, subject, complete(self._embedders, self._galleries.store.gallery(gallery), faces), terms=terms
         )

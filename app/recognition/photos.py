@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.choices import Decision
@@ -151,15 +151,22 @@ def all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
 
 
 def identified(
-    face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, scores: AnsweredScores, limit: int
+    face: Face,
+    ranking: Sequence[Candidate],
+    ruled_out: Iterable[RuledOut],
+    *,
+    point: IdentifyPoint,
+    scores: AnsweredScores,
+    limit: int,
 ) -> Identified:
     """Return what a face's ranking means at an operating point; at most ``limit`` candidates are answered."""
     decision = decide(ranking[0].score if ranking else None, point)
-    found = scores.candidates(ranking)
-    first, second = ([one.score for one in found] + [None, None])[:2]
+    answered = scores.candidates(ranking)
+    first, second = ([one.score for one in answered] + [None, None])[:2]
     margin = None if first is None or second is None else first - second
-    others = found if decision == "unknown" else found[1:]
-    return Identified(face, decision, tuple(found[:limit]), margin, others[0] if others else None)
+    others = answered if decision == "unknown" else answered[1:]
+    out = tuple(one.answered(scores.answered) for one in ruled_out)
+    return Identified(face, decision, tuple(answered[:limit]), margin, others[0] if others else None, out)
 
 
 class Photos:
@@ -171,41 +178,18 @@ class Photos:
 
     def detect(self, image: bytes, gate: Gate = OFF) -> Photo:
         """Return the photo's faces, cut out for the gate's packages."""
-        return self._observed(self._pipeline.detect(image, gate.cuts))
+        photo = self._pipeline.detect(image, gate.cuts)
+        self._observe(photo.stages)
+        return photo
 
-    def embed(self, image: bytes, used: Model) -> Photo:
-        """Return the photo's faces with their templates."""
-        return self._observed(self._pipeline.embed(image, used.embedder))
-
-    def embed_live(self, image: bytes, used: Model, gate: Gate) -> tuple[Photo, list[int]]:
+    def embed(self, image: bytes, used: Model, gate: Gate = OFF) -> tuple[Photo, list[int]]:
         """Judge all faces and embed those that the gate accepts; return the photo and these faces' indices."""
         photo = self._pipeline.detect(image, gate.cuts)
         (photo,) = gate.judged([photo], [range(len(photo.faces))])
         places = gate.accepted(photo)
         (photo,) = embed_faces([photo], used.embedder, [places])
-        return self._observed(photo), places
-
-    def judge(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:
-        """Judge the chosen faces, and no others, together."""
-        which = [[one.choice.index] if one.face.cuts else [] for one in chosen]
-        photos = gate.judged([one.photo for one in chosen], which)
-        for photo in photos:
-            self._observe({name: spent for name, spent in photo.stages.items() if name == "liveness"})
-        return [replace(one, photo=photo) for one, photo in zip(chosen, photos, strict=True)]
-
-    def check_live(self, chosen: Mapping[str, Chosen], gate: Gate) -> list[Chosen]:
-        """Judge the faces, given by their photos' names. Raises NotLive for the first that is refused."""
-        judged = self.judge(chosen.values(), gate)
-        for name, one in zip(chosen, judged, strict=True):
-            gate.check(one.face, name)
-        return judged
-
-    def embed_chosen(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
-        """Embed the chosen faces, and no others, in one batch."""
-        photos = embed_faces([one.photo for one in chosen], used.embedder, [[one.choice.index] for one in chosen])
-        for photo in photos:
-            self._observe({"embed": photo.stages["embed"]})
-        return [replace(one, photo=photo) for one, photo in zip(chosen, photos, strict=True)]
+        self._observe(photo.stages)
+        return photo, places
 
     def choose(self, image: bytes, name: str, gate: Gate, index: int | None = None) -> Chosen:
         """Return the face at ``index``, by default the most prominent one. The errors name the photo by ``name``."""
@@ -234,6 +218,25 @@ class Photos:
         check_quality(chosen.face, level)
         return chosen
 
-    def _observed(self, photo: Photo) -> Photo:
-        self._observe(photo.stages)
-        return photo
+    def judge(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:
+        """Judge the chosen faces, and no others, together."""
+        which = [[one.choice.index] if one.face.cuts else [] for one in chosen]
+        return self._with(chosen, gate.judged([one.photo for one in chosen], which), "liveness")
+
+    def embed_chosen(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
+        """Embed the chosen faces, and no others, in one batch."""
+        which = [[one.choice.index] for one in chosen]
+        return self._with(chosen, embed_faces([one.photo for one in chosen], used.embedder, which), "embed")
+
+    def probes(self, chosen: Mapping[str, Chosen], used: Model, gate: Gate) -> list[Chosen]:
+        """Judge and embed the faces, given by their photos' names. Raises NotLive for the first that is refused."""
+        judged = self.judge(chosen.values(), gate)
+        for name, one in zip(chosen, judged, strict=True):
+            gate.check(one.face, name)
+        return self.embed_chosen(judged, used)
+
+    def _with(self, chosen: Collection[Chosen], photos: Sequence[Photo], stage: str) -> list[Chosen]:
+        """Return the chosen faces in these photos, which went through one more stage."""
+        for photo in photos:
+            self._observe({name: spent for name, spent in photo.stages.items() if name == stage})
+        return [replace(one, photo=photo) for one, photo in zip(chosen, photos, strict=True)]

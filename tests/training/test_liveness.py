@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from app.calibration.intervals import wilson
 from app.inference.package import load_package
-from app.liveness.decision import judge, liveness_point
+from app.liveness.gate import judge, liveness_point
 from app.types import Box, Pixels, Verdict
 from tests.conftest import PROJECT
 from tests.support import liveness as packages

@@ -15,7 +15,7 @@ from app.inference.manifest import RunAsIs
 from app.inference.package import OWN_FOLDER, Package, find_packages, locate, scan_packages, select
 from app.inference.prepare import find_prepared
 from app.inference.session import open_embedder, open_liveness, resolve_device, target_of
-from app.liveness.decision import liveness_point
+from app.liveness.gate import liveness_point
 
 
 def check_models(settings: Settings) -> Iterator[Finding]:
