@@ -39,13 +39,6 @@ CROP_LIMITS = Limits(
     formats=frozenset({"JPEG"}),
 )
 """What a stored crop may be: imported archives bring crops that other programs made."""
-ORIGIN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
-    FACE_ORIGINS.c.image_id,
-    FACE_ORIGINS.c.external_id,
-    FACE_ORIGINS.c.width.label("photo_width"),
-    FACE_ORIGINS.c.height.label("photo_height"),
-    FACE_ORIGINS.c.score,
-)
 _GIVE = sa.update(FACES).where(FACES.c.key == sa.bindparam("face")).values(subject_key=sa.bindparam("subject"))
 _FACE_ID = re.compile("[0-9a-f]{32}")
 
@@ -54,27 +47,28 @@ def face_query(package: str) -> sa.Select[Any]:
     """Return the query for faces with their templates of `package`, subjects' ids and origins; see `to_face`."""
     faces = join_templates(FACES.join(SUBJECTS), package)
     faces = faces.outerjoin(FACE_ORIGINS, FACE_ORIGINS.c.face_key == FACES.c.key)
-    return sa.select(*face_columns(package), SUBJECTS.c.id.label("subject"), *ORIGIN_COLUMNS).select_from(faces)
+    origin = (column.label(f"photo_{column.name}") for column in FACE_ORIGINS.c)
+    return sa.select(*face_columns(package), SUBJECTS.c.id.label("subject"), *origin).select_from(faces)
 
 
 def to_face(row: Row[Any], blobs: Blobs, crop: bytes | None = None) -> StoredFace:
     """Convert a row of `face_query`, with its `crop` as it is stored. Raises Unusable ``sealed_unreadable``."""
+    origin = None
+    if row.photo_image_id is not None:
+        size = (row.photo_width, row.photo_height)
+        origin = Origin(row.photo_image_id, *size, row.photo_score, row.photo_external_id)
     return StoredFace(
         subject=row.subject,
         template=blobs.unpack("template", row.face_id, bytes(row.template)),
         quality=Quality(row.quality, tuple(Reason(reason) for reason in json.loads(row.reasons))),
-        box=box_of(row),
+        box=Box(row.x, row.y, row.width, row.height),
         crop=None if crop is None else blobs.unpack("crop", row.face_id, bytes(crop)),
         face_id=row.face_id,
         created_at=row.created_at,
-        origin=to_origin(row),
+        origin=origin,
         package=row.package,
         key=row.key,
     )
-
-
-def box_of(row: Row[Any]) -> Box:
-    return Box(row.x, row.y, row.width, row.height)
 
 
 def find_face(connection: Connection, gallery: Gallery, face_id: str, subject: Subject | None = None) -> Row[Any]:
@@ -112,13 +106,6 @@ def encode_crop(crop: Pixels) -> bytes:
 def decode_crop(jpeg: bytes) -> Pixels:
     """Decode a stored crop, (112, 112, 3) uint8 RGB. Raises InvalidInput if it is anything else or damaged."""
     return decode(jpeg, CROP_LIMITS).pixels
-
-
-def to_origin(row: Row[Any]) -> Origin | None:
-    """Convert a row that has ORIGIN_COLUMNS."""
-    if row.image_id is None:
-        return None
-    return Origin(row.image_id, row.photo_width, row.photo_height, row.score, row.external_id)
 
 
 def insert_origins(connection: Connection, gallery: Gallery, origins: Iterable[tuple[int, Origin | None]]) -> None:

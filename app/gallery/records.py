@@ -187,17 +187,6 @@ class StoredFace:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedFace:
-    """A face of any subject without its template; ``origin`` is None if it wasn't recorded."""
-
-    face_id: str
-    subject: str
-    box: Box
-    created_at: str
-    origin: Origin | None
-
-
-@dataclass(frozen=True, slots=True)
 class Person:
     """A named subject in a list."""
 

@@ -5,13 +5,14 @@ Every public call is one transaction: what it returned is on disk, and if it rai
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Unpack
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from app.db.engine import Cache, Database, in_parts
 from app.db.opening import BUSY_TIMEOUT_S
@@ -23,15 +24,7 @@ from app.gallery import change_log, enrolling
 from app.gallery.change import Change, prune_answers, recall_answer
 from app.gallery.change_log import ChangeReader
 from app.gallery.enrolling import BulkSubject, Everything
-from app.gallery.faces import (
-    ORIGIN_COLUMNS,
-    box_of,
-    face_query,
-    find_face,
-    read_crop,
-    to_face,
-    to_origin,
-)
+from app.gallery.faces import face_query, find_face, read_crop, to_face
 from app.gallery.gallery_rows import (
     GALLERY_ROWS,
     find_gallery,
@@ -47,7 +40,6 @@ from app.gallery.records import (
     GalleryChanges,
     GallerySettings,
     Person,
-    PlacedFace,
     StoredFace,
     Subject,
     Totals,
@@ -61,6 +53,9 @@ from app.gallery.subjects import (
 )
 from app.gallery.text import MAX_METADATA_BYTES, check_visible, clean_id, clean_search, encode_metadata, fold
 from app.timestamps import utc_now
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Store:
@@ -145,7 +140,7 @@ class Store:
     def gallery(self, gallery_id: str) -> Gallery:
         """Return the gallery of this id. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
         cleaned = clean_id(gallery_id, "gallery")
-        return self._known_galleries.get(cleaned, lambda: self._read_gallery(cleaned))
+        return self._known_galleries.get(cleaned, lambda: self._read(find_gallery, cleaned))
 
     def galleries(
         self, cursor: str | None = None, limit: int = 100, only: Collection[str] | None = None
@@ -182,12 +177,7 @@ class Store:
 
     def counts(self, gallery: Gallery) -> Counts:
         """Count the gallery's subjects and faces, unless nothing has changed since the last time."""
-
-        def count() -> Counts:
-            with self.database.read() as connection:
-                return _count(connection, gallery)
-
-        return self._known_counts.get(gallery.key, count)
+        return self._known_counts.get(gallery.key, lambda: self._read(_count, gallery))
 
     def totals(self) -> Totals:
         """Count everything: some 50 ms for a million faces."""
@@ -198,12 +188,7 @@ class Store:
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """Return the subject of this id. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
         cleaned = clean_id(subject_id, "subject")
-
-        def read() -> Subject:
-            with self.database.read() as connection:
-                return find_subject(connection, gallery, cleaned)
-
-        return self._known_subjects.get((gallery.key, cleaned), read)
+        return self._known_subjects.get((gallery.key, cleaned), lambda: self._read(find_subject, gallery, cleaned))
 
     def current_subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """Return the subject as `subject` does, unless it has expired."""
@@ -253,28 +238,7 @@ class Store:
         """List the subject's faces without their crops. Raises NotFound ``subject_not_found``."""
         subject = self.subject(gallery, subject_id)
         query = face_query(gallery.embedder).where(FACES.c.subject_key == subject.key)
-        return read_page(
-            self.database,
-            query,
-            FACES.c.key,
-            lambda row: to_face(row, self.blobs),
-            listing=f"faces/{subject.key}",
-            cursor=cursor,
-            limit=limit,
-        )
-
-    def face(self, gallery: Gallery, subject_id: str, face_id: str) -> StoredFace:
-        """Return the face with its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
-        with self.database.read() as connection:
-            subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))
-            row = find_face(connection, gallery, face_id, subject)
-            return to_face(row, self.blobs, read_crop(connection, row.key))
-
-    def find_face(self, gallery: Gallery, face_id: str) -> StoredFace:
-        """Return a face of any subject with its crop. Raises NotFound ``face_not_found``."""
-        with self.database.read() as connection:
-            row = find_face(connection, gallery, face_id)
-            return to_face(row, self.blobs, read_crop(connection, row.key))
+        return self._face_page(query, f"faces/{subject.key}", cursor, limit)
 
     def placed_faces(
         self,
@@ -284,33 +248,48 @@ class Store:
         *,
         subject: str | None = None,
         only: Collection[str] | None = None,
-    ) -> Page[PlacedFace]:
+    ) -> Page[StoredFace]:
         """List the gallery's faces in the order of their enrollment: all, one subject's, or `only` those of these ids.
 
         The subject need not exist. Raises InvalidInput ``invalid_cursor``.
         """
-        listing = f"placed/{gallery.key}/{'' if subject is None else subject}"
-        query = _PLACED.where(FACES.c.gallery_key == gallery.key)
+        query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
         if subject is not None:
             query = query.where(SUBJECTS.c.id == clean_id(subject, "subject"))
         if only is not None:
             query = query.where(FACES.c.face_id.in_(only))
-        return read_page(self.database, query, FACES.c.key, _placed, listing=listing, cursor=cursor, limit=limit)
+        return self._face_page(query, f"placed/{gallery.key}/{'' if subject is None else subject}", cursor, limit)
 
-    def find_faces(self, gallery: Gallery, face_ids: Sequence[str]) -> dict[str, PlacedFace]:
-        """Return the faces that exist, by id."""
-        found: dict[str, PlacedFace] = {}
-        with self.database.read() as connection:
-            for some in in_parts(face_ids):
-                query = _PLACED.where((FACES.c.gallery_key == gallery.key) & FACES.c.face_id.in_(some))
-                found |= {row.face_id: _placed(row) for row in connection.execute(query)}
-        return found
+    def _face_page(self, query: sa.Select[Any], listing: str, cursor: str | None, limit: int) -> Page[StoredFace]:
+        convert = partial(to_face, blobs=self.blobs)
+        return read_page(self.database, query, FACES.c.key, convert, listing=listing, cursor=cursor, limit=limit)
 
-    def faces_of_image(self, gallery: Gallery, image_id: str) -> list[PlacedFace]:
-        """Return the faces that were enrolled from one photo."""
-        query = _PLACED.where((FACE_ORIGINS.c.gallery_key == gallery.key) & (FACE_ORIGINS.c.image_id == image_id))
+    def face(self, gallery: Gallery, subject_id: str, face_id: str) -> StoredFace:
+        """Return the face with its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
+        return self.find_face(gallery, face_id, clean_id(subject_id, "subject"))
+
+    def find_face(self, gallery: Gallery, face_id: str, subject_id: str | None = None) -> StoredFace:
+        """Return a face of any subject with its crop. Raises NotFound ``face_not_found``."""
         with self.database.read() as connection:
-            return [_placed(row) for row in connection.execute(query.order_by(FACES.c.key))]
+            subject = None if subject_id is None else find_subject(connection, gallery, subject_id)
+            row = find_face(connection, gallery, face_id, subject)
+            return to_face(row, self.blobs, read_crop(connection, row.key))
+
+    def find_faces(self, gallery: Gallery, face_ids: Sequence[str]) -> dict[str, StoredFace]:
+        """Return the faces that exist, by id, without their crops."""
+        query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
+        with self.database.read() as connection:
+            rows = [
+                row for some in in_parts(face_ids) for row in connection.execute(query.where(FACES.c.face_id.in_(some)))
+            ]
+        return {row.face_id: to_face(row, self.blobs) for row in rows}
+
+    def faces_of_image(self, gallery: Gallery, image_id: str) -> list[StoredFace]:
+        """Return the faces that were enrolled from one photo, without their crops."""
+        mine = (FACE_ORIGINS.c.gallery_key == gallery.key) & (FACE_ORIGINS.c.image_id == image_id)
+        with self.database.read() as connection:
+            rows = connection.execute(face_query(gallery.embedder).where(mine).order_by(FACES.c.key)).all()
+        return [to_face(row, self.blobs) for row in rows]
 
     def people(self, gallery: Gallery, cursor: str | None = None, limit: int = 100) -> Page[Person]:
         """List the named subjects, oldest first. Raises InvalidInput ``invalid_cursor``."""
@@ -354,8 +333,7 @@ class Store:
 
     def recall_answer(self, gallery: Gallery, operation: str, token: str) -> tuple[bytes, str] | None:
         """Return the digest of the request that had this token, and its answer; None if there was none lately."""
-        with self.database.read() as connection:
-            return recall_answer(connection, gallery, operation, token)
+        return self._read(recall_answer, gallery, operation, token)
 
     def prune_changes(self, older_than: timedelta) -> int:
         """Delete old kept answers, and old entries of the change log, except each gallery's last; return how many of
@@ -385,9 +363,9 @@ class Store:
                     found |= {key: (face_id, subject_id, name) for key, face_id, subject_id, name in rows}
         return found
 
-    def _read_gallery(self, gallery_id: str) -> Gallery:
+    def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         with self.database.read() as connection:
-            return find_gallery(connection, gallery_id)
+            return query(connection, *args, **kwargs)
 
 
 def _count(connection: Connection, gallery: Gallery) -> Counts:
@@ -405,26 +383,6 @@ _LABELS = (
     .where(FACES.c.key.in_(sa.bindparam("keys", expanding=True)))
 )
 _CURRENT_LABELS = _LABELS.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now")))
-_PLACED = (
-    sa.select(
-        FACES.c.key,
-        FACES.c.face_id,
-        FACES.c.x,
-        FACES.c.y,
-        FACES.c.width,
-        FACES.c.height,
-        FACES.c.created_at,
-        SUBJECTS.c.id.label("subject"),
-        *ORIGIN_COLUMNS,
-    )
-    .select_from(FACES)
-    .join(SUBJECTS)
-    .outerjoin(FACE_ORIGINS, FACE_ORIGINS.c.face_key == FACES.c.key)
-)
-
-
-def _placed(row: Row[Any]) -> PlacedFace:
-    return PlacedFace(row.face_id, row.subject, box_of(row), row.created_at, to_origin(row))
 
 
 def _is_named(gallery: Gallery) -> sa.ColumnElement[bool]:

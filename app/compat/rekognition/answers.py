@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from app.db.pagination import Page
 from app.face.pose import pose_of
 from app.face.quality import RAMPS, measure
-from app.gallery.records import Gallery, Origin, PlacedFace
+from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed
 from app.types import Box, Face, Photo, Reason
 
@@ -96,7 +96,7 @@ def searched_face(face: Face, photo: Photo) -> tuple[Shape, float]:
     return bounding_box(face.detection.box, photo.width, photo.height), percent(face.detection.score)
 
 
-def stored_face(face: PlacedFace, gallery: Gallery) -> Shape:
+def stored_face(face: StoredFace, gallery: Gallery) -> Shape:
     """Return a `Face`, with its origin if that is known."""
     shape: Shape = {"FaceId": face_id_to(face.face_id)}
     if face.origin is not None:

@@ -24,7 +24,7 @@ from app.compat.rekognition.call import LEVELS, Call, good_enough
 from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
 from app.gallery import moving
-from app.gallery.records import Gallery, Origin, PlacedFace
+from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed, unnamed_id
 from app.pipeline import Choice
 from app.recognition.photos import Chosen
@@ -132,7 +132,7 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
     }
 
 
-def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origin) -> PlacedFace:
+def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origin) -> StoredFace:
     place = next(index for index, one in enumerate(photo.faces) if one is face)
     picked = Chosen(photo, Choice(place, "all faces are indexed", 0.0))
     row = call.operations.enroll_face(gallery.id, unnamed_id(), picked, QualityLevel.NONE, origin)
@@ -142,7 +142,7 @@ def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origi
     return found[row.face_id]
 
 
-def _same(known: list[PlacedFace], box: Box) -> PlacedFace | None:
+def _same(known: list[StoredFace], box: Box) -> StoredFace | None:
     for face in known:
         sides = ((face.box.x, box.x), (face.box.y, box.y), (face.box.width, box.width), (face.box.height, box.height))
         if all(abs(one - other) < SAME_BOX for one, other in sides):

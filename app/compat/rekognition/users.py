@@ -26,7 +26,7 @@ from app.compat.rekognition.recognition import match_users
 from app.errors import FaceNotFound
 from app.gallery import moving, subjects
 from app.gallery.change import AlreadyAnswered, Change, KeptAnswer, keep_answer
-from app.gallery.records import Gallery, Move, PlacedFace, stored_template
+from app.gallery.records import Gallery, Move, StoredFace, stored_template
 from app.gallery.text import is_unnamed, unnamed_id
 from app.recognition.photos import template_of
 
@@ -177,7 +177,7 @@ def _disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFac
     return answer
 
 
-def _refusal(face: str, found: dict[str, PlacedFace], user: str) -> Shape | None:
+def _refusal(face: str, found: dict[str, StoredFace], user: str) -> Shape | None:
     """Return why a face can't be associated: it is unknown, or another user's."""
     if face not in found:
         return {"Reasons": ["FACE_NOT_FOUND"]}
