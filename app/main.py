@@ -41,7 +41,7 @@ from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
 from app.face.liveness import LivenessPackages
-from app.gallery.erasure import Erasures, Expiry
+from app.gallery.erasure import Erasures
 from app.gallery.gallery_rows import PackageBindings
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.inference.embedders import Embedder, Embedders
@@ -302,11 +302,11 @@ def _build_background(
     kept = timedelta(days=settings.job_days)
     runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
     drop_like = partial(storage.corrections.drop_like, least=inference.embedders.most_lenient)
-    erasures = Erasures(storage.galleries, storage.signer, drop_like)
-    expiry = Expiry(storage.galleries, erasures, partial(storage.audit.recorded, "expire_subject"))
+    recorded = partial(storage.audit.recorded, "expire_subject")
+    erasures = Erasures(storage.galleries, storage.signer, drop_like, recorded)
     scheduler = stack.enter_context(Scheduler())
     storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S, may_prune=clock.trusted)
-    scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(expiry.sweep))
+    scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(erasures.sweep))
     scheduler.every(settings.expiry_seconds, "corrections", clock.guarded(storage.corrections.prune))
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
     scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)

@@ -14,7 +14,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -38,7 +38,6 @@ from app.db.schema import (
 from app.db.signing import Signer
 from app.errors import NotFound, Unusable
 from app.gallery.change import Change
-from app.gallery.records import Erased
 from app.gallery.service import Galleries
 from app.gallery.subjects import erase_subject
 from app.timestamps import utc_now
@@ -77,13 +76,19 @@ class Erasures:
     """Erases subjects and signs their receipts. Safe to share between threads, and the database between servers."""
 
     def __init__(
-        self, galleries: Galleries, signer: Signer, drop_like: Callable[[Change, str], int] = lambda *_: 0
+        self,
+        galleries: Galleries,
+        signer: Signer,
+        drop_like: Callable[[Change, str], int] = lambda *_: 0,
+        recorded: Recorded = lambda *_: nullcontext(),
     ) -> None:
-        """`drop_like` drops what other subjects' corrections show of a subject, by id, and counts it."""
+        """`drop_like` drops what other subjects' corrections show of a subject, by id, and counts it; `recorded` wraps
+        each erasure of a subject that has expired."""
         self._galleries = galleries
         self._database: Database = galleries.store.database
         self._drop_like = drop_like
         self._signer = signer
+        self._recorded = recorded
 
     def erase(self, gallery_id: str, subject_id: str, *, reason: Reason = "asked", rewrite: bool = False) -> Document:
         """Erase the subject and return the receipt.
@@ -103,16 +108,24 @@ class Erasures:
         with self._galleries.change(gallery_id) as change:
             corrections = self._drop_like(change, subject_id)
             erased = erase_subject(change, subject_id, expired_by=utc_now() if reason == "expired" else None)
-            document = _pending(receipt_id, erased, reason, rewrite=rewrite)
-            document["erased"]["corrections"] = corrections
-            values = {
+            salt, now = secrets.token_hex(SALT_BYTES), utc_now()
+            document = {
+                "format": FORMAT,
                 "id": receipt_id,
                 "gallery": erased.gallery,
-                "state": PENDING,
-                "created_at": document["erased_at"],
-                "document": json.dumps(document),
+                "subject": {"salt": salt, "digest": subject_digest(salt, erased.gallery, erased.subject)},
+                "reason": reason,
+                "erased_at": now,
+                "erased": {
+                    "faces": erased.faces,
+                    "templates": erased.templates,
+                    "crops": erased.crops,
+                    "corrections": corrections,
+                },
+                "rewrite": rewrite,
             }
-            change.connection.execute(sa.insert(RECEIPTS).values(values))
+            row = {"id": receipt_id, "gallery": erased.gallery, "state": PENDING, "created_at": now}
+            change.connection.execute(sa.insert(RECEIPTS).values(row | {"document": json.dumps(document)}))
         return receipt_id
 
     def complete(self, receipt_ids: Sequence[str]) -> list[Document]:
@@ -143,6 +156,21 @@ class Erasures:
         return read_page(
             self._database, query, RECEIPTS.c.key, _document, listing="receipts", cursor=cursor, limit=limit
         )
+
+    def sweep(self) -> int:
+        """Erase all expired subjects and complete the receipts of dead servers; return how many were erased."""
+        erased = 0
+        while expired := self._galleries.store.expired(EXPIRED_AT_ONCE):
+            pending = []
+            for gallery, subject in expired:
+                with suppress(NotFound), self._recorded(gallery, subject):  # another server first, or a new expiry
+                    pending.append(self.delete(gallery, subject, reason="expired"))
+            self.complete(pending)
+            erased += len(pending)
+            if len(expired) < EXPIRED_AT_ONCE:
+                break
+        self.complete_pending()
+        return erased
 
     def complete_pending(self) -> int:
         """Complete the receipts that dead servers left pending; return how many."""
@@ -190,35 +218,6 @@ class Erasures:
         }
 
 
-class Expiry:
-    """Erases the subjects that have expired; `recorded` wraps each erasure. The scheduler calls `sweep`."""
-
-    def __init__(self, galleries: Galleries, erasures: Erasures, recorded: Recorded) -> None:
-        self._galleries = galleries
-        self._erasures = erasures
-        self._recorded = recorded
-
-    def sweep(self) -> int:
-        """Erase all expired subjects and complete the receipts of dead servers; return how many were erased."""
-        erased = 0
-        while found := self._galleries.store.expired(EXPIRED_AT_ONCE):
-            pending = [receipt for gallery, subject in found if (receipt := self._erase(gallery, subject))]
-            self._erasures.complete(pending)
-            erased += len(pending)
-            if len(found) < EXPIRED_AT_ONCE:
-                break
-        self._erasures.complete_pending()
-        return erased
-
-    def _erase(self, gallery: str, subject: str) -> str | None:
-        """Return the id of a pending receipt, or None if another server was first or the expiry was changed."""
-        try:
-            with self._recorded(gallery, subject):
-                return self._erasures.delete(gallery, subject, reason="expired")
-        except NotFound:
-            return None
-
-
 def check_receipt(receipt: Mapping[str, Any], public_key: bytes | None = None) -> bool:
     """Check the receipt's signature; return whether it was made with `public_key`.
 
@@ -241,20 +240,6 @@ def subject_digest(salt: str, gallery_id: str, subject_id: str) -> str:
     """Return the SHA-256, hexadecimal, of the JSON list of the three."""
     text = json.dumps([salt, gallery_id, subject_id], ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _pending(receipt_id: str, erased: Erased, reason: Reason, *, rewrite: bool) -> Document:
-    salt = secrets.token_hex(SALT_BYTES)
-    return {
-        "format": FORMAT,
-        "id": receipt_id,
-        "gallery": erased.gallery,
-        "subject": {"salt": salt, "digest": subject_digest(salt, erased.gallery, erased.subject)},
-        "reason": reason,
-        "erased_at": utc_now(),
-        "erased": {"faces": erased.faces, "templates": erased.templates, "crops": erased.crops},
-        "rewrite": rewrite,
-    }
 
 
 def _document(row: Row[Any]) -> Document:

@@ -174,22 +174,6 @@ def drop_unnamed(change: Change, keys: Iterable[int]) -> None:
         change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key.in_(some) & is_unnamed_row() & empty))
 
 
-def erase_rows(connection: Connection, gallery: Gallery, subject: Subject) -> Erased:
-    """Delete the subject and everything that may mention it; return how much was deleted."""
-    mine = FACES.c.subject_key == subject.key
-    crops, second = (
-        connection.execute(sa.select(sa.func.count()).select_from(table.join(FACES)).where(mine)).scalar_one()
-        for table in (CROPS, SECOND_TEMPLATES)
-    )
-    connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
-    # Kept answers, the files that jobs left (unreadable without their keys) and jobs' reports may mention anybody.
-    connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.gallery_key == gallery.key))
-    jobs = JOBS.c.gallery_key == gallery.key
-    connection.execute(sa.update(JOBS).where(jobs & JOBS.c.result.is_not(None)).values(result=None, secret=None))
-    connection.execute(sa.delete(JOB_REFUSALS).where(JOB_REFUSALS.c.job_key.in_(sa.select(JOBS.c.key).where(jobs))))
-    return Erased(gallery.id, subject.id, subject.face_count, subject.face_count + second, crops)
-
-
 def terms_columns(terms: Terms) -> dict[str, object]:
     """Return the columns that `terms` change. Raises InvalidInput ``invalid_expiry``, ``invalid_consent``."""
     columns: dict[str, object] = {}
@@ -286,10 +270,20 @@ def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = N
 
     With `expired_by`, a subject that hasn't expired by then isn't found. Raises as `delete_subject` does.
     """
-    cleaned = clean_id(subject_id, "subject")
-    subject = find_subject(change.connection, change.gallery, cleaned)
+    gallery, connection = change.gallery, change.connection
+    subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))
     if expired_by is not None and not has_expired(subject, expired_by):
-        raise subject_not_found(change.gallery, cleaned)
-    erased = erase_rows(change.connection, change.gallery, subject)
+        raise subject_not_found(gallery, subject.id)
+    mine = FACES.c.subject_key == subject.key
+    crops, second = (
+        connection.execute(sa.select(sa.func.count()).select_from(table.join(FACES)).where(mine)).scalar_one()
+        for table in (CROPS, SECOND_TEMPLATES)
+    )
+    connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
+    # Kept answers, the files that jobs left (unreadable without their keys) and jobs' reports may mention anybody.
+    connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.gallery_key == gallery.key))
+    jobs = JOBS.c.gallery_key == gallery.key
+    connection.execute(sa.update(JOBS).where(jobs & JOBS.c.result.is_not(None)).values(result=None, secret=None))
+    connection.execute(sa.delete(JOB_REFUSALS).where(JOB_REFUSALS.c.job_key.in_(sa.select(JOBS.c.key).where(jobs))))
     change.log(ERASE, [(subject.key, None)])
-    return erased
+    return Erased(gallery.id, subject.id, subject.face_count, subject.face_count + second, crops)

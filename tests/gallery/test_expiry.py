@@ -14,9 +14,10 @@ from likeness_client import Client
 
 from app.access.audit import AuditFilter, AuditLog, AuditStore
 from app.db import signing
+from app.db.signing import Signer
 from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery.change import Change
-from app.gallery.erasure import Expiry, check_receipt
+from app.gallery.erasure import Erasures, check_receipt
 from app.gallery.moving import dissolve_subject, move_faces, rename_subject
 from app.gallery.records import Consent, Move, NewFace, Terms
 from app.gallery.service import Galleries
@@ -35,10 +36,9 @@ from tests.support.service import COLLINS, HOPPER, error_of, running
 LATER = utc_text(datetime.now(UTC) + timedelta(days=30))
 
 
-def open_expiry(galleries: Galleries) -> tuple[Expiry, AuditLog]:
+def open_expiry(galleries: Galleries) -> tuple[Erasures, AuditLog]:
     log = AuditLog(AuditStore(galleries.store.database))
-    work = Expiry(galleries, erasures(galleries), lambda *who: log.recorded("expire_subject", *who))
-    return work, log
+    return Erasures(galleries, Signer(bytes(32)), recorded=lambda *who: log.recorded("expire_subject", *who)), log
 
 
 def soon(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
