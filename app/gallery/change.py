@@ -40,17 +40,13 @@ class Change:
     now: str = field(default_factory=utc_now)
     overwrites: bool = False
     """Whether something is deleted or replaced, of which SQLite's files must not keep a copy."""
-    _entries: list[change_log.Entry] = field(default_factory=list)
+    entries: list[change_log.Entry] = field(default_factory=list)
+    """What the change log gets at the end."""
 
     def log(self, kind: str, faces: Iterable[tuple[int, int | None]]) -> None:
         """Note what happened to these faces, given by their subjects' keys and their own (None: the subject's all)."""
         self.overwrites |= kind != change_log.ADD
-        self._entries += [(kind, subject, face) for subject, face in faces]
-
-    def write_log(self) -> None:
-        """Write the entries; the transaction's last statement."""
-        if self._entries:
-            change_log.record(self.connection, self.gallery.key, self._entries)
+        self.entries += [(kind, subject, face) for subject, face in faces]
 
 
 ANSWERS_KEPT = timedelta(days=1)

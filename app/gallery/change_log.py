@@ -57,7 +57,7 @@ def begin(connection: Connection, gallery_key: int, stamp: int, now: str) -> Non
 
 
 def record(connection: Connection, gallery_key: int, entries: Sequence[Entry]) -> None:
-    """Append the entries. Make it the transaction's last write: other writers to the gallery wait from here on."""
+    """Append the entries."""
     stamp, now = begin_stamp(), utc_now()
     new = {"gallery": gallery_key, "count": len(entries), "stamp": stamp}
     last: int = connection.execute(_BUMP, new).scalar_one()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.db.engine import in_parts
-from app.db.schema import CROPS, FACES, SECOND_TEMPLATES, SUBJECTS
+from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import InvalidInput
 from app.gallery.change import Change
 from app.gallery.change_log import ADD
-from app.gallery.faces import encode_crop, face_query, insert_origins, to_face
+from app.gallery.faces import encode_crop, face_query, to_face
 from app.gallery.records import (
     NO_TERMS,
     Consent,
@@ -45,7 +45,7 @@ from app.gallery.subjects import (
     touch_subjects,
     update_subject,
 )
-from app.gallery.templates import check_templates, fit_face, is_unit, join_templates, template_column
+from app.gallery.templates import fit_face, is_unit, join_templates, template_column
 from app.gallery.text import check_visible, clean_id, clean_name, encode_metadata, fold
 
 
@@ -75,26 +75,24 @@ def enroll(change: Change, wanted: Sequence[Enrollment]) -> list[Enrolled]:
     of the gallery's dimension); Conflict ``subject_expired``, ``package_mismatch`` if a face lacks a template that the
     gallery takes.
     """
-    names = [clean_id(one.subject, "subject") for one in wanted]
-    subjects = [(name, terms_columns(one.terms)) for name, one in zip(names, wanted, strict=True)]
-    packages = change.gallery.packages
-    fitted = [[fit_face(face, packages) for face in one.faces] for one in wanted]
-    for spec in change.gallery.written:
-        check_templates(spec, [one for face in chain(*fitted) if (one := face.template_of(spec.key.package))])
-    faces = [
-        [face.stored(name, crop) for face, crop in zip(some, one.crops, strict=True)]
-        for name, some, one in zip(names, fitted, wanted, strict=True)
-    ]
+    subjects: list[tuple[str, dict[str, object]]] = []
+    faces: list[tuple[StoredFace, ...]] = []
+    for one in wanted:
+        name = clean_id(one.subject, "subject")
+        subjects.append((name, terms_columns(one.terms)))
+        fitted = [fit_face(face, change.gallery.written) for face in one.faces]
+        faces.append(tuple(face.stored(name, crop) for face, crop in zip(fitted, one.crops, strict=True)))
     keys, made = write_subjects(change, subjects)
     for name in made:
         check_visible(name, "subject id")
     touch_subjects(change, [key for name, key in keys.items() if name not in made])
     write_faces(change, change.gallery.embedder, keys, list(chain(*faces)))
     current = find_unexpired(change, list(keys.values()))
-    return [
-        Enrolled(current[keys[name]], tuple(some), created=name in made and name not in names[:place])
-        for place, (name, some) in enumerate(zip(names, faces, strict=True))
-    ]
+    enrolled = []
+    for (name, _), some in zip(subjects, faces, strict=True):
+        enrolled.append(Enrolled(current[keys[name]], some, created=name in made))
+        made.discard(name)  # a second enrollment of the same subject did not create it
+    return enrolled
 
 
 def crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:
@@ -103,7 +101,7 @@ def crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:
 
 
 EXPORT_ROWS = 1_000
-_INSERTS = (sa.insert(FACES), sa.insert(CROPS), sa.insert(SECOND_TEMPLATES))
+_INSERTS = tuple(sa.insert(table) for table in (FACES, CROPS, SECOND_TEMPLATES, FACE_ORIGINS))
 _LAST_KEY = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'faces'")
 _NEXT_KEYS = sa.text("SELECT nextval(pg_get_serial_sequence('faces', 'key')) FROM generate_series(1, :count)")
 
@@ -206,7 +204,7 @@ def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], fa
 
 def write_subjects(
     change: Change, subjects: Iterable[tuple[str, Mapping[str, Any]]]
-) -> tuple[dict[str, int], Collection[str]]:
+) -> tuple[dict[str, int], set[str]]:
     """Add missing subjects and update the others, given by their ids and columns; return the keys by id, and the new
     ids. Where two are one subject, the later one's columns count."""
     wanted: dict[str, dict[str, Any]] = {}
@@ -223,7 +221,7 @@ def write_subjects(
             changes["folded"] = fold(subject_id, changes["name"])
         if changes:
             update_subject(change, key, changes)
-    return keys | made, made.keys()
+    return keys | made, set(made)
 
 
 def place_ids(change: Change, faces: Sequence[StoredFace]) -> tuple[list[StoredFace], tuple[int, ...]]:
@@ -257,7 +255,7 @@ def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], f
     """Insert the faces, whose templates are of `package`; `subject_keys` are given by the subjects' ids."""
     connection, blobs = change.connection, change.blobs
     keys = _take_keys(connection, len(faces))
-    rows, crops, seconds = [], [], []
+    rows, crops, seconds, origins = [], [], [], []
     blobs.mark(connection)
     for key, face in zip(keys, faces, strict=True):
         face_id = face.face_id
@@ -283,10 +281,11 @@ def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], f
         if face.second is not None:
             template = blobs.pack("second", face_id, to_bytes(face.second))
             seconds.append({"face_key": key, "package": face.second.package, "template": template})
-    for insert, values in zip(_INSERTS, (rows, crops, seconds), strict=True):
+        if face.origin is not None:
+            origins.append({"face_key": key, "gallery_key": change.gallery.key, **asdict(face.origin)})
+    for insert, values in zip(_INSERTS, (rows, crops, seconds, origins), strict=True):
         if values:
             connection.execute(insert, values)
-    insert_origins(connection, change.gallery, [(key, face.origin) for key, face in zip(keys, faces, strict=True)])
     change.log(ADD, [(subject_keys[face.subject], key) for key, face in zip(keys, faces, strict=True)])
 
 

@@ -6,8 +6,7 @@ import io
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,15 +105,6 @@ def encode_crop(crop: Pixels) -> bytes:
 def decode_crop(jpeg: bytes) -> Pixels:
     """Decode a stored crop, (112, 112, 3) uint8 RGB. Raises InvalidInput if it is anything else or damaged."""
     return decode(jpeg, CROP_LIMITS).pixels
-
-
-def insert_origins(connection: Connection, gallery: Gallery, origins: Iterable[tuple[int, Origin | None]]) -> None:
-    """Write the origins of new faces, given by the faces' keys; None for a face of unknown origin."""
-    values = [
-        {"face_key": key, "gallery_key": gallery.key, **asdict(origin)} for key, origin in origins if origin is not None
-    ]
-    if values:
-        connection.execute(sa.insert(FACE_ORIGINS), values)
 
 
 def faces_by_id(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, Row[Any]]:

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Unpack
 
+import numpy as np
+
 from app.choices import IndexKind
 from app.concurrency.group_commit import GroupCommit
 from app.concurrency.scheduler import Scheduler
@@ -286,4 +288,5 @@ class Galleries:
         for other in gallery.index_specs:
             if probes and probes[0].package == other.key.package:
                 spec = other  # every index that can answer holds all faces
-        return spec, check_templates(spec, probes)
+        check_templates(spec, probes)
+        return spec, np.array([probe.vector for probe in probes], np.float32).reshape(len(probes), spec.dimension)

@@ -102,7 +102,8 @@ class Store:
             held = lock_gallery(connection, gallery)
             change = Change(held, connection, self.database.insert, self.blobs, self.max_metadata_bytes)
             yield change
-            change.write_log()
+            if change.entries:  # the last statement: from here on other writers to the gallery wait
+                change_log.record(connection, held.key, change.entries)
         if change.overwrites:
             self.database.request_scrub()
 

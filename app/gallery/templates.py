@@ -50,17 +50,23 @@ UNIT_TOLERANCE = 1e-3
 """Largest difference of a template's length from 1."""
 
 
-def fit_face(face: NewFace, packages: Sequence[str]) -> NewFace:
-    """Return the face with a template of each of the gallery's packages. Raises Conflict ``package_mismatch``."""
-    first, *others = [face.template_of(package) for package in packages]
-    if first is None or None in others:
-        message = f"The gallery takes templates of {' and of '.join(packages)} now."
-        raise PackageMismatch(message, expected=list(packages), given=face.template.package)
-    return replace(face, template=first, second=others[0] if others else None)
+def fit_face(face: NewFace, written: Sequence[IndexSpec]) -> NewFace:
+    """Return the face with a template for each of these sets. Raises Conflict ``package_mismatch`` if it lacks one, and
+    what `check_templates` raises."""
+    templates: list[Template] = []
+    for spec in written:
+        template = face.template_of(spec.key.package)
+        if template is None:
+            packages = [spec.key.package for spec in written]
+            message = f"The gallery takes templates of {' and of '.join(packages)} now."
+            raise PackageMismatch(message, expected=packages, given=face.template.package)
+        check_templates(spec, [template])
+        templates.append(template)
+    return replace(face, template=templates[0], second=templates[1] if len(templates) > 1 else None)
 
 
-def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> Vectors:
-    """Return the templates' vectors, (N, D) float32, if all are of the wanted package and of length 1.
+def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> None:
+    """Check that the templates are of the wanted package and of length 1.
 
     Raises Conflict ``package_mismatch``; InvalidInput ``invalid_template``.
     """
@@ -72,9 +78,6 @@ def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> Vectors
             raise InvalidInput(message, code="invalid_template")
         if not abs(float(np.linalg.norm(template.vector)) - 1) <= UNIT_TOLERANCE:  # NaN is rejected too
             raise InvalidInput("A template must be a vector of length 1.", code="invalid_template")
-    if not templates:
-        return np.empty((0, wanted.dimension), np.float32)
-    return np.stack([template.vector for template in templates]).astype(np.float32)
 
 
 def is_unit(vectors: Vectors) -> NDArray[np.bool_]:

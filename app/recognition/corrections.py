@@ -114,7 +114,7 @@ class Corrections:
         crop = crop_to_keep(gallery, probe)
         correction_id = uuid.uuid4().hex
         with self._store.change(gallery) as change:
-            fitted = fit_face(probe, change.gallery.packages)
+            fitted = fit_face(probe, change.gallery.written)
             subject = _current_subject(change, subject_id)
             row = {"id": correction_id, "subject_key": subject.key, "created_at": utc_now(), "expires_at": ends}
             templates = [fitted.template, *([fitted.second] if fitted.second else [])]
