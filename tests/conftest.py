@@ -58,7 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # How long a drawn example takes depends on what else the machine does.
-    hypothesis.settings.register_profile("patient", deadline=None)
+    examples = 100 if config.getoption("--full") else 40
+    hypothesis.settings.register_profile("patient", deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("patient")
     os.environ |= ONE_THREAD
     if not hasattr(config, "workerinput"):  # pytest-xdist's workers take what the process that starts them has made

@@ -117,24 +117,6 @@ def test_keys_and_audit_with_the_async_client(live_server: LiveServer) -> None:
     anyio.run(use)
 
 
-def test_keys_and_audit_with_the_client(live_server: LiveServer) -> None:
-    with Client(live_server.url, live_server.key) as client:
-        made = client.create_key(["enroll"], name="Reception")
-        assert client.key(made.id).name == "Reception"
-        assert client.key(made.id).scopes == ["enroll"]
-        assert made.id in [key.id for key in client.all_keys()]
-        assert client.keys(limit=1).next_cursor is not None or len(client.keys().keys) == 1
-        client.rotate_key(made.id)
-        client.revoke_key(made.id)
-        entries = list(client.all_audit(since=datetime(2020, 1, 1, tzinfo=UTC), order="oldest", limit=2))
-        assert [entry.operation for entry in entries if entry.target == made.id and entry.operation != "show_key"] == [
-            "create_key",
-            "rotate_key",
-            "revoke_key",
-        ]
-        assert client.audit(until=datetime(2020, 1, 1, tzinfo=UTC)).entries == []
-
-
 def test_neither_the_log_nor_the_database_holds_a_key(live_server: LiveServer) -> None:
     with Client(live_server.url, live_server.key) as client:
         made = client.create_key(["read"])

@@ -31,8 +31,8 @@ from tests.conftest import PROJECT
 from tests.support.images import EVERY_KIND
 from tests.support.live import LiveServer, serving
 from tests.support.mutations import mutated
-from tests.support.resident import resident_mib
 from tests.support.service import COLLINS
+from tests.support.soak import resident_mib
 
 REGRESSIONS = PROJECT / "tests" / "regressions"
 IMAGES, FULL_IMAGES = 1_500, 200_000

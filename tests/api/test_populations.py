@@ -11,9 +11,9 @@ import pytest
 from likeness_client import Client
 
 from app.api import schemas
-from tests.support.cards import models_with_a_card
 from tests.support.commands import run
 from tests.support.live import LiveServer
+from tests.support.packages import models_with_a_card
 from tests.support.ready import give_database, give_models
 from tests.support.service import AGAIN, COLLINS, SAMPLES, error_of, running
 

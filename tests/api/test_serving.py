@@ -33,10 +33,9 @@ from app.machine import memory_limit
 from app.main import create_app
 from app.serve import serve
 from app.server.http import Waits, server_config
-from tests.support.certificates import make_certificate
 from tests.support.commands import run
 from tests.support.connections import PATIENCE_S, bodies_held, opened, until
-from tests.support.live import START_S, LiveServer, serving
+from tests.support.live import START_S, LiveServer, make_certificate, serving
 from tests.support.service import COLLINS, error_of
 
 ORIGIN = "https://photos.example.org"

@@ -10,7 +10,7 @@ import pytest
 
 from bench.rates import ASKED, MISSED, MIXED, Faces, Row, Setting, Source, draw, measure, one_person_each, table, write
 from tests.support import packages
-from tests.support.photographed import photographed
+from tests.support.calibrating import photographed
 
 STRICT, LAX = ({1e-2: at, 1e-3: at + 0.01, 1e-4: at + 0.02, 1e-6: at + 0.03} for at in (0.95, -0.9))
 

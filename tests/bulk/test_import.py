@@ -272,7 +272,7 @@ def test_entries_that_no_archive_should_have_are_refused_one_by_one(
 MUTATED = tar_of({"a/1": b"12345" * 300, "b/2": b"", "c/3": b"x" * 513})
 
 
-@settings(max_examples=300, database=None)
+@settings(max_examples=100, database=None)
 @given(
     cut=st.integers(0, len(MUTATED)),
     flips=st.lists(st.tuples(st.integers(0, len(MUTATED) - 1), st.integers(0, 255)), max_size=8),
@@ -291,7 +291,7 @@ def test_no_bytes_make_the_reader_stumble(cut: int, flips: list[tuple[int, int]]
     assert len(found) <= 3
 
 
-@settings(max_examples=50, database=None)
+@settings(max_examples=20, database=None)
 @given(
     files=st.dictionaries(
         st.from_regex(r"[a-zé]{1,200}/[a-z]{1,50}", fullmatch=True), st.binary(max_size=3000), max_size=5

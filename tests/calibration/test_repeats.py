@@ -15,7 +15,7 @@ from app.inference.thresholds import Thresholds
 from app.recognition.decisions import count_comparisons, fpir_of, identify_point, verify_point
 from app.types import Vectors
 from tests.support import packages
-from tests.support.photographed import NOISE, photographed
+from tests.support.calibrating import NOISE, photographed
 
 
 def calibration(noise: float = NOISE) -> Calibration:

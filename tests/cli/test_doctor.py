@@ -31,9 +31,8 @@ from app.reembedding.steps import Reembeddings
 from app.server.local import reserved_port
 from tests.conftest import PROJECT
 from tests.support import liveness, packages
-from tests.support.certificates import make_certificate
 from tests.support.commands import run
-from tests.support.live import LiveServer
+from tests.support.live import LiveServer, make_certificate
 from tests.support.milvus import milvus_server, need_milvus
 from tests.support.ready import give_database
 

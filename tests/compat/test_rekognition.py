@@ -9,6 +9,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -759,6 +760,18 @@ def post(place: Place, headers: dict[str, str], body: bytes) -> tuple[int, str]:
     return answer.status_code, answer.json().get("__type", "")
 
 
+def answer_to_head(place: Place, headers: dict[str, str], length: int) -> tuple[int, str]:
+    """Status and the error's name, where a body of this length is promised and never sent."""
+    address = urlsplit(place.server.url)
+    with closing(http.client.HTTPConnection(address.hostname or "", address.port, timeout=20)) as connection:
+        connection.putrequest("POST", "/")
+        for name, value in (headers | {"Content-Length": str(length)}).items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())["__type"]
+
+
 def test_tampered_requests_are_refused(place: Place) -> None:
     body = b'{"CollectionId": "people-x"}'
     headers = signed(place, "CreateCollection", body)
@@ -793,15 +806,6 @@ def test_another_server_and_a_restarted_one_refuse_replays(tmp_path: Path, opera
     with running(tmp_path / "data") as restarted:
         assert send(restarted, headers) == (400, "InvalidSignatureException")
         assert restarted.get("/v1/galleries").json()["galleries"] == []
-
-
-def test_replayed_requests_are_refused(place: Place) -> None:
-    body = b'{"CollectionId": "replayed"}'
-    headers = signed(place, "CreateCollection", body)
-    assert post(place, headers, body) == (200, "")
-    place.own.delete_gallery("replayed")
-    assert post(place, headers, body) == (400, "InvalidSignatureException")
-    assert "replayed" not in [gallery.id for gallery in place.own.all_galleries()]
 
 
 def test_the_same_question_within_a_second_is_answered(place: Place) -> None:
@@ -841,15 +845,7 @@ def test_a_signature_of_a_stated_body_is_checked_before_the_body(place: Place) -
     body = b'{"CollectionId": "stated"}'
     headers = signed(place, "CreateCollection", body, **{"X-Amz-Content-SHA256": hashlib.sha256(body).hexdigest()})
     invented = headers | {"Authorization": headers["Authorization"][:-64] + "0" * 64}
-    address = urlsplit(place.server.url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=20)
-    connection.putrequest("POST", "/")
-    for name, value in (invented | {"Content-Length": "100"}).items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    answer = connection.getresponse()
-    assert (answer.status, json.loads(answer.read())["__type"]) == (400, "InvalidSignatureException")
-    connection.close()
+    assert answer_to_head(place, invented, 100) == (400, "InvalidSignatureException")
     assert post(place, headers, body.replace(b"stated", b"other!")) == (400, "InvalidSignatureException")
     assert post(place, headers, body) == (200, "")
 
@@ -869,15 +865,7 @@ def test_a_replayed_change_with_other_unsigned_headers_is_not_made_again(place: 
 def test_whoever_names_no_key_is_answered_before_the_body(place: Place) -> None:
     headers = signed(place, "ListFaces", b"{}")
     headers["Authorization"] = headers["Authorization"].replace("LKIA_", "LKIA_NOBODY_")
-    address = urlsplit(place.server.url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=20)
-    connection.putrequest("POST", "/")
-    for name, value in (headers | {"Content-Length": "100"}).items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    answer = connection.getresponse()
-    assert (answer.status, json.loads(answer.read())["__type"]) == (400, "UnrecognizedClientException")
-    connection.close()
+    assert answer_to_head(place, headers, 100) == (400, "UnrecognizedClientException")
 
 
 def test_as_many_faces_as_a_request_may_name_fit_into_it(rekognition: Any, collection: str) -> None:
@@ -903,15 +891,7 @@ def test_the_log_holds_nothing_of_anybody(place: Place) -> None:
 
 def test_a_body_too_long_is_not_read(place: Place) -> None:
     headers = signed(place, "ListFaces", b"{}")
-    address = urlsplit(place.server.url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port)
-    connection.putrequest("POST", "/")
-    for name, value in (headers | {"Content-Length": str(10**9)}).items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    answer = connection.getresponse()
-    assert (answer.status, json.loads(answer.read())["__type"]) == (400, "ImageTooLargeException")
-    connection.close()
+    assert answer_to_head(place, headers, 10**9) == (400, "ImageTooLargeException")
 
 
 @pytest.mark.parametrize(

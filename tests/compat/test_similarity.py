@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.compat.similarity import LEVELS, SHOWN, Similarity, fmr_of
-from app.inference.manifest import Manifest
 from app.inference.package import load_package
 from app.inference.thresholds import DecidedBy, Thresholds
 from app.recognition.decisions import mean_comparisons, verify_point
@@ -88,26 +87,6 @@ def test_between_the_levels_too(asked: float) -> None:
     assert similarity.cosine_of(asked) == pytest.approx(thresholds.threshold(fmr_of(asked)), abs=1e-6)
 
 
-def calibrated(*points: tuple[float, float]) -> Manifest:
-    given = manifest().model_dump()
-    given["calibrations"] = [
-        {
-            "name": "few",
-            "measured_on": "a test",
-            "pairs": "all",
-            "comparisons": 100,
-            "mated": 0,
-            "default": True,
-            "points": tuple(
-                {"fmr": fmr, "threshold": cosine, "threshold_low": cosine, "threshold_high": cosine}
-                for fmr, cosine in points
-            ),
-        }
-    ]
-    given["calibrations"] = tuple(given["calibrations"])
-    return Manifest.model_validate(given)
-
-
 def test_a_package_that_was_not_measured_has_a_straight_line() -> None:
     similarity = Similarity.of(Thresholds(manifest()))
     assert [similarity.of_cosine(cosine) for cosine in (-1, -0.5, 0, 0.5, 1)] == [0, 0.25, 0.5, 0.75, 1]
@@ -127,7 +106,7 @@ def test_a_calibration_of_few_people_leaves_lower_rates_to_the_one_of_many() -> 
 
 
 def test_a_package_that_was_measured_at_two_rates_has_those() -> None:
-    similarity = Similarity.of(Thresholds(calibrated((1e-2, 0.25), (1e-4, 0.5))))
+    similarity = Similarity.of(Thresholds(manifest(calibrations=(calibration({1e-2: 0.25, 1e-4: 0.5}),))))
     assert similarity.of_cosine(0.25) == pytest.approx(0.5)
     assert similarity.of_cosine(0.375) == pytest.approx(0.8), "1e-3 lies halfway between them"
     assert similarity.of_cosine(0.5) == pytest.approx(0.9)

@@ -18,8 +18,7 @@ from app.errors import Unusable
 from app.gallery.store import Store
 from app.gallery.subjects import create_subject
 from tests.support.changing import written
-from tests.support.following import engine_of
-from tests.support.migrations import downgrade
+from tests.support.following import downgrade, engine_of
 from tests.support.postgres import new_database
 
 

@@ -23,9 +23,8 @@ from app.gallery.erasure import check_receipt, is_about
 from app.gallery.service import Galleries
 from app.search.snapshots import Snapshots
 from tests.support.commands import run
-from tests.support.erasing import erasures
 from tests.support.following import engine_of, found, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures
 from tests.support.live import serving
 from tests.support.postgres import new_database
 from tests.support.service import COLLINS, HOPPER, error_of, running

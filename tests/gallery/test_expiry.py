@@ -27,9 +27,8 @@ from app.gallery.text import is_unnamed
 from app.timestamps import utc_text
 from app.types import Box, Quality
 from tests.support.changing import changed, written
-from tests.support.erasing import erasures
 from tests.support.following import PAST, found, let_expire, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures, template
 from tests.support.live import serving
 from tests.support.service import COLLINS, HOPPER, error_of, running
 

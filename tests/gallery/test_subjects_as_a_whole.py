@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from app.errors import LikenessError, NotFound
+from app.errors import NotFound
 from app.gallery.moving import delete_face, rename_subject
 from app.gallery.records import Counts
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import create_subject, delete_subjects, edit_subject
 from tests.support.changing import changed, written
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, found, template
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, found, template
 
 NEVER_S = 3600.0
 
@@ -70,17 +67,6 @@ def test_a_subject_renamed_to_another_becomes_part_of_it(galleries: Galleries, e
     assert elsewhere.check("staff").ok
 
 
-def test_crops_and_times_go_over_with_their_faces(galleries: Galleries) -> None:
-    crop = np.full((112, 112, 3), 200, np.uint8)
-    first = galleries.enroll("staff", "ann", [face(1, crop=crop), face(2)])
-    enroll(galleries, "bob", 3)
-    before = [galleries.store.face(galleries.store.gallery("staff"), "ann", row.face_id) for row in first.faces]
-    changed(galleries, "staff", rename_subject, "ann", "bob")
-    after = [galleries.store.face(galleries.store.gallery("staff"), "bob", row.face_id) for row in first.faces]
-    assert after == [replace(one, subject="bob") for one in before], "their keys, too"
-    assert after[0].crop
-
-
 def test_a_subject_without_faces_leaves_nothing_behind(galleries: Galleries) -> None:
     written(galleries.store, galleries.store.gallery("staff"), create_subject, "empty")
     enroll(galleries, "bob", 3)
@@ -101,18 +87,6 @@ def test_what_another_process_missed_it_follows_all_at_once(galleries: Galleries
     assert elsewhere.check("staff").ok
 
 
-def test_a_restart_after_a_merge_changes_no_answer(galleries: Galleries, database_url: str) -> None:
-    enroll(galleries, "ann", 1, 2)
-    enroll(galleries, "bob", 3)
-    changed(galleries, "staff", rename_subject, "ann", "bob")
-    again = Galleries(Store(database_url))
-    try:
-        assert found(again, 1) == found(galleries, 1) == ["bob"]
-        assert again.check("staff").ok
-    finally:
-        again.close()
-
-
 def test_the_same_id_changes_nothing_and_nobody_can_not_be_renamed(galleries: Galleries) -> None:
     enroll(galleries, "ann", 1)
     assert changed(galleries, "staff", rename_subject, "ann", "ann").face_count == 1
@@ -122,24 +96,6 @@ def test_the_same_id_changes_nothing_and_nobody_can_not_be_renamed(galleries: Ga
             changed(galleries, "staff", rename_subject, old, new)
         assert caught.value.code == "subject_not_found"
     assert galleries.store.counts(galleries.store.gallery("staff")) == Counts(1, 1)
-
-
-def test_renames_against_each_other_lose_no_face(galleries: Galleries) -> None:
-    for seed, subject in enumerate(["a", "b", "c", "d"]):
-        enroll(galleries, subject, seed)
-    pairs = [(old, new) for old in "abcd" for new in "abcd" if old != new] * 3
-
-    def rename(pair: tuple[str, str]) -> str:
-        try:
-            return changed(galleries, "staff", rename_subject, *pair).id
-        except LikenessError as error:
-            return error.code
-
-    with ThreadPoolExecutor(8) as pool:
-        ended = set(pool.map(rename, pairs))
-    assert ended <= {"a", "b", "c", "d", "subject_not_found"}
-    assert galleries.store.counts(galleries.store.gallery("staff")).faces == 4
-    assert galleries.check("staff").ok
 
 
 def test_everybody_goes_at_once_and_the_gallery_stays(galleries: Galleries, elsewhere: Galleries) -> None:

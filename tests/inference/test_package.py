@@ -41,8 +41,7 @@ from app.inference.package import (
 )
 from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
-from tests.support.cards import card
-from tests.support.packages import manifest, package
+from tests.support.packages import card, manifest, package
 
 CONTENT = b"a tiny file " * 1000
 

@@ -25,7 +25,7 @@ from app.inference.quantize import quantize_package
 from app.inference.session import open_embedder
 from tests.conftest import PROJECT
 from tests.support import packages
-from tests.support.quantizable import crops, network
+from tests.support.embedder_files import crops, network
 
 EMULATOR = shutil.which("qemu-x86_64")
 OPENED = """

@@ -20,7 +20,7 @@ from app.inference.session import Session, open_embedder
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.commands import run
-from tests.support.quantizable import crops, network
+from tests.support.embedder_files import crops, network
 from tests.support.service import encoded
 
 

@@ -31,7 +31,7 @@ from app.recognition.decisions import (
 )
 from app.types import Template
 from tests.conftest import PROJECT
-from tests.support.cards import STATED, card
+from tests.support.packages import STATED, card
 
 MEASURED = {1e-2: 0.2, 1e-3: 0.3, 1e-4: 0.4, 1e-5: 0.5, 1e-6: 0.6}
 rates = st.floats(min_value=1e-9, max_value=0.99)

@@ -18,10 +18,9 @@ from app.search.follower import LocalIndex
 from app.search.snapshots import Snapshots
 from tests.support.changing import changed
 from tests.support.commands import run as likeness
-from tests.support.following import engine_of, found, quiet
+from tests.support.following import downgrade, engine_of, found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.live import LiveServer
-from tests.support.migrations import downgrade
 from tests.support.service import BOTH, COLLINS, HOPPER, error_of, running
 
 KINDS: tuple[IndexKind, ...] = get_args(IndexKind)

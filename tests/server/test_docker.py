@@ -26,9 +26,8 @@ from app.config import PREFIX, Settings
 from app.db.engine import Database
 from app.db.opening import POOL_SIZE
 from tests.conftest import PROJECT
-from tests.support.following import engine_of
+from tests.support.following import downgrade, engine_of
 from tests.support.live import LiveServer, environment
-from tests.support.migrations import downgrade
 from tests.support.postgres import new_database
 from tests.support.service import BOTH, COLLINS, running
 

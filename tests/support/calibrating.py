@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from numpy.typing import NDArray
 
 from app.types import Vectors
 from tests.support.tarred import templates_of, units
@@ -56,3 +57,16 @@ def calibrate(api: httpx.Client, gallery: str) -> dict[float, dict[str, Any]]:
     state = api.get(f"/v1/galleries/{gallery}/calibration").json()
     ended(api, state["job"]["id"])
     return {point["fmr"]: point for point in api.get(f"/v1/galleries/{gallery}/calibration").json()["points"]}
+
+
+DIMENSION = 48
+NOISE = 1.0
+"""Of a photo, as a multiple of what a person has: two photos of one then score 0.5."""
+
+
+def photographed(people: int, photos: int, seed: int, noise: float = NOISE) -> tuple[Vectors, NDArray[np.int64]]:
+    """Return unit vectors and who each shows, from 0."""
+    rng = np.random.default_rng(seed)
+    who = np.repeat(np.arange(people), photos)
+    vectors = rng.standard_normal((people, DIMENSION))[who] + noise * rng.standard_normal((len(who), DIMENSION))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32), who

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import io
+import pickle
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
 
 import numpy as np
 from PIL import Image
 
 from app.types import Pixels
 from training.data.drawn import ProceduralFaces
+from training.data.formats.records import (
+    FIRST,
+    FRAME,
+    HEADER,
+    LARGEST_LABEL,
+    LAST,
+    LENGTH_BITS,
+    LENGTH_MASK,
+    MAGIC,
+    MAGIC_BYTES,
+    MIDDLE,
+    WHOLE,
+    Header,
+)
 
 
 def some_crops(count: int) -> Pixels:
@@ -27,3 +47,68 @@ def png_of(crop: Pixels) -> bytes:
     file = io.BytesIO()
     Image.fromarray(crop).save(file, "PNG")
     return file.getvalue()
+
+
+class RecordWriter:
+    """Writes ``<stem>.rec`` and ``<stem>.idx``; also a context manager."""
+
+    def __init__(self, rec: Path) -> None:
+        self._rec: BinaryIO = rec.open("wb")
+        self._idx = rec.with_suffix(".idx").open("w", encoding="ascii", newline="\n")
+
+    def write(self, key: int, payload: bytes) -> None:
+        """Append one record, in parts if it contains the magic. Raises ValueError from 2**29 bytes on."""
+        if len(payload) > LENGTH_MASK:
+            raise ValueError(f"a record holds less than 2**{LENGTH_BITS} bytes, not {len(payload)}")
+        self._idx.write(f"{key}\t{self._rec.tell()}\n")
+        parts = _cut(payload)
+        for number, part in enumerate(parts):
+            flag = WHOLE if len(parts) == 1 else FIRST if number == 0 else LAST if number == len(parts) - 1 else MIDDLE
+            self._rec.write(FRAME.pack(MAGIC, flag << LENGTH_BITS | len(part)))
+            self._rec.write(part + bytes(-len(part) % 4))
+
+    def write_image(self, key: int, labels: Sequence[float], image: bytes) -> None:
+        """Append an image; one label is kept in the header itself, several after it. Raises ValueError above
+        ``LARGEST_LABEL``.
+        """
+        self.write(key, pack_header(Header(tuple(labels), key)) + image)
+
+    def close(self) -> None:
+        self._rec.close()
+        self._idx.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _cut(payload: bytes) -> list[bytes]:
+    """Return the parts between the magics at multiples of 4 bytes."""
+    parts, start, place = [], 0, payload.find(MAGIC_BYTES)
+    while place != -1:
+        if place % 4 == 0:
+            parts.append(payload[start:place])
+            start = place + 4
+        place = payload.find(MAGIC_BYTES, place + (4 if place % 4 == 0 else 1))
+    return [*parts, payload[start:]]
+
+
+def pack_header(header: Header) -> bytes:
+    """Return the bytes before an image."""
+    if any(abs(label) > LARGEST_LABEL for label in header.labels):
+        raise ValueError(f"labels above {LARGEST_LABEL} are not exact in float32")
+    if len(header.labels) == 1:
+        return HEADER.pack(0, header.labels[0], header.key, header.second_key)
+    fixed = HEADER.pack(len(header.labels), 0.0, header.key, header.second_key)
+    return fixed + struct.pack(f"<{len(header.labels)}f", *header.labels)
+
+
+def write_pack(path: Path, images: list[bytes], same: list[bool]) -> None:
+    """Write a verification pack: 2 P encoded images for P pairs."""
+    if len(images) != 2 * len(same):
+        raise ValueError(f"{len(same)} pairs need {2 * len(same)} images, not {len(images)}")
+    path.write_bytes(pickle.dumps((images, same), protocol=4))

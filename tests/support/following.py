@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from app.db.migrations import MIGRATIONS
 from app.db.schema import CHANGES, SUBJECTS
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -43,3 +44,16 @@ def log_of(url: str) -> list[tuple[object, ...]]:
     with engine_of(url).connect() as connection:
         rows = connection.execute(sa.select(*columns).order_by(CHANGES.c.gallery_key, CHANGES.c.number))
         return [tuple(row) for row in rows]
+
+
+def downgrade(url: str, revision: str) -> None:
+    """Undo the migrations after `revision`."""
+    from alembic import command  # noqa: PLC0415 - slow, and few need it
+    from alembic.config import Config  # noqa: PLC0415 - as above
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    with engine_of(url).begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.db.signing import Signer
 from app.gallery.enrolling import Enrolled
+from app.gallery.erasure import Erasures
 from app.gallery.records import NewFace
 from app.gallery.service import Galleries
 from app.types import Box, Pixels, Quality, Template
@@ -30,3 +32,7 @@ def enroll(galleries: Galleries, subject: str, *seeds: int, gallery: str = "staf
 
 def found(galleries: Galleries, seed: int, limit: int = 3) -> list[str]:
     return [candidate.subject for candidate in galleries.search("staff", [template(seed)], limit)[0]]
+
+
+def erasures(galleries: Galleries) -> Erasures:
+    return Erasures(galleries, Signer(bytes(32)))

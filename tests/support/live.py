@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from app.server import local
 from app.server.local import becomes_ready, reserved_port, spawned
@@ -74,3 +76,14 @@ def serving(
             if wait and not becomes_ready(process, url, patience_s=START_S, tls=tls):
                 raise AssertionError(f"the server did not become ready:\n{log.read_text()}")
             yield LiveServer(url, data_dir, log, process)
+
+
+def make_certificate(folder: Path, days: int) -> tuple[Path, Path]:
+    """Write a certificate of this machine's and its key, PEM, valid for ``days``."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the program openssl to make a certificate with")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-keyout", str(key), "-out", str(cert), "-days", str(days), "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    return cert, key

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import random
+import resource
 import sys
 import tempfile
 import time
@@ -23,8 +24,8 @@ from likeness_client import AsyncClient
 
 from tests.support.live import LiveServer, serving
 from tests.support.load import CLIENTS, GALLERY, Worker
-from tests.support.resident import resident_mib
 
+MIB = 1 << 20
 SAMPLE_S = 10.0
 MOST_PEOPLE = 50
 """A client with more deletes until it has fewer, so that memory would stay flat if nothing leaked."""
@@ -102,6 +103,12 @@ def main() -> None:
         log = server.log.read_text()
     result["logged_errors"] = log.count('"level": "error"')
     sys.stdout.write(json.dumps(result) + "\n")
+
+
+def resident_mib(pid: int | None = None) -> float:
+    """Memory of a process, this one by default."""
+    pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / MIB
 
 
 if __name__ == "__main__":

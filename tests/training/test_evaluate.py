@@ -25,7 +25,7 @@ from app.inference.package import load_package, write_manifest
 from app.inference.thresholds import Thresholds
 from app.types import Vector
 from tests.conftest import PROJECT
-from tests.support.crop_sets import write_pack
+from tests.support.crops import write_pack
 from training.commands.evaluate import app
 from training.commands.options import TemplateOptions
 from training.evaluation import identification as searching

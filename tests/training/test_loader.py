@@ -16,7 +16,7 @@ from PIL import Image
 pytest.importorskip("torch", reason="training needs the train extra")
 
 from app.types import Pixels
-from tests.support.crop_sets import RecordWriter
+from tests.support.crops import RecordWriter
 from training.data import open_dataset, sampler
 from training.data.crops import fingerprint, open_pixels
 from training.data.loader import batch_keys

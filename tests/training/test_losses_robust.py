@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from training import losses
-from training.losses import ClassLoss, LossError, Triplets
+from training.losses import ClassLoss, LossError, PairLoss, Triplets
 
 C, D = 5, 4
 LABELS = torch.tensor([0, 1, 2, 0, 1, 3])
@@ -26,7 +27,7 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def built(name: str, **hyper: object) -> losses.ClassLoss | losses.PairLoss:
+def built(name: str, **hyper: object) -> ClassLoss | PairLoss:
     return losses.build(name, num_classes=C, dim=D, **MULTI_CENTRE.get(name, {}) | hyper)
 
 
@@ -83,34 +84,31 @@ DEGENERATE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("case", DEGENERATE)
+def finite(loss: ClassLoss | PairLoss, x: Tensor, labels: Tensor = LABELS) -> bool:
+    """Whether the value and the gradients of embeddings and parameters are finite."""
+    x = x.detach().clone().requires_grad_()
+    value = loss(x, labels)
+    value.backward()
+    assert x.grad is not None
+    gradients = [x.grad, *(parameter.grad for parameter in loss.parameters() if parameter.grad is not None)]
+    return all(bool(one.isfinite().all()) for one in (value, *gradients))
+
+
 @pytest.mark.parametrize("name", losses.names())
-def test_value_and_gradient_stay_finite(name: str, case: str, dtype: torch.dtype) -> None:
-    loss = built(name).to(dtype)
-    rows = loss.get_parameter("weight").detach() if isinstance(loss, ClassLoss) else torch.randn(C, D, dtype=dtype)
-    x = DEGENERATE[case](rows).clone().requires_grad_()
-    value = loss(x, LABELS)
-    value.backward()
-    assert value.isfinite()
-    assert x.grad is not None
-    assert x.grad.isfinite().all()
-    for parameter in loss.parameters():
-        assert parameter.grad is not None or name == "margin"
-        assert parameter.grad is None or parameter.grad.isfinite().all()
+def test_value_and_gradient_stay_finite(name: str) -> None:
+    for case, dtype in product(DEGENERATE, (torch.float32, torch.float64)):
+        loss = built(name).to(dtype)
+        rows = loss.get_parameter("weight").detach() if isinstance(loss, ClassLoss) else torch.randn(C, D, dtype=dtype)
+        assert finite(loss, DEGENERATE[case](rows)), (case, dtype)
+        assert name == "margin" or all(parameter.grad is not None for parameter in loss.parameters())
 
 
-@pytest.mark.parametrize("case", ["on its class", "opposite to its class"])
-@pytest.mark.parametrize("mode", ["none", "easy", "hard", "continuous", "reflect"])
 @pytest.mark.parametrize("name", WITH_MODE)
-def test_every_mode_stays_finite_at_the_ends_of_the_angle(name: str, mode: str, case: str) -> None:
-    loss = built(name, mode=mode)
-    x = DEGENERATE[case](loss.get_parameter("weight").detach()).clone().requires_grad_()
-    value = loss(x, LABELS)
-    value.backward()
-    assert x.grad is not None
-    assert value.isfinite()
-    assert x.grad.isfinite().all()
+def test_every_mode_stays_finite_at_the_ends_of_the_angle(name: str) -> None:
+    ends = "on its class", "opposite to its class"
+    for mode, case in product(("none", "easy", "hard", "continuous", "reflect"), ends):
+        loss = built(name, mode=mode)
+        assert finite(loss, DEGENERATE[case](loss.get_parameter("weight").detach())), (mode, case)
 
 
 @pytest.mark.parametrize("name", [n for n in losses.names() if n not in {"softmax", "wnorm_softmax", "sphereface"}])
@@ -127,14 +125,8 @@ def test_a_zero_embedding_gets_no_direction_to_go(name: str) -> None:
 
 @pytest.mark.parametrize("name", losses.names())
 def test_one_sample_or_one_class_is_a_batch_too(name: str) -> None:
-    loss = built(name)
     for labels in (torch.tensor([1]), torch.tensor([2, 2, 2]), torch.tensor([0, 1, 2])):
-        x = torch.randn(len(labels), D, requires_grad=True)
-        value = loss(x, labels)
-        value.backward()
-        assert value.isfinite()
-        assert x.grad is not None
-        assert x.grad.isfinite().all()
+        assert finite(built(name), torch.randn(len(labels), D), labels)
 
 
 @pytest.mark.parametrize("name", list(losses.PAIR_LEVEL))
@@ -149,18 +141,18 @@ def test_no_triplets_cost_nothing(name: str) -> None:
 # ------------------------------------------------------------------------------------------- precision
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", losses.names())
-def test_half_precision_embeddings_are_computed_in_float32(name: str, dtype: torch.dtype) -> None:
-    loss = built(name).eval()
-    x = (10 * torch.randn(6, D)).to(dtype).requires_grad_()
-    value = loss(x, LABELS)
-    assert value.dtype == torch.float32
-    torch.testing.assert_close(value, loss(x.detach().float(), LABELS))
-    value.backward()
-    assert x.grad is not None
-    assert x.grad.dtype == dtype
-    assert x.grad.isfinite().all()
+def test_half_precision_embeddings_are_computed_in_float32(name: str) -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        loss = built(name).eval()
+        x = (10 * torch.randn(6, D)).to(dtype).requires_grad_()
+        value = loss(x, LABELS)
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value, loss(x.detach().float(), LABELS))
+        value.backward()
+        assert x.grad is not None
+        assert x.grad.dtype == dtype
+        assert x.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("name", losses.names())
@@ -213,11 +205,11 @@ def test_embeddings_of_another_shape_are_refused(name: str) -> None:
         loss(torch.randn(0, D), LABELS[:0])
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int16])
 @pytest.mark.parametrize("name", losses.names())
-def test_any_integer_labels_will_do(name: str, dtype: torch.dtype) -> None:
+def test_any_integer_labels_will_do(name: str) -> None:
     loss, x = built(name).eval(), torch.randn(6, D)
-    assert loss(x, LABELS.to(dtype)).equal(loss(x, LABELS))
+    for dtype in (torch.int32, torch.uint8, torch.int16):
+        assert loss(x, LABELS.to(dtype)).equal(loss(x, LABELS)), dtype
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ from PIL import Image
 
 from app.errors import InvalidImage, InvalidInput, LikenessError
 from app.types import Pixels
-from tests.support.crop_sets import RecordWriter, pack_header, write_pack
-from tests.support.crops import png
+from tests.support.crops import RecordWriter, pack_header, png, write_pack
 from training.data import FaceSet, open_dataset, read_drop_list
 from training.data.dataset import decode_crop
 from training.data.formats.bins import read_pack

@@ -18,8 +18,7 @@ from app.errors import InvalidInput, Unusable
 from app.inference.package import load_package
 from app.inference.session import open_embedder
 from tests.conftest import PROJECT
-from tests.support.crop_sets import write_pack
-from tests.support.crops import png_of
+from tests.support.crops import png_of, write_pack
 from tests.support.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
 from training.__main__ import app
 from training.data.crops import UNLABELLED, split_people, whole_people
