@@ -38,11 +38,15 @@ LONGEST_FIRST = (
     "browser_people",
     "bench",
     "browser",
+    "openapi",
+    "access",
+    "features",
     "snapshots",
     "trainer",
-    "export",
-    "access",
+    "api_server",
     "import",
+    "rekognition",
+    "reembedding",
 )
 """Files that start first: a worker that took one last would work alone."""
 

@@ -63,7 +63,7 @@ def check(folders: list[str], tmp_path: Path) -> None:
     assert {folder for folder, part in PATHS.items() if part and part in paths} == {
         folder for folder, part in PATHS.items() if part and folder not in folders
     }
-    run(project, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *CORE_TESTS)
+    run(project, "-m", "pytest", "-q", "-n", "0", "-k", "not postgresql", "-p", "no:cacheprovider", *CORE_TESTS)
 
 
 def test_every_feature_has_a_folder_and_paths_of_its_own() -> None:

@@ -13,38 +13,38 @@ from tests.support.commands import run as likeness
 from tests.support.live import LiveServer, serving
 
 
-def test_keys_are_made_listed_rotated_and_revoked(live_server: LiveServer) -> None:
-    folder = live_server.data_dir
+def test_keys_are_made_listed_rotated_and_revoked(shared_server: LiveServer) -> None:
+    folder = shared_server.data_dir
     made = likeness(
-        folder, "keys", "create", "--id", "door", "--scope", "read", "--scope", "recognize", "--gallery", "staff",
-        "--rate", "100/s", "--expires", "2035-01-01", "--name", "The door",
+        folder, "keys", "create", "--id", "lobby", "--scope", "read", "--scope", "recognize",
+        "--gallery", "lobby-staff", "--rate", "100/s", "--expires", "2035-01-01", "--name", "The door",
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     secret = made.stdout.strip()
-    assert secret.startswith("lk_door_")
+    assert secret.startswith("lk_lobby_")
     listed = likeness(folder, "keys", "list", "--json")
-    (row,) = listed.rows
-    assert (row["id"], row["scopes"], row["galleries"]) == ("door", ["read", "recognize"], ["staff"])
+    (row,) = (row for row in listed.rows if row["id"] == "lobby")
+    assert (row["id"], row["scopes"], row["galleries"]) == ("lobby", ["read", "recognize"], ["lobby-staff"])
     assert row["expires_at"] == "2035-01-01T00:00:00Z"
     assert secret not in likeness(folder, "keys", "list").stdout
-    with Client(live_server.url, secret) as client:
+    with Client(shared_server.url, secret) as client:
         assert client.galleries().galleries == []
-        rotated = likeness(folder, "keys", "rotate", "door", "--json")
+        rotated = likeness(folder, "keys", "rotate", "lobby", "--json")
         with pytest.raises(ApiError) as caught:
             client.galleries()
         assert (caught.value.status, caught.value.code) == (401, "wrong_key")
-    with Client(live_server.url, rotated.rows[0]["secret"]) as client:
+    with Client(shared_server.url, rotated.rows[0]["secret"]) as client:
         assert client.galleries().galleries == []
-        assert likeness(folder, "keys", "revoke", "door").stdout == "door: revoked\n"
+        assert likeness(folder, "keys", "revoke", "lobby").stdout == "lobby: revoked\n"
         with pytest.raises(ApiError) as caught:
             client.galleries()
         assert caught.value.code == "revoked_key"
     assert likeness(folder, "keys", "create", "--scope", "fly").returncode == 2
 
     exported = likeness(folder, "audit", "export", "--json", "--since", "2020-01-01", "--operation", "rotate_key")
-    (entry,) = exported.rows
-    assert (entry["key"], entry["target"], entry["status"], entry["subject"]) == ("admin.key", "door", 200, None)
-    assert " admin.key rotate_key - - door 200 " in likeness(folder, "audit", "export", "--by", "admin.key").stdout
+    (entry,) = (row for row in exported.rows if row["target"] == "lobby")
+    assert (entry["key"], entry["target"], entry["status"], entry["subject"]) == ("admin.key", "lobby", 200, None)
+    assert " admin.key rotate_key - - lobby 200 " in likeness(folder, "audit", "export", "--by", "admin.key").stdout
 
 
 @pytest.mark.long
@@ -76,54 +76,54 @@ def test_a_server_that_keeps_the_old_key_is_named(tmp_path: Path) -> None:
         assert done.stdout.strip() == (moved / "admin.key").read_text().strip()
 
 
-def test_keys_for_awss_clients(live_server: LiveServer) -> None:
-    folder = live_server.data_dir
-    (made,) = likeness(folder, "keys", "create", "--aws", "--json", "--id", "door-2").rows
+def test_keys_for_awss_clients(shared_server: LiveServer) -> None:
+    folder = shared_server.data_dir
+    (made,) = likeness(folder, "keys", "create", "--aws", "--json", "--id", "lobby-2").rows
     assert set(made) == {"aws_access_key_id", "aws_secret_access_key"}
-    assert made["aws_access_key_id"] == "LKIA_DOOR_2"
-    lines = likeness(folder, "keys", "rotate", "door-2").stdout.splitlines()
-    assert lines[0] == "aws_access_key_id = LKIA_DOOR_2"
+    assert made["aws_access_key_id"] == "LKIA_LOBBY_2"
+    lines = likeness(folder, "keys", "rotate", "lobby-2").stdout.splitlines()
+    assert lines[0] == "aws_access_key_id = LKIA_LOBBY_2"
     secret = lines[1].removeprefix("aws_secret_access_key = ")
     assert secret != made["aws_secret_access_key"]
-    with Client(live_server.url, f"lk_door-2_{secret}") as client:
+    with Client(shared_server.url, f"lk_lobby-2_{secret}") as client:
         assert client.own_key().scopes == ["admin"]
-        assert client.key("door-2").galleries is None
-        narrow = client.create_key(["read"], aws=True, galleries=["staff"])
+        assert client.key("lobby-2").galleries is None
+        narrow = client.create_key(["read"], aws=True, galleries=["lobby-staff"])
         assert narrow.aws_secret_access_key == narrow.secret.rpartition(f"{narrow.id}_")[2]
         assert client.create_key(["read"]).aws_access_key_id is None
     stored = b"".join(path.read_bytes() for path in folder.glob("likeness.db*"))
-    assert b"door-2" in stored
+    assert b"lobby-2" in stored
     assert secret.encode() not in stored
-    assert likeness(folder, "keys", "admin").stdout.strip() == live_server.key
+    assert likeness(folder, "keys", "admin").stdout.strip() == shared_server.key
     refused = likeness(folder, "keys", "create")
     assert (refused.returncode, refused.stdout) == (2, "")
 
 
-def test_keys_and_audit_with_the_async_client(live_server: LiveServer) -> None:
+def test_keys_and_audit_with_the_async_client(shared_server: LiveServer) -> None:
     async def use() -> None:
-        async with AsyncClient(live_server.url, live_server.key) as client:
+        async with AsyncClient(shared_server.url, shared_server.key) as client:
             made = await client.create_key(
-                ["read"], key_id="desk", galleries=["staff"], expires_at=datetime(2035, 1, 1, tzinfo=UTC)
+                ["read"], key_id="counter", galleries=["lobby-staff"], expires_at=datetime(2035, 1, 1, tzinfo=UTC)
             )
-            assert (await client.key("desk")).galleries == ["staff"]
+            assert (await client.key("counter")).galleries == ["lobby-staff"]
             assert (await client.keys(limit=1)).keys
-            assert "desk" in [key.id async for key in client.all_keys()]
-            assert (await client.rotate_key("desk", grace_seconds=60)).secret != made.secret
-            await client.revoke_key("desk")
-            done = [entry.operation async for entry in client.all_audit(key="admin.key", order="oldest", limit=2)]
+            assert "counter" in [key.id async for key in client.all_keys()]
+            assert (await client.rotate_key("counter", grace_seconds=60)).secret != made.secret
+            await client.revoke_key("counter")
+            done = [entry.operation async for entry in client.all_audit(key="admin.key", order="oldest", limit=1000)]
             assert {"create_key", "rotate_key", "revoke_key"} <= set(done)
-            assert (await client.audit(operation="revoke_key", limit=1)).entries[0].target == "desk"
+            assert (await client.audit(operation="revoke_key", limit=1)).entries[0].target == "counter"
 
     anyio.run(use)
 
 
-def test_neither_the_log_nor_the_database_holds_a_key(live_server: LiveServer) -> None:
-    with Client(live_server.url, live_server.key) as client:
+def test_neither_the_log_nor_the_database_holds_a_key(shared_server: LiveServer) -> None:
+    with Client(shared_server.url, shared_server.key) as client:
         made = client.create_key(["read"])
-    with live_server.client(headers={"x-api-key": made.secret}) as client:
+    with shared_server.client(headers={"x-api-key": made.secret}) as client:
         client.get("/v1/galleries").raise_for_status()
     secret = made.secret.removeprefix(f"lk_{made.id}_").encode()
-    for path in [live_server.log, *live_server.data_dir.rglob("*")]:
+    for path in [shared_server.log, *shared_server.data_dir.rglob("*")]:
         if path.is_file():
             assert secret not in path.read_bytes(), path
 

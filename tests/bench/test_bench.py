@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import socket
-import sys
 import tarfile
 import threading
 import time
@@ -63,15 +62,6 @@ def test_a_ratio_is_taken_within_each_round() -> None:
     assert speeds.times("ours", 2.0).ratio("ours", "theirs").median == 4.0
     figure = compared("part", "work", speeds, "ours", "theirs", unit="x/s", goal=Goal(2.0))
     assert (figure.ours, figure.details["theirs"], figure.reached) == (20.0, 10.0, True)
-
-
-def test_a_goal_may_be_a_ceiling() -> None:
-    twice = Spread(2.0, 1.0, 3.0)
-    assert Figure("p", "w", 1.0, "x/s", "theirs", twice, Goal(2.1)).reached is False
-    assert Figure("p", "w", 1.0, "x/s", "theirs", twice, Goal(2.1, at_most=True)).reached is True
-    assert Figure("p", "w", 1.0, "x/s", "theirs", twice).reached is None
-    assert Figure("p", "w", 1.0, "x/s", goal=Goal(1)).reached is None
-    assert (str(Goal(0.85)), str(Goal(3, at_most=True))) == ("≥ 0.85", "≤ 3")
 
 
 class Slow(threading.Thread):
@@ -162,11 +152,6 @@ def test_a_probe_is_like_somebody_or_like_nobody() -> None:
     best = (asked @ enrolled.T).max(axis=1)
     assert best[::2].mean() == pytest.approx(0.6, abs=0.05)
     assert best[1::2].max() < best[::2].min()
-
-
-def test_recall_is_the_share_of_the_true_rows() -> None:
-    true = np.array([[0, 1], [2, 3]])
-    assert searching.recall(np.array([[1, 0], [2, 9]]), true) == 0.75
 
 
 def test_the_exact_answer_is_float64s() -> None:
@@ -312,16 +297,3 @@ def test_plots_are_drawn_where_matplotlib_is(tmp_path: Path) -> None:
     drawn = plots.draw(Findings([figure, Figure("p", "told", 1.0, "MB")], curves), tmp_path / "run.json")
     assert [path.name for path in drawn] == ["run.svg", "run-growth.svg"]
     assert all(path.read_bytes().startswith(b"<?xml") for path in drawn)
-
-
-def test_without_matplotlib_the_plots_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    findings = Findings()
-    assert plots.draw(findings, tmp_path / "run.json") == []
-    assert findings.notes == [plots.WITHOUT]
-
-
-def test_an_unknown_part_is_refused() -> None:
-    run = CliRunner().invoke(command.app, ["nonesuch"])
-    assert run.exit_code != 0
-    assert "nonesuch" in str(run.exception)

@@ -153,8 +153,8 @@ def test_ids_of_any_script_travel_in_paths() -> None:
         assert asked == ["/v1/galleries/a%2Fb%20c/subjects/Gr%C3%A2ce%20%E2%9A%93%3F%23/faces/%252F"]
 
 
-def test_every_call_on_a_real_server(live_server: LiveServer) -> None:
-    with Client(live_server.url, live_server.key) as client:
+def test_every_call_on_a_real_server(shared_server: LiveServer) -> None:
+    with Client(shared_server.url, shared_server.key) as client:
         assert client.ready().status == "ok"
         assert client.version().name == "likeness"
         assert {model.task for model in client.models().models} >= {"detect", "embed"}
@@ -190,9 +190,9 @@ def test_every_call_on_a_real_server(live_server: LiveServer) -> None:
         assert gone.value.request_id
 
 
-def test_the_async_client_pages_through_everything(live_server: LiveServer) -> None:
+def test_the_async_client_pages_through_everything(shared_server: LiveServer) -> None:
     async def work() -> list[str]:
-        async with AsyncClient(live_server.url, live_server.key) as client:
+        async with AsyncClient(shared_server.url, shared_server.key) as client:
             await client.create_gallery("paged")
             await asyncio.gather(*(client.create_subject("paged", f"{number:03}") for number in range(120)))
             found = sorted([subject.id async for subject in client.all_subjects("paged")])
@@ -203,8 +203,8 @@ def test_the_async_client_pages_through_everything(live_server: LiveServer) -> N
     assert asyncio.run(work()) == [f"{number:03}" for number in range(120)]
 
 
-def test_images_are_bytes_or_paths(live_server: LiveServer, tmp_path: Path) -> None:
-    with Client(live_server.url, live_server.key) as client:
+def test_images_are_bytes_or_paths(shared_server: LiveServer, tmp_path: Path) -> None:
+    with Client(shared_server.url, shared_server.key) as client:
         assert client.detect(COLLINS) == client.detect(COLLINS.read_bytes())
         with pytest.raises(FileNotFoundError):
             client.detect(tmp_path / "nowhere.jpg")
