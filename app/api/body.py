@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapp
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from pydantic import BaseModel, RootModel, ValidationError
 from python_multipart import MultipartParser
@@ -64,6 +64,7 @@ ARCHIVE = File(
 
 
 Model = TypeVar("Model", bound=BaseModel)
+Params = TypeVar("Params", bound=BaseModel)
 
 FORM_OVERHEAD = 64 * 1024
 """Bytes allowed beside the images: boundaries, headers, parameters."""
@@ -103,9 +104,11 @@ class BodyLimits:
         """Return how many images a body may hold."""
         return self.images if wanted.many else len(wanted.names)
 
-    def body_bytes(self, images: int) -> int:
-        """The longest body that ``images`` images can need: base64 makes four bytes of three."""
-        return min(self.request_bytes, images * (self.image_bytes * 4 // 3 + 4) + FORM_OVERHEAD)
+    def most(self, wanted: ImageFields | None, *, large: bool = False) -> int:
+        """Return the bytes of the longest body with these images: base64 makes four of three; ``large``: without."""
+        if wanted is None:
+            return self.request_bytes if large else self.json_bytes
+        return min(self.request_bytes, self.count(wanted) * (self.image_bytes * 4 // 3 + 4) + FORM_OVERHEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,24 +193,38 @@ def parse_images(body: Body, wanted: ImageFields, limits: BodyLimits, known: Col
     return parts
 
 
+@dataclass(frozen=True, slots=True)
+class Sent(Generic[Params]):
+    """The images of a body, in the order of the operation's fields, and the parameters of the query and the body."""
+
+    images: list[bytes]
+    params: Params
+
+    @classmethod
+    def parse(cls, body: Body, wanted: ImageFields, limits: BodyLimits, query: Params) -> Self:
+        """Return the content of a body.
+
+        Raises InvalidInput as `parse_images` does, and if a parameter is in both the query and the body.
+        """
+        model = type(query)
+        parts = parse_images(body, wanted, limits, model.model_fields)
+        images = [image for name in wanted.names for image in parts.images[name]]
+        if not parts.fields:
+            return cls(images, query)
+        given = validate(model, parts.fields, "body", strict=parts.strict)
+        asked = query.model_dump(mode="json", exclude_unset=True)
+        added = given.model_dump(mode="json", exclude_unset=True)
+        if twice := sorted(asked.keys() & added.keys()):
+            raise InvalidInput(f"{', '.join(twice)}: given in the query and in the body.", errors=[])
+        return cls(images, validate(model, asked | added, "body", strict=False))
+
+
 def parse_json(body: Body, model: type[Model]) -> Model:
     """Read a JSON body as ``model``, strictly typed. Raises InvalidInput as `parse_images` does."""
     if body.media_type != JSON_TYPE:
         raise _unsupported([JSON_TYPE])
     load = load_json if issubclass(model, RootModel) else _load_object
     return validate(model, load(body.data), "body", strict=True)
-
-
-def merge(model: type[Model], query: Model, parts: Parts) -> Model:
-    """Merge the parameters of the query and of the body. Raises InvalidInput if one is in both."""
-    if not parts.fields:
-        return query
-    given = validate(model, parts.fields, "body", strict=parts.strict)
-    asked = query.model_dump(mode="json", exclude_unset=True)
-    added = given.model_dump(mode="json", exclude_unset=True)
-    if twice := sorted(asked.keys() & added.keys()):
-        raise InvalidInput(f"{', '.join(twice)}: given in the query and in the body.", errors=[])
-    return validate(model, asked | added, "body", strict=False)
 
 
 def validate(model: type[Model], values: object, where: str, *, strict: bool) -> Model:

@@ -1,21 +1,17 @@
-"""What runs in the server, as one value that `main` builds, and what handlers take as parameters.
-
-These are parts of it, the request's grant and audit entry, and ids in its path.
-"""
+"""What runs in the server, as one value that `main` builds, and the ids in paths as handlers take them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote
 
-from fastapi import Depends, Path, Request
+from fastapi import Path
 from pydantic import BeforeValidator
 from starlette.datastructures import State
 
-from app.access.audit import AuditEntry, AuditLog
-from app.access.grants import Grant
+from app.access.audit import AuditLog
 from app.access.keys import Keys
 from app.access.one_time import Challenges, SeenSignatures, SignInCodes
 from app.api import schemas
@@ -40,7 +36,7 @@ from app.recognition.operations import Operations
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The running server's parts, built by `main`; a handler takes the few that it uses (`app.api.components`)."""
+    """The running server's parts, built by `main`. A handler takes the few that it uses, by their types."""
 
     operations: Operations
     embedders: Embedders
@@ -68,8 +64,12 @@ class Components:
     """Returns the installed model packages."""
     skipped_models: Callable[[], Sequence[schemas.SkippedModel]]
     """The folders of the models folder whose package can't be used now."""
-    parts: dict[type, object] = field(default_factory=dict)
-    """The features' components, by type (`app.api.feature`)."""
+    parts: dict[type, Any] = field(default_factory=dict)
+    """All of these and the features' components (`app.api.feature`), by type."""
+
+    def __post_init__(self) -> None:
+        self.parts.update({type(part): part for part in (getattr(self, each.name) for each in fields(self))})
+        self.parts[Components] = self
 
 
 def components_of(state: State) -> Components:
@@ -80,64 +80,9 @@ def components_of(state: State) -> Components:
     return found
 
 
-# Coroutines, since FastAPI would call plain functions in a thread of their own.
-def _component(name: str) -> Any:
-    async def pick(request: Request) -> object:
-        return getattr(components_of(request.app.state), name)
-
-    return Depends(pick)
-
-
-def part(kind: type) -> Any:
-    """Return the dependency on the component of a feature, of this type."""
-
-    async def pick(request: Request) -> object:
-        return components_of(request.app.state).parts[kind]
-
-    return Depends(pick)
-
-
-async def _components(request: Request) -> Components:
-    return components_of(request.app.state)
-
-
-async def _grant(request: Request) -> Grant:
-    grant: Grant = request.scope["grant"]
-    return grant
-
-
-async def _entry(request: Request) -> AuditEntry:
-    entry: AuditEntry = request.scope["audit"]
-    return entry
-
-
 def _path_id(description: str, example: str) -> Any:
     return Path(min_length=1, max_length=schemas.MAX_ID_LENGTH, description=description, examples=[example])
 
-
-OperationsDep = Annotated[Operations, _component("operations")]
-EmbeddersDep = Annotated[Embedders, _component("embedders")]
-GalleriesDep = Annotated[Galleries, _component("galleries")]
-CalibratorDep = Annotated[Calibrator, _component("calibrator")]
-AdmissionDep = Annotated[Admission, _component("admission")]
-WorkersDep = Annotated[WorkerPool, _component("workers")]
-LimitsDep = Annotated[BodyLimits, _component("limits")]
-GuardDep = Annotated[Guard, _component("guard")]
-KeysDep = Annotated[Keys, _component("keys")]
-CodesDep = Annotated[SignInCodes, _component("codes")]
-ChallengesDep = Annotated[Challenges, _component("challenges")]
-JudgeDep = Annotated[ChallengeJudge, _component("challenge_judge")]
-AuditDep = Annotated[AuditLog, _component("audit")]
-SignaturesDep = Annotated[SeenSignatures, _component("signatures")]
-SignerDep = Annotated[Signer, _component("signer")]
-ErasuresDep = Annotated[Erasures, _component("erasures")]
-CorrectionsDep = Annotated[Corrections, _component("corrections")]
-JobsDep = Annotated[JobStore, _component("jobs")]
-ComponentsDep = Annotated[Components, Depends(_components)]
-GrantDep = Annotated[Grant, Depends(_grant)]
-"""What the request's key allows."""
-EntryDep = Annotated[AuditEntry, Depends(_entry)]
-"""The request's entry in the audit log, to which a handler adds ids from the body."""
 
 _DECODED = BeforeValidator(unquote)
 """Paths are matched as they were sent, percent-encoded, so that an id may hold slashes and anything else."""

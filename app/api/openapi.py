@@ -14,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 from app.api import schemas
 from app.api.body import FORM_TYPE, JSON_TYPE, RAW_TYPE, File, ImageFields
 from app.api.operation import Operation
+from app.api.schemas.base import PHOTO
 from app.api.wire import WireFormat
 from app.error_codes import BY_CODE
 
@@ -71,7 +72,8 @@ def request_body(operation: Operation) -> dict[str, Any] | None:
             if images.many:
                 content[FORM_TYPE]["encoding"] = {images.names[0]: {"contentType": "image/*"}}
         content[JSON_TYPE] = {"schema": {"$ref": REF.format(model=model.__name__)}}
-        if example := _example(model):
+        photos = dict.fromkeys(images.names, [PHOTO, PHOTO] if images.many else PHOTO) if images else {}
+        if example := photos | getattr(model, "example", {}):
             content[JSON_TYPE]["example"] = example
         if images and images.raw:
             content |= {kind: {"schema": BINARY} for kind in (RAW_TYPE, "image/*")}
@@ -118,11 +120,7 @@ def _good_response(operation: Operation) -> dict[str, Any]:
     if not (isinstance(operation.answer, type) and issubclass(operation.answer, BaseModel)):
         return {"description": "Done."}
     description = (operation.answer.__doc__ or "Done.").split("\n")[0]
-    return {"description": description, "content": {JSON_TYPE: {"example": _example(operation.answer)}}}
-
-
-def _example(model: type[BaseModel]) -> Any:
-    return getattr(model, "example", None)
+    return {"description": description, "content": {JSON_TYPE: {"example": getattr(operation.answer, "example", None)}}}
 
 
 def _upload_content(upload: File) -> dict[str, Any]:

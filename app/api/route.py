@@ -5,31 +5,38 @@ from __future__ import annotations
 import asyncio
 import inspect
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 from urllib.parse import parse_qsl, unquote
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.params import Query
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, create_model
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from app.access.audit import AuditEntry, AuditLog, fit_id
 from app.access.grants import Grant
-from app.access.grants import Scope as KeyScope
 from app.api import openapi
 from app.api.auth import require_scope
-from app.api.body import JSON_TYPE, File, ImageFields, invalid_request
-from app.api.components import WorkersDep, components_of
+from app.api.body import (
+    JSON_TYPE,
+    PARSED_COPIES,
+    ImageFields,
+    Sent,
+    invalid_request,
+    is_quick,
+    parse_json,
+    read_body,
+)
+from app.api.components import components_of
 from app.api.operation import Operation
-from app.api.sent import Unparsed, content_of
-from app.api.wire import CLIENT_GONE, OWN, Authenticate, WireFormat, callers_of, expected, send_error
-from app.concurrency.admission import WorkerPool
+from app.api.schemas.base import Base64
+from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, expected, send_error
 from app.db.engine import again_if_ended
 from app.errors import InvalidInput, LikenessError, Overloaded
 from app.gallery.records import gallery_not_found
@@ -39,11 +46,6 @@ _NOT_RECORDED = frozenset({429})
 """A request that was told to try again later did nothing; a flood of them must not become a flood of rows."""
 
 
-def path_ids(scope: Scope) -> dict[str, str]:
-    """Return the ids in the path, which was matched as it was sent: decoded, in NFC."""
-    return {name: unicodedata.normalize("NFC", unquote(text)) for name, text in scope["path_params"].items()}
-
-
 class AuditTrail:
     """Records a request and sends its answer on.
 
@@ -51,11 +53,13 @@ class AuditTrail:
     noted at its end. Refusals are noted too if the key is known or was wrong. Monitoring is not recorded.
     """
 
-    def __init__(self, audit: AuditLog, operation: Operation, scope: Scope, send: Send) -> None:
-        self.entry: AuditEntry = audit.entry(None, operation.name, scope["request_id"])
-        ids = path_ids(scope)
-        self.entry.gallery, self.entry.subject = fit_id(ids.pop("gallery", None)), fit_id(ids.pop("subject", None))
-        self.entry.target = fit_id(next(iter(ids.values()), None))
+    def __init__(
+        self, audit: AuditLog, operation: Operation, ids: Mapping[str, str], request_id: str, send: Send
+    ) -> None:
+        others = [ids[name] for name in ids if name not in {"gallery", "subject"}]
+        self.entry: AuditEntry = audit.entry(None, operation.name, request_id)
+        self.entry.gallery, self.entry.subject = fit_id(ids.get("gallery")), fit_id(ids.get("subject"))
+        self.entry.target = fit_id(others[0]) if others else None
         self.status = CLIENT_GONE
         self._audit = audit
         self._send = send
@@ -78,22 +82,20 @@ class AuditTrail:
         self._finished = self._finished or is_try_again or error.code == "missing_key"
 
     async def send(self, message: Message) -> None:
-        """Send on a part of the answer, after the outcome of a change was written."""
+        """Send on a part of the answer, after the outcome of a change was written.
+
+        If the database fails now, the work is done, and the entry stays without outcome.
+        """
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            await self._finish()
+            if self._begun and not self._finished:
+                self.entry.status = self.status
+                self._finished = True
+                try:
+                    await asyncio.wrap_future(self._audit.write(self.entry))
+                except LikenessError:
+                    self._audit.note(self.entry)
         await self._send(message)
-
-    async def _finish(self) -> None:
-        """Add the outcome. If the database fails now, the work is done, and the entry stays without outcome."""
-        if not self._begun or self._finished:
-            return
-        self.entry.status = self.status
-        self._finished = True
-        try:
-            await asyncio.wrap_future(self._audit.write(self.entry))
-        except LikenessError:
-            self._audit.note(self.entry)
 
     def end(self) -> None:
         """Note the request, unless its outcome is written already or it is not recorded."""
@@ -102,11 +104,6 @@ class AuditTrail:
         self.entry.status = self.status
         self._finished = True
         self._audit.note(self.entry)
-
-
-Handler = TypeVar("Handler", bound=Callable[..., object])
-WORKERS = "workers_"
-"""The parameter by which a handler's wrapper gets the worker pool."""
 
 
 class OperationRoute(APIRoute):
@@ -140,13 +137,16 @@ class OperationRoute(APIRoute):
             return
         components = components_of(scope["app"].state)
         scope["operation"] = operation
-        trail = AuditTrail(components.audit, operation, scope, send)
+        # The path was matched as it was sent.
+        ids = {name: unicodedata.normalize("NFC", unquote(text)) for name, text in scope["path_params"].items()}
+        trail = AuditTrail(components.audit, operation, ids, scope["request_id"], send)
         try:
             authenticate = operation.authenticate or operation.wire.authenticate
             grant, receive = await authenticate(scope, receive, components)
             scope["grant"], trail.entry.key = grant, grant.key_id
-            authorize(grant, operation, path_ids(scope).get("gallery"))
-            check_query(operation, scope["query_string"])
+            authorize(grant, operation, ids.get("gallery"))
+            if scope["query_string"] and operation.wire.strict and not operation.monitoring:
+                check_query(operation, scope["query_string"])
             callers = callers_of(grant.key_id, scope)
             with nullcontext() if operation.monitoring else components.admission.admit(*callers):
                 scope["audit"] = trail.entry
@@ -178,14 +178,15 @@ def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:
 
 def check_query(operation: Operation, query: bytes) -> None:
     """Raise InvalidInput (``invalid_request``) if a parameter in the query is unknown or given twice."""
-    if not query or not operation.wire.strict or operation.monitoring:
-        return
     known = operation.query.model_fields if operation.query else {}
     names = [name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)]
     wrong = [(name, "There is no such parameter") for name in dict.fromkeys(names) if name not in known]
     wrong += [(name, "Given more than once") for name in dict.fromkeys(names) if names.count(name) > 1]
     if wrong:
         raise invalid_request([{"loc": (name,), "msg": message} for name, message in wrong], "query")
+
+
+Handler = TypeVar("Handler", bound=Callable[..., object])
 
 
 class Router:
@@ -206,82 +207,48 @@ class Router:
         method: str,
         path: str,
         *,
-        scope: KeyScope | None,
-        name: str | None = None,
-        answer: Any = None,
-        changes: bool = False,
-        unrestricted: bool = False,
-        status: int | None = None,
-        body: type[BaseModel] | None = None,
-        images: ImageFields | None = None,
-        upload: File | None = None,
-        file: File | None = None,
-        codes: tuple[str, ...] = (),
-        monitoring: bool = False,
-        public: bool = False,
-        authenticate: Authenticate | None = None,
-        more_models: tuple[type[BaseModel], ...] = (),
         in_document: bool = True,
         responses: openapi.Responses | None = None,
         extra: dict[str, Any] | None = None,
+        **declared: Any,
     ) -> Callable[[Handler], Handler]:
-        """Declare the decorated function as an operation; `Operation` says what the fields mean.
+        """Declare the decorated function as an operation; the fields of `Operation` say what may be ``declared``.
 
-        Its name is the function's unless given, its answer the annotated one unless the function returns a response;
-        the models of query and body are those of its parameters. The first line of its docstring is the operation's
-        summary, the rest its description. A function that isn't a coroutine runs in a worker thread. ``responses`` and
-        ``extra`` are further parts of the OpenAPI document.
+        The operation's name is the function's unless declared, its answer the annotated one unless the function returns
+        a response. The first line of its docstring is the operation's summary, the rest its description. ``responses``
+        and ``extra`` are further parts of the OpenAPI document.
+
+        The function takes parts of `Components`, the request, its `Grant` or its `AuditEntry` by their types; ids of
+        the path; a model of the query (``Query()``); and the body, as a model of its JSON or as `Sent`. One that isn't
+        a coroutine runs in a worker thread, where the body is parsed; a coroutine takes no body.
         """
 
         def declare(handler: Handler) -> Handler:
             signature = inspect.signature(handler, eval_str=True)
-            contents = {
-                parameter.name: content
-                for parameter in signature.parameters.values()
-                if (content := content_of(parameter.annotation, images))
+            parameters, answer = _parameters_of(signature), signature.return_annotation
+            found: dict[str, Any] = {
+                "name": handler.__name__,
+                "answer": None if isinstance(answer, type) and issubclass(answer, Response) else answer,
+                "status": 204 if answer is None else 200,
+                "query": parameters.query,
+                "body": _model_of(parameters, declared.get("images")),
+                "wire": self._wire,
             }
-            operation = Operation(
-                name=name or handler.__name__,
-                method=method,
-                path=path,
-                scope=scope,
-                answer=answer or _answer_of(signature.return_annotation),
-                changes=changes,
-                unrestricted=unrestricted,
-                status=status or (204 if signature.return_annotation is None else 200),
-                query=_query_of(signature) or next((one.query for one in contents.values() if one.query), None),
-                body=body or next((one.body for one in contents.values() if one.body), None),
-                images=images,
-                upload=upload,
-                file=file,
-                codes=codes,
-                monitoring=monitoring,
-                public=public,
-                authenticate=authenticate,
-                more_models=more_models,
-                wire=self._wire,
-            )
-            parameters = [
-                parameter.replace(annotation=contents[parameter.name].annotation)
-                if parameter.name in contents
-                else parameter
-                for parameter in signature.parameters.values()
-            ]
+            operation = Operation(method=method, path=path, **(found | declared))
             summary, _, description = (inspect.getdoc(handler) or "").partition("\n")
-            self.routes.append(
-                self._route(
-                    operation,
-                    _endpoint(handler, parameters, operation.status, parsed=bool(contents)),
-                    name=handler.__name__,
-                    tags=[self.tag],
-                    summary=summary.removesuffix("."),
-                    description=description.strip(),
-                    responses=openapi.responses(operation) | (responses or {}),
-                    response_class=Response if file else JSONResponse,
-                    include_in_schema=in_document,
-                    openapi_extra=extra or openapi.request_body(operation),
-                )
+            route = self._route(
+                operation,
+                _endpoint(handler, parameters, operation),
+                name=handler.__name__,
+                tags=[self.tag],
+                summary=summary.removesuffix("."),
+                description=description.strip(),
+                responses=openapi.responses(operation) | (responses or {}),
+                response_class=Response if operation.file else JSONResponse,
+                include_in_schema=in_document,
+                openapi_extra=extra or openapi.request_body(operation),
             )
+            self.routes.append(route)
             return handler
 
         return declare
@@ -300,48 +267,87 @@ def operations_of(app: FastAPI) -> list[Operation]:
     return [operation for route in routes for operation in route.operations]
 
 
-def _answer_of(annotation: Any) -> Any:
-    """Return what a handler's answer is in JSON; None for an empty answer and for a response."""
-    is_response = isinstance(annotation, type) and issubclass(annotation, Response)
-    return None if is_response else annotation
+@dataclass(slots=True)
+class _Parameters:
+    """A handler's parameters, by where they come from."""
+
+    supplied: dict[str, type]
+    """Of `Components`, or of the request."""
+    read: list[inspect.Parameter]
+    """By FastAPI: ids in the path, and the query."""
+    query: type[BaseModel] | None = None
+    body: str = ""
+    """The name of the one that is the body; empty without any."""
+    model: Any = None
+    """Its type: a model of JSON, or `Sent`, whose parameters are then those of the query."""
 
 
-def _query_of(signature: inspect.Signature) -> type[BaseModel] | None:
-    for parameter in signature.parameters.values():
-        if get_origin(parameter.annotation) is Annotated:
-            model, *marks = get_args(parameter.annotation)
-            if any(isinstance(mark, Query) for mark in marks) and issubclass(model, BaseModel):
-                return cast(type[BaseModel], model)
-    return None
+QUERY = "query_"
+"""FastAPI's name for the parameters in the query of an operation that takes photos."""
 
 
-def _endpoint(
-    handler: Callable[..., Any], parameters: list[inspect.Parameter], status: int, *, parsed: bool
-) -> Callable[..., Any]:
-    """Return the coroutine that FastAPI calls: it parses the body, runs the handler and writes its answer."""
+def _parameters_of(signature: inspect.Signature) -> _Parameters:
+    found = _Parameters({}, [])
+    for name, parameter in signature.parameters.items():
+        kind, origin = parameter.annotation, get_origin(parameter.annotation)
+        if isinstance(origin, type) and issubclass(origin, Sent):
+            (found.query,) = get_args(kind)
+            found.body, found.model = name, origin
+            found.read.append(parameter.replace(name=QUERY, annotation=Annotated[found.query, Query()]))
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            found.body, found.model = name, kind
+        elif isinstance(kind, type) and not issubclass(kind, (str, int, float)):
+            found.supplied[name] = kind
+        else:
+            found.read.append(parameter)
+            if origin is Annotated and any(isinstance(mark, Query) for mark in get_args(kind)[1:]):
+                found.query = get_args(kind)[0]
+    return found
+
+
+def _model_of(parameters: _Parameters, images: ImageFields | None) -> Any:
+    """Return the model of the body, for the document: images are beside the parameters of the query."""
+    if images is None or parameters.query is None:
+        return parameters.model
+    kind: Any = Annotated[list[Base64], Field(min_length=1)] if images.many else Base64
+    name = parameters.query.__name__.removesuffix("Params") + "Request"
+    fields: dict[str, Any] = dict.fromkeys(images.names, (kind, ...))
+    return create_model(name, __base__=parameters.query, **fields)
+
+
+def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: Operation) -> Callable[..., Any]:
+    """Return the coroutine that FastAPI calls: it supplies what the handler takes, runs it, and writes its answer."""
     is_coroutine = inspect.iscoroutinefunction(handler)
+    model, images = parameters.model, operation.images
 
-    async def endpoint(**given: Any) -> Response:
-        workers: WorkerPool | None = given.pop(WORKERS, None)
-        if workers is None:
-            return respond(await handler(**given), status)
+    async def endpoint(request: Request, **given: Any) -> Response:
+        scope, state = request.scope, request.app.state
+        own = {Request: request, Grant: scope.get("grant"), AuditEntry: scope.get("audit")}
+        for name, kind in parameters.supplied.items():
+            given[name] = own[kind] if kind in own else components_of(state).parts[kind]
         if is_coroutine:
-            return respond(await handler(**await workers.run(partial(_parsed, given))), status)
-        return await workers.run(partial(_answered, handler, given, status))
+            return respond(await handler(**given), operation.status)
+        components = components_of(state)
+        limits, admission = components.limits, components.admission
+        query = given.pop(QUERY, None)
+        if parameters.body:
+            most = limits.most(images, large=operation.wire.large_json)
+            raw = await read_body(request, most, limits.seconds, admission.take)
 
-    if parsed or not is_coroutine:
-        parameters = [*parameters, inspect.Parameter(WORKERS, inspect.Parameter.KEYWORD_ONLY, annotation=WorkersDep)]
-    endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # `inspect` reads it
+        def work() -> Response:
+            if parameters.body:
+                copies = 0 if is_quick(raw) else PARSED_COPIES * len(raw.data)
+                with admission.budget.hold(copies, threads=0) if copies else nullcontext():
+                    given[parameters.body] = (
+                        model.parse(raw, images, limits, query) if images else parse_json(raw, model)
+                    )
+            return again_if_ended(lambda: respond(handler(**given), operation.status))
+
+        return await components.workers.run(work)
+
+    own = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
+    endpoint.__signature__ = inspect.Signature([own, *parameters.read])  # type: ignore[attr-defined]  # `inspect` reads it
     return endpoint
-
-
-def _answered(handler: Callable[..., Any], given: dict[str, Any], status: int) -> Response:
-    parsed = _parsed(given)
-    return again_if_ended(lambda: respond(handler(**parsed), status))
-
-
-def _parsed(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.parse() if isinstance(value, Unparsed) else value for name, value in given.items()}
 
 
 def respond(result: object, status: int = 200) -> Response:

@@ -106,6 +106,8 @@ class WireFormat(ABC):
     """Of its operations, for the document."""
     strict: ClassVar[bool] = False
     """Whether parameters in the query that are unknown or given twice are errors."""
+    large_json: ClassVar[bool] = False
+    """Whether JSON without images may be as long as any body, and not only as metadata."""
 
     @abstractmethod
     def speaks(self, scope: Scope) -> bool:

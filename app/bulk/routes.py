@@ -10,19 +10,10 @@ from urllib.parse import quote
 from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
-from app.access.grants import Scope
+from app.access.grants import Grant, Scope
 from app.api import body
-from app.api.body import ARCHIVE, TAR_TYPE, File
-from app.api.components import (
-    AdmissionDep,
-    GalleryId,
-    GrantDep,
-    JobId,
-    JobsDep,
-    LimitsDep,
-    WorkersDep,
-    part,
-)
+from app.api.body import ARCHIVE, TAR_TYPE, BodyLimits, File
+from app.api.components import GalleryId, JobId
 from app.api.operation import GALLERY, NO_JOB
 from app.api.route import Router
 from app.api.routes import jobs as job_routes
@@ -30,11 +21,12 @@ from app.api.routes.jobs import JOB, find_job
 from app.api.schemas import Job
 from app.bulk import schemas
 from app.bulk.service import BulkService, ImportTerms
+from app.concurrency.admission import Admission, WorkerPool
 from app.errors import InvalidInput, NotFound
+from app.jobs.store import JobStore
 
 galleries = Router("galleries")
 jobs = Router("jobs")
-BulkDep = Annotated[BulkService, part(BulkService)]
 
 
 @galleries.operation(
@@ -49,11 +41,11 @@ BulkDep = Annotated[BulkService, part(BulkService)]
 )
 async def import_faces(
     request: Request,
-    bulk: BulkDep,
-    admission: AdmissionDep,
-    workers: WorkersDep,
-    limits: LimitsDep,
-    grant: GrantDep,
+    bulk: BulkService,
+    admission: Admission,
+    workers: WorkerPool,
+    limits: BodyLimits,
+    grant: Grant,
     gallery: GalleryId,
     query: Annotated[schemas.ImportParams, Query()],
 ) -> Job:
@@ -84,7 +76,7 @@ async def import_faces(
 
 @galleries.operation("POST", f"{GALLERY}/export", scope=Scope.ADMIN, name="export", changes=True, status=202)
 def export_gallery(
-    bulk: BulkDep, grant: GrantDep, gallery: GalleryId, query: Annotated[schemas.ExportParams, Query()]
+    bulk: BulkService, grant: Grant, gallery: GalleryId, query: Annotated[schemas.ExportParams, Query()]
 ) -> Job:
     """Export a gallery.
 
@@ -102,7 +94,7 @@ def export_gallery(
     file=File((TAR_TYPE,), "The file."),
     codes=(*NO_JOB, "result_not_found"),
 )
-def get_result(stored: JobsDep, bulk: BulkDep, grant: GrantDep, job: JobId) -> StreamingResponse:
+def get_result(stored: JobStore, bulk: BulkService, grant: Grant, job: JobId) -> StreamingResponse:
     """Fetch a job's result.
 
     The file that the job has made. It is kept as long as the job.

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from app.access.grants import Scope
-from app.api.components import GalleryId, GrantDep, JobsDep, part
+from app.access.grants import Grant, Scope
+from app.api.components import GalleryId
 from app.api.operation import GALLERY, GALLERY_PACKAGE, NO_MOVE, NOT_SWITCHED
 from app.api.route import Router
 from app.api.routes.jobs import last_job
-from app.api.sent import JSON
 from app.jobs.store import JobStore
 from app.reembedding import schemas
 from app.reembedding.job import Reembedder
 from app.reembedding.steps import Reembedding
 
 router = Router("galleries")
-ReembedderDep = Annotated[Reembedder, part(Reembedder)]
 
 REEMBED = f"{GALLERY}/reembed"
 
@@ -30,11 +26,11 @@ REEMBED = f"{GALLERY}/reembed"
     codes=(*GALLERY_PACKAGE, "package_unchanged", "crops_missing", "reembedding_exists"),
 )
 def reembed(
-    reembedder: ReembedderDep,
-    jobs: JobsDep,
-    grant: GrantDep,
+    reembedder: Reembedder,
+    jobs: JobStore,
+    grant: Grant,
     gallery: GalleryId,
-    asked: Annotated[schemas.ReembedStart, JSON],
+    asked: schemas.ReembedStart,
 ) -> schemas.Reembedding:
     """Move the gallery to another model package.
 
@@ -46,7 +42,7 @@ def reembed(
 
 
 @router.operation("GET", REEMBED, scope=Scope.READ, name="show_reembedding", codes=NO_MOVE)
-def get_reembedding(reembedder: ReembedderDep, jobs: JobsDep, gallery: GalleryId) -> schemas.Reembedding:
+def get_reembedding(reembedder: Reembedder, jobs: JobStore, gallery: GalleryId) -> schemas.Reembedding:
     """Show the gallery's move.
 
     From which package to which, how far it is, and until when a rollback is possible.
@@ -57,9 +53,7 @@ def get_reembedding(reembedder: ReembedderDep, jobs: JobsDep, gallery: GalleryId
 @router.operation(
     "DELETE", REEMBED, scope=Scope.ADMIN, changes=True, status=202, codes=(*NO_MOVE, "reembedding_switched")
 )
-def cancel_reembedding(
-    reembedder: ReembedderDep, jobs: JobsDep, grant: GrantDep, gallery: GalleryId
-) -> schemas.Reembedding:
+def cancel_reembedding(reembedder: Reembedder, jobs: JobStore, grant: Grant, gallery: GalleryId) -> schemas.Reembedding:
     """Cancel the gallery's move.
 
     Possible before the switch, or after a rollback: the gallery stays with the source package, and the target's
@@ -69,7 +63,7 @@ def cancel_reembedding(
 
 
 @router.operation("POST", f"{REEMBED}/rollback", scope=Scope.ADMIN, changes=True, codes=NOT_SWITCHED)
-def roll_back_reembedding(reembedder: ReembedderDep, jobs: JobsDep, gallery: GalleryId) -> schemas.Reembedding:
+def roll_back_reembedding(reembedder: Reembedder, jobs: JobStore, gallery: GalleryId) -> schemas.Reembedding:
     """Go back to the previous model package.
 
     The source package answers again at once, also for faces enrolled since the switch.
@@ -78,9 +72,7 @@ def roll_back_reembedding(reembedder: ReembedderDep, jobs: JobsDep, gallery: Gal
 
 
 @router.operation("POST", f"{REEMBED}/finish", scope=Scope.ADMIN, changes=True, status=202, codes=NOT_SWITCHED)
-def finish_reembedding(
-    reembedder: ReembedderDep, jobs: JobsDep, grant: GrantDep, gallery: GalleryId
-) -> schemas.Reembedding:
+def finish_reembedding(reembedder: Reembedder, jobs: JobStore, grant: Grant, gallery: GalleryId) -> schemas.Reembedding:
     """Finish the gallery's move.
 
     Deletes the source package's templates, and the faces that have no others: from then on there is no rollback. The

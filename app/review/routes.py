@@ -6,35 +6,29 @@ from typing import Annotated
 
 from fastapi import Query
 
-from app.access.grants import Scope
-from app.api.components import (
-    FindingId,
-    GalleriesDep,
-    GalleryId,
-    GrantDep,
-    JobsDep,
-    OperationsDep,
-    part,
-)
+from app.access.grants import Grant, Scope
+from app.api.components import FindingId, GalleryId
 from app.api.operation import CURSOR, GALLERY, NO_FINDING, RATES
 from app.api.route import Router
 from app.api.routes.jobs import answer, last_job
 from app.api.schemas import Job
+from app.gallery.service import Galleries
+from app.jobs.store import JobStore
 from app.recognition.decisions import CoarseScores
+from app.recognition.operations import Operations
 from app.review import schemas
 from app.review.job import Reviewer
 from app.review.records import Finding, Kind
 from app.review.records import Review as Reviewed
 
 router = Router("galleries")
-ReviewerDep = Annotated[Reviewer, part(Reviewer)]
 
 REVIEW = f"{GALLERY}/review"
 FINDING = f"{REVIEW}/{{finding}}"
 
 
 @router.operation("POST", REVIEW, scope=Scope.ADMIN, changes=True, status=202, codes=(*RATES, "package_unavailable"))
-def review(reviewer: ReviewerDep, grant: GrantDep, gallery: GalleryId) -> Job:
+def review(reviewer: Reviewer, grant: Grant, gallery: GalleryId) -> Job:
     """Review a gallery.
 
     Starts a job that compares every face with the whole gallery and lists what is probably wrong: people who are there
@@ -52,11 +46,11 @@ def review(reviewer: ReviewerDep, grant: GrantDep, gallery: GalleryId) -> Job:
     codes=("review_not_found", "package_unavailable", *RATES, *CURSOR),
 )
 def get_review(
-    galleries: GalleriesDep,
-    reviewer: ReviewerDep,
-    operations: OperationsDep,
-    jobs: JobsDep,
-    grant: GrantDep,
+    galleries: Galleries,
+    reviewer: Reviewer,
+    operations: Operations,
+    jobs: JobStore,
+    grant: Grant,
     gallery: GalleryId,
     query: Annotated[schemas.ReviewParams, Query()],
 ) -> schemas.Review:
@@ -84,7 +78,7 @@ def get_review(
 
 
 @router.operation("POST", f"{FINDING}/dismiss", scope=Scope.ENROLL, changes=True, codes=NO_FINDING)
-def dismiss_finding(galleries: GalleriesDep, reviewer: ReviewerDep, gallery: GalleryId, finding: FindingId) -> None:
+def dismiss_finding(galleries: Galleries, reviewer: Reviewer, gallery: GalleryId, finding: FindingId) -> None:
     """Call a finding right.
 
     It leaves the list, and later reviews don't ask again unless other faces are its evidence.
@@ -93,7 +87,7 @@ def dismiss_finding(galleries: GalleriesDep, reviewer: ReviewerDep, gallery: Gal
 
 
 @router.operation("DELETE", f"{FINDING}/dismiss", scope=Scope.ENROLL, changes=True, codes=NO_FINDING)
-def reopen_finding(galleries: GalleriesDep, reviewer: ReviewerDep, gallery: GalleryId, finding: FindingId) -> None:
+def reopen_finding(galleries: Galleries, reviewer: Reviewer, gallery: GalleryId, finding: FindingId) -> None:
     """Take back that a finding is right.
 
     It is in the list again, and later reviews ask about it.

@@ -11,26 +11,17 @@ from fastapi.responses import JSONResponse
 from starlette.types import Receive
 from starlette.types import Scope as RequestScope
 
-from app.access.audit import AuditFilter, fit_id
+from app.access.audit import AuditEntry, AuditFilter, AuditLog, fit_id
 from app.access.grants import Grant, Scope
-from app.access.keys import Key, KeyTerms, NewKey, access_key_of
+from app.access.keys import Key, Keys, KeyTerms, NewKey, access_key_of
+from app.access.one_time import SignInCodes
 from app.api import schemas
 from app.api.auth import key_of, require_scope
-from app.api.components import (
-    AuditDep,
-    CodesDep,
-    Components,
-    EntryDep,
-    ErasuresDep,
-    GrantDep,
-    KeyId,
-    KeysDep,
-    ReceiptId,
-)
+from app.api.components import Components, KeyId, ReceiptId
 from app.api.operation import CURSOR, NO_KEY
 from app.api.route import Router, operations_of
-from app.api.sent import JSON
 from app.api.wire import address_of
+from app.gallery.erasure import Erasures
 from app.timestamps import utc_text_or_none
 
 router = Router("access")
@@ -50,7 +41,7 @@ async def by_code(scope: RequestScope, receive: Receive, components: Components)
 
 
 @router.operation("GET", "/v1/key", scope=None)
-async def show_own_key(grant: GrantDep) -> schemas.OwnKey:
+async def show_own_key(grant: Grant) -> schemas.OwnKey:
     """Show what this key may do.
 
     The id, scopes and galleries of the request's own key, so that a program can offer only what the key allows. Any key
@@ -60,7 +51,7 @@ async def show_own_key(grant: GrantDep) -> schemas.OwnKey:
 
 
 @router.operation("POST", "/v1/sign-in-codes", scope=None, changes=True, status=201)
-def create_sign_in_code(request: Request, codes: CodesDep) -> schemas.SignInCode:
+def create_sign_in_code(request: Request, codes: SignInCodes) -> schemas.SignInCode:
     """Make a sign-in code.
 
     The page's address with `#code=` and the code behind it is a link that signs in with the request's own key: once,
@@ -71,7 +62,7 @@ def create_sign_in_code(request: Request, codes: CodesDep) -> schemas.SignInCode
 
 
 @router.operation("POST", "/v1/sign-in", scope=None, changes=True, codes=("wrong_sign_in_code",), authenticate=by_code)
-async def sign_in(request: Request, grant: GrantDep) -> schemas.SignedIn:
+async def sign_in(request: Request, grant: Grant) -> schemas.SignedIn:
     """Exchange a sign-in code for its key.
 
     Send the code where other operations take a key. It works once; a wrong code counts as a wrong key of the address.
@@ -80,7 +71,7 @@ async def sign_in(request: Request, grant: GrantDep) -> schemas.SignedIn:
 
 
 @router.operation("GET", KEYS, scope=Scope.ADMIN, unrestricted=True, codes=CURSOR)
-def list_keys(keys: KeysDep, query: Annotated[schemas.PageParams, Query()]) -> schemas.KeyPage:
+def list_keys(keys: Keys, query: Annotated[schemas.PageParams, Query()]) -> schemas.KeyPage:
     """List the keys.
 
     All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
@@ -98,9 +89,7 @@ def list_keys(keys: KeysDep, query: Annotated[schemas.PageParams, Query()]) -> s
     status=201,
     codes=("invalid_key_id", "invalid_id", "invalid_rate", "invalid_expiry", "key_exists"),
 )
-def create_key(
-    grant: GrantDep, keys: KeysDep, entry: EntryDep, asked: Annotated[schemas.KeyCreate, JSON]
-) -> schemas.NewKey:
+def create_key(grant: Grant, keys: Keys, entry: AuditEntry, asked: schemas.KeyCreate) -> schemas.NewKey:
     """Create a key.
 
     The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws` it also keeps the
@@ -122,7 +111,7 @@ def create_key(
 
 
 @router.operation("GET", KEY, scope=Scope.ADMIN, name="show_key", unrestricted=True, codes=NO_KEY)
-def get_key(keys: KeysDep, key: KeyId) -> schemas.Key:
+def get_key(keys: Keys, key: KeyId) -> schemas.Key:
     """Show a key.
 
     What the key allows, and whether it was revoked; never its secret.
@@ -133,7 +122,7 @@ def get_key(keys: KeysDep, key: KeyId) -> schemas.Key:
 @router.operation(
     "POST", f"{KEY}/rotate", scope=Scope.ADMIN, changes=True, unrestricted=True, codes=(*NO_KEY, "key_revoked")
 )
-def rotate_key(grant: GrantDep, keys: KeysDep, key: KeyId, asked: Annotated[schemas.KeyRotate, JSON]) -> schemas.NewKey:
+def rotate_key(grant: Grant, keys: Keys, key: KeyId, asked: schemas.KeyRotate) -> schemas.NewKey:
     """Give a key a new secret.
 
     The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more, older
@@ -144,7 +133,7 @@ def rotate_key(grant: GrantDep, keys: KeysDep, key: KeyId, asked: Annotated[sche
 
 
 @router.operation("DELETE", KEY, scope=Scope.ADMIN, changes=True, unrestricted=True, codes=NO_KEY)
-def revoke_key(keys: KeysDep, key: KeyId) -> None:
+def revoke_key(keys: Keys, key: KeyId) -> None:
     """Revoke a key.
 
     Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays taken.
@@ -194,7 +183,7 @@ RECEIPTS = "/v1/receipts"
 
 
 @router.operation("GET", "/v1/audit", scope=Scope.ADMIN, unrestricted=True, codes=CURSOR)
-def read_audit(request: Request, audit: AuditDep, query: Annotated[schemas.AuditParams, Query()]) -> schemas.AuditPage:
+def read_audit(request: Request, audit: AuditLog, query: Annotated[schemas.AuditParams, Query()]) -> schemas.AuditPage:
     """Read the audit log.
 
     Which key did what, when, to which gallery and subject, with which outcome: ids, never images, vectors or metadata.
@@ -217,7 +206,7 @@ def read_audit(request: Request, audit: AuditDep, query: Annotated[schemas.Audit
 
 
 @router.operation("GET", RECEIPTS, scope=Scope.ADMIN, answer=schemas.ReceiptPage, unrestricted=True, codes=CURSOR)
-def list_receipts(erasures: ErasuresDep, query: Annotated[schemas.PageParams, Query()]) -> JSONResponse:
+def list_receipts(erasures: Erasures, query: Annotated[schemas.PageParams, Query()]) -> JSONResponse:
     """List the receipts of erasures.
 
     All complete ones, in the order of the erasures, page by page. They are kept forever.
@@ -234,7 +223,7 @@ def list_receipts(erasures: ErasuresDep, query: Annotated[schemas.PageParams, Qu
     unrestricted=True,
     codes=("receipt_not_found",),
 )
-def show_receipt(erasures: ErasuresDep, receipt: ReceiptId) -> JSONResponse:
+def show_receipt(erasures: Erasures, receipt: ReceiptId) -> JSONResponse:
     """Show the receipt of an erasure.
 
     The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a server.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from app.access.grants import Scope
+from app.access.grants import Grant, Scope
 from app.api import schemas
-from app.api.components import CalibratorDep, GalleryId, GrantDep, JobsDep
+from app.api.components import GalleryId
 from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.routes.jobs import last_job
-from app.calibration.job import State
+from app.calibration.job import Calibrator, State
 from app.calibration.population import deciding
 from app.jobs.store import JobStore
 
@@ -19,7 +19,7 @@ CALIBRATION = f"{GALLERY}/calibration"
 
 @router.operation("POST", CALIBRATION, scope=Scope.ADMIN, changes=True, status=202, codes=("package_unavailable",))
 def calibrate_gallery(
-    calibrator: CalibratorDep, jobs: JobsDep, grant: GrantDep, gallery: GalleryId
+    calibrator: Calibrator, jobs: JobStore, grant: Grant, gallery: GalleryId
 ) -> schemas.GalleryCalibration:
     """Measure a gallery's own operating points.
 
@@ -31,7 +31,7 @@ def calibrate_gallery(
 
 
 @router.operation("GET", CALIBRATION, scope=Scope.ADMIN, name="show_calibration", codes=("package_unavailable",))
-def get_calibration(calibrator: CalibratorDep, jobs: JobsDep, gallery: GalleryId) -> schemas.GalleryCalibration:
+def get_calibration(calibrator: Calibrator, jobs: JobStore, gallery: GalleryId) -> schemas.GalleryCalibration:
     """Show a gallery's own operating points.
 
     With their intervals, beside the package's, how far the gallery differs, and subjects who may be one person.

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 
-from app.access.audit import fit_id
+from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
-from app.access.one_time import Bound
+from app.access.one_time import Bound, Challenges
 from app.api import answers, schemas
 from app.api.auth import require_scope
-from app.api.body import MANY_IMAGES
-from app.api.components import ChallengesDep, EntryDep, GalleriesDep, GalleryId, GrantDep, JudgeDep, OperationsDep
+from app.api.body import MANY_IMAGES, Sent
+from app.api.components import GalleryId
 from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.routes.recognition import ENROLL_CODES, VERIFY_SUBJECT_CODES
-from app.api.sent import JSON, Sent
 from app.errors import InvalidInput, Overloaded
+from app.gallery.service import Galleries
 from app.gallery.text import clean_id
+from app.recognition.challenge import ChallengeJudge
 from app.recognition.operations import Operations
 
 router = Router("challenges")
@@ -27,11 +27,11 @@ CHALLENGES = f"{GALLERY}/challenges"
 
 @router.operation("POST", CHALLENGES, scope=Scope.RECOGNIZE, status=201)
 def create_challenge(
-    challenges: ChallengesDep,
-    galleries: GalleriesDep,
-    grant: GrantDep,
+    challenges: Challenges,
+    galleries: Galleries,
+    grant: Grant,
     gallery: GalleryId,
-    asked: Annotated[schemas.ChallengeCreate, JSON],
+    asked: schemas.ChallengeCreate,
 ) -> schemas.Challenge:
     """Ask a person to follow steps.
 
@@ -54,16 +54,15 @@ def create_challenge(
     f"{CHALLENGES}/answer",
     scope=Scope.RECOGNIZE,
     changes=True,
-    body=schemas.ChallengeRequest,
     images=MANY_IMAGES,
     codes=("wrong_challenge", "challenge_failed", *VERIFY_SUBJECT_CODES, *ENROLL_CODES),
 )
 def answer_challenge(
-    challenges: ChallengesDep,
-    judge: JudgeDep,
-    operations: OperationsDep,
-    grant: GrantDep,
-    entry: EntryDep,
+    challenges: Challenges,
+    judge: ChallengeJudge,
+    operations: Operations,
+    grant: Grant,
+    entry: AuditEntry,
     gallery: GalleryId,
     sent: Sent[schemas.ChallengeParams],
 ) -> schemas.ChallengeAnswer:

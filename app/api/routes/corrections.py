@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from app.access.grants import Scope
 from app.api import answers, schemas
-from app.api.body import ONE_IMAGE
-from app.api.components import CorrectionId, CorrectionsDep, GalleriesDep, GalleryId, OperationsDep, SubjectId
+from app.api.body import ONE_IMAGE, Sent
+from app.api.components import CorrectionId, GalleryId, SubjectId
 from app.api.operation import NO_SUBJECT, SUBJECT, TEMPLATES
 from app.api.route import Router
-from app.api.sent import Sent
+from app.gallery.service import Galleries
+from app.recognition.corrections import Corrections
+from app.recognition.operations import Operations
 from app.timestamps import utc_text_or_none
 
 router = Router("subjects")
@@ -18,7 +20,7 @@ CORRECTIONS = f"{SUBJECT}/corrections"
 
 @router.operation("GET", CORRECTIONS, scope=Scope.READ, codes=NO_SUBJECT)
 def list_corrections(
-    corrections: CorrectionsDep, galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId
+    corrections: Corrections, galleries: Galleries, gallery: GalleryId, subject: SubjectId
 ) -> schemas.CorrectionList:
     """List a subject's corrections.
 
@@ -34,12 +36,11 @@ def list_corrections(
     scope=Scope.ENROLL,
     changes=True,
     status=201,
-    body=schemas.CorrectionRequest,
     images=ONE_IMAGE,
     codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "subject_expired", "invalid_expiry", "correction_unlikely"),
 )
 def add_correction(
-    operations: OperationsDep, gallery: GalleryId, subject: SubjectId, sent: Sent[schemas.CorrectionParams]
+    operations: Operations, gallery: GalleryId, subject: SubjectId, sent: Sent[schemas.CorrectionParams]
 ) -> schemas.Correction:
     """Say that a photo does not show the subject.
 
@@ -63,8 +64,8 @@ def add_correction(
     codes=(*NO_SUBJECT, "correction_not_found"),
 )
 def delete_correction(
-    corrections: CorrectionsDep,
-    galleries: GalleriesDep,
+    corrections: Corrections,
+    galleries: Galleries,
     gallery: GalleryId,
     subject: SubjectId,
     correction: CorrectionId,

@@ -6,17 +6,17 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from app.access.audit import fit_id
+from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Scope
 from app.api import answers, schemas
 from app.api.body import JPEG_TYPE, File
-from app.api.components import EntryDep, FaceId, GalleriesDep, GalleryId, SubjectId
+from app.api.components import FaceId, GalleryId, SubjectId
 from app.api.operation import CURSOR, FACES, NO_FACE, NO_SUBJECT
 from app.api.route import Router
-from app.api.sent import JSON
 from app.errors import NotFound
 from app.gallery import moving
 from app.gallery.records import Move
+from app.gallery.service import Galleries
 from app.gallery.text import clean_id
 
 router = Router("faces")
@@ -26,7 +26,7 @@ FACE = f"{FACES}/{{face_id}}"
 
 @router.operation("GET", FACES, scope=Scope.READ, codes=(*NO_SUBJECT, *CURSOR))
 def list_faces(
-    galleries: GalleriesDep,
+    galleries: Galleries,
     gallery: GalleryId,
     subject: SubjectId,
     query: Annotated[schemas.PageParams, Query()],
@@ -44,7 +44,7 @@ def list_faces(
 
 
 @router.operation("GET", FACE, scope=Scope.READ, name="show_face", codes=NO_FACE)
-def get_face(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
+def get_face(galleries: Galleries, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
     """Show a face.
 
     Where the face was in its photo, its quality, and the model that computed its template.
@@ -55,7 +55,7 @@ def get_face(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, fa
 
 
 @router.operation("DELETE", FACE, scope=Scope.ENROLL, changes=True, codes=NO_FACE)
-def delete_face(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> None:
+def delete_face(galleries: Galleries, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> None:
     """Delete a face.
 
     Deletes the face, its stored crop and its vector. The subject stays, even without any face; an unnamed one goes.
@@ -72,7 +72,7 @@ def delete_face(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId,
     file=File((JPEG_TYPE,), "The aligned face, 112x112."),
     codes=(*NO_FACE, "crop_not_stored"),
 )
-def get_crop(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> Response:
+def get_crop(galleries: Galleries, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> Response:
     """Show a face's crop.
 
     The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
@@ -86,11 +86,11 @@ def get_crop(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, fa
 
 @router.operation("POST", f"{FACE}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
 def move_face(
-    galleries: GalleriesDep,
+    galleries: Galleries,
     gallery: GalleryId,
     subject: SubjectId,
     face_id: FaceId,
-    asked: Annotated[schemas.FaceMove, JSON],
+    asked: schemas.FaceMove,
 ) -> schemas.StoredFace:
     """Move a face to another subject.
 
@@ -108,11 +108,11 @@ def move_face(
 
 @router.operation("POST", f"{FACES}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
 def move_faces(
-    galleries: GalleriesDep,
-    entry: EntryDep,
+    galleries: Galleries,
+    entry: AuditEntry,
     gallery: GalleryId,
     subject: SubjectId,
-    asked: Annotated[schemas.FacesMove, JSON],
+    asked: schemas.FacesMove,
 ) -> schemas.Subject:
     """Move several faces to another subject.
 

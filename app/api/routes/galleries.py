@@ -6,29 +6,23 @@ from typing import Annotated
 
 from fastapi import Query
 
-from app.access.audit import fit_id
-from app.access.grants import Scope
+from app.access.audit import AuditEntry, fit_id
+from app.access.grants import Grant, Scope
 from app.api import schemas
-from app.api.components import (
-    CalibratorDep,
-    EntryDep,
-    GalleriesDep,
-    GalleryId,
-    GrantDep,
-    OperationsDep,
-)
+from app.api.components import GalleryId
 from app.api.operation import CURSOR, GALLERIES, GALLERY, GALLERY_PACKAGE, SEARCH
 from app.api.route import Router
-from app.api.sent import JSON
+from app.calibration.job import Calibrator
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
+from app.recognition.operations import Operations
 
 router = Router("galleries")
 
 
 @router.operation("GET", GALLERIES, scope=Scope.READ, codes=CURSOR)
 def list_galleries(
-    galleries: GalleriesDep, grant: GrantDep, query: Annotated[schemas.PageParams, Query()]
+    galleries: Galleries, grant: Grant, query: Annotated[schemas.PageParams, Query()]
 ) -> schemas.GalleryPage:
     """List galleries.
 
@@ -50,10 +44,10 @@ def list_galleries(
     codes=("invalid_id", "invalid_metadata", "gallery_exists", *SEARCH, *GALLERY_PACKAGE),
 )
 def create_gallery(
-    operations: OperationsDep,
-    galleries: GalleriesDep,
-    entry: EntryDep,
-    asked: Annotated[schemas.GalleryCreate, JSON],
+    operations: Operations,
+    galleries: Galleries,
+    entry: AuditEntry,
+    asked: schemas.GalleryCreate,
 ) -> schemas.Gallery:
     """Create a gallery.
 
@@ -65,7 +59,7 @@ def create_gallery(
 
 
 @router.operation("GET", GALLERY, scope=Scope.READ, name="show_gallery")
-def get_gallery(galleries: GalleriesDep, gallery: GalleryId) -> schemas.Gallery:
+def get_gallery(galleries: Galleries, gallery: GalleryId) -> schemas.Gallery:
     """Show a gallery.
 
     The gallery with the number of its subjects and faces.
@@ -75,11 +69,11 @@ def get_gallery(galleries: GalleriesDep, gallery: GalleryId) -> schemas.Gallery:
 
 @router.operation("PATCH", GALLERY, scope=Scope.ADMIN, changes=True, codes=(*SEARCH, "package_unavailable"))
 def update_gallery(
-    galleries: GalleriesDep,
-    calibrator: CalibratorDep,
-    grant: GrantDep,
+    galleries: Galleries,
+    calibrator: Calibrator,
+    grant: Grant,
     gallery: GalleryId,
-    asked: Annotated[schemas.GalleryPatch, JSON],
+    asked: schemas.GalleryPatch,
 ) -> schemas.Gallery:
     """Change how a gallery is searched, what decides in it, its duplicates, its liveness, or whom it is for.
 
@@ -94,7 +88,7 @@ def update_gallery(
 
 
 @router.operation("DELETE", GALLERY, scope=Scope.ADMIN, changes=True, unrestricted=True)
-def delete_gallery(galleries: GalleriesDep, gallery: GalleryId) -> None:
+def delete_gallery(galleries: Galleries, gallery: GalleryId) -> None:
     """Delete a gallery with everyone in it.
 
     Deletes the gallery, its subjects, their faces, stored crops and vectors. This can't be undone.
@@ -103,7 +97,7 @@ def delete_gallery(galleries: GalleriesDep, gallery: GalleryId) -> None:
 
 
 @router.operation("GET", f"{GALLERY}/check", scope=Scope.ADMIN)
-def check_gallery(operations: OperationsDep, galleries: GalleriesDep, gallery: GalleryId) -> schemas.GalleryCheck:
+def check_gallery(operations: Operations, galleries: Galleries, gallery: GalleryId) -> schemas.GalleryCheck:
     """Check a gallery.
 
     Compares the database with the search index: do both hold the same faces with the same vectors? Is the model package

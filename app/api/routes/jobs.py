@@ -12,10 +12,11 @@ from typing import Annotated
 from fastapi import Query
 from fastapi.responses import StreamingResponse
 
+from app.access.audit import AuditEntry
 from app.access.grants import Grant, Scope
 from app.api import schemas
 from app.api.body import CSV_TYPE, LINES_TYPE, File
-from app.api.components import EntryDep, GrantDep, JobId, JobsDep, WorkersDep
+from app.api.components import JobId
 from app.api.operation import NO_JOB
 from app.api.route import Router
 from app.concurrency.admission import WorkerPool
@@ -35,7 +36,7 @@ FORMULA_SIGNS = tuple("=+-@\t\r")
 
 
 @router.operation("GET", JOBS, scope=Scope.READ, codes=("invalid_cursor", "invalid_id"))
-def list_jobs(jobs: JobsDep, grant: GrantDep, query: Annotated[schemas.JobPageParams, Query()]) -> schemas.JobPage:
+def list_jobs(jobs: JobStore, grant: Grant, query: Annotated[schemas.JobPageParams, Query()]) -> schemas.JobPage:
     """List the jobs.
 
     The jobs of the galleries that the key may see, the newest first, page by page. Finished jobs are kept for
@@ -47,7 +48,7 @@ def list_jobs(jobs: JobsDep, grant: GrantDep, query: Annotated[schemas.JobPagePa
 
 
 @router.operation("GET", JOB, scope=Scope.READ, name="show_job", codes=NO_JOB)
-def get_job(jobs: JobsDep, grant: GrantDep, job: JobId) -> schemas.Job:
+def get_job(jobs: JobStore, grant: Grant, job: JobId) -> schemas.Job:
     """Show a job.
 
     How far it is, what it counted, and how it ended.
@@ -56,7 +57,7 @@ def get_job(jobs: JobsDep, grant: GrantDep, job: JobId) -> schemas.Job:
 
 
 @router.operation("POST", f"{JOB}/cancel", scope=Scope.ADMIN, changes=True, codes=NO_JOB)
-def cancel_job(jobs: JobsDep, entry: EntryDep, grant: GrantDep, job: JobId) -> schemas.Job:
+def cancel_job(jobs: JobStore, entry: AuditEntry, grant: Grant, job: JobId) -> schemas.Job:
     """Cancel a job.
 
     A queued job is cancelled at once, a running one within seconds; what it has done stays done. A finished job stays
@@ -75,9 +76,9 @@ def cancel_job(jobs: JobsDep, entry: EntryDep, grant: GrantDep, job: JobId) -> s
     codes=NO_JOB,
 )
 def get_report(
-    jobs: JobsDep,
-    workers: WorkersDep,
-    grant: GrantDep,
+    jobs: JobStore,
+    workers: WorkerPool,
+    grant: Grant,
     job: JobId,
     query: Annotated[schemas.ReportParams, Query()],
 ) -> StreamingResponse:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from app.access.grants import Scope
+from app.access.grants import Grant, Scope
 from app.api import answers, schemas
-from app.api.auth import require_scope
-from app.api.body import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
-from app.api.components import GalleriesDep, GalleryId, GrantDep, GuardDep, OperationsDep, SubjectId
+from app.api.auth import Guard, require_scope
+from app.api.body import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES, Sent
+from app.api.components import GalleryId, SubjectId
 from app.api.operation import FACES, GALLERY, LIVENESS, PACKAGE, RATES, SUBJECT, TEMPLATES
 from app.api.route import Router
-from app.api.sent import Sent
 from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Terms
+from app.gallery.service import Galleries
+from app.recognition.operations import Operations
 from app.timestamps import utc_now, utc_text
 
 router = Router("recognition")
@@ -32,8 +33,8 @@ ENROLL_CODES = (
 )
 
 
-@router.operation("POST", "/v1/detect", scope=Scope.RECOGNIZE, body=schemas.DetectRequest, images=ONE_IMAGE)
-def detect(operations: OperationsDep, sent: Sent[schemas.DetectParams]) -> schemas.DetectAnswer:
+@router.operation("POST", "/v1/detect", scope=Scope.RECOGNIZE, images=ONE_IMAGE)
+def detect(operations: Operations, sent: Sent[schemas.DetectParams]) -> schemas.DetectAnswer:
     """Find the faces in a photo.
 
     Each face has its box, five landmarks and quality; the best detector score comes first. The list is empty if there
@@ -43,10 +44,8 @@ def detect(operations: OperationsDep, sent: Sent[schemas.DetectParams]) -> schem
     return answers.detect(operations.detect(sent.images[0]), explain=sent.params.explain)
 
 
-@router.operation(
-    "POST", "/v1/embed", scope=Scope.RECOGNIZE, body=schemas.EmbedRequest, images=ONE_IMAGE, codes=PACKAGE
-)
-def embed(operations: OperationsDep, sent: Sent[schemas.EmbedParams]) -> schemas.EmbedAnswer:
+@router.operation("POST", "/v1/embed", scope=Scope.RECOGNIZE, images=ONE_IMAGE, codes=PACKAGE)
+def embed(operations: Operations, sent: Sent[schemas.EmbedParams]) -> schemas.EmbedAnswer:
     """Turn the faces in a photo into vectors.
 
     The same as detect, each face with its embedding: a vector of length 1 whose dot product with another of the same
@@ -60,11 +59,10 @@ def embed(operations: OperationsDep, sent: Sent[schemas.EmbedParams]) -> schemas
     "POST",
     "/v1/verify",
     scope=Scope.RECOGNIZE,
-    body=schemas.VerifyRequest,
     images=TWO_IMAGES,
     codes=(*RATES, *PACKAGE, *LIVENESS, "no_face"),
 )
-def verify(operations: OperationsDep, sent: Sent[schemas.VerifyAnyParams]) -> schemas.VerifyAnswer:
+def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.VerifyAnswer:
     """Do two photos show the same person?
 
     Compares the most prominent face of each photo (large, and near the middle), or the faces at `face1` and `face2`, at
@@ -88,14 +86,13 @@ def verify(operations: OperationsDep, sent: Sent[schemas.VerifyAnyParams]) -> sc
     "POST",
     f"{GALLERY}/identify",
     scope=Scope.RECOGNIZE,
-    body=schemas.IdentifyRequest,
     images=ONE_IMAGE,
     codes=(*RATES, *TEMPLATES, *LIVENESS),
 )
 def identify(
-    operations: OperationsDep,
-    guard: GuardDep,
-    grant: GrantDep,
+    operations: Operations,
+    guard: Guard,
+    grant: Grant,
     gallery: GalleryId,
     sent: Sent[schemas.IdentifyParams],
 ) -> schemas.IdentifyAnswer:
@@ -126,16 +123,15 @@ def identify(
     "POST",
     f"{SUBJECT}/verify",
     scope=Scope.RECOGNIZE,
-    body=schemas.SubjectVerifyRequest,
     images=ONE_IMAGE,
     codes=VERIFY_SUBJECT_CODES,
 )
 def verify_subject(
-    operations: OperationsDep,
-    grant: GrantDep,
+    operations: Operations,
+    grant: Grant,
     gallery: GalleryId,
     subject: SubjectId,
-    sent: Sent[schemas.VerifySubjectParams],
+    sent: Sent[schemas.SubjectVerifyParams],
 ) -> schemas.SubjectVerifyAnswer:
     """Is this person the subject?
 
@@ -162,14 +158,13 @@ def verify_subject(
     scope=Scope.ENROLL,
     changes=True,
     status=201,
-    body=schemas.EnrollRequest,
     images=MANY_IMAGES,
     codes=ENROLL_CODES,
 )
 def enroll(
-    operations: OperationsDep,
-    galleries: GalleriesDep,
-    grant: GrantDep,
+    operations: Operations,
+    galleries: Galleries,
+    grant: Grant,
     gallery: GalleryId,
     subject: SubjectId,
     sent: Sent[schemas.EnrollParams],

@@ -10,10 +10,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from app.access.grants import Scope
 from app.api import schemas
 from app.api.body import File
-from app.api.components import Components, ComponentsDep, SignerDep
+from app.api.components import Components
 from app.api.metrics import Metrics
 from app.api.route import Router, respond
 from app.db import signing
+from app.db.signing import Signer
 
 router = Router("server")
 
@@ -87,7 +88,7 @@ async def metrics(request: Request) -> Response:
 
 
 @router.operation("GET", "/v1/models", scope=None)
-def list_models(components: ComponentsDep) -> schemas.ModelList:
+def list_models(components: Components) -> schemas.ModelList:
     """List the model packages.
 
     Every package in the models folder: its licence, SHA-256, measured operating points, and whether it is running.
@@ -100,7 +101,7 @@ def list_models(components: ComponentsDep) -> schemas.ModelList:
 
 
 @router.operation("GET", "/v1/server-key", scope=None)
-async def show_server_key(signer: SignerDep) -> schemas.ServerKey:
+async def show_server_key(signer: Signer) -> schemas.ServerKey:
     """Show the server's public key.
 
     Keep it to check anywhere what this server has signed. All servers of one database have the same key.

@@ -7,15 +7,16 @@ from typing import Annotated
 from fastapi import Query
 from fastapi.responses import JSONResponse
 
-from app.access.audit import fit_id
+from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Scope
 from app.api import schemas
-from app.api.components import EntryDep, ErasuresDep, GalleriesDep, GalleryId, SubjectId
+from app.api.components import GalleryId, SubjectId
 from app.api.operation import NO_FACE, NO_SUBJECT, SUBJECT, SUBJECT_FIELDS, SUBJECTS
 from app.api.route import Router
-from app.api.sent import JSON
 from app.gallery import moving, subjects
+from app.gallery.erasure import Erasures
 from app.gallery.records import UNSET, Consent, Terms
+from app.gallery.service import Galleries
 from app.gallery.text import clean_id
 from app.timestamps import utc_now, utc_text, utc_text_or_none
 
@@ -24,7 +25,7 @@ router = Router("subjects")
 
 @router.operation("GET", SUBJECTS, scope=Scope.READ, codes=("invalid_cursor", "invalid_search"))
 def list_subjects(
-    galleries: GalleriesDep, gallery: GalleryId, query: Annotated[schemas.SubjectPageParams, Query()]
+    galleries: Galleries, gallery: GalleryId, query: Annotated[schemas.SubjectPageParams, Query()]
 ) -> schemas.SubjectPage:
     """List the subjects of a gallery.
 
@@ -47,7 +48,7 @@ def list_subjects(
     "POST", SUBJECTS, scope=Scope.ENROLL, changes=True, status=201, codes=(*SUBJECT_FIELDS, "subject_exists")
 )
 def create_subject(
-    galleries: GalleriesDep, entry: EntryDep, gallery: GalleryId, asked: Annotated[schemas.SubjectCreate, JSON]
+    galleries: Galleries, entry: AuditEntry, gallery: GalleryId, asked: schemas.SubjectCreate
 ) -> schemas.Subject:
     """Create a subject.
 
@@ -61,7 +62,7 @@ def create_subject(
 
 
 @router.operation("GET", SUBJECT, scope=Scope.READ, name="show_subject", codes=NO_SUBJECT)
-def get_subject(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId) -> schemas.Subject:
+def get_subject(galleries: Galleries, gallery: GalleryId, subject: SubjectId) -> schemas.Subject:
     """Show a subject.
 
     The subject with its name, metadata and number of faces.
@@ -72,7 +73,7 @@ def get_subject(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId)
 
 @router.operation("PATCH", SUBJECT, scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, *SUBJECT_FIELDS))
 def update_subject(
-    galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, asked: Annotated[schemas.SubjectPatch, JSON]
+    galleries: Galleries, gallery: GalleryId, subject: SubjectId, asked: schemas.SubjectPatch
 ) -> schemas.Subject:
     """Change a subject's name, metadata, expiry, consent or cover.
 
@@ -89,7 +90,7 @@ def update_subject(
 
 
 @router.operation("DELETE", SUBJECT, scope=Scope.ENROLL, changes=True, codes=NO_SUBJECT)
-def delete_subject(galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId) -> None:
+def delete_subject(galleries: Galleries, gallery: GalleryId, subject: SubjectId) -> None:
     """Delete a subject with its faces.
 
     Deletes the subject, its faces, their stored crops and vectors. This can't be undone.
@@ -100,7 +101,7 @@ def delete_subject(galleries: GalleriesDep, gallery: GalleryId, subject: Subject
 
 @router.operation("POST", f"{SUBJECT}/erase", scope=Scope.ADMIN, answer=schemas.Receipt, changes=True, codes=NO_SUBJECT)
 def erase_subject(
-    erasures: ErasuresDep, gallery: GalleryId, subject: SubjectId, query: Annotated[schemas.EraseParams, Query()]
+    erasures: Erasures, gallery: GalleryId, subject: SubjectId, query: Annotated[schemas.EraseParams, Query()]
 ) -> JSONResponse:
     """Erase a subject for good.
 
@@ -112,11 +113,11 @@ def erase_subject(
 
 @router.operation("POST", f"{SUBJECT}/merge", scope=Scope.ENROLL, changes=True, codes=(*NO_SUBJECT, "subject_expired"))
 def merge_subject(
-    galleries: GalleriesDep,
-    entry: EntryDep,
+    galleries: Galleries,
+    entry: AuditEntry,
     gallery: GalleryId,
     subject: SubjectId,
-    asked: Annotated[schemas.SubjectMerge, JSON],
+    asked: schemas.SubjectMerge,
 ) -> schemas.MergedSubject:
     """Merge a subject into another one.
 

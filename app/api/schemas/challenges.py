@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
-from app.api.schemas.base import PHOTO, TIME, Base64, Example, Id, Params, Wire
+from app.api.schemas.base import TIME, Example, Id, Params, Wire
 from app.api.schemas.recognition import IdentifyAnswer, SubjectVerifyAnswer
 from app.api.schemas.subjects import EnrollAnswer
 from app.choices import Step
@@ -48,12 +48,6 @@ class Challenge(Wire):
 
 class ChallengeParams(Params):
     challenge: str = Field(default="", max_length=4096, description="The token of the challenge.")
-
-
-class ChallengeRequest(Params):
-    example: ClassVar[Example] = {"challenge": TOKEN, "images": [PHOTO, PHOTO, PHOTO, PHOTO]}
-    challenge: str = Field(max_length=4096, description="The token of the challenge.")
-    images: list[Base64] = Field(description="One frame for each step, in their order, not mirrored.")
 
 
 class ChallengeAnswer(Wire):

@@ -11,8 +11,6 @@ from app.api.schemas.base import (
     MAX_CANDIDATES,
     MAX_ID_LENGTH,
     MODEL,
-    PHOTO,
-    Base64,
     Example,
     Params,
     Population,
@@ -55,7 +53,7 @@ class PopulationParams(Params):
     )
 
 
-class VerifyParams(DetectParams, PopulationParams):
+class PointParams(DetectParams, PopulationParams):
     fmr: Rate | None = Field(
         default=None,
         description="False match rate of the operating point to decide at; the server's default if absent.",
@@ -71,7 +69,7 @@ class LivenessParams(Params):
     )
 
 
-class VerifyAnyParams(VerifyParams, ModelParams, LivenessParams):
+class VerifyParams(PointParams, ModelParams, LivenessParams):
     face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
     face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
     liveness_of: LivenessOf = Field(
@@ -79,7 +77,7 @@ class VerifyAnyParams(VerifyParams, ModelParams, LivenessParams):
     )
 
 
-class VerifySubjectParams(VerifyParams, LivenessParams):
+class SubjectVerifyParams(PointParams, LivenessParams):
     pass
 
 
@@ -131,32 +129,6 @@ Warnings: TypeAlias = Annotated[
         "against it.",
     ),
 ]
-
-
-class DetectRequest(DetectParams):
-    example: ClassVar[Example] = {"image": PHOTO}
-    image: Base64
-
-
-class EmbedRequest(EmbedParams):
-    example: ClassVar[Example] = {"image": PHOTO}
-    image: Base64
-
-
-class VerifyRequest(VerifyAnyParams):
-    example: ClassVar[Example] = {"image1": PHOTO, "image2": PHOTO, "fmr": 0.0001}
-    image1: Base64
-    image2: Base64
-
-
-class SubjectVerifyRequest(VerifySubjectParams):
-    example: ClassVar[Example] = {"image": PHOTO, "fmr": 0.0001}
-    image: Base64
-
-
-class IdentifyRequest(IdentifyParams):
-    example: ClassVar[Example] = {"image": PHOTO, "limit": 5, "fpir": 0.01}
-    image: Base64
 
 
 class Box(Wire):

@@ -13,9 +13,7 @@ from app.api.schemas.base import (
     MAX_PAGE,
     MODEL,
     ON_CONFLICT,
-    PHOTO,
     TIME,
-    Base64,
     Example,
     Id,
     Metadata,
@@ -185,11 +183,6 @@ class EnrollParams(DetectParams, LivenessParams):
     on_conflict: OnConflict | None = Field(default=None, description=f"{ON_CONFLICT} The gallery's if absent.")
 
 
-class EnrollRequest(EnrollParams):
-    example: ClassVar[Example] = {"images": [PHOTO, PHOTO], "quality": "medium"}
-    images: list[Base64] = Field(min_length=1, description="One or many photos of the one person.")
-
-
 class Resemblance(Wire):
     """The enrolled face that a new one resembles. All fields are null for keys without the scope `recognize`."""
 
@@ -269,11 +262,6 @@ class CorrectionParams(Params):
         examples=["2096-01-31T12:00:00Z"],
     )
     confirm: bool = Field(default=False, description="Record it even if the photo matches the subject beyond doubt.")
-
-
-class CorrectionRequest(CorrectionParams):
-    example: ClassVar[Example] = {"image": PHOTO}
-    image: Base64
 
 
 class Correction(Wire):

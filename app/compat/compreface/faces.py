@@ -7,12 +7,10 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from app.access.audit import fit_id
+from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Scope
 from app.api.body import File
-from app.api.components import EntryDep, GalleriesDep, OperationsDep
 from app.api.route import Router
-from app.api.sent import JSON
 from app.compat.compreface.answers import Json, wanted_faces
 from app.compat.compreface.errors import MISSING_PARAMETER, VALIDATION, Refused
 from app.compat.compreface.requests import (
@@ -35,6 +33,7 @@ from app.gallery import moving, subjects
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.pipeline import Choice
+from app.recognition.operations import Operations
 from app.recognition.photos import Chosen
 
 router = Router(COMPREFACE.name, COMPREFACE)
@@ -47,7 +46,7 @@ BYTES = "application/octet-stream"
 
 @router.operation("GET", FACES, scope=Scope.READ)
 def list_faces(
-    galleries: GalleriesDep, home: CollectionDep, entry: EntryDep, query: Annotated[PageParams, Query()]
+    galleries: Galleries, home: CollectionDep, entry: AuditEntry, query: Annotated[PageParams, Query()]
 ) -> Json:
     """List the images of all subjects, or of one."""
     size, subject = min(query.size, MAX_PAGE), query.subject or None
@@ -66,9 +65,9 @@ def list_faces(
     "POST", FACES, scope=Scope.ENROLL, name="enroll", changes=True, status=201, body=FileRequest, images=FILE
 )
 def add_face(
-    operations: OperationsDep,
+    operations: Operations,
     home: CollectionDep,
-    entry: EntryDep,
+    entry: AuditEntry,
     sent: Photos[EnrollParams],
     subject: str | None = None,
 ) -> Json:
@@ -93,7 +92,7 @@ def add_face(
 
 
 @router.operation("DELETE", FACES, scope=Scope.DELETE, name="delete_subject", changes=True)
-def delete_faces_of(galleries: GalleriesDep, home: CollectionDep, entry: EntryDep, subject: str | None = None) -> Json:
+def delete_faces_of(galleries: Galleries, home: CollectionDep, entry: AuditEntry, subject: str | None = None) -> Json:
     """Delete all images of a subject.
 
     The subject is deleted too; without `subject`, all subjects are. An unknown subject has no images: 0 are deleted.
@@ -112,7 +111,7 @@ def delete_faces_of(galleries: GalleriesDep, home: CollectionDep, entry: EntryDe
 
 
 @router.operation("POST", f"{FACES}/delete", scope=Scope.DELETE, changes=True)
-def delete_faces(galleries: GalleriesDep, home: CollectionDep, asked: Annotated[FaceIdList, JSON]) -> list[Json]:
+def delete_faces(galleries: Galleries, home: CollectionDep, asked: FaceIdList) -> list[Json]:
     """Delete the listed images.
 
     Unknown ids are skipped.
@@ -125,7 +124,7 @@ def delete_faces(galleries: GalleriesDep, home: CollectionDep, asked: Annotated[
 
 
 @router.operation("DELETE", FACE, scope=Scope.DELETE, changes=True)
-def delete_face(galleries: GalleriesDep, home: CollectionDep, entry: EntryDep, face_id: str) -> Json:
+def delete_face(galleries: Galleries, home: CollectionDep, entry: AuditEntry, face_id: str) -> Json:
     """Delete an image."""
     wanted = face_id_of(face_id)
     entry.target = wanted
@@ -133,7 +132,7 @@ def delete_face(galleries: GalleriesDep, home: CollectionDep, entry: EntryDep, f
 
 
 @router.operation("GET", f"{FACE}/img", scope=Scope.READ, name="show_crop", file=IMAGE)
-def show_image(galleries: GalleriesDep, home: CollectionDep, entry: EntryDep, face_id: str) -> Response:
+def show_image(galleries: Galleries, home: CollectionDep, entry: AuditEntry, face_id: str) -> Response:
     """Download an image.
 
     The aligned crop, which is all that is stored; empty if there is none, as in CompreFace.

@@ -7,24 +7,15 @@ from typing import Annotated, TypeAlias
 
 from fastapi import Query
 
+from app.access.audit import AuditEntry
 from app.access.grants import Grant, Scope
 from app.api.auth import Guard
-from app.api.components import (
-    Components,
-    ComponentsDep,
-    EmbeddersDep,
-    EntryDep,
-    GalleriesDep,
-    GrantDep,
-    GuardDep,
-    OperationsDep,
-)
+from app.api.components import Components
 from app.api.route import Router
 from app.compat.compreface.answers import Json, face_answer, rounded, wanted_faces
 from app.compat.compreface.errors import EMPTY_FIELD, VALIDATION, Refused
 from app.compat.compreface.requests import (
     FILE,
-    LARGE,
     MAX_PREDICTIONS,
     SOURCE_AND_TARGET,
     CollectionDep,
@@ -44,6 +35,8 @@ from app.compat.compreface.wire import COMPREFACE, PREFIX
 from app.compat.similarity import AnsweredSimilarity, Similarity
 from app.errors import AmbiguousFace
 from app.gallery.records import Gallery, stored_template
+from app.gallery.service import Galleries
+from app.inference.embedders import Embedders
 from app.recognition.decisions import cosine, mean_comparisons
 from app.recognition.operations import Operations
 from app.recognition.photos import template_of
@@ -53,11 +46,11 @@ router = Router(COMPREFACE.name, COMPREFACE)
 
 RECOGNITION = f"{PREFIX}recognition"
 FACE = f"{RECOGNITION}/faces/{{face_id}}"
-Embeddings: TypeAlias = Annotated[EmbeddingsRequest, LARGE]
+Embeddings: TypeAlias = EmbeddingsRequest
 
 
 @router.operation("POST", f"{PREFIX}detection/detect", scope=Scope.RECOGNIZE, body=FileRequest, images=FILE)
-def detect(components: ComponentsDep, sent: Photos[FaceParams]) -> Json:
+def detect(components: Components, sent: Photos[FaceParams]) -> Json:
     """Detect the faces in a photo."""
     operations, file, params = components.operations, sent.images[0], sent.params
     embedded = params.wants("calculator")
@@ -70,7 +63,7 @@ def detect(components: ComponentsDep, sent: Photos[FaceParams]) -> Json:
 @router.operation(
     "POST", f"{PREFIX}verification/verify", scope=Scope.RECOGNIZE, body=SourceAndTargetRequest, images=SOURCE_AND_TARGET
 )
-def verify(components: ComponentsDep, sent: Photos[FaceParams]) -> Json:
+def verify(components: Components, sent: Photos[FaceParams]) -> Json:
     """Compare the one face of a photo with each face of another."""
     operations, params = components.operations, sent.params
     source, model = operations.embed(sent.images[0])
@@ -89,9 +82,7 @@ def verify(components: ComponentsDep, sent: Photos[FaceParams]) -> Json:
 
 
 @router.operation("POST", f"{PREFIX}verification/embeddings/verify", scope=Scope.RECOGNIZE, name="verify")
-def verify_embeddings(
-    operations: OperationsDep, embedders: EmbeddersDep, asked: Annotated[VerifyEmbeddingsRequest, LARGE]
-) -> Json:
+def verify_embeddings(operations: Operations, embedders: Embedders, asked: VerifyEmbeddingsRequest) -> Json:
     """Compare an embedding with others."""
     if not asked.source or not asked.targets:
         raise Refused(EMPTY_FIELD, f"Field {'targets' if asked.source else 'source'} cannot be empty")
@@ -104,7 +95,7 @@ def verify_embeddings(
 @router.operation(
     "POST", f"{RECOGNITION}/recognize", scope=Scope.RECOGNIZE, name="identify", body=FileRequest, images=FILE
 )
-def recognize(components: ComponentsDep, home: CollectionDep, grant: GrantDep, sent: Photos[RecognizeParams]) -> Json:
+def recognize(components: Components, home: CollectionDep, grant: Grant, sent: Photos[RecognizeParams]) -> Json:
     """Find the subjects that the faces of a photo may show."""
     operations, params = components.operations, sent.params
     if not params.detect_faces:
@@ -127,11 +118,11 @@ def recognize(components: ComponentsDep, home: CollectionDep, grant: GrantDep, s
 
 @router.operation("POST", f"{RECOGNITION}/embeddings/recognize", scope=Scope.TEMPLATES, name="identify")
 def recognize_embeddings(
-    operations: OperationsDep,
-    galleries: GalleriesDep,
-    guard: GuardDep,
+    operations: Operations,
+    galleries: Galleries,
+    guard: Guard,
     home: CollectionDep,
-    grant: GrantDep,
+    grant: Grant,
     asked: Embeddings,
     query: Annotated[PredictionParams, Query()],
 ) -> Json:
@@ -151,10 +142,10 @@ def recognize_embeddings(
 
 @router.operation("POST", f"{FACE}/verify", scope=Scope.RECOGNIZE, body=FileRequest, images=FILE)
 def verify_face(
-    components: ComponentsDep,
+    components: Components,
     home: CollectionDep,
-    grant: GrantDep,
-    entry: EntryDep,
+    grant: Grant,
+    entry: AuditEntry,
     face_id: str,
     sent: Photos[FaceParams],
 ) -> Json:
@@ -183,12 +174,12 @@ def verify_face(
     "POST", f"{RECOGNITION}/embeddings/faces/{{face_id}}/verify", scope=Scope.TEMPLATES, name="verify_face"
 )
 def verify_face_embeddings(
-    operations: OperationsDep,
-    galleries: GalleriesDep,
-    guard: GuardDep,
+    operations: Operations,
+    galleries: Galleries,
+    guard: Guard,
     home: CollectionDep,
-    grant: GrantDep,
-    entry: EntryDep,
+    grant: Grant,
+    entry: AuditEntry,
     face_id: str,
     asked: Embeddings,
 ) -> Json:

@@ -8,22 +8,18 @@ from dataclasses import dataclass
 from typing import Annotated, Self, TypeAlias, TypeVar
 
 import numpy as np
-from fastapi import Depends
+from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from app.access.audit import AuditEntry, AuditLog
+from app.access.audit import AuditEntry
 from app.access.grants import Grant
 from app.api import body
-from app.api.body import Body, BodyLimits, ImageFields
-from app.api.components import AuditDep, EmbeddersDep, EntryDep, GalleriesDep, GrantDep, OperationsDep
+from app.api.body import Body, BodyLimits, ImageFields, Sent
+from app.api.components import Components, components_of
 from app.api.schemas import Base64
-from app.api.sent import Json, Sent
 from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, Refused
 from app.errors import Conflict, GalleryNotFound, MissingImage, NotFound
 from app.gallery.records import Gallery
-from app.gallery.service import Galleries
-from app.inference.embedders import Embedders
-from app.recognition.operations import Operations
 from app.search.types import IndexKey, IndexSpec
 from app.timestamps import utc_now
 from app.types import Template, Vector
@@ -38,8 +34,6 @@ NOT_STORED = 0
 """The key of no gallery: the database counts from 1."""
 CREATED, THERE_ALREADY = 201, 409
 """HTTP statuses for the audit log."""
-LARGE = Json(large=True)
-"""Marks a JSON body that may hold many embeddings."""
 Given = TypeVar("Given", bound=BaseModel)
 Embedding = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
 
@@ -159,72 +153,57 @@ class Collection:
     It is the one gallery that the key is restricted to, or `default`.
     """
 
-    galleries: Galleries
-    operations: Operations
-    embedders: Embedders
-    audit: AuditLog
+    components: Components
     grant: Grant
     entry: AuditEntry
     name: str
 
     def find(self) -> Gallery:
-        """Return the gallery; a missing `default` as an empty one that is not stored.
+        """Return the gallery; a missing `default` as it would be if it were created now, not stored and empty.
 
         Raises NotFound (``gallery_not_found``) if the key is restricted to a missing one.
         """
         try:
-            return self.galleries.store.gallery(self.name)
+            return self.components.galleries.store.gallery(self.name)
         except NotFound:
             if self.grant.galleries is not None:
                 raise
-            return self._nobody()
-
-    def find_or_create(self) -> Gallery:
-        """Return the gallery; create a missing `default` if the key sees all galleries. Raises as `find` does."""
-        found = self.find()
-        return found if is_stored(found) else self._create()
-
-    def _nobody(self) -> Gallery:
-        """Return `default` as it would be if it were created now, without anybody in it."""
-        package = self.embedders.default
+        package = self.components.embedders.default
         own = IndexSpec(IndexKey(NOT_STORED, package.id, 0), DEFAULT, package.manifest.dimension or 0)
         return Gallery(NOT_STORED, DEFAULT, (own,), (own,), "crop", {}, utc_now())
 
-    def _create(self) -> Gallery:
-        """Create the gallery, unless another request does so at the same moment; record it in the audit log."""
-        entry = self.audit.entry(self.grant.key_id, "create_gallery", self.entry.request_id)
+    def find_or_create(self) -> Gallery:
+        """Return the gallery; create a missing `default` if the key sees all galleries. Raises as `find` does.
+
+        The creation is in the audit log, also if another request does it at the same moment.
+        """
+        found = self.find()
+        if is_stored(found):
+            return found
+        audit = self.components.audit
+        entry = audit.entry(self.grant.key_id, "create_gallery", self.entry.request_id)
         entry.gallery = DEFAULT
-        self.audit.write(entry).result()
+        audit.write(entry).result()
         try:
-            made, entry.status = self.operations.create_gallery(DEFAULT, None), CREATED
+            made, entry.status = self.components.operations.create_gallery(DEFAULT, None), CREATED
         except Conflict:
-            made, entry.status = self.galleries.store.gallery(DEFAULT), THERE_ALREADY
-        self.audit.write(entry).result()
+            made, entry.status = self.components.galleries.store.gallery(DEFAULT), THERE_ALREADY
+        audit.write(entry).result()
         return made
 
 
-async def _collection(
-    galleries: GalleriesDep,
-    operations: OperationsDep,
-    embedders: EmbeddersDep,
-    audit: AuditDep,
-    grant: GrantDep,
-    entry: EntryDep,
-) -> Collection:
-    entry.gallery = name = _gallery_name(grant)
-    return Collection(galleries, operations, embedders, audit, grant, entry, name)
+async def _collection(request: Request) -> Collection:
+    """Raise GalleryNotFound if the key may see several galleries, and none is `default`."""
+    grant, entry = request.scope["grant"], request.scope["audit"]
+    visible = grant.galleries
+    if visible is not None and DEFAULT not in visible and len(visible) != 1:
+        message = f"The key may see {len(visible)} galleries, and none is {DEFAULT!r}: use a key for one gallery."
+        raise GalleryNotFound(message)
+    entry.gallery = name = DEFAULT if visible is None or DEFAULT in visible else next(iter(visible))
+    return Collection(components_of(request.app.state), grant, entry, name)
 
 
 CollectionDep: TypeAlias = Annotated[Collection, Depends(_collection)]
-
-
-def _gallery_name(grant: Grant) -> str:
-    if grant.galleries is None or DEFAULT in grant.galleries:
-        return DEFAULT
-    if len(grant.galleries) == 1:
-        return next(iter(grant.galleries))
-    message = f"The key may see {len(grant.galleries)} galleries, and none is {DEFAULT!r}: use a key for one gallery."
-    raise GalleryNotFound(message)
 
 
 def is_stored(gallery: Gallery) -> bool:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
 
-from app.access.audit import fit_id
+from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Scope
-from app.api.components import EntryDep, GalleriesDep, SubjectId
+from app.api.components import SubjectId
 from app.api.route import Router
 from app.compat.compreface.answers import Json
 from app.compat.compreface.errors import INCORRECT_ARGUMENT, VALIDATION, Refused
-from app.compat.compreface.requests import LARGE, CollectionDep, SubjectRequest, is_stored
+from app.compat.compreface.requests import CollectionDep, SubjectRequest, is_stored
 from app.compat.compreface.wire import COMPREFACE, PREFIX
 from app.gallery import moving, subjects
+from app.gallery.service import Galleries
 from app.gallery.subjects import subject_not_found
 
 router = Router(COMPREFACE.name, COMPREFACE)
@@ -39,15 +39,13 @@ def checked_name(name: str | None) -> str:
 
 @router.operation("GET", SUBJECTS, scope=Scope.READ)
 @router.operation("GET", f"{SUBJECTS}/", scope=Scope.READ, in_document=False)
-def list_subjects(galleries: GalleriesDep, home: CollectionDep) -> Json:
+def list_subjects(galleries: Galleries, home: CollectionDep) -> Json:
     """List the subjects."""
     return {"subjects": galleries.store.subject_ids(home.find())}
 
 
 @router.operation("POST", SUBJECTS, scope=Scope.ENROLL, changes=True, status=201)
-def create_subject(
-    galleries: GalleriesDep, home: CollectionDep, entry: EntryDep, asked: Annotated[SubjectRequest, LARGE]
-) -> Json:
+def create_subject(galleries: Galleries, home: CollectionDep, entry: AuditEntry, asked: SubjectRequest) -> Json:
     """Create a subject."""
     name = checked_name(asked.subject)
     entry.subject = fit_id(name)
@@ -57,11 +55,11 @@ def create_subject(
 
 @router.operation("PUT", SUBJECT, scope=Scope.ENROLL, changes=True)
 def rename_subject(
-    galleries: GalleriesDep,
+    galleries: Galleries,
     home: CollectionDep,
-    entry: EntryDep,
+    entry: AuditEntry,
     subject: SubjectId,
-    asked: Annotated[SubjectRequest, LARGE],
+    asked: SubjectRequest,
 ) -> Json:
     """Rename a subject.
 
@@ -80,7 +78,7 @@ def rename_subject(
 
 
 @router.operation("DELETE", SUBJECT, scope=Scope.DELETE, changes=True)
-def delete_subject(galleries: GalleriesDep, home: CollectionDep, subject: SubjectId) -> Json:
+def delete_subject(galleries: Galleries, home: CollectionDep, subject: SubjectId) -> Json:
     """Delete a subject."""
     gallery = home.find()
     if not is_stored(gallery):
@@ -90,7 +88,7 @@ def delete_subject(galleries: GalleriesDep, home: CollectionDep, subject: Subjec
 
 
 @router.operation("DELETE", SUBJECTS, scope=Scope.DELETE, changes=True)
-def delete_all_subjects(galleries: GalleriesDep, home: CollectionDep) -> Json:
+def delete_all_subjects(galleries: Galleries, home: CollectionDep) -> Json:
     """Delete all subjects."""
     gallery = home.find()
     if not is_stored(gallery):

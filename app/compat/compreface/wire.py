@@ -19,6 +19,7 @@ class CompreFace(WireFormat):
 
     name = "CompreFace"
     security = ("api_key",)
+    large_json = True  # many embeddings
     description = "CompreFace's REST interface, for clients written for it (docs/reference/drop-ins.md)."
 
     def speaks(self, scope: Scope) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.access.audit import AuditEntry
 from app.access.grants import Grant
-from app.api.auth import Guard
+from app.api.components import Components
 from app.compat.rekognition import errors
 from app.compat.rekognition.answers import largest_first
 from app.compat.rekognition.errors import Refused
@@ -37,13 +37,18 @@ LEVELS = {
 class Call:
     """A request, and what it works with; ``region`` is the one that the client signed for, a part of resource names."""
 
-    operations: Operations
-    galleries: Galleries
-    max_image_bytes: int
-    guard: Guard
+    components: Components
     grant: Grant
     entry: AuditEntry
     region: str
+
+    @property
+    def operations(self) -> Operations:
+        return self.components.operations
+
+    @property
+    def galleries(self) -> Galleries:
+        return self.components.galleries
 
     def gallery(self, collection: str) -> Gallery:
         """Return a collection's gallery. Raises NotFound (``gallery_not_found``), also if the key may not see it."""
@@ -63,7 +68,7 @@ class Call:
         if source.Bytes is None:
             message = "Unable to get object metadata from S3: this server reads no S3 objects. Send the image as Bytes."
             raise Refused(errors.INVALID_S3, message)
-        limit = min(MAX_IMAGE_BYTES, self.max_image_bytes)
+        limit = min(MAX_IMAGE_BYTES, self.components.limits.image_bytes)
         if len(source.Bytes) // 4 * 3 > limit + 2:
             raise _too_large(limit)
         try:
@@ -93,7 +98,7 @@ class Call:
 
     def count_faces(self, count: int) -> None:
         """Count the faces that were compared with enrolled ones as that many requests (`Guard.count_faces`)."""
-        self.guard.count_faces(self.grant, count)
+        self.components.guard.count_faces(self.grant, count)
 
     def stored(self, gallery: Gallery, face_id: str) -> StoredFace:
         """Return the face that a search begins with. Raises Refused (InvalidParameterException) if it is unknown."""

@@ -9,17 +9,9 @@ from fastapi import Request, Response
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from app.api.components import (
-    AdmissionDep,
-    EntryDep,
-    GalleriesDep,
-    GrantDep,
-    GuardDep,
-    LimitsDep,
-    OperationsDep,
-    SignaturesDep,
-    WorkersDep,
-)
+from app.access.audit import AuditEntry
+from app.access.grants import Grant
+from app.api.components import Components
 from app.api.json_reader import load_json
 from app.api.operation import Operation
 from app.api.route import OperationRoute, Router
@@ -54,18 +46,7 @@ router = Router(REKOGNITION.name, REKOGNITION, TargetRoute)
 
 
 @router.operation("POST", PATH, scope=None, monitoring=True, more_models=MODELS, extra=document())
-async def call(
-    request: Request,
-    operations: OperationsDep,
-    galleries: GalleriesDep,
-    limits: LimitsDep,
-    admission: AdmissionDep,
-    workers: WorkersDep,
-    signatures: SignaturesDep,
-    guard: GuardDep,
-    grant: GrantDep,
-    entry: EntryDep,
-) -> Response:
+async def call(request: Request, components: Components, grant: Grant, entry: AuditEntry) -> Response:
     """Call an operation of Amazon Rekognition.
 
     The header `X-Amz-Target` names it. Request and answer have the shapes of AWS's API reference.
@@ -74,7 +55,7 @@ async def call(
     if target is None:
         raise NotFound("There is no such operation.")
     claim: Claim = request.scope[CLAIM]
-    call_ = Call(operations, galleries, limits.image_bytes, guard, grant, entry, claim.region)
+    admission, signatures = components.admission, components.signatures
     body = await request.body()
     admission.take(len(body))
 
@@ -86,14 +67,14 @@ async def call(
         used = True
         with admission.budget.hold(JSON_COPIES * len(body), threads=0):
             values = requests.read(target.model, load_json(body) if body else {})
-        return again_if_ended(lambda: target.work(call_, values))
+        return again_if_ended(lambda: target.work(Call(components, grant, entry, claim.region), values))
 
     try:
-        answer = await workers.run(work)
+        answer = await components.workers.run(work)
     except LikenessError as error:
         if used and answer_of(error).name in _TRY_AGAIN:
             # Clients retry, maybe within the same second.
-            await workers.run(lambda: signatures.release(claim.signature))
+            await components.workers.run(lambda: signatures.release(claim.signature))
         raise
     content = json.dumps(answer, ensure_ascii=False, allow_nan=False)
     return Response(content, headers=headers_of(request.scope["request_id"]), media_type=MEDIA_TYPE)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from contextlib import AsyncExitStack
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from fastapi import Request
 from starlette.responses import Response
@@ -62,11 +62,11 @@ class Rekognition(WireFormat):
         requests."""
         request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
         claim = read_claim(request, time.time())
-        signatures = cast(SignatureChecker, components.parts[SignatureChecker])
+        signatures: SignatureChecker = components.parts[SignatureChecker]
         operation: Operation = scope["operation"]
         address = address_of(scope)
         admission, guard, limits = components.admission, components.guard, components.limits
-        limit = limits.body_bytes(limits.count(operation.images)) if operation.images else MAX_JSON
+        limit = limits.most(operation.images) if operation.images else MAX_JSON
         stated = request.header(CONTENT_HASH)
         grant = await _grant_of(signatures, components, claim, request, stated, address) if stated else None
         proven = signatures.is_proven(claim, address)
