@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from app.api.schemas.base import MAX_ID_LENGTH, MODEL, TIME, Example, Params, Wire
+from app.api.schemas.base import MAX_ID_LENGTH, MODEL, Example, Params, Wire
 from app.api.schemas.galleries import ACCEPT_NON_COMMERCIAL, FORCE
 from app.api.schemas.server import Job
 
@@ -38,23 +38,9 @@ class ReembedStart(Params):
 class Reembedding(Wire):
     """A gallery's move from one model package to another."""
 
-    example: ClassVar[Example] = {
-        "gallery": "staff",
-        "source": MODEL,
-        "target": "mine@1",
-        "state": "embedding",
-        "without_crop": "refuse",
-        "missing": 0,
-        "keep_days": 7,
-        "started_at": TIME,
-        "switched_at": None,
-        "keep_until": None,
-        "job": Job.example | {"kind": "reembed", "gallery": "staff"},
-    }
-
     gallery: str
-    source: str = Field(description="The package before the move.")
-    target: str = Field(description="The package after the move.")
+    source: str = Field(examples=[MODEL], description="The package before the move.")
+    target: str = Field(examples=["mine@1"], description="The package after the move.")
     state: Literal["embedding", "ready", "switched", "ending"] = Field(
         description="`embedding`: faces get templates of the target, the source answers. `ready`: all faces have both "
         "(also after a rollback), the source answers. `switched`: the target answers. `ending`: templates that are no "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from app.api.schemas.base import FACE_ID, MODEL, TIME, Example, NextCursor, PageParams, Wire
+from app.api.schemas.base import NextCursor, PageParams, Wire
 from app.api.schemas.server import Job
 from app.choices import FindingKind
 
@@ -64,34 +64,6 @@ class FindingAction(Wire):
 class Finding(Wire):
     """Something that is probably wrong in a gallery."""
 
-    example: ClassVar[Example] = {
-        "id": "5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d",
-        "kind": "misplaced_face",
-        "strength": 0.41,
-        "face": {
-            "face_id": FACE_ID,
-            "subject": "collins",
-            "name": "Eileen Collins",
-            "faces": 4,
-            "quality": 81.5,
-            "has_crop": True,
-        },
-        "other": {
-            "face_id": OTHER_FACE_ID,
-            "subject": "hopper",
-            "name": "Grace Hopper",
-            "faces": 2,
-            "quality": 77.0,
-            "has_crop": True,
-        },
-        "evidence": {"score": 0.58, "own_score": 0.17, "matching": None, "threshold": 0.41, "fmr": None},
-        "actions": [
-            {"do": "move", "subject": "collins", "face_id": FACE_ID, "to": "hopper", "faces": []},
-            {"do": "delete", "subject": "collins", "face_id": FACE_ID, "to": None, "faces": []},
-        ],
-        "dismissed": False,
-    }
-
     id: str
     kind: FindingKind = Field(description=KINDS)
     strength: float = Field(description="By how much the rule is exceeded, in scores: the higher, the surer.")
@@ -118,29 +90,6 @@ class ErrorRate(Wire):
 class ReviewSummary(Wire):
     """The extent of the last finished review, and how well the gallery tells its people apart."""
 
-    example: ClassVar[Example] = {
-        "model": MODEL,
-        "subjects": 120,
-        "faces": 480,
-        "finished_at": TIME,
-        "counts": {
-            "same_person": 2,
-            "two_people": 1,
-            "misplaced_face": 5,
-            "corrected_face": 0,
-            "outlier": 1,
-            "poor_face": 0,
-            "no_good_face": 3,
-        },
-        "dismissed": 4,
-        "fmr": 1e-4,
-        "verify_threshold": 0.441,
-        "fnmr": {"value": 0.021, "low": 0.008, "high": 0.036, "faces": 470, "subjects": 110},
-        "fpir_expected": 0.01,
-        "identify_threshold": 0.443,
-        "fpir": {"value": 0.052, "low": 0.031, "high": 0.079, "faces": 480, "subjects": 120},
-    }
-
     model: str = Field(description="The model package whose templates were compared.")
     subjects: int
     faces: int
@@ -162,14 +111,6 @@ class ReviewSummary(Wire):
 
 class Review(Wire):
     """A page of the findings of a gallery's last finished review."""
-
-    example: ClassVar[Example] = {
-        "gallery": "staff",
-        "job": Job.example | {"kind": "review", "gallery": "staff"},
-        "summary": ReviewSummary.example,
-        "findings": [Finding.example],
-        "next_cursor": None,
-    }
 
     gallery: str
     job: Job | None = Field(description="The last review's job, which may still run; null once it was cleaned up.")

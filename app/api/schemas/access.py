@@ -11,7 +11,6 @@ from app.api.schemas.base import (
     MAX_GRACE_S,
     MAX_ID_LENGTH,
     MAX_PAGE,
-    PUBLIC_KEY,
     TIME,
     Example,
     Id,
@@ -61,22 +60,8 @@ class KeyRotate(Params):
 class Key(Wire):
     """A key, without its secret."""
 
-    example: ClassVar[Example] = {
-        "id": "door",
-        "name": None,
-        "scopes": ["recognize"],
-        "galleries": ["staff"],
-        "rate": "10/s",
-        "created_at": TIME,
-        "expires_at": None,
-        "rotated_at": None,
-        "revoked_at": None,
-        "old_secret_until": None,
-        "declared": False,
-    }
-
-    id: str
-    name: str | None
+    id: str = Field(examples=["door"])
+    name: str | None = Field(examples=["The front door"])
     scopes: list[ScopeName]
     galleries: list[str] | None = Field(description="The only galleries it may see; null: all of them.")
     rate: str | None = Field(description="Its own rate limit; null: the server's default.")
@@ -91,12 +76,6 @@ class Key(Wire):
 class NewKey(Key):
     """A key with its secret, which is only in this answer."""
 
-    example: ClassVar[Example] = Key.example | {
-        "secret": "lk_door_Vq3zTq9bZ0mJ6cXyqk1o7sJ8b2nPzq4wRrT5uYh6eLk",
-        "aws_access_key_id": None,
-        "aws_secret_access_key": None,
-    }
-
     secret: str = Field(description="The whole key, to send in `Authorization: Bearer` or `x-api-key`.")
     aws_access_key_id: str | None = Field(description="For AWS's clients, if the key was created with `aws`.")
     aws_secret_access_key: str | None = Field(description="The same.")
@@ -105,20 +84,13 @@ class NewKey(Key):
 class OwnKey(Wire):
     """The scopes and galleries of the request's key."""
 
-    example: ClassVar[Example] = {"id": "door", "scopes": ["recognize"], "galleries": ["staff"]}
-
-    id: str = Field(description="`admin.key` is the data folder's key, which may do everything.")
+    id: str = Field(examples=["door"], description="`admin.key` is the data folder's key, which may do everything.")
     scopes: list[ScopeName] = Field(description="The key's scopes; `admin` implies all but `templates`.")
     galleries: list[str] | None = Field(description="The only galleries it may see; null: all of them.")
 
 
 class SignInCode(Wire):
     """A code that signs a browser in with the request's key: once, within a minute."""
-
-    example: ClassVar[Example] = {
-        "code": "lc_5f1c0a7be2d94c36_Vq3zTq9bZ0mJ6cXyqk1o7sJ8b2nPzq4wRrT5uYh6eLk",
-        "expires_at": TIME,
-    }
 
     code: str = Field(description="The page's address with `#code=` and this is the link.")
     expires_at: datetime
@@ -127,13 +99,10 @@ class SignInCode(Wire):
 class SignedIn(OwnKey):
     """The key that a sign-in code stood for."""
 
-    example: ClassVar[Example] = OwnKey.example | {"secret": NewKey.example["secret"]}
-
     secret: str = Field(description="The whole key, to send in `Authorization: Bearer` or `x-api-key`.")
 
 
 class KeyPage(Wire):
-    example: ClassVar[Example] = {"keys": [Key.example], "next_cursor": None}
     keys: list[Key]
     next_cursor: NextCursor
 
@@ -154,17 +123,6 @@ class AuditParams(PageParams):
 class AuditEntry(Wire):
     """An operation that a key called: when, on what, with which outcome."""
 
-    example: ClassVar[Example] = {
-        "at": TIME,
-        "key": "door",
-        "operation": "identify",
-        "gallery": "staff",
-        "subject": None,
-        "target": None,
-        "status": 200,
-        "request_id": "4f1d8f0c2b7e4c4f8a55f3b1f0e7d9aa",
-    }
-
     at: datetime
     key: str | None = Field(description="The key's id; `admin.key` is the data folder's key; null: no valid key.")
     operation: str
@@ -178,7 +136,6 @@ class AuditEntry(Wire):
 
 
 class AuditPage(Wire):
-    example: ClassVar[Example] = {"entries": [AuditEntry.example], "next_cursor": None}
     entries: list[AuditEntry]
     next_cursor: NextCursor
 
@@ -217,29 +174,6 @@ class Signature(Wire):
 class Receipt(Wire):
     """A record of an erasure, signed with the server's key."""
 
-    example: ClassVar[Example] = {
-        "format": 1,
-        "id": "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51",
-        "gallery": "staff",
-        "subject": {
-            "salt": "9b0d0f3f5a0e4d6b8f7c6a5b4c3d2e1f",
-            "digest": "3f1c7a52c4a1a3b7d9e8f0b1c2d3e4f5a6b7c8d9e0f1a2b3c4d5e6f708192a3b",
-        },
-        "reason": "asked",
-        "erased_at": TIME,
-        "erased": {"faces": 2, "templates": 2, "crops": 2, "corrections": 0},
-        "cleared": {"tables": "overwritten", "write_ahead_log": "emptied", "index_copies": "removed"},
-        "complete": True,
-        "completed_at": TIME,
-        "not_reached": ["backups, exports and other copies made before"],
-        "signature": {
-            "algorithm": "Ed25519",
-            "key_id": "21fe31dfa154a261",
-            "public_key": PUBLIC_KEY,
-            "value": "bXktc2lnbmF0dXJlLWlzLTY0LWJ5dGVzLW9mLUVkMjU1MTktb3Zlci10aGUtZG9jdW1lbnQtLi4uLi4uLi4uLg==",
-        },
-    }
-
     format: Literal[1]
     id: str
     gallery: str
@@ -257,6 +191,5 @@ class Receipt(Wire):
 
 
 class ReceiptPage(Wire):
-    example: ClassVar[Example] = {"receipts": [Receipt.example], "next_cursor": None}
     receipts: list[Receipt]
     next_cursor: NextCursor

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic.fields import FieldInfo
 
 from app.choices import IndexKind
 
@@ -24,7 +26,7 @@ MODEL = "sface@1.0.0"
 FACE_ID = "6f1f2d5f0f0c4c3a9a3e0c6d7b8a9f10"
 PUBLIC_KEY = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
 Example: TypeAlias = dict[str, Any]
-"""A model's ``example`` is one request or answer, for the OpenAPI document."""
+"""A model's ``example`` is one request or answer, for the OpenAPI document; of an answer it may be some fields."""
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
@@ -130,10 +132,95 @@ NextCursor: TypeAlias = Annotated[
 ]
 
 
+SHOWN: Mapping[str, Any] = {
+    "challenge": "AQx1c3...Zg==",
+    "changed": 0.02,
+    "code": "low_quality",
+    "complete": True,
+    "completed_at": TIME,
+    "created": True,
+    "description": "128-d face templates.",
+    "device": "cpu",
+    "dimension": 128,
+    "embedder": MODEL,
+    "embedding": [0.0132, -0.0871, 0.0456],
+    "erased_at": TIME,
+    "face_id": FACE_ID,
+    "fmr": 0.0001,
+    "fpir": 0.01,
+    "galleries": ["staff"],
+    "gallery": "staff",
+    "id": "0c9d7f0e4b8f4f0f9a3e0c6d7b8a9f10",
+    "index": 0,
+    "index_copies": "removed",
+    "key": "door",
+    "key_id": "21fe31dfa154a261",
+    "kind": "import",
+    "landmarks": [[204.1, 113.6], [244.9, 111.2], [227.8, 137.5], [209.3, 158.8], [243.7, 156.9]],
+    "loaded": True,
+    "match": True,
+    "measured_on": "LFW View 1",
+    "merged": "eileen",
+    "message": "Quality 21 is below 35, the least for `medium`.",
+    "metadata": {"team": "STS-114"},
+    "model": MODEL,
+    "name": "Eileen Collins",
+    "note": "form of 31 January, folder 12",
+    "ok": True,
+    "operation": "identify",
+    "providers": ["CPUExecutionProvider"],
+    "public_key": PUBLIC_KEY,
+    "quality": 81.5,
+    "rate": "10/s",
+    "request_id": "4f1d8f0c2b7e4c4f8a55f3b1f0e7d9aa",
+    "scopes": ["recognize"],
+    "score": 0.871,
+    "secret": "lk_door_Vq3zTq9bZ0mJ6cXyqk1o7sJ8b2nPzq4wRrT5uYh6eLk",
+    "sha256": "fb143eea07838aa532d1c95df5f69899974ea0140e1fba05e94204be13ed74ee",
+    "source": "carrier",
+    "status": 200,
+    "steps": ["ahead", "right", "nearer", "left"],
+    "subject": "collins",
+    "tables": "overwritten",
+    "task": "embed",
+    "template_score": 0.884,
+    "threshold": 0.412,
+    "threshold_uncertain": 0.371,
+    "title": "SFace",
+    "version": "1.0.0",
+    "write_ahead_log": "emptied",
+}
+"""What examples of answers show in a field of this name that has no example of its own."""
+_OF_TYPE: Mapping[Any, Any] = {str: "...", bool: False, int: 1, float: 0.5, datetime: TIME, list: [], dict: {}}
+
+
+def _shown(name: str, field: FieldInfo) -> Any:
+    """Return what an example shows in this field of an answer."""
+    if field.examples:
+        return field.examples[0]
+    if not field.is_required():
+        return field.get_default(call_default_factory=True)
+    kind, inner = field.annotation, get_args(field.annotation)
+    models = [each for each in (kind, *inner) if isinstance(each, type) and issubclass(each, Wire)]
+    if models:
+        return [models[0].example] if get_origin(kind) is list else models[0].example
+    if get_origin(kind) is Literal:
+        return inner[0]
+    return SHOWN.get(name, None if type(None) in inner else _OF_TYPE.get(get_origin(kind) or kind))
+
+
 class Wire(BaseModel):
     """Base of all answers. Unknown fields and NaN are errors for server and client alike."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, from_attributes=True)
+    example: ClassVar[Example]
+    """One answer, for the document: from its fields' examples, names and types, and from what the class says itself."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        fields = {name: field for name, field in cls.model_fields.items() if field.exclude_if is None}
+        own = vars(cls).get("example", {})
+        cls.example = {name: _shown(name, field) for name, field in fields.items() if name not in own} | own
 
     @classmethod
     def of(cls, *records: object, **given: object) -> Self:

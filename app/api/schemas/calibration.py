@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
 
 from pydantic import Field
 
-from app.api.schemas.base import CALIBRATION_SOURCES, FACE_ID, MODEL, TIME, Example, Wire
+from app.api.schemas.base import CALIBRATION_SOURCES, Wire
 from app.api.schemas.server import Job, Scores
 from app.choices import CalibrationSource, Fallback
 
@@ -15,9 +14,10 @@ from app.choices import CalibrationSource, Fallback
 class DecidedBy(Wire):
     """The calibration that a threshold is from."""
 
-    example: ClassVar[Example] = {"source": "package", "name": "train112", "fallback": None}
     source: CalibrationSource
-    name: str | None = Field(description="Its name; null if the package has no operating points.")
+    name: str | None = Field(
+        examples=["lfw-view1"], description="Its name; null if the package has no operating points."
+    )
     fallback: Fallback | None = Field(
         default=None,
         description="Why the package's calibration decides where the gallery's own is switched on: it was not measured "
@@ -79,50 +79,6 @@ class GalleryMeasured(Wire):
 
 class GalleryCalibration(Wire):
     """The operating points of a gallery's own subjects, beside the package's."""
-
-    example: ClassVar[Example] = {
-        "gallery": "staff",
-        "calibration": "gallery",
-        "allow_laxer": False,
-        "decides": {"source": "gallery", "name": "gallery", "fallback": None},
-        "measured": {
-            "model": MODEL,
-            "measured_at": TIME,
-            "subjects": 800,
-            "faces": 2100,
-            "compared_subjects": 800,
-            "compared_faces": 2100,
-            "comparisons": 2200000,
-            "mated": 1900,
-            "changed": 0.02,
-            "suspicious": 1,
-            "suspicious_expected": 0.3,
-            "left_out": 6,
-            "missed": 2.7e-6,
-            "scores": None,
-        },
-        "points": [
-            {
-                "fmr": 0.0001,
-                "threshold": 0.424,
-                "threshold_low": 0.419,
-                "threshold_high": 0.431,
-                "decides": 0.424,
-                "package": 0.441,
-                "found": 0.00004,
-                "found_low": 0.00003,
-                "found_high": 0.00006,
-            }
-        ],
-        "pairs": [
-            {
-                "first": {"subject": "collins", "face_id": FACE_ID},
-                "second": {"subject": "e.collins", "face_id": "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51"},
-                "score": 0.91,
-            }
-        ],
-        "job": Job.example | {"kind": "calibrate", "gallery": "staff"},
-    }
 
     gallery: str
     calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
-from app.api.schemas.base import TIME, Example, Id, Params, Wire
+from app.api.schemas.base import Example, Id, Params, Wire
 from app.api.schemas.recognition import IdentifyAnswer, SubjectVerifyAnswer
 from app.api.schemas.subjects import EnrollAnswer
 from app.choices import Step
@@ -36,29 +36,19 @@ class ChallengeCreate(Params):
 
 
 class Challenge(Wire):
-    example: ClassVar[Example] = {
-        "challenge": TOKEN,
-        "steps": ["ahead", "right", "nearer", "left"],
-        "expires_at": TIME,
-    }
     challenge: str = Field(description="The token to answer with: once, with the same key, in the same gallery.")
     steps: Steps
     expires_at: datetime
 
 
 class ChallengeParams(Params):
+    example: ClassVar[Example] = {"challenge": TOKEN}
     challenge: str = Field(default="", max_length=4096, description="The token of the challenge.")
 
 
 class ChallengeAnswer(Wire):
     """The answer of the operation that the challenge was made for, on the first frame; the others are null."""
 
-    example: ClassVar[Example] = {
-        "operation": "verify",
-        "verify": SubjectVerifyAnswer.example,
-        "identify": None,
-        "enroll": None,
-    }
     operation: ChallengedOperation
     verify: SubjectVerifyAnswer | None = None
     identify: IdentifyAnswer | None = None

@@ -11,11 +11,9 @@ from app.api.schemas.base import (
     CALIBRATION_SOURCES,
     GALLERY_LIVENESS,
     MAX_ID_LENGTH,
-    MODEL,
     ON_CONFLICT,
     POPULATIONS,
     SEARCH_KINDS,
-    TIME,
     AskedSearchKind,
     Example,
     Id,
@@ -72,22 +70,7 @@ class GalleryPatch(Params):
 
 
 class Gallery(Wire):
-    example: ClassVar[Example] = {
-        "id": "staff",
-        "embedder": MODEL,
-        "store": "crop",
-        "search": "fp32",
-        "calibration": "package",
-        "allow_laxer": False,
-        "on_conflict": "warn",
-        "metadata": {},
-        "population": [],
-        "liveness": "off",
-        "subjects": 1,
-        "faces": 1,
-        "created_at": TIME,
-    }
-    id: str
+    id: str = Field(examples=["staff"])
     embedder: str = Field(description="The model package whose templates this gallery holds.")
     store: CropPolicy
     search: IndexKind
@@ -103,22 +86,12 @@ class Gallery(Wire):
 
 
 class GalleryPage(Wire):
-    example: ClassVar[Example] = {"galleries": [Gallery.example], "next_cursor": None}
     galleries: list[Gallery]
     next_cursor: NextCursor
 
 
 class GalleryCheck(Wire):
     """Whether the database and the search index hold the same faces with the same vectors."""
-
-    example: ClassVar[Example] = {
-        "ok": True,
-        "subjects": 1,
-        "faces": 1,
-        "indexed": 1,
-        "problems": [],
-        "examples": [],
-    }
 
     ok: bool
     subjects: int

@@ -7,10 +7,8 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from app.api.schemas.base import (
-    FACE_ID,
     MAX_CANDIDATES,
     MAX_ID_LENGTH,
-    MODEL,
     Example,
     Params,
     Population,
@@ -54,6 +52,7 @@ class PopulationParams(Params):
 
 
 class PointParams(DetectParams, PopulationParams):
+    example: ClassVar[Example] = {"fmr": 0.0001}
     fmr: Rate | None = Field(
         default=None,
         description="False match rate of the operating point to decide at; the server's default if absent.",
@@ -82,6 +81,7 @@ class SubjectVerifyParams(PointParams, LivenessParams):
 
 
 class IdentifyParams(DetectParams, PopulationParams, LivenessParams):
+    example: ClassVar[Example] = {"limit": 5, "fpir": 0.01}
     limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="The most candidates for each face.")
     fmr: Rate | None = Field(
         default=None, description="False match rate of each single comparison. Can't be combined with `fpir`."
@@ -104,15 +104,6 @@ class IdentifyParams(DetectParams, PopulationParams, LivenessParams):
 class PopulationWarning(Wire):
     """Why a stated rate does not hold for a declared group of people; the figures have a 95 % interval."""
 
-    example: ClassVar[Example] = {
-        "code": "population_rate_exceeded",
-        "message": "The false match rate 0.0001 does not hold for children-4-12: of pairs of different people among "
-        "them, 2.1 % (1.8 to 2.5) reach the score 0.441 (UTKFace).",
-        "population": "children-4-12",
-        "fmr_found": 0.021,
-        "fmr_found_low": 0.018,
-        "fmr_found_high": 0.025,
-    }
     code: PopulationCode
     message: str
     population: str
@@ -134,17 +125,14 @@ Warnings: TypeAlias = Annotated[
 class Box(Wire):
     """An upright rectangle; it may extend beyond the photo's edge."""
 
-    example: ClassVar[Example] = {"x": 177.4, "y": 68.2, "width": 92.1, "height": 121.7}
-
-    x: float
-    y: float
-    width: float
-    height: float
+    x: float = Field(examples=[177.4])
+    y: float = Field(examples=[68.2])
+    width: float = Field(examples=[92.1])
+    height: float = Field(examples=[121.7])
 
 
 class Quality(Wire):
-    example: ClassVar[Example] = {"score": 92.4, "reasons": []}
-    score: float = Field(ge=0, le=100, description="Higher = fewer false non-matches expected.")
+    score: float = Field(ge=0, le=100, examples=[92.4], description="Higher = fewer false non-matches expected.")
     reasons: list[str] = Field(
         description="Why the quality is low, e.g. `small_face`, `low_sharpness`, `extreme_pose`."
     )
@@ -153,22 +141,14 @@ class Quality(Wire):
 class ImageSize(Wire):
     """The upright original's size; boxes and landmarks are in its pixels."""
 
-    example: ClassVar[Example] = {"width": 512, "height": 512, "rotated": 0}
-
-    width: int = Field(ge=1)
-    height: int = Field(ge=1)
+    width: int = Field(ge=1, examples=[512])
+    height: int = Field(ge=1, examples=[512])
     rotated: Literal[0, 90, 180, 270] = Field(
         default=0, description="Clockwise degrees by which the photo had to be rotated before a face was found."
     )
 
 
 class DetectedFace(Wire):
-    example: ClassVar[Example] = {
-        "box": Box.example,
-        "landmarks": [[204.1, 113.6], [244.9, 111.2], [227.8, 137.5], [209.3, 158.8], [243.7, 156.9]],
-        "score": 0.93,
-        "quality": Quality.example,
-    }
     box: Box
     landmarks: list[Point] = Field(
         min_length=5,
@@ -182,8 +162,6 @@ class DetectedFace(Wire):
 class Liveness(Wire):
     """Whether a face is live, or a picture of one: a decision at thresholds that were measured, or none."""
 
-    example: ClassVar[Example] = {"live": "live", "live_score": 0.982, "reason": None}
-
     live: Verdict = Field(
         description="`live`; `spoof`; `uncertain`: between the thresholds, or smaller than what was measured; "
         "`not_measured`: the packages have no operating points, so that nothing is decided."
@@ -195,14 +173,11 @@ class Liveness(Wire):
 
 
 class EmbeddedFace(DetectedFace):
-    example: ClassVar[Example] = DetectedFace.example | {"embedding": [0.0132, -0.0871, 0.0456]}
     embedding: list[float] = Field(description="The face's template: a vector of length 1.")
 
 
 class ChosenFace(DetectedFace):
     """The face of a photo that an operation used."""
-
-    example: ClassVar[Example] = DetectedFace.example | {"image": ImageSize.example, "faces": 1, "liveness": None}
 
     image: ImageSize
     faces: int = Field(ge=1, description="How many faces the photo has; the most prominent one was used.")
@@ -265,19 +240,12 @@ class Explain(Wire):
 
 
 class DetectAnswer(Wire):
-    example: ClassVar[Example] = {"image": ImageSize.example, "faces": [DetectedFace.example], "explain": None}
     image: ImageSize
     faces: list[DetectedFace]
     explain: Explain | None = None
 
 
 class EmbedAnswer(Wire):
-    example: ClassVar[Example] = {
-        "image": ImageSize.example,
-        "faces": [EmbeddedFace.example],
-        "model": MODEL,
-        "explain": None,
-    }
     image: ImageSize
     faces: list[EmbeddedFace]
     model: str = Field(
@@ -287,18 +255,6 @@ class EmbedAnswer(Wire):
 
 
 class VerifyAnswer(Wire):
-    example: ClassVar[Example] = {
-        "match": True,
-        "score": 0.871,
-        "threshold": 0.412,
-        "fmr": 0.0001,
-        "fmr_asked": None,
-        "calibration": DecidedBy.example,
-        "face1": ChosenFace.example,
-        "face2": ChosenFace.example,
-        "model": MODEL,
-        "explain": None,
-    }
     match: bool
     score: float
     threshold: float
@@ -313,13 +269,6 @@ class VerifyAnswer(Wire):
 
 
 class Candidate(Wire):
-    example: ClassVar[Example] = {
-        "subject": "collins",
-        "name": "Eileen Collins",
-        "score": 0.871,
-        "template_score": 0.884,
-        "face_id": FACE_ID,
-    }
     subject: str
     name: str | None
     score: float = Field(
@@ -334,16 +283,6 @@ class Candidate(Wire):
 
 
 class SubjectVerifyAnswer(Wire):
-    example: ClassVar[Example] = Candidate.example | {
-        "match": True,
-        "threshold": 0.412,
-        "fmr": 0.0001,
-        "fmr_asked": 0.0001,
-        "calibration": DecidedBy.example,
-        "face": ChosenFace.example,
-        "model": MODEL,
-        "explain": None,
-    }
     match: bool
     subject: str
     name: str | None
@@ -367,14 +306,6 @@ class SubjectVerifyAnswer(Wire):
 
 
 class IdentifiedFace(DetectedFace):
-    example: ClassVar[Example] = DetectedFace.example | {
-        "decision": "known",
-        "candidates": [Candidate.example],
-        "margin": None,
-        "threshold": 0.446,
-        "threshold_uncertain": 0.371,
-        "liveness": Liveness.example,
-    }
     decision: Decision = Field(
         description="`known`: the first candidate's score reaches `threshold`; `uncertain`: it reaches only "
         "`threshold_uncertain`; `unknown`: neither."
@@ -398,19 +329,6 @@ class IdentifiedFace(DetectedFace):
 
 
 class IdentifyAnswer(Wire):
-    example: ClassVar[Example] = {
-        "image": ImageSize.example,
-        "faces": [IdentifiedFace.example],
-        "fmr": 0.00002,
-        "fpir": 0.01,
-        "fmr_asked": None,
-        "fpir_asked": 0.01,
-        "limited": False,
-        "calibration": DecidedBy.example,
-        "subjects": 500,
-        "model": MODEL,
-        "explain": None,
-    }
     image: ImageSize
     faces: list[IdentifiedFace]
     fmr: float = Field(description="The false match rate of one comparison at `threshold`.")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from app.api.schemas.base import MAX_ID_LENGTH, MODEL, PUBLIC_KEY, TIME, Example, NextCursor, PageParams, Params, Wire
+from app.api.schemas.base import MAX_ID_LENGTH, MODEL, NextCursor, PageParams, Params, Wire
 from app.choices import JobStateName
-from app.version import VERSION
 
 
 class Licence(Wire):
-    name: str = Field(description="SPDX identifier, or the licence's own name.")
+    name: str = Field(examples=["Apache-2.0"], description="SPDX identifier, or the licence's own name.")
     non_commercial: bool
     url: str | None
 
@@ -38,7 +37,7 @@ class Scores(Wire):
 
 
 class Calibration(Wire):
-    name: str
+    name: str = Field(examples=["lfw-view1"])
     measured_on: str
     comparisons: int = Field(description="Non-mated comparisons.")
     mated: int
@@ -115,35 +114,8 @@ class LivenessModel(Wire):
 
 
 class Model(Wire):
-    example: ClassVar[Example] = {
-        "id": MODEL,
-        "name": "sface",
-        "version": "1.0.0",
-        "task": "embed",
-        "title": "SFace",
-        "description": "128-d face templates.",
-        "loaded": True,
-        "source": "carrier",
-        "sha256": "fb143eea07838aa532d1c95df5f69899974ea0140e1fba05e94204be13ed74ee",
-        "licence": {"name": "Apache-2.0", "non_commercial": False, "url": None},
-        "dimension": 128,
-        "calibrations": [
-            {
-                "name": "lfw-view1",
-                "measured_on": "LFW View 1",
-                "comparisons": 12000000,
-                "mated": 60000,
-                "default": True,
-                "points": [{"fmr": 0.0001, "threshold": 0.412}],
-            }
-        ],
-        "bias_card": None,
-        "device": "cpu",
-        "providers": ["CPUExecutionProvider"],
-        "provenance": {},
-    }
-    id: str = Field(description="`name@version`.")
-    name: str
+    id: str = Field(examples=[MODEL], description="`name@version`.")
+    name: str = Field(examples=["sface"])
     version: str
     task: str = Field(description="`detect`, `embed` or `liveness`.")
     title: str
@@ -182,13 +154,6 @@ class Defaults(Wire):
 
 
 class ModelList(Wire):
-    example: ClassVar[Example] = {
-        "defaults": {"fmr": 0.0001, "fpir": 0.01, "embedder": MODEL},
-        "models": [Model.example],
-        "skipped": [
-            {"folder": "arcface", "problem": "arcface/manifest.json is no valid manifest; correct or restore it."}
-        ],
-    }
     defaults: Defaults
     models: list[Model]
     skipped: list[SkippedModel] = Field(
@@ -199,13 +164,6 @@ class ModelList(Wire):
 class ServerKey(Wire):
     """The public part of the key that the server signs with."""
 
-    example: ClassVar[Example] = {
-        "key_id": "21fe31dfa154a261",
-        "algorithm": "Ed25519",
-        "public_key": PUBLIC_KEY,
-        "pem": f"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA{PUBLIC_KEY}\n-----END PUBLIC KEY-----\n",
-    }
-
     key_id: str = Field(description="The first 8 bytes of the public key's SHA-256, hexadecimal.")
     algorithm: Literal["Ed25519"]
     public_key: str = Field(description="Its 32 bytes (RFC 8032) as base64.")
@@ -213,13 +171,11 @@ class ServerKey(Wire):
 
 
 class Version(Wire):
-    example: ClassVar[Example] = {"name": "likeness", "version": VERSION}
     name: str
     version: str
 
 
 class Health(Wire):
-    example: ClassVar[Example] = {"status": "ok"}
     status: Literal["ok", "starting", "draining", "index_unavailable", "storage_unavailable"]
     warnings: list[Literal["clock_ahead"]] = Field(
         default_factory=list,
@@ -260,22 +216,6 @@ class JobError(Wire):
 class Job(Wire):
     """Work that outlasts a request."""
 
-    example: ClassVar[Example] = {
-        "id": "0c9d7f0e4b8f4f0f9a3e0c6d7b8a9f10",
-        "kind": "import",
-        "gallery": "staff",
-        "state": "running",
-        "done": 1200,
-        "total": 5000,
-        "counts": {"enrolled": 1187, "refused": 13},
-        "error": None,
-        "has_result": False,
-        "key": "admin.key",
-        "created_at": TIME,
-        "started_at": TIME,
-        "finished_at": None,
-    }
-
     id: str
     kind: str = Field(description="The kind of work.")
     gallery: str | None = Field(description="The gallery that it works on; null: all, or none.")
@@ -283,7 +223,7 @@ class Job(Wire):
     done: int = Field(description="Number of items processed so far.")
     total: int | None = Field(description="Number of all items, if known.")
     counts: dict[str, int] = Field(description="Counters; `refused` and `warned` items are in its report.")
-    error: JobError | None = Field(description="Why it failed.")
+    error: JobError | None = Field(examples=[None], description="Why it failed.")
     has_result: bool = Field(description="Whether it has a result, a file to fetch.")
     key: str | None = Field(description="The id of the key that created it.")
     created_at: datetime
@@ -292,6 +232,5 @@ class Job(Wire):
 
 
 class JobPage(Wire):
-    example: ClassVar[Example] = {"jobs": [Job.example], "next_cursor": None}
     jobs: list[Job]
     next_cursor: NextCursor

@@ -11,7 +11,6 @@ from app.api.schemas.base import (
     FACE_ID,
     MAX_ID_LENGTH,
     MAX_PAGE,
-    MODEL,
     ON_CONFLICT,
     TIME,
     Example,
@@ -93,17 +92,7 @@ class GivenConsent(Wire):
 
 
 class Subject(Wire):
-    example: ClassVar[Example] = {
-        "id": "collins",
-        "name": "Eileen Collins",
-        "metadata": {"team": "STS-114"},
-        "face_count": 1,
-        "created_at": TIME,
-        "updated_at": TIME,
-        "expires_at": None,
-        "consent": {"note": "form of 31 January, folder 12", "given_at": TIME},
-    }
-    id: str
+    id: str = Field(examples=["collins"])
     name: str | None
     metadata: Metadata
     face_count: int = Field(ge=0)
@@ -115,7 +104,6 @@ class Subject(Wire):
 
 
 class SubjectPage(Wire):
-    example: ClassVar[Example] = {"subjects": [Subject.example], "next_cursor": None}
     subjects: list[Subject]
     next_cursor: NextCursor
 
@@ -128,10 +116,9 @@ class SubjectMerge(Params):
 class MergedSubject(Wire):
     """The subject that two became, and what `.../faces/move` needs to undo it."""
 
-    example: ClassVar[Example] = {"subject": Subject.example, "merged": "eileen", "faces": [FACE_ID]}
     subject: Subject
     merged: str = Field(description="The id of the subject that is gone.")
-    faces: list[str] = Field(description="The ids of the faces that were its.")
+    faces: list[str] = Field(examples=[[FACE_ID]], description="The ids of the faces that were its.")
 
 
 class FaceMove(Params):
@@ -148,15 +135,6 @@ class FacesMove(FaceMove):
 class StoredFace(Wire):
     """One enrolled image of a subject."""
 
-    example: ClassVar[Example] = {
-        "face_id": FACE_ID,
-        "box": Box.example,
-        "quality": Quality.example,
-        "model": MODEL,
-        "has_crop": True,
-        "created_at": TIME,
-    }
-
     face_id: str
     box: Box = Field(description="Where the face was in the photo that was enrolled.")
     quality: Quality
@@ -166,12 +144,12 @@ class StoredFace(Wire):
 
 
 class FacePage(Wire):
-    example: ClassVar[Example] = {"faces": [StoredFace.example], "next_cursor": None}
     faces: list[StoredFace]
     next_cursor: NextCursor
 
 
 class EnrollParams(DetectParams, LivenessParams):
+    example: ClassVar[Example] = {"quality": "medium"}
     quality: QualityName = Field(default="medium", description="The least quality to accept; `none` accepts all.")
     expires_at: Time | None = Field(
         default=None,
@@ -186,7 +164,6 @@ class EnrollParams(DetectParams, LivenessParams):
 class Resemblance(Wire):
     """The enrolled face that a new one resembles. All fields are null for keys without the scope `recognize`."""
 
-    example: ClassVar[Example] = {"subject": "eileen", "name": None, "face_id": FACE_ID, "score": 0.83, "index": None}
     subject: str | None
     name: str | None
     face_id: str | None
@@ -195,14 +172,6 @@ class Resemblance(Wire):
 
 
 class EnrolledFace(Wire):
-    example: ClassVar[Example] = {
-        "index": 0,
-        "face_id": FACE_ID,
-        "quality": Quality.example,
-        "box": Box.example,
-        "duplicate": None,
-        "conflict": Resemblance.example,
-    }
     index: int = Field(ge=0, description="The image's place in the request, counted from 0.")
     face_id: str
     quality: Quality
@@ -229,23 +198,6 @@ class RejectedImage(Wire):
 
 
 class EnrollAnswer(Wire):
-    example: ClassVar[Example] = {
-        "subject": "collins",
-        "created": True,
-        "enrolled": [EnrolledFace.example],
-        "rejected": [
-            {
-                "index": 1,
-                "code": "low_quality",
-                "reasons": ["small_face", "low_sharpness"],
-                "message": "Quality 21 is below 35, the least for `medium`.",
-                "duplicate": None,
-                "conflict": None,
-            }
-        ],
-        "model": MODEL,
-        "explain": None,
-    }
     subject: str
     created: bool = Field(description="Whether the subject was new.")
     enrolled: list[EnrolledFace]
@@ -267,14 +219,6 @@ class CorrectionParams(Params):
 class Correction(Wire):
     """A probe that is not the subject."""
 
-    example: ClassVar[Example] = {
-        "id": "4c3a9a3e0c6d7b8a9f106f1f2d5f0f0c",
-        "subject": "collins",
-        "model": MODEL,
-        "has_crop": True,
-        "created_at": TIME,
-        "expires_at": "2027-01-31T12:00:00Z",
-    }
     id: str
     subject: str
     model: str
@@ -284,5 +228,4 @@ class Correction(Wire):
 
 
 class CorrectionList(Wire):
-    example: ClassVar[Example] = {"corrections": [Correction.example]}
     corrections: list[Correction] = Field(description="All of the subject, oldest first; a 33rd replaces the oldest.")
