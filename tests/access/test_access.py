@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from app.access.grants import Scope
-from app.api.components import GalleriesDep, GalleryId, SubjectId
+from app.api.components import GalleryId, SubjectId
 from app.api.operation import CALL_CODES, JSON_CODES, KEYED_CODES, NO_SUBJECT
 from app.api.route import Router
 from app.api.schemas.base import Example, Params, Wire
-from app.api.sent import JSON
+from app.gallery.service import Galleries
 from tests.support.access import OPEN, OTHER, OWN, SCOPES, Ground, access_ground, check_access, keys, token
 from tests.support.service import error_of, running
 
@@ -116,9 +116,7 @@ class Greeting(Wire):
 
 
 @router.operation("POST", f"{SUBJECT}/greet", scope=Scope.ENROLL, changes=True, codes=NO_SUBJECT)
-def greet(
-    galleries: GalleriesDep, gallery: GalleryId, subject: SubjectId, asked: Annotated[GreetRequest, JSON]
-) -> Greeting:
+def greet(galleries: Galleries, gallery: GalleryId, subject: SubjectId, asked: GreetRequest) -> Greeting:
     """Greet a subject.
 
     Says good morning.
