@@ -123,6 +123,19 @@ class Face:
     """What liveness models are shown of it, (S, S, 3) uint8 RGB each; empty where liveness was not asked for."""
     liveness: Liveness | None = None
 
+    @property
+    def box(self) -> Box:
+        return self.detection.box
+
+    @property
+    def landmarks(self) -> Landmarks:
+        return self.detection.landmarks
+
+    @property
+    def score(self) -> float:
+        """The detector's."""
+        return self.detection.score
+
 
 @dataclass(frozen=True, slots=True)
 class Photo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.access.grants import Scope
-from app.api import answers, schemas
+from app.api import schemas
 from app.api.body import ONE_IMAGE, Sent
 from app.api.components import CorrectionId, GalleryId, SubjectId
 from app.api.operation import NO_SUBJECT, SUBJECT, TEMPLATES
@@ -27,7 +27,7 @@ def list_corrections(
     Those that have not expired, oldest first.
     """
     found = corrections.of_subject(galleries.store.gallery(gallery), subject)
-    return schemas.CorrectionList(corrections=[answers.correction(one) for one in found])
+    return schemas.CorrectionList.of(corrections=found)
 
 
 @router.operation(
@@ -53,7 +53,7 @@ def add_correction(
     found = operations.correct(
         gallery, subject, sent.images[0], sent.params.face, expires_at, confirm=sent.params.confirm
     )
-    return answers.correction(found)
+    return schemas.Correction.model_validate(found)
 
 
 @router.operation(

@@ -212,7 +212,14 @@ def _shown(name: str, field: FieldInfo) -> Any:
 class Wire(BaseModel):
     """Base of all answers. Unknown fields and NaN are errors for server and client alike."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, from_attributes=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        from_attributes=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
     example: ClassVar[Example]
     """One answer, for the document: from its fields' examples, names and types, and from what the class says itself."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from app.api.schemas.base import (
     MAX_CANDIDATES,
@@ -148,9 +148,13 @@ class ImageSize(Wire):
     )
 
 
+def _plain(landmarks: Any) -> Any:
+    return landmarks.tolist() if hasattr(landmarks, "tolist") else landmarks
+
+
 class DetectedFace(Wire):
     box: Box
-    landmarks: list[Point] = Field(
+    landmarks: Annotated[list[Point], BeforeValidator(_plain)] = Field(
         min_length=5,
         max_length=5,
         description="x, y of the person's right eye, left eye, nose tip, right and left mouth corner.",
@@ -163,10 +167,13 @@ class Liveness(Wire):
     """Whether a face is live, or a picture of one: a decision at thresholds that were measured, or none."""
 
     live: Verdict = Field(
+        validation_alias="verdict",
         description="`live`; `spoof`; `uncertain`: between the thresholds, or smaller than what was measured; "
-        "`not_measured`: the packages have no operating points, so that nothing is decided."
+        "`not_measured`: the packages have no operating points, so that nothing is decided.",
     )
-    live_score: float = Field(ge=0, le=1, description="The models' mean probability of being live; no error rate.")
+    live_score: float = Field(
+        validation_alias="score", ge=0, le=1, description="The models' mean probability of being live; no error rate."
+    )
     reason: Literal["low_score", "between_thresholds", "small_face", "no_operating_points"] | None = Field(
         description="Why the face is not judged live; null if it is."
     )

@@ -168,7 +168,9 @@ class Resemblance(Wire):
     name: str | None
     face_id: str | None
     score: float | None
-    index: int | None = Field(description="The place of its image, if it came with the same request.")
+    index: int | None = Field(
+        validation_alias="place", description="The place of its image, if it came with the same request."
+    )
 
 
 class EnrolledFace(Wire):
@@ -221,7 +223,7 @@ class Correction(Wire):
 
     id: str
     subject: str
-    model: str
+    model: str = Field(validation_alias="package")
     has_crop: bool = Field(description="Whether it can follow the gallery to another model package.")
     created_at: datetime
     expires_at: datetime
