@@ -65,7 +65,7 @@ ENTRIES = {
     "database": Entry("database:database", "Copy the database from SQLite to PostgreSQL or back.", _TRANSFER),
     "serve": Entry("server:commands", "Start the server.", _SERVER),
     "status": Entry("server:commands", "Show the server, data folder, models, galleries and health.", _SERVER),
-    "doctor": Entry("doctor.command:commands", "Check the installation, and say how to repair it.", _SERVER),
+    "doctor": Entry("doctor:commands", "Check the installation, and say how to repair it.", _SERVER),
     "models": Entry("models.commands:models", "List, fetch and quantize model packages.", _SERVER),
     "keys": Entry("access:keys", "Create, list, rotate and revoke API keys.", _SERVER),
     "audit": Entry("access:audit", "Export the audit log: who did what, and when.", _SERVER),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -11,8 +11,8 @@ from likeness_client import Unreachable, answers
 from app.access.grants import Scope
 from app.api.schemas import SIGN_IN_LINK
 from app.cli import options, output
-from app.cli.connect import Data, answering, find_server, has_data, missing, own_key, takes_key
-from app.cli.options import Session, with_session
+from app.cli.connect import Data, answering, find_server, own_key, require_data, takes_key
+from app.cli.options import Session, command
 from app.config import load_settings
 from app.server import data_folder
 
@@ -23,20 +23,29 @@ KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
 EXPORT_PAGE = 1000
 
 
-@keys.command("list", epilog="Example: likeness keys list")
-@with_session
+@command(keys, "list", epilog="Example: likeness keys list")
 def list_keys(session: Session) -> None:
     """List the keys and what each one allows. Secrets are never shown."""
-    with session.connect() as client:
-        found = list(client.all_keys())
-    session.say_list(["key", "name", "scopes", "galleries", "rate", "expires", "revoked"], found, _row)
+    session.say_list(
+        ["key", "name", "scopes", "galleries", "rate", "expires", "revoked"],
+        list(session.client().all_keys()),
+        lambda row: [
+            row.id,
+            row.name,
+            " ".join(row.scopes),
+            "all" if row.galleries is None else " ".join(row.galleries),
+            row.rate,
+            row.expires_at and row.expires_at.isoformat(),
+            row.revoked_at and row.revoked_at.isoformat(),
+        ],
+    )
 
 
-@keys.command(
+@command(
+    keys,
     epilog="Examples: likeness keys create --id door --scope recognize --gallery staff --rate 10/s\n\n"
-    "likeness keys create --aws --json"
+    "likeness keys create --aws --json",
 )
-@with_session
 def create(
     session: Session,
     scopes: Annotated[
@@ -53,54 +62,47 @@ def create(
     """Create a key. The secret is printed only this once."""
     if not scopes and not aws:
         raise typer.BadParameter("say what the key allows", param_hint="--scope")
-    with session.connect(Data.CREATED) as client:
-        made = client.create_key(
-            [scope.value for scope in scopes or [Scope.ADMIN]],  # Rekognition's clients create collections, too
-            key_id=key_id,
-            name=name,
-            galleries=galleries or None,
-            expires_at=_utc(expires),
-            rate=rate,
-            aws=aws,
-        )
+    made = session.client(Data.CREATED).create_key(
+        [scope.value for scope in scopes or [Scope.ADMIN]],  # Rekognition's clients create collections, too
+        key_id=key_id,
+        name=name,
+        galleries=galleries or None,
+        expires_at=options.utc(expires),
+        rate=rate,
+        aws=aws,
+    )
     _say_secret(session, made, aws=aws)
 
 
-@keys.command(epilog="Example: likeness keys rotate door --grace 3600")
-@with_session
+@command(keys, epilog="Example: likeness keys rotate door --grace 3600")
 def rotate(
     session: Session,
     key_id: KeyId,
     grace: Annotated[int, typer.Option(min=0, help="Seconds for which the previous secret keeps working.")] = 0,
 ) -> None:
     """Give a key a new secret, which is printed only this once."""
-    with session.connect() as client:
-        made = client.rotate_key(key_id, grace_seconds=grace)
+    made = session.client().rotate_key(key_id, grace_seconds=grace)
     _say_secret(session, made, aws=made.aws_access_key_id is not None)
 
 
-@keys.command(epilog="Example: likeness keys revoke door")
-@with_session
+@command(keys, epilog="Example: likeness keys revoke door")
 def revoke(session: Session, key_id: KeyId) -> None:
     """Revoke a key for good."""
-    with session.connect() as client:
-        client.revoke_key(key_id)
+    session.client().revoke_key(key_id)
     session.say_done(key_id, "revoked")
 
 
-@keys.command(
-    epilog="Example: likeness keys link\n\nExample: likeness keys link --server https://faces.example.org --key lk_…"
+@command(
+    keys,
+    epilog="Example: likeness keys link\n\nExample: likeness keys link --server https://faces.example.org --key lk_…",
 )
-@with_session
 def link(session: Session) -> None:
     """Print a link that signs a browser in to the page of a running server: once, within a minute."""
-    found = find_server(session.server, session.key)
-    if found is None:
-        settings = load_settings()
-        if not has_data(settings):
-            raise missing(settings)
+    running = find_server(session.server, session.key)
+    if running is None:
+        require_data(load_settings())
         raise Unreachable("No server runs on the data folder. Start one with `likeness serve`, or name one: --server.")
-    with answering(found) as client:
+    with answering(running) as client:
         made = client.create_sign_in_code()
         text = SIGN_IN_LINK.format(url=client.url.rstrip("/"), code=made.code)
     session.say({"link": text, "expires_at": made.expires_at.isoformat()}, text)
@@ -127,8 +129,7 @@ def show_admin_key(
             raise typer.Exit(output.Exit.NO)
 
 
-@audit.command(epilog="Examples: likeness audit export --since 2026-01-01 --json")
-@with_session
+@command(audit, epilog="Examples: likeness audit export --since 2026-01-01 --json")
 def export(
     session: Session,
     by: Annotated[str | None, typer.Option(help="Only what this key did.")] = None,
@@ -139,44 +140,25 @@ def export(
     until: Annotated[datetime | None, typer.Option(help="Only before this time, in UTC.")] = None,
 ) -> None:
     """Print the audit log, oldest first, one entry per line."""
-    with session.connect() as client:
-        for entry in client.all_audit(
-            key=by,
-            operation=operation,
-            gallery=gallery,
-            subject=subject,
-            since=_utc(since),
-            until=_utc(until),
-            order="oldest",
-            limit=EXPORT_PAGE,
-        ):
-            session.say(entry.model_dump(mode="json"), _line(entry))
-
-
-def _utc(time: datetime | None) -> datetime | None:
-    return None if time is None else time.replace(tzinfo=UTC)
+    entries = session.client().all_audit(
+        key=by,
+        operation=operation,
+        gallery=gallery,
+        subject=subject,
+        since=options.utc(since),
+        until=options.utc(until),
+        order="oldest",
+        limit=EXPORT_PAGE,
+    )
+    for entry in entries:
+        words = (entry.key, entry.operation, entry.gallery, entry.subject, entry.target, entry.status, entry.request_id)
+        line = " ".join([entry.at.isoformat(), *("-" if word is None else str(word) for word in words)])
+        session.say(entry.model_dump(mode="json"), line)
 
 
 def _say_secret(session: Session, made: answers.NewKey, *, aws: bool) -> None:
     if aws:
         signing = made.model_dump(include={"aws_access_key_id", "aws_secret_access_key"})
-        session.say(signing, "\n".join(f"{name} = {value}" for name, value in signing.items()))
+        session.say(signing, *(f"{name} = {value}" for name, value in signing.items()))
     else:
         session.say(made, made.secret)
-
-
-def _row(key: answers.Key) -> list[str]:
-    return [
-        key.id,
-        key.name or "",
-        " ".join(key.scopes),
-        "all" if key.galleries is None else " ".join(key.galleries),
-        key.rate or "",
-        key.expires_at.isoformat() if key.expires_at else "",
-        key.revoked_at.isoformat() if key.revoked_at else "",
-    ]
-
-
-def _line(entry: answers.AuditEntry) -> str:
-    words = (entry.key, entry.operation, entry.gallery, entry.subject, entry.target, entry.status, entry.request_id)
-    return " ".join([entry.at.isoformat(), *("-" if word is None else str(word) for word in words)])

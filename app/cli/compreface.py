@@ -16,7 +16,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -27,20 +27,20 @@ import typer
 from likeness_client import Client, ClientError
 
 from app.cli import options, output
-from app.cli.connect import Data
-from app.cli.options import Session, with_session
+from app.cli.options import Session, command
 from app.cli.output import Exit
-from app.cli.recognition import ensure_gallery
+from app.cli.recognition import client_for
 from app.errors import FileMissing, InvalidInput
 
 DONE = "enrolled"
 commands = typer.Typer()
 
 
-@commands.command(
-    "import-compreface", epilog="Example: likeness import-compreface dump.sql.gz staff --create --report done.jsonl"
+@command(
+    commands,
+    "import-compreface",
+    epilog="Example: likeness import-compreface dump.sql.gz staff --create --report done.jsonl",
 )
-@with_session
 def import_compreface(
     session: Session,
     dump: Annotated[Path, typer.Argument(help="CompreFace's database, as `pg_dump` writes it: plain SQL, or gzipped.")],
@@ -55,23 +55,41 @@ def import_compreface(
     jobs: options.Jobs = 2,
 ) -> None:
     """Enroll the photos of a CompreFace database. Its embeddings can't be used: other models made them."""
-    found = open_dump(dump, service)
+    dumped = open_dump(dump, service)
     done = _enrolled_before(report)
     counts: Counter[str] = Counter()
-    with session.connect(Data.CREATED if create else Data.EXISTING) as client:
-        if create:
-            ensure_gallery(client, gallery)
-        wanted = (photo for photo in found.read() if (photo.image_id, photo.subject) not in done)
-        with (
-            report.open("a") if report else nullcontext() as file,
-            output.progress("import", found.photos - len(done)) as update,
-        ):
-            for photo, outcome in _enrolled(client, gallery, wanted, quality, jobs):
-                update(advance=1)
-                counts[outcome] += 1
-                _report(photo, outcome, file)
-    _say_counts(session, found, counts, len(done))
-    raise typer.Exit(Exit.REFUSED if set(counts) - {DONE} else Exit.DONE)
+    client = client_for(session, gallery, create=create)
+    wanted = (photo for photo in dumped.read() if (photo.image_id, photo.subject) not in done)
+    with (
+        report.open("a") if report else nullcontext() as file,
+        output.progress("import", dumped.photos - len(done)) as update,
+    ):
+        for photo, outcome in _enrolled(client, gallery, wanted, quality, jobs):
+            update(advance=1)
+            counts[outcome] += 1
+            if outcome != DONE:
+                sys.stderr.write(f"{photo.subject}: photo {photo.image_id} was refused ({outcome})\n")
+            if file:
+                line = {"image_id": photo.image_id, "subject": photo.subject, "outcome": outcome}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                file.flush()
+    refused = {code: count for code, count in sorted(counts.items()) if code != DONE}
+    alone = sorted(dumped.without_photo)
+    summary = {
+        "service": dumped.service,
+        "enrolled": counts[DONE],
+        "enrolled_before": len(done),
+        "refused": refused,
+        "subjects_without_photo": alone,
+    }
+    session.say(
+        summary,
+        f"{counts[DONE]} photos enrolled, {sum(refused.values())} refused, {len(done)} enrolled before",
+        *(f"  {code}: {count}" for code, count in refused.items()),
+        *([f"{len(alone)} subjects have examples without a stored photo, which can't be enrolled:"] if alone else []),
+        *(f"  {name}" for name in alone),
+    )
+    raise typer.Exit(Exit.REFUSED if refused else Exit.DONE)
 
 
 def _enrolled(
@@ -92,55 +110,17 @@ def _enrolled(
 
     with ThreadPoolExecutor(jobs) as pool:
         while some := list(islice(wanted, jobs)):
-            sent: list[Future[str]] = [pool.submit(send, photo) for photo in some]
-            for photo, future in zip(some, sent, strict=True):
-                yield photo, future.result()
-
-
-def _report(photo: StoredPhoto, outcome: str, file: IO[str] | None) -> None:
-    if outcome != DONE:
-        sys.stderr.write(f"{photo.subject}: photo {photo.image_id} was refused ({outcome})\n")
-    if file:
-        line = {"image_id": photo.image_id, "subject": photo.subject, "outcome": outcome}
-        file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        file.flush()
-
-
-def _say_counts(session: Session, found: Dump, counts: Counter[str], before: int) -> None:
-    refused = {code: count for code, count in sorted(counts.items()) if code != DONE}
-    alone = sorted(found.without_photo)
-    if session.as_json:
-        output.say_json(
-            {
-                "service": found.service,
-                "enrolled": counts[DONE],
-                "enrolled_before": before,
-                "refused": refused,
-                "subjects_without_photo": alone,
-            }
-        )
-        return
-    output.say(f"{counts[DONE]} photos enrolled, {sum(refused.values())} refused, {before} enrolled before")
-    for code, count in refused.items():
-        output.say(f"  {code}: {count}")
-    if alone:
-        output.say(f"{len(alone)} subjects have examples without a stored photo, which can't be enrolled:")
-        for name in alone:
-            output.say(f"  {name}")
+            yield from zip(some, pool.map(send, some), strict=True)
 
 
 def _enrolled_before(report: Path | None) -> set[tuple[str, str]]:
     if report is None or not report.exists():
         return set()
-    done = set()
     try:
-        for line in report.read_text().splitlines():
-            row = json.loads(line)
-            if row["outcome"] == DONE:
-                done.add((str(row["image_id"]), str(row["subject"])))
+        rows = [json.loads(line) for line in report.read_text().splitlines()]
+        return {(str(row["image_id"]), str(row["subject"])) for row in rows if row["outcome"] == DONE}
     except (ValueError, KeyError, TypeError):
         raise FileMissing(f"{report}: not a report of an import") from None
-    return done
 
 
 MAX_LINE = 256 * 1024 * 1024
@@ -183,8 +163,8 @@ class Dump:
 
     def read(self) -> Iterator[StoredPhoto]:
         """Yield the photos in the dump's order. Raises InvalidInput (``invalid_dump``)."""
-        for row in _rows(self.path, ("img",)):
-            image_id, content = row[1].get("id") or "", row[1].get("content")
+        for _, row in _rows(self.path, ("img",)):
+            image_id, content = row.get("id") or "", row.get("content")
             for subject in self.owners.get(image_id, ()):
                 yield StoredPhoto(image_id, self.subjects[subject], _bytea(content))
 
@@ -206,10 +186,13 @@ def open_dump(path: Path, service: str | None = None) -> Dump:
     names = {row.get("api_key"): row.get("name") or "" for row in found["model"]}
     keys = [row.get("api_key") for row in found["subject"]]
     chosen = _choose(path, {key: names.get(key, "") for key in keys}, service)
-    chosen_rows = [row for row in found["subject"] if row.get("api_key") == chosen]
-    subjects = {_due(path, row, "id"): _due(path, row, "subject_name") for row in chosen_rows}
-    owners: dict[str, list[str]] = {}
-    without = dict.fromkeys(subjects, 0)
+    subjects = {
+        _due(path, row, "id"): _due(path, row, "subject_name")
+        for row in found["subject"]
+        if row.get("api_key") == chosen
+    }
+    owners: dict[str, tuple[str, ...]] = {}
+    without: Counter[str] = Counter()
     has_any = set()
     for row in found["embedding"]:
         subject, image = row.get("subject_id"), row.get("img_id")
@@ -218,20 +201,20 @@ def open_dump(path: Path, service: str | None = None) -> Dump:
         has_any.add(subject)
         if image is None:
             without[subject] += 1
-        elif subject not in owners.setdefault(image, []):  # several models' embeddings of one photo
-            owners[image].append(subject)
-    unseen = {subjects[key]: count for key, count in without.items() if count or key not in has_any}
-    return Dump(path, names.get(chosen, ""), subjects, {key: tuple(ids) for key, ids in owners.items()}, unseen)
+        elif subject not in owners.get(image, ()):  # several models' embeddings of one photo
+            owners[image] = (*owners.get(image, ()), subject)
+    unseen = {name: without[key] for key, name in subjects.items() if without[key] or key not in has_any}
+    return Dump(path, names.get(chosen, ""), subjects, owners, unseen)
 
 
 def _choose(path: Path, services: Mapping[str | None, str], wanted: str | None) -> str | None:
     """Return the API key of the wanted service, or of the only one."""
+    if not services:
+        raise InvalidInput(f"{path}: it contains no subjects", code="invalid_dump")
     fitting = [key for key, name in services.items() if wanted in {None, name}]
     if len(fitting) == 1:
         return fitting[0]
     listed = sorted(services.values())
-    if not services:
-        raise InvalidInput(f"{path}: it contains no subjects", code="invalid_dump")
     message = f"{path} has subjects of {len(services)} services: name one of {', '.join(map(repr, listed))}"
     raise InvalidInput(message, code="service_due", services=listed)
 
@@ -283,25 +266,18 @@ def _fields(path: Path, row: bytes, columns: Sequence[str]) -> Mapping[str, str 
     if len(fields) != len(columns):
         raise InvalidInput(f"{path}: a row has {len(fields)} fields instead of {len(columns)}", code="invalid_dump")
     try:
-        return {name: _unescaped(field) for name, field in zip(columns, fields, strict=True)}
+        values = [None if field == _NULL else _ESCAPE.sub(_meant, field).decode() for field in fields]
     except UnicodeDecodeError:
         raise InvalidInput(f"{path}: the dump is not in UTF-8", code="invalid_dump") from None
+    return dict(zip(columns, values, strict=True))
 
 
-def _unescaped(field: bytes) -> str | None:
-    """Decode a field of COPY's text format (PostgreSQL's documentation of COPY, "Text Format")."""
-    if field == _NULL:
-        return None
-    return _ESCAPE.sub(_meant, field).decode()
-
-
-def _meant(found: re.Match[bytes]) -> bytes:
-    octal, hexadecimal, letter = found.groups()
+def _meant(escape: re.Match[bytes]) -> bytes:
+    """Decode an escape of COPY's text format (PostgreSQL's documentation of COPY, "Text Format")."""
+    octal, hexadecimal, letter = escape.groups()
     if octal:
         return bytes([int(octal, 8) & 0xFF])
-    if hexadecimal:
-        return bytes([int(hexadecimal, 16)])
-    return _LETTERS.get(letter, letter)
+    return bytes([int(hexadecimal, 16)]) if hexadecimal else _LETTERS.get(letter, letter)
 
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ import ssl
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from http import HTTPStatus
 from pathlib import Path
@@ -47,20 +47,16 @@ def connect(server: str | None, key: str | None, data: Data = Data.EXISTING) -> 
 
     Raises Unreachable; Unusable where settings, models or the data folder are at fault (``no_data_folder``).
     """
-    found = find_server(server, key)
-    if found is None:
-        with _in_process(data) as client:
-            yield client
-        return
-    with answering(found) as client:
+    running = find_server(server, key)
+    with _in_process(data) if running is None else answering(running) as client:
         yield client
 
 
 @contextmanager
-def answering(found: Client) -> Iterator[Client]:
+def answering(client: Client) -> Iterator[Client]:
     """Yield the client and close it. An Unreachable because nothing listens there says how to start a server."""
     try:
-        with found as client:
+        with client:
             yield client
     except Unreachable as error:
         if not isinstance(error.__cause__, httpx.ConnectError):
@@ -86,8 +82,13 @@ def find_server(server: str | None, key: str | None) -> Client | None:
 
 
 def _own_client(settings: Settings, url: str, key: str) -> Client:
-    """Return a client for a server of this data folder."""
-    transport = own_certificate(settings.tls_cert) if settings.tls_cert else None
+    """Return a client for a server of this data folder, which trusts its certificate whatever names that has."""
+    transport = None
+    if settings.tls_cert:
+        context = ssl.create_default_context(cafile=settings.tls_cert)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        transport = httpx.HTTPTransport(verify=context)
     return Client(url, key, timeout_s=TIMEOUT_S, transport=transport)
 
 
@@ -121,6 +122,12 @@ def has_data(settings: Settings) -> bool:
     return Path(file).exists() if file != settings.database else (settings.data_dir / ADMIN_KEY_FILE).exists()
 
 
+def require_data(settings: Settings) -> None:
+    """Raise Unusable (``no_data_folder``) unless there is a database to read."""
+    if not has_data(settings):
+        raise missing(settings)
+
+
 def missing(settings: Settings) -> Unusable:
     """Return the error for a data folder that holds nothing."""
     message = (
@@ -135,17 +142,12 @@ def _in_process(data: Data) -> Iterator[Client]:
     from app.config import load_settings  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
-    if data is Data.EXISTING and not has_data(settings):
-        raise missing(settings)
-    if data is Data.UNUSED and not has_data(settings):
-        with (
-            tempfile.TemporaryDirectory(prefix="likeness-") as folder,
-            _application(_temporary(settings, folder)) as client,
-        ):
-            yield client
-        return
-    with _application(settings) as client:
-        yield client
+    if data is Data.EXISTING:
+        require_data(settings)
+    with ExitStack() as ending:
+        if data is Data.UNUSED and not has_data(settings):
+            settings = _temporary(settings, ending.enter_context(tempfile.TemporaryDirectory(prefix="likeness-")))
+        yield ending.enter_context(_application(settings))
 
 
 def _temporary(settings: Settings, folder: str) -> Settings:
@@ -170,11 +172,3 @@ def _application(settings: Settings) -> Iterator[Client]:
     here = InProcess(main.create_app(settings))
     with Client(IN_PROCESS_URL, main.admin_key(settings.data_dir), timeout_s=TIMEOUT_S, transport=here) as client:
         yield client
-
-
-def own_certificate(path: Path) -> httpx.HTTPTransport:
-    """Return a transport that trusts the certificate of a server on this machine, whatever names it has."""
-    context = ssl.create_default_context(cafile=path)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return httpx.HTTPTransport(verify=context)

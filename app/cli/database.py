@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli import options, output
-from app.cli.connect import has_data, missing
+from app.cli.connect import require_data
 from app.config import Settings, load_settings
 from app.db.encryption import VAULT_FILE
 from app.errors import Conflict, InvalidSetting, SealedUnreadable
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from app.db.encryption import FoundRings, Rings
     from app.db.engine import Database
     from app.db.signing import Signer
-    from app.gallery.store import Store
 
 commands = typer.Typer()
 database = typer.Typer(no_args_is_help=True, epilog="Example: likeness database copy sqlite:///data/likeness.db")
@@ -48,8 +46,7 @@ def backup(
     from app.db.engine import Database  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
-    if not has_data(settings):
-        raise missing(settings)
+    require_data(settings)
     sqlite_only(settings.database)
     with usage.shared(settings.data_dir, settings.database), closing(Database(settings.database)) as database:
         signer = _signer(settings, database)
@@ -143,21 +140,13 @@ def copy(
     from app.db.copying import copy_database  # noqa: PLC0415 - slow to import
 
     settings = _stopped()
-    if not has_data(settings):
-        raise missing(settings)
+    require_data(settings)
     with usage.exclusive(settings.data_dir, settings.database, target):
         rows = copy_database(settings.database, target)
     if as_json:
         output.say_json({"rows": rows})
     else:
         output.say(f"Copied: {', '.join(f'{rows[name]} {name}' for name in ('galleries', 'subjects', 'faces'))}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    settings: Settings
-    store: Store
-    rings: Rings
 
 
 @vault.command(epilog="Example: likeness vault status")
@@ -168,21 +157,24 @@ def status(as_json: options.AsJson = False) -> None:
     """
     from app.db.sealed_columns import PLAIN, census  # noqa: PLC0415 - slow to import
 
-    with _opened() as found:
-        counts = census(found.store.database)
-    ring = found.rings.faces
-    due = ring.key_ids[0] if ring and found.rings.seals else PLAIN
+    with _opened() as (_, database, rings):
+        counts = census(database)
+    ring = rings.faces
+    due = ring.key_ids[0] if ring and rings.seals else PLAIN
     for name in dict.fromkeys([due, *counts]):
         kinds = Counter(counts.get(name))
-        templates, crops, jobs = kinds["template"] + kinds["second"], kinds["crop"], kinds["job"]
-        corrections = kinds["correction"]
-        state = "new ones too" if name == due else "to be changed: likeness vault " + ("seal" if ring else "unseal")
+        counted = {
+            "templates": kinds["template"] + kinds["second"],
+            "crops": kinds["crop"],
+            "job_keys": kinds["job"],
+            "corrections": kinds["correction"],
+        }
         if as_json:
-            counted = {"templates": templates, "crops": crops, "job_keys": jobs, "corrections": corrections}
             output.say_json({"key": name} | counted | {"due": name == due})
-        else:
-            counts_said = f"{templates} templates, {crops} crops, {jobs} job keys, {corrections} corrections"
-            output.say(f"{name:8}  {counts_said} ({state})")
+            continue
+        state = "new ones too" if name == due else "to be changed: likeness vault " + ("seal" if ring else "unseal")
+        said = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counted.items())
+        output.say(f"{name:8}  {said} ({state})")
     if set(counts) - {due}:
         raise typer.Exit(output.Exit.NO)
 
@@ -216,21 +208,19 @@ def _reseal(*, sealed: bool) -> None:
     from app.search.snapshots import Snapshots  # noqa: PLC0415 - slow to import
     from app.server.storage import SNAPSHOT_FOLDER  # noqa: PLC0415 - slow to import
 
-    with _opened() as found:
-        rings, database = found.rings, found.store.database
-        if sealed and not (rings.faces and rings.seals):
-            message = "set LIKENESS_ENCRYPTION_KEY_FILE to an encryption key, and LIKENESS_ENCRYPTION=seal"
-            raise InvalidSetting(message)
-        if not sealed and rings.faces and rings.seals:
-            message = (
+    with _opened() as (settings, database, rings):
+        will_seal = rings.faces is not None and rings.seals
+        if sealed and not will_seal:
+            raise InvalidSetting("set LIKENESS_ENCRYPTION_KEY_FILE to an encryption key, and LIKENESS_ENCRYPTION=seal")
+        if not sealed and will_seal:
+            raise InvalidSetting(
                 "servers with these settings would encrypt what is new: set LIKENESS_ENCRYPTION=open and restart them"
             )
-            raise InvalidSetting(message)
         count = sum(reseal(database, Blobs(rings.faces, seals=rings.seals)))
         secrets = SecretStore(database, rings.secrets).reseal()
         database.request_scrub()
         scrubbed = database.scrub(SCRUB_S)
-        folder = found.settings.data_dir / SNAPSHOT_FOLDER
+        folder = settings.data_dir / SNAPSHOT_FOLDER
         sealer = rings.faces if rings.seals else None
         snapshots = Snapshots(folder, sealer=sealer).discard_others() if folder.exists() else 0
         form = f"under key {sealer.key_ids[0]}" if sealer else "plain"
@@ -246,7 +236,7 @@ def _reseal(*, sealed: bool) -> None:
 
 
 @contextmanager
-def _opened() -> Iterator[_Opened]:
+def _opened() -> Iterator[tuple[Settings, Database, Rings]]:
     """Open the database with its keys. Raises Unusable (``no_data_folder``, or where the keys are others)."""
     from app.db import usage  # noqa: PLC0415 - slow to import
     from app.db.encryption import load_rings  # noqa: PLC0415 - slow to import
@@ -256,8 +246,7 @@ def _opened() -> Iterator[_Opened]:
 
     settings = load_settings()
     seals = settings.encryption == "seal"
-    if not has_data(settings):
-        raise missing(settings)
+    require_data(settings)
     with usage.shared(settings.data_dir, settings.database):
         rings = load_rings(
             settings.data_dir,
@@ -267,4 +256,4 @@ def _opened() -> Iterator[_Opened]:
             has_secrets=lambda: has_secrets(settings.database),
         )
         with closing(Store(settings.database, blobs=Blobs(rings.faces, seals=seals))) as store:
-            yield _Opened(settings, store, rings)
+            yield settings, store.database, rings

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import typer
-from likeness_client import Client, answers
+from likeness_client import answers
 
 from app import choices
 from app.choices import FindingKind
 from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
-from app.cli.options import Session, with_session
+from app.cli.options import Session, command, confirm
 from app.cli.output import Exit
 
 WHY = {
@@ -36,21 +36,17 @@ FINDINGS: Mapping[str, str] = {
 }
 
 
-@galleries.command("list", epilog="Example: likeness galleries list --json")
-@with_session
+@command(galleries, "list", epilog="Example: likeness galleries list --json")
 def list_galleries(session: Session) -> None:
     """List the galleries with their counts."""
-    with session.connect() as client:
-        found = list(client.all_galleries())
     session.say_list(
         ["gallery", "embedder", "subjects", "faces", "store", "search", "liveness"],
-        found,
-        lambda one: [one.id, one.embedder, str(one.subjects), str(one.faces), one.store, one.search, one.liveness],
+        list(session.client().all_galleries()),
+        lambda row: [row.id, row.embedder, row.subjects, row.faces, row.store, row.search, row.liveness],
     )
 
 
-@galleries.command(epilog="Example: likeness galleries create staff --store none")
-@with_session
+@command(galleries, epilog="Example: likeness galleries create staff --store none")
 def create(
     session: Session,
     gallery: options.Gallery,
@@ -66,23 +62,21 @@ def create(
     accept_non_commercial: options.AcceptNonCommercial = False,
 ) -> None:
     """Create a gallery."""
-    with session.connect(Data.CREATED) as client:
-        made = client.create_gallery(
-            gallery,
-            embedder=embedder,
-            store=store,
-            search=search,
-            on_conflict=on_conflict,
-            population=population,
-            liveness=liveness,
-            force=force or None,
-            accept_non_commercial=accept_non_commercial or None,
-        )
+    made = session.client(Data.CREATED).create_gallery(
+        gallery,
+        embedder=embedder,
+        store=store,
+        search=search,
+        on_conflict=on_conflict,
+        population=population,
+        liveness=liveness,
+        force=force or None,
+        accept_non_commercial=accept_non_commercial or None,
+    )
     session.say(made, f"{made.id}: created, for templates of {made.embedder}")
 
 
-@galleries.command(epilog="Example: likeness galleries update staff --search int8")
-@with_session
+@command(galleries, epilog="Example: likeness galleries update staff --search int8")
 def update(
     session: Session,
     gallery: options.Gallery,
@@ -97,8 +91,7 @@ def update(
     changes: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if population or no_population:
         changes["population"] = population or []
-    with session.connect() as client:
-        updated = client.update_gallery(gallery, changes)
+    updated = session.client().update_gallery(gallery, changes)
     declared = f", for {', '.join(updated.population)}" if updated.population else ""
     session.say(
         updated,
@@ -107,52 +100,46 @@ def update(
     )
 
 
-@galleries.command(epilog="Example: likeness galleries delete visitors --yes")
-@with_session
+@command(galleries, epilog="Example: likeness galleries delete visitors --yes")
 def delete(session: Session, gallery: options.Gallery, yes: options.Yes = False) -> None:
     """Delete a gallery with everybody in it."""
-    if not yes:
-        typer.confirm(f"Delete gallery {gallery} with everybody in it?", abort=True)
-    with session.connect() as client:
-        client.delete_gallery(gallery)
+    confirm(f"Delete gallery {gallery} with everybody in it?", yes)
+    session.client().delete_gallery(gallery)
     session.say_done(gallery, "deleted")
 
 
-@galleries.command(epilog="Example: likeness galleries check staff")
-@with_session
+@command(galleries, epilog="Example: likeness galleries check staff")
 def check(session: Session, gallery: options.AnyGallery = None) -> None:
     """Check that database and index hold the same faces. Exit code 1: they don't."""
-    with session.connect() as client:
-        names = [gallery] if gallery is not None else [found.id for found in client.all_galleries()]
-        reports = list(photos.each(client.check_gallery, names, "check", jobs=1))
+    client = session.client()
+    names = [gallery] if gallery is not None else [row.id for row in client.all_galleries()]
+    reports = list(photos.each(client.check_gallery, names, "check", jobs=1))
     for name, report in reports:
         word = "in order" if report.ok else "NOT in order"
         head = f"{name}: {word}: {report.faces} faces in the database, {report.indexed} in the index"
-        lines = "\n".join([head, *(f"  {problem}" for problem in report.problems)])
-        session.say({"gallery": name} | report.model_dump(mode="json"), lines)
+        answer = {"gallery": name} | report.model_dump(mode="json")
+        session.say(answer, head, *(f"  {problem}" for problem in report.problems))
     raise typer.Exit(Exit.DONE if all(report.ok for _, report in reports) else Exit.NO)
 
 
-@galleries.command(epilog="Example: likeness galleries review staff --wait")
-@with_session
+@command(galleries, epilog="Example: likeness galleries review staff --wait")
 def review(
     session: Session,
     gallery: options.Gallery,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print the findings.")] = False,
 ) -> None:
     """Look for what is probably wrong in a gallery: a job. With --wait, exit code 1: there are findings."""
-    with session.connect() as client:
-        job = client.start_review(gallery)
-        if wait:
-            job = jobs.await_job(client, job.id)
-        if not wait or job.state != "done":
-            jobs.say(session, job)
-            raise typer.Exit(jobs.exit_code(job) if wait else Exit.DONE)
-        raise typer.Exit(_say_review(session, client, gallery))
+    client = session.client()
+    job = client.start_review(gallery)
+    if wait:
+        job = jobs.await_job(client, job.id)
+        if job.state == "done":
+            raise typer.Exit(_say_review(session, gallery))
+    jobs.say(session, job)
+    raise typer.Exit(jobs.exit_code(job) if wait else Exit.DONE)
 
 
-@galleries.command(epilog="Example: likeness galleries findings staff --kind same_person")
-@with_session
+@command(galleries, epilog="Example: likeness galleries findings staff --kind same_person")
 def findings(
     session: Session,
     gallery: options.Gallery,
@@ -160,12 +147,10 @@ def findings(
     dismissed: Annotated[bool, typer.Option("--dismissed", help="Those that were called right.")] = False,
 ) -> None:
     """List what the last review found, with commands that put it right. Exit code 1: there are findings."""
-    with session.connect() as client:
-        raise typer.Exit(_say_review(session, client, gallery, kind=kind, dismissed=dismissed))
+    raise typer.Exit(_say_review(session, gallery, kind=kind, dismissed=dismissed))
 
 
-@galleries.command(epilog="Example: likeness galleries dismiss staff 5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")
-@with_session
+@command(galleries, epilog="Example: likeness galleries dismiss staff 5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")
 def dismiss(
     session: Session,
     gallery: options.Gallery,
@@ -173,13 +158,12 @@ def dismiss(
     undo: Annotated[bool, typer.Option("--undo", help="Ask about it again.")] = False,
 ) -> None:
     """Call a finding right: later reviews don't ask again unless other faces are its evidence."""
-    with session.connect() as client:
-        (client.reopen_finding if undo else client.dismiss_finding)(gallery, finding)
+    client = session.client()
+    (client.reopen_finding if undo else client.dismiss_finding)(gallery, finding)
     session.say_done(finding, "reopened" if undo else "right, not asked again")
 
 
-@galleries.command(epilog="Example: likeness galleries calibrate staff --use gallery")
-@with_session
+@command(galleries, epilog="Example: likeness galleries calibrate staff --use gallery")
 def calibrate(
     session: Session,
     gallery: options.Gallery,
@@ -191,33 +175,30 @@ def calibrate(
     show: Annotated[bool, typer.Option("--show", help="Show the last measurement; make none.")] = False,
 ) -> None:
     """Measure operating points among a gallery's own subjects, and choose whose decide."""
-    with session.connect() as client:
-        changes = {"calibration": use, "allow_laxer": allow_laxer}
-        if any(value is not None for value in changes.values()):
-            client.update_gallery(gallery, {name: value for name, value in changes.items() if value is not None})
-        code = Exit.DONE
-        if not show:
-            started = client.calibrate_gallery(gallery).job
-            if started is not None:
-                job = jobs.await_job(client, started.id)
-                code = jobs.exit_code(job)
-                if code is not Exit.DONE:
-                    jobs.say(session, job)
-                    raise typer.Exit(code)
-        found = client.calibration(gallery)
+    client = session.client()
+    given = {"calibration": use, "allow_laxer": allow_laxer}
+    if changes := {name: value for name, value in given.items() if value is not None}:
+        client.update_gallery(gallery, changes)
+    started = None if show else client.calibrate_gallery(gallery).job
+    if started is not None:
+        job = jobs.await_job(client, started.id)
+        if (code := jobs.exit_code(job)) is not Exit.DONE:
+            jobs.say(session, job)
+            raise typer.Exit(code)
+    calibration = client.calibration(gallery)
     if session.as_json:
-        output.say_json(found)
+        output.say_json(calibration)
     else:
-        _say_calibration(found)
+        _say_calibration(calibration)
 
 
-def _say_calibration(found: answers.GalleryCalibration) -> None:
-    measured, decides = found.measured, found.decides
+def _say_calibration(calibration: answers.GalleryCalibration) -> None:
+    measured, decides = calibration.measured, calibration.decides
     if measured is None:
-        output.say(f"{found.gallery}: not measured yet")
+        output.say(f"{calibration.gallery}: not measured yet")
     else:
         output.say(
-            f"{found.gallery}: {measured.compared_faces:,} of {measured.faces:,} faces compared, "
+            f"{calibration.gallery}: {measured.compared_faces:,} of {measured.faces:,} faces compared, "
             f"{measured.compared_subjects:,} of {measured.subjects:,} subjects, "
             f"{measured.comparisons:,} pairs of different ones, {measured.measured_at:%Y-%m-%d}"
         )
@@ -230,7 +211,7 @@ def _say_calibration(found: answers.GalleryCalibration) -> None:
             "-" if point.found is None else f"{point.found:.1e} ({point.found_low:.1e}-{point.found_high:.1e})",
             "-" if point.decides is None else f"{point.decides:.4f}",
         ]
-        for point in found.points
+        for point in calibration.points
     ]
     heads = ["FMR", "gallery", "95 % interval", "package", "FMR here at the package's", "with --use gallery"]
     output.say_table(heads, rows)
@@ -240,15 +221,14 @@ def _say_calibration(found: answers.GalleryCalibration) -> None:
             f"Pairs of subjects that may be one person: {measured.suspicious}{expected}; left out, so that each FMR "
             f"may be too low by {measured.missed:.1e} at most:"
         )
-    for pair in found.pairs:
+    for pair in calibration.pairs:
         one, other = pair.first, pair.second
         output.say(f"  {pair.score:.3f} {one.subject} ({one.face_id}), {other.subject} ({other.face_id})")
     why = f" ({WHY[decides.fallback]})" if decides.fallback else ""
     output.say(f"Decides: the {decides.source}'s calibration{f' {decides.name}' if decides.name else ''}{why}")
 
 
-@reembed.command(epilog="Example: likeness reembed start staff arcface@1 --keep-days 14 --wait")
-@with_session
+@command(reembed, epilog="Example: likeness reembed start staff arcface@1 --keep-days 14 --wait")
 def start(
     session: Session,
     gallery: options.Gallery,
@@ -264,88 +244,75 @@ def start(
     wait: options.Wait = False,
 ) -> None:
     """Embed every face with another package, then switch to it. Called again, it continues a stopped move."""
-    _do(
-        session,
-        lambda client: client.reembed(
-            gallery,
-            embedder,
-            without_crop=without_crop,
-            keep_days=keep_days,
-            force=force or None,
-            accept_non_commercial=accept_non_commercial or None,
-        ),
-        wait=wait,
+    move = session.client().reembed(
+        gallery,
+        embedder,
+        without_crop=without_crop,
+        keep_days=keep_days,
+        force=force or None,
+        accept_non_commercial=accept_non_commercial or None,
     )
+    _say_move(session, move, wait=wait)
 
 
-@reembed.command(epilog="Example: likeness reembed show staff")
-@with_session
+@command(reembed, epilog="Example: likeness reembed show staff")
 def show(session: Session, gallery: options.Gallery) -> None:
     """Show the state of a gallery's move."""
-    _do(session, lambda client: client.reembedding(gallery))
+    _say_move(session, session.client().reembedding(gallery))
 
 
-@reembed.command(epilog="Example: likeness reembed rollback staff")
-@with_session
+@command(reembed, epilog="Example: likeness reembed rollback staff")
 def rollback(session: Session, gallery: options.Gallery) -> None:
     """Return to the previous package at once."""
-    _do(session, lambda client: client.roll_back_reembedding(gallery))
+    _say_move(session, session.client().roll_back_reembedding(gallery))
 
 
-@reembed.command(epilog="Example: likeness reembed finish staff --wait")
-@with_session
+@command(reembed, epilog="Example: likeness reembed finish staff --wait")
 def finish(session: Session, gallery: options.Gallery, wait: options.Wait = False) -> None:
     """Delete the templates of the previous package. This ends the time in which a rollback is possible."""
-    _do(session, lambda client: client.finish_reembedding(gallery), wait=wait)
+    _say_move(session, session.client().finish_reembedding(gallery), wait=wait)
 
 
-@reembed.command(epilog="Example: likeness reembed cancel staff")
-@with_session
+@command(reembed, epilog="Example: likeness reembed cancel staff")
 def cancel(session: Session, gallery: options.Gallery, wait: options.Wait = False) -> None:
     """Keep the current package, and delete the templates made so far with the other one."""
-    _do(session, lambda client: client.cancel_reembedding(gallery), wait=wait)
+    _say_move(session, session.client().cancel_reembedding(gallery), wait=wait)
 
 
-def _do(session: Session, call: Callable[[Client], answers.Reembedding], *, wait: bool = False) -> None:
-    """Make the call, and print the state of the move, or wait until its job has ended."""
-    with session.connect() as client:
-        found = call(client)
-        if wait and found.job is not None:
-            job = jobs.await_job(client, found.job.id)
-            jobs.say(session, job)
-            raise typer.Exit(jobs.exit_code(job))
-    until = f", rollback until {found.keep_until:%Y-%m-%d %H:%M} UTC" if found.keep_until else ""
-    missing = f", {found.missing} faces without crop" if found.missing else ""
-    session.say(found, f"{found.gallery}: {found.source} to {found.target}: {found.state}{missing}{until}")
-    if found.job is not None and not session.as_json:
-        jobs.say(session, found.job)
+def _say_move(session: Session, move: answers.Reembedding, *, wait: bool = False) -> None:
+    """Print the state of the move, or wait until its job has ended."""
+    if wait and move.job is not None:
+        job = jobs.await_job(session.client(), move.job.id)
+        jobs.say(session, job)
+        raise typer.Exit(jobs.exit_code(job))
+    until = f", rollback until {move.keep_until:%Y-%m-%d %H:%M} UTC" if move.keep_until else ""
+    missing = f", {move.missing} faces without crop" if move.missing else ""
+    session.say(move, f"{move.gallery}: {move.source} to {move.target}: {move.state}{missing}{until}")
+    if move.job is not None and not session.as_json:
+        jobs.say(session, move.job)
 
 
 def _say_review(
-    session: Session,
-    client: Client,
-    gallery: str,
-    *,
-    kind: FindingKind | None = None,
-    dismissed: bool | None = None,
+    session: Session, gallery: str, *, kind: FindingKind | None = None, dismissed: bool | None = None
 ) -> Exit:
     """Print the last finished review, and return the exit code."""
-    found = client.review(gallery, limit=1)
+    client = session.client()
+    last = client.review(gallery, limit=1)
     findings = list(client.all_findings(gallery, kind=kind, dismissed=dismissed or None))
     if session.as_json:
-        output.say_json(found.model_copy(update={"findings": findings, "next_cursor": None}))
+        output.say_json(last.model_copy(update={"findings": findings, "next_cursor": None}))
     else:
-        _say_findings(found, findings)
+        _say_findings(last, findings)
     return Exit.NO if findings and not dismissed else Exit.DONE
 
 
-def _say_findings(found: answers.Review, findings: list[answers.Finding]) -> None:
-    if found.summary is None:
-        output.say(f"{found.gallery}: no review has finished yet")
+def _say_findings(last: answers.Review, findings: list[answers.Finding]) -> None:
+    if last.summary is None:
+        output.say(f"{last.gallery}: no review has finished yet")
         return
-    done = found.summary
+    done = last.summary
     output.say(
-        f"{found.gallery}: {done.subjects} people, {done.faces} faces, reviewed {done.finished_at:%Y-%m-%d %H:%M} UTC"
+        f"{last.gallery}: {done.subjects} people, {done.faces} faces, reviewed {done.finished_at:%Y-%m-%d %H:%M} UTC"
     )
     output.say(f"  own faces missed (FNMR): {_rate(done.fnmr)}")
     output.say(f"  strangers taken for somebody (FPIR): {_rate(done.fpir)}; {done.fpir_expected:.2%} expected")
@@ -354,41 +321,37 @@ def _say_findings(found: answers.Review, findings: list[answers.Finding]) -> Non
         return
     rows = [
         [
-            FINDINGS[one.kind],
-            one.face.subject,
-            one.other.subject if one.other else "",
-            _score(one.evidence.score),
-            _score(one.evidence.own_score),
-            f"{one.face.quality:.0f}",
-            "\n".join(_commands(found.gallery, one)),
+            FINDINGS[finding.kind],
+            finding.face.subject,
+            finding.other and finding.other.subject,
+            _score(finding.evidence.score),
+            _score(finding.evidence.own_score),
+            f"{finding.face.quality:.0f}",
+            "\n".join(_remedies(last.gallery, finding)),
         ]
-        for one in findings
+        for finding in findings
     ]
     output.say_table(["finding", "person", "other", "score", "own score", "quality", "what to do"], rows)
 
 
-def _commands(gallery: str, finding: answers.Finding) -> list[str]:
+def _remedies(gallery: str, finding: answers.Finding) -> list[str]:
     """Return the commands that put a finding right, the likeliest first, and the one that calls it right."""
-    found = [_command(gallery, action) for action in finding.actions]
-    return [*found, _line("galleries dismiss", gallery, finding.id)]
+    lines = []
+    for action in finding.actions:
+        face, to = action.face_id or "", action.to or ""
+        words = {
+            "merge": ("people merge", action.subject, to),
+            "part": ("faces move --create", action.subject, ",".join(action.faces), to),
+            "move": ("faces move", action.subject, face, to),
+            "delete": ("faces delete", action.subject, face),
+        }
+        lines.append(words.get(action.do, ("enroll", action.subject, "PHOTO")))
+    return [_line(name, gallery, *ids) for name, *ids in (*lines, ("galleries dismiss", finding.id))]
 
 
-def _command(gallery: str, action: answers.FindingAction) -> str:
-    face, to = action.face_id or "", action.to or ""
-    if action.do == "merge":
-        return _line("people merge", gallery, action.subject, to)
-    if action.do == "part":
-        return _line("faces move --create", gallery, action.subject, ",".join(action.faces), to)
-    if action.do == "move":
-        return _line("faces move", gallery, action.subject, face, to)
-    if action.do == "delete":
-        return _line("faces delete", gallery, action.subject, face)
-    return _line("enroll", gallery, action.subject, "PHOTO")
-
-
-def _line(command: str, *ids: str) -> str:
-    dashes = ["--"] if any(one.startswith("-") for one in ids) else []
-    return f"likeness {command} {shlex.join([*dashes, *ids])}"
+def _line(name: str, *ids: str) -> str:
+    dashes = ["--"] if any(each.startswith("-") for each in ids) else []
+    return f"likeness {name} {shlex.join([*dashes, *ids])}"
 
 
 def _rate(rate: answers.ErrorRate | None) -> str:

@@ -13,7 +13,7 @@ from likeness_client import Client, answers
 from app import choices
 from app.cli import options, output
 from app.cli.connect import connect
-from app.cli.options import Session, with_session
+from app.cli.options import Session, command
 from app.cli.output import Exit
 from app.errors import LikenessError
 
@@ -24,48 +24,36 @@ jobs = typer.Typer(no_args_is_help=True, epilog="Example: likeness jobs list --s
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 
 
-@jobs.command("list", epilog="Example: likeness jobs list --gallery staff")
-@with_session
+@command(jobs, "list", epilog="Example: likeness jobs list --gallery staff")
 def list_jobs(
     session: Session,
     gallery: options.InGallery = None,
-    state: Annotated[
-        choices.JobStateName | None,
-        typer.Option(help="Only jobs in this state."),
-    ] = None,
+    state: Annotated[choices.JobStateName | None, typer.Option(help="Only jobs in this state.")] = None,
 ) -> None:
     """List the jobs, newest first."""
-    with session.connect() as client:
-        found = list(client.all_jobs(gallery=gallery, state=state))
     session.say_list(
         ["job", "kind", "gallery", "state", "done", "key"],
-        found,
-        lambda one: [one.id, one.kind, one.gallery or "", one.state, _progress(one), one.key or ""],
+        list(session.client().all_jobs(gallery=gallery, state=state)),
+        lambda job: [job.id, job.kind, job.gallery, job.state, _progress(job), job.key],
     )
 
 
-@jobs.command(epilog="Example: likeness jobs show 3f2a")
-@with_session
+@command(jobs, epilog="Example: likeness jobs show 3f2a")
 def show(session: Session, job_id: JobId) -> None:
     """Show the progress of a job, and how it ended."""
-    with session.connect() as client:
-        say(session, client.job(job_id))
+    say(session, session.client().job(job_id))
 
 
-@jobs.command(epilog="Example: likeness jobs cancel 3f2a")
-@with_session
+@command(jobs, epilog="Example: likeness jobs cancel 3f2a")
 def cancel(session: Session, job_id: JobId) -> None:
     """Cancel a job. What it has done so far stays."""
-    with session.connect() as client:
-        say(session, client.cancel_job(job_id))
+    say(session, session.client().cancel_job(job_id))
 
 
-@jobs.command(epilog="Example: likeness jobs wait 3f2a")
-@with_session
+@command(jobs, epilog="Example: likeness jobs wait 3f2a")
 def wait(session: Session, job_id: JobId) -> None:
     """Wait until a job has ended. Exit code 3: it refused some items, 4: it failed or was cancelled."""
-    with session.connect() as client:
-        job = await_job(client, job_id)
+    job = await_job(session.client(), job_id)
     say(session, job)
     raise typer.Exit(exit_code(job))
 

@@ -7,11 +7,12 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import wraps
+from datetime import UTC, datetime
+from functools import update_wrapper
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 from likeness_client import Client
@@ -139,55 +140,67 @@ AcceptNonCommercial: TypeAlias = Annotated[
 ]
 
 
-Arguments = ParamSpec("Arguments")
 Row = TypeVar("Row", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Session:
-    """The options that every command with a server takes (`with_session`)."""
+    """The options of a command that works with a server: which one, with which key, and how answers are printed."""
 
     server: str | None
     key: str | None
     as_json: bool
+    ending: ExitStack
+    _client: Client | None = None
 
-    def connect(self, data: Data = Data.EXISTING) -> AbstractContextManager[Client]:
-        return connect(self.server, self.key, data)
+    def client(self, data: Data = Data.EXISTING) -> Client:
+        """Connect as `connect` does, once; the connection is closed when the command ends."""
+        if self._client is None:
+            self._client = self.ending.enter_context(connect(self.server, self.key, data))
+        return self._client
 
-    def say(self, answer: BaseModel | dict[str, Any], text: str) -> None:
-        """Print an answer as JSON, or ``text`` for people."""
-        if self.as_json:
-            output.say_json(answer)
-        else:
-            output.say(text)
+    def say(self, answer: BaseModel | dict[str, Any], *lines: str) -> None:
+        """Print an answer as JSON, or these lines for people."""
+        output.answer(answer, *lines, as_json=self.as_json)
 
     def say_done(self, what: str, done: str) -> None:
         """Print what was done to ``what``, for example `staff: deleted`."""
         self.say({"id": what, "done": done}, f"{what}: {done}")
 
-    def say_list(self, columns: Sequence[str], found: Iterable[Row], cells: Callable[[Row], Sequence[str]]) -> None:
+    def say_list(self, columns: Sequence[str], rows: Iterable[Row], cells: Callable[[Row], Sequence[object]]) -> None:
         """Print a line of JSON for each row, or all as a table."""
         if not self.as_json:
-            output.say_table(columns, map(cells, found))
+            output.say_table(columns, map(cells, rows))
             return
-        for row in found:
+        for row in rows:
             output.say_json(row)
 
 
-def _session_options(server: Server = None, key: Key = None, as_json: AsJson = False) -> Session:
-    return Session(server, key, as_json)
+def command(
+    group: typer.Typer, name: str | None = None, *, epilog: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command that works with a server: `--server`, `--key` and `--json` reach it as a Session."""
+
+    def add(work: Callable[..., None]) -> Callable[..., None]:
+        def run(server: Server = None, key: Key = None, as_json: AsJson = False, **given: Any) -> None:
+            with ExitStack() as ending:
+                work(Session(server, key, as_json, ending), **given)
+
+        own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
+        shared = list(inspect.signature(run, eval_str=True).parameters.values())[:-1]
+        update_wrapper(run, work)
+        run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        return group.command(name, epilog=epilog)(run)
+
+    return add
 
 
-def with_session(command: Callable[Concatenate[Session, Arguments], None]) -> Callable[..., None]:
-    """Give a command the options `--server`, `--key` and `--json`, which reach it as a Session."""
-    shared = inspect.signature(_session_options, eval_str=True).parameters
-    signature = inspect.signature(command, eval_str=True)
+def confirm(question: str, yes: Yes) -> None:
+    """Ask, unless ``yes``. Raises Abort where the answer is no."""
+    if not yes:
+        typer.confirm(question, abort=True)
 
-    @wraps(command)
-    def run(*args: Arguments.args, **given: Arguments.kwargs) -> None:
-        chosen: dict[str, Any] = {name: given.pop(name) for name in shared}
-        command(_session_options(**chosen), *args, **given)
 
-    own = list(signature.parameters.values())[1:]
-    run.__signature__ = signature.replace(parameters=[*own, *shared.values()])  # type: ignore[attr-defined]
-    return run
+def utc(time: datetime | None) -> datetime | None:
+    """Return the time of an option, which is in UTC."""
+    return time and time.replace(tzinfo=UTC)

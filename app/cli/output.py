@@ -114,7 +114,7 @@ def wants_json() -> bool:
 def complain(error: Failure, path: Path | None = None) -> None:
     """Print an error to standard error: one line for people, or one of JSON."""
     if wants_json():
-        sys.stderr.write(_json({**({"path": str(path)} if path else {}), "error": _problem(error)}) + "\n")
+        sys.stderr.write(_json({**({"path": str(path)} if path else {}), "error": problem(error)}) + "\n")
     else:
         sys.stderr.write(f"{f'{path}: ' if path else ''}{error.message} ({error.code})\n")
 
@@ -128,16 +128,21 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def answer(value: BaseModel | dict[str, Any], *lines: str, as_json: bool) -> None:
+    """Print an answer as one line of JSON, or these lines for people."""
+    if as_json:
+        say_json(value)
+    else:
+        say("\n".join(lines))
+
+
 def say_json(value: BaseModel | dict[str, Any]) -> None:
     """Print one line of JSON."""
     say(_json(value if isinstance(value, dict) else value.model_dump(mode="json", exclude_none=True)))
 
 
-def error_json(path: Path, error: Failure) -> dict[str, Any]:
-    return {"path": str(path), "error": _problem(error)}
-
-
-def _problem(error: Failure) -> dict[str, Any]:
+def problem(error: Failure) -> dict[str, Any]:
+    """Return an error as it is printed in JSON."""
     return {"code": error.code, "message": error.message, "details": dict(error.details)}
 
 
@@ -158,13 +163,14 @@ def check_writable(path: Path | None) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
-def say_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; None is an empty cell."""
     from rich.console import Console  # noqa: PLC0415 - slow to import
     from rich.table import Table  # noqa: PLC0415 - slow to import
 
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
     Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
 
 

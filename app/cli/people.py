@@ -11,7 +11,7 @@ from likeness_client import answers
 
 from app.cli import options, output, photos
 from app.cli.connect import connect
-from app.cli.options import Session, with_session
+from app.cli.options import Session, command, confirm
 from app.errors import FileMissing, InvalidInput, Unusable
 
 people = typer.Typer(no_args_is_help=True, epilog="Example: likeness people list staff")
@@ -21,34 +21,28 @@ corrections = typer.Typer(no_args_is_help=True, epilog="Example: likeness correc
 Face = Annotated[str, typer.Argument(metavar="FACE", help="The face's id, as `likeness faces list` shows it.")]
 
 
-@people.command("list", epilog="Examples: likeness people list staff\n\nlikeness people list staff --search lovelace")
-@with_session
+@command(people, "list", epilog="Examples: likeness people list staff\n\nlikeness people list staff --search lovelace")
 def list_people(
     session: Session,
     gallery: options.Gallery,
     search: Annotated[str | None, typer.Option(help="Only people whose id or name contains this text.")] = None,
 ) -> None:
     """List the people of a gallery."""
-    with session.connect() as client:
-        found = list(client.all_subjects(gallery, search=search))
     session.say_list(
         ["person", "name", "faces", "changed (UTC)"],
-        found,
-        lambda one: [one.id, one.name or "", str(one.face_count), f"{one.updated_at:%Y-%m-%d %H:%M}"],
+        list(session.client().all_subjects(gallery, search=search)),
+        lambda row: [row.id, row.name, row.face_count, f"{row.updated_at:%Y-%m-%d %H:%M}"],
     )
 
 
-@people.command(epilog="Example: likeness people show staff ada")
-@with_session
+@command(people, epilog="Example: likeness people show staff ada")
 def show(session: Session, gallery: options.Gallery, subject: options.Subject) -> None:
     """Show one person: name, metadata, faces, expiry and consent."""
-    with session.connect() as client:
-        found = client.subject(gallery, subject)
-    session.say(found, _text(found))
+    person = session.client().subject(gallery, subject)
+    session.say(person, *_lines(person))
 
 
-@people.command(epilog='Example: likeness people rename staff ada "Ada Lovelace"')
-@with_session
+@command(people, epilog='Example: likeness people rename staff ada "Ada Lovelace"')
 def rename(
     session: Session,
     gallery: options.Gallery,
@@ -56,13 +50,11 @@ def rename(
     name: Annotated[str, typer.Argument(help="The new name.")],
 ) -> None:
     """Change a person's name. The id stays as it is."""
-    with session.connect() as client:
-        found = client.update_subject(gallery, subject, {"name": name})
-    session.say(found, _text(found))
+    person = session.client().update_subject(gallery, subject, {"name": name})
+    session.say(person, *_lines(person))
 
 
-@people.command(epilog="Example: likeness people merge staff ada_l ada --yes")
-@with_session
+@command(people, epilog="Example: likeness people merge staff ada_l ada --yes")
 def merge(
     session: Session,
     gallery: options.Gallery,
@@ -77,42 +69,34 @@ def merge(
     """
     if into == subject:
         raise typer.BadParameter("A person can't be merged into itself.", param_hint="INTO")
-    if not yes:
-        typer.confirm(f"Give all faces of {subject} to {into}, and delete {subject}?", abort=True)
-    with session.connect() as client:
-        merged = client.merge_subject(gallery, subject, into)
+    confirm(f"Give all faces of {subject} to {into}, and delete {subject}?", yes)
+    merged = session.client().merge_subject(gallery, subject, into)
     session.say(merged, f"{subject}: merged into {into}, {len(merged.faces)} faces")
 
 
-@people.command(epilog="Example: likeness people delete staff ada --yes")
-@with_session
+@command(people, epilog="Example: likeness people delete staff ada --yes")
 def delete(session: Session, gallery: options.Gallery, subject: options.Subject, yes: options.Yes = False) -> None:
     """Delete a person with all faces. `likeness erase` also gives a signed receipt."""
-    if not yes:
-        typer.confirm(f"Delete {subject} of gallery {gallery} with all faces?", abort=True)
-    with session.connect() as client:
-        client.delete_subject(gallery, subject)
+    confirm(f"Delete {subject} of gallery {gallery} with all faces?", yes)
+    session.client().delete_subject(gallery, subject)
     session.say_done(subject, "deleted")
 
 
-@faces.command("list", epilog="Example: likeness faces list staff ada")
-@with_session
+@command(faces, "list", epilog="Example: likeness faces list staff ada")
 def list_faces(session: Session, gallery: options.Gallery, subject: options.Subject) -> None:
     """List the enrolled faces of a person."""
-    with session.connect() as client:
-        found = list(client.all_faces(gallery, subject))
     session.say_list(
         ["face", "quality", "model", "enrolled (UTC)"],
-        found,
-        lambda one: [one.face_id, f"{one.quality.score:.0f}", one.model, f"{one.created_at:%Y-%m-%d %H:%M}"],
+        list(session.client().all_faces(gallery, subject)),
+        lambda row: [row.face_id, f"{row.quality.score:.0f}", row.model, f"{row.created_at:%Y-%m-%d %H:%M}"],
     )
 
 
-@faces.command(
+@command(
+    faces,
     epilog="Examples: likeness faces move staff ada 0b1c2d grace\n\n"
-    "likeness faces move staff ada 0b1c2d,3e4f5a grace --create"
+    "likeness faces move staff ada 0b1c2d,3e4f5a grace --create",
 )
-@with_session
 def move(
     session: Session,
     gallery: options.Gallery,
@@ -122,26 +106,21 @@ def move(
     create: Annotated[bool, typer.Option("--create", help="Create that person if missing.")] = False,
 ) -> None:
     """Move enrolled faces to another person of the gallery, all or none."""
-    with session.connect() as client:
-        client.move_faces(gallery, subject, faces=face.split(","), to=to, create=create)
+    session.client().move_faces(gallery, subject, faces=face.split(","), to=to, create=create)
     session.say_done(face, f"moved to {to}")
 
 
-@faces.command("delete", epilog="Example: likeness faces delete staff ada 0b1c2d --yes")
-@with_session
+@command(faces, "delete", epilog="Example: likeness faces delete staff ada 0b1c2d --yes")
 def delete_face(
     session: Session, gallery: options.Gallery, subject: options.Subject, face: Face, yes: options.Yes = False
 ) -> None:
     """Delete one enrolled face."""
-    if not yes:
-        typer.confirm(f"Delete face {face} of {subject}?", abort=True)
-    with session.connect() as client:
-        client.delete_face(gallery, subject, face)
+    confirm(f"Delete face {face} of {subject}?", yes)
+    session.client().delete_face(gallery, subject, face)
     session.say_done(face, "deleted")
 
 
-@corrections.command("add", epilog="Example: likeness corrections add staff ada door.jpg")
-@with_session
+@command(corrections, "add", epilog="Example: likeness corrections add staff ada door.jpg")
 def add_correction(
     session: Session,
     gallery: options.Gallery,
@@ -152,26 +131,21 @@ def add_correction(
 ) -> None:
     """Say that a photo does not show the person: those who look like it are no longer taken for that person."""
     photos.collect([photo])
-    with session.connect() as client:
-        made = client.add_correction(gallery, subject, photo, face=face, confirm=confirm)
+    made = session.client().add_correction(gallery, subject, photo, face=face, confirm=confirm)
     session.say(made, f"{made.id}: not {subject}, until {made.expires_at:%Y-%m-%d}")
 
 
-@corrections.command("list", epilog="Example: likeness corrections list staff ada")
-@with_session
+@command(corrections, "list", epilog="Example: likeness corrections list staff ada")
 def list_corrections(session: Session, gallery: options.Gallery, subject: options.Subject) -> None:
     """List the photos that don't show a person."""
-    with session.connect() as client:
-        found = client.corrections(gallery, subject).corrections
     session.say_list(
         ["correction", "model", "made (UTC)", "until"],
-        found,
-        lambda one: [one.id, one.model, f"{one.created_at:%Y-%m-%d %H:%M}", f"{one.expires_at:%Y-%m-%d}"],
+        session.client().corrections(gallery, subject).corrections,
+        lambda row: [row.id, row.model, f"{row.created_at:%Y-%m-%d %H:%M}", f"{row.expires_at:%Y-%m-%d}"],
     )
 
 
-@corrections.command("delete", epilog="Example: likeness corrections delete staff ada 4c3a9a3e")
-@with_session
+@command(corrections, "delete", epilog="Example: likeness corrections delete staff ada 4c3a9a3e")
 def delete_correction(
     session: Session,
     gallery: options.Gallery,
@@ -179,12 +153,11 @@ def delete_correction(
     correction: Annotated[str, typer.Argument(help="The correction's id, as `likeness corrections list` shows it.")],
 ) -> None:
     """Delete a correction: it no longer counts when people are identified."""
-    with session.connect() as client:
-        client.delete_correction(gallery, subject, correction)
+    session.client().delete_correction(gallery, subject, correction)
     session.say_done(correction, "deleted")
 
 
-def _text(person: answers.Subject) -> str:
+def _lines(person: answers.Subject) -> list[str]:
     lines = [
         f"{person.id}: {person.name or 'no name'}, {person.face_count} faces",
         f"  created {person.created_at:%Y-%m-%d %H:%M} UTC, changed {person.updated_at:%Y-%m-%d %H:%M} UTC",
@@ -193,7 +166,7 @@ def _text(person: answers.Subject) -> str:
         lines.append(f"  erased on {person.expires_at:%Y-%m-%d %H:%M} UTC")
     if person.consent:
         lines.append(f"  consent of {person.consent.given_at:%Y-%m-%d}: {person.consent.note}")
-    return "\n".join([*lines, *(f"  {name}: {value}" for name, value in person.metadata.items())])
+    return [*lines, *(f"  {name}: {value}" for name, value in person.metadata.items())]
 
 
 commands = typer.Typer()
@@ -205,8 +178,7 @@ KeyFile = Annotated[
 ]
 
 
-@commands.command(epilog="Example: likeness erase staff ada --save ada.receipt.json --yes")
-@with_session
+@command(commands, epilog="Example: likeness erase staff ada --save ada.receipt.json --yes")
 def erase(
     session: Session,
     gallery: options.Gallery,
@@ -218,35 +190,32 @@ def erase(
     yes: options.Yes = False,
 ) -> None:
     """Erase a person for good, and get a signed receipt. Exit code 1: the server still has to clear some copies."""
-    if not yes:
-        typer.confirm(f"Erase {subject} of gallery {gallery} for good?", abort=True)
-    with session.connect() as client:
-        output.check_writable(save)
-        receipt = client.erase_subject(gallery, subject, rewrite=rewrite)
+    confirm(f"Erase {subject} of gallery {gallery} for good?", yes)
+    client = session.client()
+    output.check_writable(save)
+    receipt = client.erase_subject(gallery, subject, rewrite=rewrite)
     if session.as_json:
         output.say(receipt.model_dump_json())
     else:
         counts = receipt.erased
         output.say(f"{subject}: erased at {receipt.erased_at}, {counts.faces} faces and {counts.crops} crops")
         output.say(f"receipt {receipt.id}: tables {receipt.cleared.tables}, log {receipt.cleared.write_ahead_log}")
-        for one in receipt.not_reached:
-            output.say(f"  not reached: {one}")
+        for place in receipt.not_reached:
+            output.say(f"  not reached: {place}")
     if save is not None:  # last: the receipt is shown even if the disk is full by now
         save.write_text(receipt.model_dump_json() + "\n", encoding="utf-8")
     raise typer.Exit(output.Exit.DONE if receipt.complete else output.Exit.NO)
 
 
-@receipts.command("list", epilog="Example: likeness receipts list")
-@with_session
+@command(receipts, "list", epilog="Example: likeness receipts list")
 def list_receipts(session: Session) -> None:
     """List the receipts, oldest first."""
-    with session.connect() as client:
-        found = list(client.all_receipts())
+    receipts = list(session.client().all_receipts())
     if session.as_json:
-        for receipt in found:
+        for receipt in receipts:
             output.say(receipt.model_dump_json())
     else:
-        rows = [[one.id, one.gallery, one.erased_at, one.reason, str(one.erased.faces)] for one in found]
+        rows = [[row.id, row.gallery, row.erased_at, row.reason, row.erased.faces] for row in receipts]
         output.say_table(["receipt", "gallery", "erased at", "reason", "faces"], rows)
 
 

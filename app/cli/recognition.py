@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from app import choices
 from app.cli import options, output, photos
 from app.cli.connect import Data
-from app.cli.options import Session, with_session
+from app.cli.options import Session, command
 from app.cli.output import Exit, Failure
 from app.errors import LikenessError
 
@@ -24,23 +24,20 @@ BATCH = 8
 commands = typer.Typer()
 
 
-@commands.command(
-    epilog="Examples: likeness detect photo.jpg\n\nlikeness detect holiday/ --json | jq '.faces | length'"
+@command(
+    commands, epilog="Examples: likeness detect photo.jpg\n\nlikeness detect holiday/ --json | jq '.faces | length'"
 )
-@with_session
 def detect(session: Session, paths: options.Paths, jobs: options.Jobs = 2) -> None:
     """Find the faces in photos: position, detection score and quality of each."""
     files, missing = photos.collect(paths)
-    with session.connect(Data.UNUSED) as client:
-        results = _answers(client.detect, files, "detect", jobs)
-        code = _say_all(session, results, _detect_lines)
+    code = _say_all(session, session.client(Data.UNUSED).detect, files, "detect", jobs, _detect_lines)
     raise typer.Exit(Exit.REFUSED if missing else code)
 
 
-@commands.command(
-    epilog="Examples: likeness verify passport.jpg camera.jpg\n\nlikeness verify a.jpg b.jpg --fmr 1e-5 --json"
+@command(
+    commands,
+    epilog="Examples: likeness verify passport.jpg camera.jpg\n\nlikeness verify a.jpg b.jpg --fmr 1e-5 --json",
 )
-@with_session
 def verify(
     session: Session,
     photo1: Annotated[Path, typer.Argument(help="A photo.")],
@@ -58,35 +55,33 @@ def verify(
     """Compare two photos: do they show the same person? Exit code 0: yes, 1: no."""
     for photo in (photo1, photo2):
         photos.collect([photo])
-    with session.connect(Data.UNUSED) as client:
-        answer = client.verify(
-            photo1,
-            photo2,
-            fmr=fmr,
-            model=model,
-            population=population,
-            face1=face1,
-            face2=face2,
-            liveness=liveness,
-            liveness_of=liveness_of,
-        )
+    answer = session.client(Data.UNUSED).verify(
+        photo1,
+        photo2,
+        fmr=fmr,
+        model=model,
+        population=population,
+        face1=face1,
+        face2=face2,
+        liveness=liveness,
+        liveness_of=liveness_of,
+    )
     for warning in answer.warnings or ():
         output.warn(warning.message)
-    if session.as_json:
-        output.say_json(answer)
-    else:
-        word = "same person" if answer.match else "not the same person"
-        output.say(f"{word}: score {answer.score:.4f}, threshold {answer.threshold:.4f} at FMR {answer.fmr:g}")
-        for path, face in ((photo1, answer.face1), (photo2, answer.face2)):
-            if face.liveness:
-                output.say(f"{path}: {_liveness_words(face.liveness)}")
+    word = "same person" if answer.match else "not the same person"
+    faces = ((photo1, answer.face1), (photo2, answer.face2))
+    session.say(
+        answer,
+        f"{word}: score {answer.score:.4f}, threshold {answer.threshold:.4f} at FMR {answer.fmr:g}",
+        *(f"{path}: {_liveness_words(face.liveness)}" for path, face in faces if face.liveness),
+    )
     raise typer.Exit(Exit.DONE if answer.match else Exit.NO)
 
 
-@commands.command(
-    epilog="Examples: likeness enroll staff ada ada1.jpg ada2.jpg --create\n\nlikeness enroll staff --people people/"
+@command(
+    commands,
+    epilog="Examples: likeness enroll staff ada ada1.jpg ada2.jpg --create\n\nlikeness enroll staff --people people/",
 )
-@with_session
 def enroll(
     session: Session,
     gallery: options.Gallery,
@@ -106,35 +101,31 @@ def enroll(
 ) -> None:
     """Add people to a gallery: photos of one person, or a folder with one folder per person."""
     work, missing = _enrollments(subject, paths, people)
-    expires_at = expires and expires.replace(tzinfo=UTC)
-    with session.connect(Data.CREATED if create else Data.EXISTING) as client:
-        if create:
-            ensure_gallery(client, gallery)
+    client = client_for(session, gallery, create=create)
 
-        def send(item: tuple[str, list[Path]]) -> answers.EnrollAnswer | Failure:
-            return _try(
-                lambda: client.enroll(
-                    gallery,
-                    *item,
-                    quality=quality,
-                    liveness=liveness,
-                    expires_at=expires_at,
-                    consent=consent,
-                    face=face,
-                    on_conflict=on_conflict,
-                )
+    def send(item: tuple[str, list[Path]]) -> answers.EnrollAnswer | Failure:
+        return _try(
+            lambda: client.enroll(
+                gallery,
+                *item,
+                quality=quality,
+                liveness=liveness,
+                expires_at=options.utc(expires),
+                consent=consent,
+                face=face,
+                on_conflict=on_conflict,
             )
+        )
 
-        code = Exit.REFUSED if missing else Exit.DONE
-        for (person, files), result in photos.each(send, work, "enroll", jobs=jobs):
-            code = max(code, _say_enrolled(session, person, files, result))
+    code = Exit.REFUSED if missing else Exit.DONE
+    for (person, files), result in photos.each(send, work, "enroll", jobs=jobs):
+        code = max(code, _say_enrolled(session, person, files, result))
     raise typer.Exit(code)
 
 
-@commands.command(
-    epilog="Examples: likeness identify staff door.jpg\n\nlikeness identify staff camera/ --fpir 0.001 --json"
+@command(
+    commands, epilog="Examples: likeness identify staff door.jpg\n\nlikeness identify staff camera/ --fpir 0.001 --json"
 )
-@with_session
 def identify(
     session: Session,
     gallery: options.Gallery,
@@ -150,32 +141,30 @@ def identify(
 ) -> None:
     """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
     files, missing = photos.collect(paths)
-    known = False
-    limited: answers.IdentifyAnswer | None = None
+    client = session.client()
+    given: list[answers.IdentifyAnswer] = []
     warned: set[str] = set()
 
     def ask(path: Path) -> answers.IdentifyAnswer:
-        nonlocal known, limited
         answer = client.identify(
             gallery, path, limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness
         )
-        limited = answer if answer.limited else limited
         for warning in answer.warnings or ():
             if warning.message not in warned:
                 warned.add(warning.message)
                 output.warn(warning.message)
-        known = known or any(face.decision == "known" for face in answer.faces)
+        given.append(answer)
         return answer
 
-    with session.connect() as client:
-        code = _say_all(session, _answers(ask, files, "identify", jobs), _identify_lines)
-    if limited is not None:
+    code = _say_all(session, ask, files, "identify", jobs, _identify_lines)
+    if limited := next((answer for answer in reversed(given) if answer.limited), None):
         output.warn(
             f"The default FPIR needs a rate that was not measured: expect FPIR {limited.fpir:.2g} among "
             f"{limited.subjects:,} subjects, at FMR {limited.fmr:g}."
         )
     if missing or code:
         raise typer.Exit(Exit.REFUSED)
+    known = any(face.decision == "known" for answer in given for face in answer.faces)
     raise typer.Exit(Exit.DONE if known else Exit.NO)
 
 
@@ -189,27 +178,25 @@ def _try(work: Callable[[], Answer]) -> Answer | Failure:
         raise
 
 
-def _answers(
-    ask: Callable[[Path], Answer], files: Sequence[Path], label: str, jobs: int
-) -> Iterator[tuple[Path, Answer | Failure]]:
-    return photos.each(lambda path: _try(lambda: ask(path)), files, label, jobs=jobs)
-
-
 def _say_all(
     session: Session,
-    results: Iterator[tuple[Path, Answer | Failure]],
+    ask: Callable[[Path], Answer],
+    files: Sequence[Path],
+    label: str,
+    jobs: int,
     lines: Callable[[Path, Answer], Iterator[str]],
 ) -> Exit:
+    """Print the answer to each photo, or why it was refused."""
     code = Exit.DONE
-    for path, result in results:
+    for path, result in photos.each(lambda path: _try(lambda: ask(path)), files, label, jobs=jobs):
         if isinstance(result, Failure):
             code = Exit.REFUSED
             output.complain(result, path)
             if session.as_json:
-                output.say_json(output.error_json(path, result))
+                output.say_json({"path": str(path), "error": output.problem(result)})
         else:
             answer = {"path": str(path)} | result.model_dump(mode="json", exclude_none=True)
-            session.say(answer, "\n".join(lines(path, result)))
+            session.say(answer, *lines(path, result))
     return code
 
 
@@ -265,35 +252,36 @@ def _enrollments(
     return work, missing
 
 
-def ensure_gallery(client: Client, gallery: str) -> None:
-    """Create the gallery unless it exists."""
-    try:
-        client.create_gallery(gallery)
-    except ApiError as error:
-        if error.code != "gallery_exists":
-            raise
+def client_for(session: Session, gallery: str, *, create: bool) -> Client:
+    """Connect for work on a gallery; with ``create`` it is created unless it exists."""
+    client = session.client(Data.CREATED if create else Data.EXISTING)
+    if create:
+        try:
+            client.create_gallery(gallery)
+        except ApiError as error:
+            if error.code != "gallery_exists":
+                raise
+    return client
 
 
 def _say_enrolled(session: Session, person: str, files: list[Path], result: answers.EnrollAnswer | Failure) -> Exit:
-    if session.as_json:
-        head = {"subject": person, "paths": [str(path) for path in files]}
-        if isinstance(result, Failure):
-            problem = {"code": result.code, "message": result.message, "details": dict(result.details)}
-            output.say_json(head | {"error": problem})
-        else:
-            output.say_json(head | result.model_dump(mode="json", exclude_none=True))
-    rejected = _rejected(result)
-    if not session.as_json:
-        output.say(f"{person}: {len(files) - len(rejected)} enrolled, {len(rejected)} refused")
+    enrolled, rejected = ((), _rejected(result)) if isinstance(result, Failure) else (result.enrolled, result.rejected)
+    if isinstance(result, Failure):
+        answer: dict[str, object] = {"error": output.problem(result)}
+    else:
+        answer = result.model_dump(mode="json", exclude_none=True)
+    session.say(
+        {"subject": person, "paths": [str(path) for path in files]} | answer,
+        f"{person}: {len(files) - len(rejected)} enrolled, {len(rejected)} refused",
+    )
     for row in rejected:
         reasons = [*row.reasons, *_findings(row)]
         said = f"{row.message}: {', '.join(reasons)}" if reasons else row.message
         output.complain(LikenessError(said, code=row.code), files[row.index])
-    if not session.as_json and isinstance(result, answers.EnrollAnswer):
-        for face in result.enrolled:
-            unlike = [f"looks like none of {person}'s other faces"] if face.unlike else []
-            for line in (*_findings(face), *unlike):
-                output.warn(f"{files[face.index]}: {line}")
+    for face in () if session.as_json else enrolled:
+        unlike = [f"looks like none of {person}'s other faces"] if face.unlike else []
+        for line in (*_findings(face), *unlike):
+            output.warn(f"{files[face.index]}: {line}")
     return Exit.REFUSED if rejected else Exit.DONE
 
 
@@ -310,11 +298,9 @@ def _whom(found: answers.Resemblance) -> str:
     return f"{found.subject}{f' ({found.name})' if found.name else ''}, score {found.score:.4f}"
 
 
-def _rejected(result: answers.EnrollAnswer | Failure) -> list[answers.RejectedImage]:
-    """Return the photos that were refused; where that is all of them, the server answers with an error."""
-    if isinstance(result, answers.EnrollAnswer):
-        return result.rejected
-    listed = result.details.get("rejected")
+def _rejected(refusal: Failure) -> list[answers.RejectedImage]:
+    """Return the photos of a request that enrolled none. Raises the refusal if it is about something else."""
+    listed = refusal.details.get("rejected")
     if not isinstance(listed, list):
-        raise result
+        raise refusal
     return [answers.RejectedImage.model_validate(row) for row in listed]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -54,23 +54,22 @@ class Status:
 @commands.command(epilog="Examples: likeness status\n\nlikeness status --server https://faces.example.org --json")
 def status(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
     """Show the server, data folder, models, galleries and health. Exit code 1: no server runs, or it isn't ready."""
-    from app.cli.connect import answering, find_server, has_data, missing  # noqa: PLC0415 - `serve` does without
+    from app.cli.connect import answering, find_server, require_data  # noqa: PLC0415 - `serve` does without
     from app.config import load_settings  # noqa: PLC0415 - slow to import
 
     running = find_server(server, key)
     if running is not None:
         with answering(running) as client:
-            found = _of_server(client, None if server else load_settings())
+            state = _of_server(client, None if server else load_settings())
     else:
         settings = load_settings()
-        if not has_data(settings):
-            raise missing(settings)
-        found = _of_data_folder(settings)
+        require_data(settings)
+        state = _of_data_folder(settings)
     if as_json:
-        output.say_json(asdict(found))
+        output.say_json(asdict(state))
     else:
-        _say(found)
-    raise typer.Exit(output.Exit.DONE if found.health == "ok" else output.Exit.NO)
+        _say(state)
+    raise typer.Exit(output.Exit.DONE if state.health == "ok" else output.Exit.NO)
 
 
 def _of_server(client: Client, settings: Settings | None) -> Status:
@@ -89,9 +88,9 @@ def _of_server(client: Client, settings: Settings | None) -> Status:
         server=url,
         version=number,
         data_folder=folder,
-        models=[f"{one.id} ({one.task}, {one.device or 'not loaded'})" for one in models.models],
-        skipped=[f"{one.folder}: {one.problem}" for one in models.skipped],
-        galleries=[f"{one.id} ({one.subjects} people, {one.faces} faces)" for one in client.all_galleries()],
+        models=[f"{model.id} ({model.task}, {model.device or 'not loaded'})" for model in models.models],
+        skipped=[f"{skipped.folder}: {skipped.problem}" for skipped in models.skipped],
+        galleries=[f"{row.id} ({row.subjects} people, {row.faces} faces)" for row in client.all_galleries()],
     )
 
 
@@ -100,34 +99,27 @@ def _of_data_folder(settings: Settings) -> Status:
     from app.db.inspection import inspect  # noqa: PLC0415 - slow to import
     from app.inference.package import scan_packages  # noqa: PLC0415 - slow to import
 
-    packages, database = (
-        scan_packages(settings.models_dir, settings.data_dir),
-        inspect(settings.data_dir, settings.database),
-    )
+    installed = scan_packages(settings.models_dir, settings.data_dir)
+    database = inspect(settings.data_dir, settings.database)
     return Status(
         health="not running" if not database.problem else f"not running, database unreadable ({database.problem})",
         data_folder=str(settings.data_dir.absolute()),
-        models=[f"{one.id} ({one.manifest.task})" for one in packages.packages.values()],
-        skipped=[f"{one.folder}: {one.problem}" for one in packages.skipped],
+        models=[f"{package.id} ({package.manifest.task})" for package in installed.packages.values()],
+        skipped=[f"{skipped.folder}: {skipped.problem}" for skipped in installed.skipped],
         galleries=[f"{need.galleries} with templates of {need.package}" for need in database.needs],
     )
 
 
-def _say(found: Status) -> None:
-    server = f"{found.server} (Likeness {found.version})" if found.server else "none: start one with `likeness serve`"
-    rows: list[tuple[str, Any]] = [
-        ("server", server),
-        ("data folder", found.data_folder or "on the server"),
-        *_listed("models", found.models),
-        *_listed("skipped", found.skipped),
-        *_listed("galleries", found.galleries),
-        ("health", ", ".join([found.health, *found.warnings])),
-    ]
-    for name, value in rows:
-        output.say(f"{name:12} {value}")
-
-
-def _listed(name: str, values: Sequence[str]) -> list[tuple[str, str]]:
-    if not values:
-        return [] if name == "skipped" else [(name, "none")]
-    return [(name if number == 0 else "", value) for number, value in enumerate(values)]
+def _say(state: Status) -> None:
+    server = f"{state.server} (Likeness {state.version})" if state.server else "none: start one with `likeness serve`"
+    rows = {
+        "server": [server],
+        "data folder": [state.data_folder or "on the server"],
+        "models": state.models or ["none"],
+        "skipped": state.skipped,
+        "galleries": state.galleries or ["none"],
+        "health": [", ".join([state.health, *state.warnings])],
+    }
+    for name, values in rows.items():
+        for place, value in enumerate(values):
+            output.say(f"{'' if place else name:12} {value}")

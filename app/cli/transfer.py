@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,21 +18,20 @@ from app.bulk.archive import MANIFEST
 from app.bulk.photo_import import PEOPLE
 from app.bulk.template_import import FACES, IDS, TEMPLATES
 from app.cli import jobs, options, output, photos
-from app.cli.connect import Data
-from app.cli.options import Session, with_session
+from app.cli.options import Session, command
 from app.cli.output import Exit
-from app.cli.recognition import ensure_gallery
+from app.cli.recognition import client_for
 from app.errors import FileMissing, InvalidInput, InvalidSource, LikenessError, Unusable
 
 commands = typer.Typer()
 
 
-@commands.command(
+@command(
+    commands,
     "import",
     epilog="Examples: likeness import staff people/ --create\n\n"
     "likeness import staff list.csv --report refused.csv\n\nlikeness import staff staff.archive",
 )
-@with_session
 def import_(
     session: Session,
     gallery: options.Gallery,
@@ -64,34 +63,31 @@ def import_(
     found = find(source, content, ids)
     for path in found.missing:
         output.complain(LikenessError("no such file", code="file_not_found"), Path(path))
-    with session.connect(Data.CREATED if create else Data.EXISTING) as client:
-        output.check_writable(report)
-        if create:
-            ensure_gallery(client, gallery)
-        job = client.import_faces(
-            gallery,
-            found.tar,
-            content=found.content,
-            quality=quality,
-            package=package,
-            normalize=normalize or None,
-            trust=trust,
-            on_conflict=on_conflict,
-        )
-        if wait:
-            job = jobs.await_job(client, job.id)
-            jobs.complain_of_refusals(client, job)
-        jobs.say(session, job)
-        if wait and report is not None:
-            jobs.write_report(client, job.id, report, as_csv=report.suffix.lower() == ".csv")
+    output.check_writable(report)
+    client = client_for(session, gallery, create=create)
+    job = client.import_faces(
+        gallery,
+        found.tar,
+        content=found.content,
+        quality=quality,
+        package=package,
+        normalize=normalize or None,
+        trust=trust,
+        on_conflict=on_conflict,
+    )
     if not wait:
+        jobs.say(session, job)
         return
+    job = jobs.await_job(client, job.id)
+    jobs.complain_of_refusals(client, job)
+    jobs.say(session, job)
+    if report is not None:
+        jobs.write_report(client, job.id, report, as_csv=report.suffix.lower() == ".csv")
     code = jobs.exit_code(job)
     raise typer.Exit(Exit.REFUSED if found.missing and code is Exit.DONE else code)
 
 
-@commands.command(epilog="Example: likeness export staff staff.archive")
-@with_session
+@command(commands, epilog="Example: likeness export staff staff.archive")
 def export(
     session: Session,
     gallery: options.Gallery,
@@ -99,12 +95,12 @@ def export(
     crops: Annotated[bool, typer.Option(help="Include the stored crops.")] = True,
 ) -> None:
     """Write a gallery into one signed archive, which `likeness import` reads here or elsewhere."""
-    with session.connect() as client:
-        output.check_writable(path)
-        job = jobs.await_job(client, client.export_gallery(gallery, crops=crops).id)
-        jobs.say(session, job)
-        if job.has_result:
-            client.job_result(job.id, path)
+    client = session.client()
+    output.check_writable(path)
+    job = jobs.await_job(client, client.export_gallery(gallery, crops=crops).id)
+    jobs.say(session, job)
+    if job.has_result:
+        client.job_result(job.id, path)
     raise typer.Exit(jobs.exit_code(job))
 
 
@@ -170,6 +166,12 @@ def _member(name: str, path: Path) -> Iterator[bytes]:
     yield tar_stream.padding(size)
 
 
+def _lines(name: str, lines: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    """Yield lines of JSON as a tar member."""
+    content = b"".join(map(json_lines.write, lines))
+    yield tar_stream.header(name, len(content)) + content + tar_stream.padding(len(content))
+
+
 def _folder(path: Path) -> Iterator[bytes]:
     for person, files in photos.people(path).items():
         for file in files:
@@ -188,8 +190,7 @@ def _table(path: Path) -> Source:
     there = [(name, file, line) for name, file, line in rows if file.is_file()]
 
     def pieces() -> Iterator[bytes]:
-        people = b"".join(json_lines.write(line) for _, _, line in there)
-        yield tar_stream.header(PEOPLE, len(people)) + people + tar_stream.padding(len(people))
+        yield from _lines(PEOPLE, (line for _, _, line in there))
         for name, file, _ in there:
             yield from _member(name, file)
         yield tar_stream.TAR_END
@@ -204,33 +205,45 @@ def _rows(path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
         columns = list(reader.fieldnames or [])
         id_column, path_column = _column(path, columns, ID_COLUMNS), _column(path, columns, PATH_COLUMNS)
         for number, row in enumerate(reader, 1):
-            photo = path.parent / (row[path_column] or "")
+            photo = path.parent / (row.pop(path_column) or "")
             name = f"{number:09}/{photo.name}"
-            line = {"photo": name, "subject": row[id_column] or "", **_about(row, {id_column, path_column})}
-            yield name, photo, line
+            yield name, photo, {"photo": name, **_about(row, id_column)}
 
 
-def _about(row: dict[str, Any], used: set[str]) -> dict[str, Any]:
-    """Return name and metadata: the JSON in the column `metadata`, and every other column."""
-    found: dict[str, Any] = {}
+def _about(row: dict[str, Any], id_column: str) -> dict[str, Any]:
+    """Return subject, name and metadata: the JSON in the column `metadata`, and every other column."""
+    line: dict[str, Any] = {"subject": "" if row[id_column] is None else str(row[id_column])}
     metadata: dict[str, Any] = {}
     for column, value in row.items():
-        if column in used or column is None or value in {None, ""}:
+        if column in {id_column, None} or value is None or value == "":
             continue
         if column == "name":
-            found["name"] = value
+            line["name"] = value
         elif column == "metadata":
             metadata |= _json_object(value)
         else:
             metadata[column] = value
-    return found | ({"metadata": metadata} if metadata else {})
+    return line | ({"metadata": metadata} if metadata else {})
 
 
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
+def _about_template(row: dict[str, Any], id_column: str) -> dict[str, Any]:
+    """Return what `_about` does, and the quality."""
+    quality = row.pop("quality", None)
+    line = _about(row, id_column)
+    if quality not in {None, ""}:
+        try:
+            line["quality"] = float(quality)
+        except ValueError:
+            raise InvalidSource("The column `quality` must hold numbers.") from None
+    return line
+
+
+def _json_object(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
     if not isinstance(value, dict):
         raise InvalidSource("The column `metadata` must hold JSON objects.")
     return value
@@ -250,15 +263,15 @@ def _arrays(path: Path, ids: Path | None) -> Source:
     beside = [path.with_suffix(suffix) for suffix in (".jsonl", ".csv", ".txt")]
     told = ids or next((file for file in beside if file.is_file()), None)
     if told is None or not told.is_file():
-        lines = "a .txt, .csv or .jsonl with one line per template"
-        message = f"{told or path}: name the person of each template with --ids: {lines}"
-        raise FileMissing(message)
+        raise FileMissing(
+            f"{told or path}: name the person of each template with --ids: a .txt, .csv or .jsonl with one line per "
+            "template"
+        )
     suffix = told.suffix.lower()
 
     def pieces() -> Iterator[bytes]:
         if suffix == ".csv":
-            about = b"".join(json_lines.write(line) for line in _template_rows(told))
-            yield tar_stream.header(FACES, len(about)) + about + tar_stream.padding(len(about))
+            yield from _lines(FACES, _template_rows(told))
         else:
             yield from _member(FACES if suffix == ".jsonl" else IDS, told)
         yield from _member(TEMPLATES, path)
@@ -272,17 +285,7 @@ def _template_rows(path: Path) -> Iterator[dict[str, Any]]:
         reader = csv.DictReader(file)
         id_column = _column(path, list(reader.fieldnames or []), ID_COLUMNS)
         for row in reader:
-            line = {"subject": row[id_column] or "", **_about(row, {id_column, "quality"})}
-            if row.get("quality"):
-                line["quality"] = _number(row["quality"])
-            yield line
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidSource("The column `quality` must hold numbers.") from None
+            yield _about_template(row, id_column)
 
 
 def _parquet(path: Path) -> Source:
@@ -294,7 +297,7 @@ def _parquet(path: Path) -> Source:
     def about() -> Iterator[bytes]:
         for batch in opened.iter_batches(ROWS, columns=others):
             for row in batch.to_pylist():
-                yield json_lines.write(_parquet_line(row, id_column))
+                yield json_lines.write(_about_template(row, id_column))
 
     def vectors() -> Iterator[Any]:
         for batch in opened.iter_batches(ROWS, columns=[vector_column]):
@@ -327,10 +330,3 @@ def _open_parquet(path: Path) -> Any:
         return parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise InvalidSource(f"{path}: not a Parquet file") from error
-
-
-def _parquet_line(row: dict[str, Any], id_column: str) -> dict[str, Any]:
-    quality = {} if row.get("quality") is None else {"quality": float(row["quality"])}
-    if isinstance(row.get("metadata"), dict):
-        row["metadata"] = json.dumps(row["metadata"])
-    return {"subject": str(row[id_column]), **_about(row, {id_column, "quality"}), **quality}

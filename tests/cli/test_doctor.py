@@ -15,8 +15,7 @@ import onnxruntime
 import pytest
 import sqlalchemy as sa
 
-from app.cli.doctor import Finding
-from app.cli.doctor.command import examine
+from app.cli.doctor import Finding, examine
 from app.cli.doctor.environment import holder_of, is_synchronised
 from app.cli.output import Exit
 from app.config import Settings

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cli.doctor.command import examine
+from app.cli.doctor import examine
 from app.config import Settings
 from app.db import signing
 from app.db.encryption import (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from app.cli.doctor.command import examine
+from app.cli.doctor import examine
 from app.config import Settings
 from app.db.encryption import Sealer, encode_key, key_id, new_key
 from app.db.engine import Database

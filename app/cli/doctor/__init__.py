@@ -1,9 +1,19 @@
-"""What a check of `likeness doctor` finds."""
+"""`likeness doctor`: check everything that the server needs, change nothing, and say how to repair it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from typing import Literal, TypeAlias
+
+import typer
+
+from app.cli import options, output
+from app.config import Settings, load_settings
+from app.errors import LikenessError
+
+commands = typer.Typer()
 
 Verdict: TypeAlias = Literal["ok", "warning", "failed"]
 REMEDIES = {
@@ -28,3 +38,65 @@ class Finding:
     found: str
     remedy: str = ""
     check: str = ""
+
+
+CHECKS = {
+    "python": "environment",
+    "packages": "environment",
+    "models": "models",
+    "device": "models",
+    "liveness": "models",
+    "data": "storage",
+    "key": "storage",
+    "database": "storage",
+    "galleries": "models",
+    "index": "storage",
+    "vault": "storage",
+    "disk": "environment",
+    "port": "environment",
+    "tls": "environment",
+    "limits": "environment",
+    "clock": "environment",
+}
+"""Check: the module of its function, `check_NAME`, imported when it is its turn: a broken package is a finding, too."""
+
+
+@commands.command(epilog="Examples: likeness doctor\n\nlikeness doctor --json | jq 'select(.verdict != \"ok\")'")
+def doctor(as_json: options.AsJson = False) -> None:
+    """Check the installation: packages, models, device, data folder, key, database, galleries, disk, port, TLS, clock.
+
+    Changes nothing. Exit code 0: no failures (there may be warnings), 1: something failed.
+    """
+    findings = list(examine(load_settings()))
+    for finding in findings:
+        if as_json:
+            output.say_json({"check": finding.check, **asdict(finding)})
+        else:
+            output.say(f"{finding.verdict:8} {finding.check:10} {finding.found}")
+            if finding.remedy:
+                output.say(f"{'':19} → {finding.remedy}")
+    if any(finding.verdict == "failed" for finding in findings):
+        raise typer.Exit(output.Exit.NO)
+
+
+def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator[Finding]:
+    """Yield the findings of every check, or of ``only`` some, in the order in which to repair things.
+
+    A check that raises is a finding, too.
+    """
+    for name, module in CHECKS.items():
+        if only is not None and name not in only:
+            continue
+        try:
+            check: Callable[[Settings], Iterator[Finding]] = getattr(
+                import_module(f"app.cli.doctor.{module}"), f"check_{name}"
+            )
+            for finding in check(settings):
+                yield replace(finding, check=finding.check or name)
+        except ImportError as error:
+            yield Finding("failed", str(error), "Repair what the check of packages finds.", check=name)
+        except LikenessError as error:
+            yield Finding("failed", error.message, REMEDIES[name], check=name)
+        except OSError as error:
+            message = f"{error.filename or name}: {error.strerror or error}"
+            yield Finding("failed", message, "Correct its permissions.", check=name)

@@ -7,13 +7,14 @@ import errno
 import re
 import shutil
 import socket
-import ssl
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+
+from cryptography import x509
 
 from app.cli.doctor import Finding, Verdict
 from app.config import PROJECT, Settings
@@ -28,25 +29,28 @@ LEAST_FILES = 1024
 """Open files: one per connection, and those of the database."""
 RELEASED = datetime(2026, 1, 1, tzinfo=UTC)
 """A clock that shows an earlier time is wrong."""
-SOON_S = 14 * 24 * 3600
+SOON = timedelta(days=14)
 """A certificate that ends within this time is a warning."""
 ENGINES = {"faiss": "the search index", "onnxruntime": "running models", "cv2": "finding faces"}
 
 
 def check_python(_: Settings) -> Iterator[Finding]:
-    found = sys.version.split()[0]
+    version = sys.version.split()[0]
     if sys.version_info >= OLDEST_PYTHON:
-        yield Finding("ok", found)
+        yield Finding("ok", version)
     else:
-        yield Finding("failed", found, "Install Python 3.11 or newer, and create the environment again.")
+        yield Finding("failed", version, "Install Python 3.11 or newer, and create the environment again.")
 
 
 def check_packages(_: Settings) -> Iterator[Finding]:
     """Check that the required packages are installed, in the versions that were tested."""
-    pinned = _pinned(PROJECT / "constraints.txt")
+    pins = PROJECT / "constraints.txt"  # a wheel doesn't contain it
+    pairs = (line.strip().partition("==") for line in (pins.read_text().splitlines() if pins.is_file() else ()))
+    pinned = {_plain(name): version for name, sign, version in pairs if sign}
     install = "pip install -c constraints.txt '.[cpu]' (or '.[gpu]')"
+    required = {re.split(r"[\s\[<>=!~;(]", line, maxsplit=1)[0] for line in requirements() if "extra ==" not in line}
     missing, others = [], []
-    for name in sorted(_required()):
+    for name in sorted(required):
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -63,18 +67,6 @@ def check_packages(_: Settings) -> Iterator[Finding]:
         yield Finding("ok", f"likeness {VERSION} and everything it needs")
 
 
-def _required() -> set[str]:
-    """Return the distributions that serving needs, without extras."""
-    return {re.split(r"[\s\[<>=!~;(]", line, maxsplit=1)[0] for line in requirements() if "extra ==" not in line}
-
-
-def _pinned(path: Path) -> dict[str, str]:
-    if not path.is_file():  # a wheel doesn't contain it
-        return {}
-    pairs = (line.strip().partition("==") for line in path.read_text().splitlines())
-    return {_plain(name): version for name, sign, version in pairs if sign}
-
-
 def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -88,7 +80,8 @@ def _importable(module: str) -> bool:
 
 
 def check_disk(settings: Settings) -> Iterator[Finding]:
-    folder = next(one for one in (settings.data_dir.absolute(), *settings.data_dir.absolute().parents) if one.exists())
+    wanted = settings.data_dir.absolute()
+    folder = next(folder for folder in (wanted, *wanted.parents) if folder.exists())
     free = shutil.disk_usage(folder).free
     verdict: Verdict = "failed" if free < LEAST_FREE else "warning" if free < SMALL_FREE else "ok"
     remedy = "" if verdict == "ok" else "Make room, or move LIKENESS_DATA_DIR to a larger disk."
@@ -118,40 +111,15 @@ def check_port(settings: Settings) -> Iterator[Finding]:
 def check_tls(settings: Settings) -> Iterator[Finding]:
     if not settings.tls_cert or not settings.tls_key:
         return
-
-    server = tls_context(settings.tls_cert, settings.tls_key)
+    tls_context(settings.tls_cert, settings.tls_key)  # raises where the two can't be used
+    certificate = x509.load_pem_x509_certificates(settings.tls_cert.read_bytes())[0]
+    begins, ends, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
     renew = "Renew the certificate, then restart the server."
-    try:
-        ends = _end_of(_own_certificate(server, settings.tls_cert))
-    except ssl.SSLError as error:
-        reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error.reason)
-        yield Finding("failed", f"{settings.tls_cert}: {reason}", renew)
-        return
-    soon = (ends - datetime.now(UTC)).total_seconds() < SOON_S
-    yield Finding("warning" if soon else "ok", f"the certificate is valid until {ends:%Y-%m-%d}", renew if soon else "")
-
-
-def _own_certificate(server: ssl.SSLContext, cert: Path) -> dict[str, Any]:
-    """Return the certificate that a client receives, by a handshake in memory, which checks its dates."""
-    trusting = ssl.create_default_context(cafile=cert)
-    trusting.check_hostname = False
-    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client, other = trusting.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
-    for _ in range(4):
-        try:
-            client.do_handshake()
-            break
-        except ssl.SSLWantReadError:
-            try:
-                other.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-    return dict(client.getpeercert() or {})
-
-
-def _end_of(certificate: dict[str, Any]) -> datetime:
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
+    if begins <= now < ends - SOON:
+        yield Finding("ok", f"the certificate is valid until {ends:%Y-%m-%d}")
+    else:
+        validity = f"{settings.tls_cert}: valid from {begins:%Y-%m-%d} until {ends:%Y-%m-%d}"
+        yield Finding("warning" if begins <= now < ends else "failed", validity, renew)
 
 
 def check_limits(_: Settings) -> Iterator[Finding]:
@@ -196,40 +164,17 @@ def is_synchronised() -> bool | None:
 
 def holder_of(port: int, proc: Path = Path("/proc")) -> str | None:
     """Return the process that listens on a port, as in `process 123 (likeness)`; None if it is another user's."""
-    sockets = {f"socket:[{inode}]" for inode in _listening(port, proc)}
-    if not sockets:
-        return None
-    for process in proc.iterdir():
-        if process.name.isdecimal() and _holds(process, sockets):
-            return f"process {process.name} ({_command(process)})"
-    return None
-
-
-def _listening(port: int, proc: Path) -> set[str]:
-    """Return the inodes of the sockets that listen there."""
-    found = set()
+    sockets = set()
     for name in ("tcp", "tcp6"):
-        try:
-            lines = (proc / "net" / name).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            fields = line.split()
-            if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                found.add(fields[9])
-    return found
-
-
-def _holds(process: Path, sockets: set[str]) -> bool:
-    try:
-        return any(str(handle.readlink()) in sockets for handle in (process / "fd").iterdir())
-    except OSError:  # another user's process, or one that has ended
-        return False
-
-
-def _command(process: Path) -> str:
-    """Return the program without its arguments, which may hold secrets."""
-    try:
-        return (process / "comm").read_text().strip()
-    except OSError:
-        return "gone"
+        with suppress(OSError):
+            for line in (proc / "net" / name).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{fields[9]}]")
+    for process in proc.iterdir() if sockets else ():
+        with suppress(OSError):  # another user's process, or one that has ended
+            handles = (process / "fd").iterdir() if process.name.isdecimal() else ()
+            if any(str(handle.readlink()) in sockets for handle in handles):
+                # the program without its arguments, which may hold secrets
+                return f"process {process.name} ({(process / 'comm').read_text().strip()})"
+    return None

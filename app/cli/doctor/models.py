@@ -12,33 +12,41 @@ from app.db.inspection import inspect
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
 from app.face.liveness import choose_packages, find_calibration
 from app.inference.manifest import RunAsIs
-from app.inference.package import OWN_FOLDER, Package, find_packages, locate, scan_packages, select
+from app.inference.package import OWN_FOLDER, find_packages, locate, scan_packages, select
 from app.inference.prepare import find_prepared
 from app.inference.session import open_embedder, open_liveness, resolve_device, target_of
 from app.liveness.gate import liveness_point
 
+STATES = {
+    ("embed", True): "; its templates are checked when it is opened",
+    ("embed", False): "; it has no golden vectors, so that its templates are not checked when it is opened",
+    ("liveness", True): "; it has operating points",
+    ("liveness", False): "; it decides nothing before it is measured",
+}
+"""What is said of a package by its task, and by whether it has golden vectors or, for liveness, operating points."""
+
 
 def check_models(settings: Settings) -> Iterator[Finding]:
     """Check the manifest and the file of every package; those that the settings name must exist."""
-    found = scan_packages(settings.models_dir, settings.data_dir)
-    packages = found.packages
-    for skipped in found.skipped:
+    scan = scan_packages(settings.models_dir, settings.data_dir)
+    for skipped in scan.skipped:
         yield Finding("warning", f"skipped: {skipped.problem}", f"Repair or remove {skipped.folder}.")
     running = set()
     for wanted, task in ((settings.detector, "detect"), (settings.embedder, "embed")):
-        package = select(packages, wanted)
+        package = select(scan.packages, wanted)
         running.add(package.id)
         if package.manifest.task != task:
             yield Finding("failed", f"{package.id} is not a package for `{task}`", "Choose another one.")
-    for package in packages.values():
+    for package in scan.packages.values():
+        manifest = package.manifest
+        state = STATES.get((manifest.task, bool(manifest.golden or manifest.liveness_calibrations)), "")
         try:
             locate(package, settings.data_dir / "models")
         except LikenessError as error:
             verdict: Verdict = "failed" if package.id in running else "warning"
             yield Finding(verdict, error.message, f"See `likeness models list`, and {package.folder}.")
         else:
-            file = f"{package.id}: SHA-256 {package.manifest.sha256[:12]}… as its manifest says"
-            yield Finding("ok", file + _whether_checked(package))
+            yield Finding("ok", f"{package.id}: SHA-256 {manifest.sha256[:12]}… as its manifest says{state}")
         for warning in package.warnings:
             yield Finding("warning", warning, "Measure them again: likeness models measure.")
 
@@ -68,65 +76,46 @@ def check_liveness(settings: Settings) -> Iterator[Finding]:
     yield Finding("ok", f"{names}: decides by {calibration.name}")
 
 
-def _whether_checked(package: Package) -> str:
-    """Return what opening the package does about its templates; nothing for a detector."""
-    if package.manifest.task == "liveness":
-        count = len(package.manifest.liveness_calibrations)
-        return "; it decides nothing before it is measured" if not count else "; it has operating points"
-    if package.manifest.task != "embed":
-        return ""
-    if package.manifest.golden is None:
-        return "; it has no golden vectors, so that its templates are not checked when it is opened"
-    return "; its templates are checked when it is opened"
-
-
 def check_device(settings: Settings) -> Iterator[Finding]:
     """Run the embedder on its device. A package that isn't prepared yet is prepared in a temporary folder."""
     package = select(find_packages(settings.models_dir, settings.data_dir), settings.embedder)
     cache = settings.data_dir / "models"
     try:
         kept = find_prepared(package, cache, target_of(resolve_device(settings.device)))
-        if kept or isinstance(package.manifest.prepare, RunAsIs):
-            session = open_embedder(package, cache, settings.device)
-        else:
-            with tempfile.TemporaryDirectory() as folder:
-                session = open_embedder(package, Path(folder), settings.device)
-    except LikenessError as error:
-        yield Finding("failed", error.message, _device_remedy(error))
-        return
-    state = "as prepared" if kept else "not prepared yet: the first start prepares it"
-    yield Finding("ok", f"{package.id} runs on {session.device} (asked for: {settings.device}), {state}")
-
-
-def _device_remedy(error: LikenessError) -> str:
-    if isinstance(error, DeviceUnavailable):
-        return (
+        with tempfile.TemporaryDirectory() as folder:
+            ready = kept or isinstance(package.manifest.prepare, RunAsIs)
+            session = open_embedder(package, cache if ready else Path(folder), settings.device)
+    except DeviceUnavailable as error:
+        remedy = (
             "Install what is missing (the GPU's driver, likeness-server[gpu]), show the GPU to the container, or set "
             "LIKENESS_DEVICE=cpu."
         )
-    if isinstance(error, PackageTemplatesDiffer):
-        return (
+        yield Finding("failed", error.message, remedy)
+    except PackageTemplatesDiffer as error:
+        remedy = (
             "Install the tested versions (constraints.txt), change LIKENESS_DEVICE, or name another LIKENESS_EMBEDDER."
         )
-    return "Download the model's file again, or set LIKENESS_EMBEDDER to another package."
+        yield Finding("failed", error.message, remedy)
+    except LikenessError as error:
+        remedy = "Download the model's file again, or set LIKENESS_EMBEDDER to another package."
+        yield Finding("failed", error.message, remedy)
+    else:
+        state = "as prepared" if kept else "not prepared yet: the first start prepares it"
+        yield Finding("ok", f"{package.id} runs on {session.device} (asked for: {settings.device}), {state}")
 
 
 def check_galleries(settings: Settings) -> Iterator[Finding]:
     """Check that the packages of all galleries are installed, with the galleries' dimension."""
-    found = inspect(settings.data_dir, settings.database)
-    if not found.exists or found.problem:
+    database = inspect(settings.data_dir, settings.database)
+    if not database.exists or database.problem:
         yield Finding("ok", "no database yet")
         return
-    installed = {
-        name: one
-        for name, one in find_packages(settings.models_dir, settings.data_dir).items()
-        if one.manifest.task == "embed"
-    }
-    for need in found.needs:
-        package = installed.get(need.package)
+    packages = find_packages(settings.models_dir, settings.data_dir)
+    for need in database.needs:
+        package = packages.get(need.package)
         whose = f"needed by {need.galleries} galleries ({need.example}{', …' if need.galleries > 1 else ''})"
         way_out = f"or move the galleries to another: likeness reembed start {need.example} PACKAGE"
-        if package is None:
+        if package is None or package.manifest.task != "embed":
             remedy = f"Put its folder back into {settings.data_dir / OWN_FOLDER}, {way_out}"
             yield Finding("failed", f"{need.package} is not installed, and {whose}", remedy)
             continue
@@ -147,8 +136,8 @@ def check_galleries(settings: Settings) -> Iterator[Finding]:
             yield Finding("failed", f"{message}; {whose}", remedy)
         else:
             yield Finding("ok", f"{need.package}: {whose}")
-    if not found.needs:
+    if not database.needs:
         yield Finding("ok", "none yet")
-    if len({need.package for need in found.needs}) > settings.max_embedders:
-        message = f"galleries need {len(found.needs)} packages, and {settings.max_embedders} are kept open at once"
+    if len({need.package for need in database.needs}) > settings.max_embedders:
+        message = f"galleries need {len(database.needs)} packages, and {settings.max_embedders} are kept open at once"
         yield Finding("warning", message, "Raise LIKENESS_MAX_EMBEDDERS, or requests wait while a package is opened.")

@@ -21,15 +21,12 @@ CLOCK_OFF_S = 5.0
 def check_data(settings: Settings) -> Iterator[Finding]:
     folder = settings.data_dir
     if not folder.exists():
-        parent = next(one for one in folder.absolute().parents if one.exists())
+        parent = next(parent for parent in folder.absolute().parents if parent.exists())
         if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
             yield Finding("ok", f"{folder} doesn't exist yet: the first start creates it")
         else:
-            yield Finding(
-                "failed",
-                f"{folder} can't be created",
-                f"Make {parent} a folder that this user can write to, or create the data folder.",
-            )
+            remedy = f"Make {parent} a folder that this user can write to, or create the data folder."
+            yield Finding("failed", f"{folder} can't be created", remedy)
         return
     state = folder.stat()
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -45,7 +42,6 @@ def check_data(settings: Settings) -> Iterator[Finding]:
 
 
 def check_key(settings: Settings) -> Iterator[Finding]:
-
     path = settings.data_dir / ADMIN_KEY_FILE
     if not path.exists():
         yield Finding("ok", f"{path} doesn't exist yet: the first start creates it")
@@ -58,7 +54,6 @@ def check_key(settings: Settings) -> Iterator[Finding]:
 
 
 def check_database(settings: Settings) -> Iterator[Finding]:
-
     found = inspect(settings.data_dir, settings.database)
     if not found.exists:
         yield Finding("ok", f"{found.kind}: doesn't exist yet, the first start creates it")
@@ -113,8 +108,8 @@ def check_vault(settings: Settings) -> Iterator[Finding]:
     for name, blob in marks.items():
         if rings.faces:
             rings.faces.open(blob, name.encode())
-    files = [one for one in (path, settings.encryption_key_file) if one is not None and one.exists()]
-    if open_files := [str(one) for one in files if one.stat().st_mode & 0o077]:
+    files = [file for file in (path, settings.encryption_key_file) if file is not None and file.exists()]
+    if open_files := [str(file) for file in files if file.stat().st_mode & 0o077]:
         yield Finding("warning", f"readable by others: {', '.join(open_files)}", f"chmod 600 {' '.join(open_files)}")
     elif rings.secrets is None:
         yield Finding("ok", f"{path} doesn't exist yet: the first start creates it")
@@ -125,7 +120,6 @@ def check_vault(settings: Settings) -> Iterator[Finding]:
 
 def check_index(settings: Settings) -> Iterator[Finding]:
     """Check that Milvus answers, where it is used."""
-
     if settings.index == "faiss":
         yield Finding("ok", "in memory, with FAISS")
         return

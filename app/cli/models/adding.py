@@ -15,7 +15,6 @@ from app.config import load_settings
 from app.errors import Unusable
 
 if TYPE_CHECKING:
-    from app.adding.add import Added, AddedLiveness
     from app.adding.catalogue import KnownModel
     from app.adding.measured import MeasuredModel
     from app.adding.new_package import NewPackage
@@ -46,6 +45,7 @@ def pull(
     from app.adding import download  # noqa: PLC0415 - slow to import
     from app.adding.catalogue import known_models  # noqa: PLC0415 - slow to import
     from app.adding.measured import measured_models  # noqa: PLC0415 - slow to import
+    from app.adding.presets import PRESETS  # noqa: PLC0415 - slow to import
     from app.inference import package  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
@@ -53,18 +53,19 @@ def pull(
     is_new = not any(each.manifest.name == name for each in packages.values())
     if is_new and (measured := measured_models().get(name)) is not None:
         _add_measured(measured, settings, accept_non_commercial=accept_non_commercial, as_json=as_json)
-        return
-    known = known_models().get(name)
-    if is_new and known is not None:
+    elif is_new and (known := known_models().get(name)) is not None:
         path = _fetch_known(known, settings, accept_non_commercial=accept_non_commercial, sha256=sha256)
-        _add_known(known, path, settings, as_json=as_json)
-        return
-    chosen = package.select(packages, name)
-    path = download.pull(chosen, settings.data_dir / "models", accept_non_commercial=accept_non_commercial)
-    if as_json:
-        output.say_json({"model": chosen.id, "path": str(path), "licence": chosen.manifest.licence.name})
+        new, form = _new(path, known.name, known.licence, settings), PRESETS[known.preset]
+        if known.liveness is None:
+            _add(new, form, TIME_LIMIT_S, as_json=as_json)
+        else:
+            _add_liveness(new, known.liveness.cut, known.liveness.classes, form, TIME_LIMIT_S, as_json=as_json)
     else:
-        output.say(f"{chosen.id}: {path} ({chosen.manifest.licence.name})")
+        chosen = package.select(packages, name)
+        path = download.pull(chosen, settings.data_dir / "models", accept_non_commercial=accept_non_commercial)
+        licence = chosen.manifest.licence.name
+        answer = {"model": chosen.id, "path": str(path), "licence": licence}
+        output.answer(answer, f"{chosen.id}: {path} ({licence})", as_json=as_json)
 
 
 def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial: bool, sha256: str | None) -> Path:
@@ -77,11 +78,11 @@ def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial
     except Unusable as error:
         if error.code != "package_hash_unknown" or not sys.stdin.isatty():
             raise
-        found = str(error.details["found"])
-        output.say(f"Nobody published the SHA-256 of {known.name}. The file from {known.url} has {found}.")
+        confirmed = str(error.details["found"])
+        output.say(f"Nobody published the SHA-256 of {known.name}. The file from {known.url} has {confirmed}.")
         if not typer.confirm("Is it right?"):
             raise
-        return fetch(known, folder, accept_non_commercial=accept_non_commercial, sha256=found)
+        return fetch(known, folder, accept_non_commercial=accept_non_commercial, sha256=confirmed)
 
 
 def _add_measured(model: MeasuredModel, settings: Settings, *, accept_non_commercial: bool, as_json: bool) -> None:
@@ -95,24 +96,14 @@ def _add_measured(model: MeasuredModel, settings: Settings, *, accept_non_commer
         settings.data_dir / "models",
         accept_non_commercial=accept_non_commercial,
     )
-    licence = made.manifest.licence.name
-    if as_json:
-        output.say_json({"model": made.id, "folder": str(made.folder), "licence": licence})
-        return
-    output.say(f"{made.id}: {made.folder} ({licence}), measured; its templates are those that were measured.")
-    output.say(f"LIKENESS_EMBEDDER={made.manifest.name} makes it the model of new galleries;")
-    output.say(f"likeness reembed start GALLERY {made.manifest.name} moves one that is in use.")
-
-
-def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bool) -> None:
-    from app.adding.presets import PRESETS  # noqa: PLC0415 - slow to import
-
-    new = _new(path, known.name, known.licence, settings)
-    if known.liveness is not None:
-        contract = known.liveness
-        _add_liveness(new, contract.cut, contract.classes, PRESETS[known.preset], TIME_LIMIT_S, as_json=as_json)
-    else:
-        _add(new, PRESETS[known.preset], TIME_LIMIT_S, as_json=as_json)
+    name, licence = made.manifest.name, made.manifest.licence.name
+    output.answer(
+        {"model": made.id, "folder": str(made.folder), "licence": licence},
+        f"{made.id}: {made.folder} ({licence}), measured; its templates are those that were measured.",
+        f"LIKENESS_EMBEDDER={name} makes it the model of new galleries;",
+        f"likeness reembed start GALLERY {name} moves one that is in use.",
+        as_json=as_json,
+    )
 
 
 def _new(file: Path, name: str, licence: Licence, settings: Settings) -> NewPackage:
@@ -209,6 +200,13 @@ def _channels(text: str | None, option: str) -> tuple[float, float, float] | Non
     return first, second, third
 
 
+def _ask_for_licence() -> str:
+    if not sys.stdin.isatty():
+        message = "which licence do the weights have? It is on the page that you have them from"
+        raise typer.BadParameter(message, param_hint="--licence")
+    return str(typer.prompt("Licence of the weights (an SPDX identifier where there is one)"))
+
+
 def _add(
     new: NewPackage, stated: Stated | None, time_limit: float, *, crops: Crops | None = None, as_json: bool
 ) -> None:
@@ -216,24 +214,45 @@ def _add(
     from app.adding.add import add as add_file  # noqa: PLC0415 - slow to import
     from app.adding.child import within  # noqa: PLC0415 - slow to import
 
-    _say_added(within(time_limit, add_file, new, stated, crops=crops), as_json=as_json)
+    added = within(time_limit, add_file, new, stated, crops=crops)
+    package, facts, form = added.package, added.facts, added.form
+    if as_json:
+        figures = {each.name: round(each.separation, 2) for each in added.tried}
+        described = form.model_dump(mode="json", exclude_none=True)
+        answer = {"model": package.id, "folder": str(package.folder), "input": described}
+        output.say_json({**answer, "dimension": facts.dimension, "separation": figures})
+        return
+    length = " of length 1" if facts.unit_output else ""
+    output.say(f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.dimension} numbers{length}.")
+    if added.tried:
+        people = len(added.tried[0].separations)
+        output.say(f"Tried on photos of {people} people; {added.tried[0].name} is used:")
+        output.say_table(["input", "separation"], [[each.name, f"{each.separation:.2f}"] for each in added.tried])
+    output.say(f"It is given {form.colour}, mean {_numbers(form.mean)}, std {_numbers(form.std)}.")
+    output.say(f"{package.id}: {package.folder}, prepared; its templates equal the file's own.")
+    output.say(f"It has no operating points yet: likeness models measure {package.manifest.name} --photos DIR")
+
+
+def _numbers(channels: tuple[float, float, float]) -> str:
+    return ",".join(f"{each:g}" for each in (channels if len(set(channels)) > 1 else channels[:1]))
 
 
 def _add_detector(new: NewPackage, settings: Settings, time_limit: float, *, as_json: bool) -> None:
     """Add a YuNet's file, and say in how many of the packaged photos it finds somebody."""
     from app.adding.child import within  # noqa: PLC0415 - slow to import
 
-    made, found, photos = within(time_limit, _detector, new, settings)
-    if as_json:
-        output.say_json({"model": made.id, "folder": str(made.folder), "found": found, "photos": photos})
-        return
-    output.say(f"{made.id}: {made.folder}, prepared; its numbers equal the file's own.")
-    output.say(f"It finds faces in {found} of {photos} packaged photos.")
-    output.say(f"LIKENESS_DETECTOR={new.name} makes it the detector.")
+    made, seen = within(time_limit, _detector, new, settings)
+    output.answer(
+        {"model": made.id, "folder": str(made.folder), "found": sum(seen), "photos": len(seen)},
+        f"{made.id}: {made.folder}, prepared; its numbers equal the file's own.",
+        f"It finds faces in {sum(seen)} of {len(seen)} packaged photos.",
+        f"LIKENESS_DETECTOR={new.name} makes it the detector.",
+        as_json=as_json,
+    )
 
 
-def _detector(new: NewPackage, settings: Settings) -> tuple[Package, int, int]:
-    """Return the detector's package, and in how many of how many packaged photos it finds a face."""
+def _detector(new: NewPackage, settings: Settings) -> tuple[Package, list[bool]]:
+    """Return the detector's package, and of each packaged photo whether it finds a face."""
     from app.adding.add import add_detector  # noqa: PLC0415 - slow to import
     from app.cli.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
 
@@ -244,37 +263,7 @@ def _detector(new: NewPackage, settings: Settings) -> tuple[Package, int, int]:
         seen[:] = [bool(pipeline.detect(photo).faces) for photo in load(SAMPLES, PHOTOS_OF_FACES)]
         return sum(seen), len(seen)
 
-    return add_detector(new, finds), sum(seen), len(seen)
-
-
-def _ask_for_licence() -> str:
-    if not sys.stdin.isatty():
-        message = "which licence do the weights have? It is on the page that you have them from"
-        raise typer.BadParameter(message, param_hint="--licence")
-    return str(typer.prompt("Licence of the weights (an SPDX identifier where there is one)"))
-
-
-def _say_added(added: Added, *, as_json: bool) -> None:
-    package, facts, form = added.package, added.facts, added.form
-    described = form.model_dump(mode="json", exclude_none=True)
-    if as_json:
-        figures = {one.name: round(one.separation, 2) for one in added.tried}
-        answer = {"model": package.id, "folder": str(package.folder), "input": described}
-        output.say_json({**answer, "dimension": facts.dimension, "separation": figures})
-        return
-    length = " of length 1" if facts.unit_output else ""
-    output.say(f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.dimension} numbers{length}.")
-    if added.tried:
-        people = len(added.tried[0].separations)
-        output.say(f"Tried on photos of {people} people; {added.tried[0].name} is used:")
-        output.say_table(["input", "separation"], [[one.name, f"{one.separation:.2f}"] for one in added.tried])
-    output.say(f"It is given {form.colour}, mean {_numbers(form.mean)}, std {_numbers(form.std)}.")
-    output.say(f"{package.id}: {package.folder}, prepared; its templates equal the file's own.")
-    output.say(f"It has no operating points yet: likeness models measure {package.manifest.name} --photos DIR")
-
-
-def _numbers(channels: tuple[float, float, float]) -> str:
-    return ",".join(f"{one:g}" for one in (channels if len(set(channels)) > 1 else channels[:1]))
+    return add_detector(new, finds), seen
 
 
 CUTS = {"square": ("square", "reflect", "area"), "box": ("box", "move", "linear")}
@@ -289,12 +278,11 @@ def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) 
     if cut is None or scale is None or classes is None:
         message = "what the model is shown and answers is not in its file: give all three, as it was trained"
         raise typer.BadParameter(message, param_hint="--cut, --scale, --classes")
-    names = tuple(one.strip() for one in classes.split(","))
-    for one in names:
-        options.check_name(one, "--classes")
+    names = tuple(name.strip() for name in classes.split(","))
+    for name in names:
+        options.check_name(name, "--classes")
     shape, edge, resize = CUTS[cut]
-    shown = LivenessCut.model_validate({"scale": scale, "shape": shape, "edge": edge, "resize": resize})
-    return shown, names
+    return LivenessCut.model_validate({"scale": scale, "shape": shape, "edge": edge, "resize": resize}), names
 
 
 def _add_liveness(
@@ -304,16 +292,14 @@ def _add_liveness(
     from app.adding.add import StatedLiveness, add_liveness  # noqa: PLC0415 - slow to import
     from app.adding.child import within  # noqa: PLC0415 - slow to import
 
-    _say_liveness(within(time_limit, add_liveness, new, StatedLiveness(cut, classes, stated)), classes, as_json=as_json)
-
-
-def _say_liveness(added: AddedLiveness, classes: tuple[str, ...], *, as_json: bool) -> None:
+    added = within(time_limit, add_liveness, new, StatedLiveness(cut, classes, stated))
     package, facts = added.package, added.facts
-    if as_json:
-        answer = {"model": package.id, "folder": str(package.folder), "side": facts.side, "classes": list(classes)}
-        output.say_json({**answer, "input": added.form.model_dump(mode="json", exclude_none=True)})
-        return
-    answers = "probabilities" if facts.probabilities else "logits"
-    output.say(f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.classes} {answers}.")
-    output.say(f"{package.id}: {package.folder}, prepared; its probabilities equal the file's own.")
-    output.say("It decides nothing yet: docs/how-to/liveness.md measures its error rates on your camera.")
+    answer = {"model": package.id, "folder": str(package.folder), "side": facts.side, "classes": list(classes)}
+    output.answer(
+        {**answer, "input": added.form.model_dump(mode="json", exclude_none=True)},
+        f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.classes} "
+        f"{'probabilities' if facts.probabilities else 'logits'}.",
+        f"{package.id}: {package.folder}, prepared; its probabilities equal the file's own.",
+        "It decides nothing yet: docs/how-to/liveness.md measures its error rates on your camera.",
+        as_json=as_json,
+    )

@@ -1,48 +1,53 @@
-"""The commands below `likeness models`."""
+"""The commands below `likeness models`; here those that show packages and choose the operating points that decide."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli import options, output
-from app.cli.connect import Data, connect
-from app.cli.models import adding, calibrations, fusing, measuring
+from app.cli.connect import Data
+from app.cli.models import adding, measuring
+from app.cli.options import Session, command
+from app.config import load_settings
 from app.errors import Unusable
 
 if TYPE_CHECKING:
     from likeness_client import answers
 
+    from app.inference.manifest import Calibration
+    from app.inference.package import OwnCalibrations, Package
+
 models = typer.Typer(no_args_is_help=True, epilog="Example: likeness models list")
+calibrations = typer.Typer(no_args_is_help=True, epilog="Example: likeness models calibrations list sface")
+
+CalibrationName = Annotated[str, typer.Argument(help="Name of the calibration.")]
 
 
-@models.command("list", epilog="Example: likeness models list --json")
-def list_models(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
+@command(models, "list", epilog="Example: likeness models list --json")
+def list_models(session: Session) -> None:
     """List the model packages: task, licence, and the device of each one that runs."""
-    with connect(server, key, Data.UNUSED) as client:
-        found = client.models()
-    for problem in found.skipped:
+    listed = session.client(Data.UNUSED).models()
+    for problem in listed.skipped:
         output.warn(f"skipped {problem.folder}: {problem.problem}")
-    for warning in (each for model in found.models for each in model.warnings):
+    for warning in (each for model in listed.models for each in model.warnings):
         output.warn(warning)
-    if as_json:
-        for model in found.models:
-            output.say_json(model)
-        return
-    rows = [
-        [
+    session.say_list(
+        ["model", "task", "dimension", "licence", "runs on", "groups", "sha256"],
+        listed.models,
+        lambda model: [
             model.id,
             model.task,
-            str(model.dimension or ""),
+            model.dimension,
             model.licence.name + (" (non-commercial)" if model.licence.non_commercial else ""),
             model.device or "-",
             _groups(model),
             model.sha256[:12],
-        ]
-        for model in found.models
-    ]
-    output.say_table(["model", "task", "dimension", "licence", "runs on", "groups", "sha256"], rows)
+        ],
+    )
 
 
 def _groups(model: answers.Model) -> str:
@@ -53,22 +58,18 @@ def _groups(model: answers.Model) -> str:
     return f"{sum(any(rate.low > rate.fmr for rate in group.rates) for group in groups)} of {len(groups)} above"
 
 
-@models.command(epilog="Example: likeness models show sface")
-def show(
-    name: options.Package,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
-) -> None:
+@command(models, epilog="Example: likeness models show sface")
+def show(session: Session, name: options.Package) -> None:
     """Show a model package: its licence, its operating points, and how they hold within groups of people."""
-    with connect(server, key, Data.UNUSED) as client:
-        found = client.models().models
-    chosen = [model for model in found if name in {model.id, model.name}]
+    listed = session.client(Data.UNUSED).models().models
+    chosen = [model for model in listed if name in {model.id, model.name}]
     if len(chosen) != 1:
-        message = f"{len(chosen)} model packages are called {name!r}; there are {', '.join(one.id for one in found)}."
+        message = (
+            f"{len(chosen)} model packages are called {name!r}; there are {', '.join(each.id for each in listed)}."
+        )
         raise Unusable(message, code="package_ambiguous" if chosen else "package_unknown", package=name)
-    model = chosen[0]
-    if as_json:
+    (model,) = chosen
+    if session.as_json:
         output.say_json(model)
         return
     output.say(f"{model.id}: {model.title}, {model.licence.name}, SHA-256 {model.sha256}")
@@ -85,11 +86,11 @@ def _say_bias_card(card: answers.BiasCard) -> None:
     stated = list(dict.fromkeys(rate.fmr for group in card.groups for rate in group.rates))
     rows = []
     for group in card.groups:
-        found = {
+        rates = {
             rate.fmr: f"{'* ' if rate.low > rate.fmr else ''}{rate.found:.2g} ({rate.low:.2g}-{rate.high:.2g})"
             for rate in group.rates
         }
-        rows.append([group.name, f"{group.photos:,}", *(found.get(fmr, "") for fmr in stated)])
+        rows.append([group.name, f"{group.photos:,}", *map(rates.get, stated)])
     output.say_table(["group", "photos", *(f"FMR {fmr:g}" for fmr in stated)], rows)
     output.say(f"People who appear twice: {card.repeats}")
 
@@ -100,5 +101,71 @@ models.command(epilog="Example: likeness models add w600k_r50.onnx --name mine -
 )
 models.command(epilog="Example: likeness models measure auraface --photos people/")(measuring.measure)
 models.command(epilog="Example: likeness models quantize sface --photos photos/")(measuring.quantize)
-models.command(epilog="Example: likeness models fuse sface intel-face --name pair --photos people/")(fusing.fuse)
-models.add_typer(calibrations.commands, name="calibrations", help="Which operating points of a package decide.")
+models.command(epilog="Example: likeness models fuse sface intel-face --name pair --photos people/")(measuring.fuse)
+models.add_typer(calibrations, name="calibrations", help="Which operating points of a package decide.")
+
+
+@calibrations.command("list", epilog="Example: likeness models calibrations list sface")
+def list_calibrations(name: options.Package, as_json: options.AsJson = False) -> None:
+    """List a package's calibrations: its own, and those measured here."""
+    package, _, own = _chosen(name)
+    here = {each.name for each in own.calibrations}
+    rows = [
+        {
+            "name": each.name,
+            "decides": each.default,
+            "source": "data folder" if each.name in here else "package",
+            "measured_on": each.measured_on,
+            "lowest_fmr": each.points[-1].fmr,
+        }
+        for each in package.manifest.calibrations
+    ]
+    if as_json:
+        for row in rows:
+            output.say_json(row)
+        return
+    cells = [
+        [row["name"], "yes" if row["decides"] else "", row["source"], f"{row['lowest_fmr']:g}", row["measured_on"]]
+        for row in rows
+    ]
+    output.say_table(["calibration", "decides", "from", "lowest FMR", "measured on"], cells)
+
+
+@calibrations.command(epilog="Example: likeness models calibrations use sface doors")
+def use(name: options.Package, calibration: CalibrationName) -> None:
+    """Decide by a calibration. A running server does at once; templates stay as they are."""
+    from app.inference.package import write_own  # noqa: PLC0415 - slow to import
+
+    package, path, own = _chosen(name)
+    _check_known(package, calibration, package.manifest.calibrations)
+    write_own(path, own.model_copy(update={"deciding": calibration}))
+    output.say(f"{package.id} decides by {calibration}.")
+
+
+@calibrations.command(epilog="Example: likeness models calibrations remove sface doors")
+def remove(name: options.Package, calibration: CalibrationName) -> None:
+    """Remove a calibration that was measured here. If it decided, the package's default does."""
+    from app.inference.package import write_own  # noqa: PLC0415 - slow to import
+
+    package, path, own = _chosen(name)
+    _check_known(package, calibration, own.calibrations)
+    write_own(path, own.without(calibration))
+    deciding = next((each.name for each in _chosen(name)[0].manifest.calibrations if each.default), None)
+    output.say(f"{package.id}: {calibration} is removed; {deciding or 'nothing'} decides.")
+
+
+def _chosen(name: str) -> tuple[Package, Path, OwnCalibrations]:
+    """Return the package, the file of its own calibrations, and what it holds."""
+    from app.inference.package import find_packages, own_path, read_own, select  # noqa: PLC0415 - slow to import
+
+    settings = load_settings()
+    package = select(find_packages(settings.models_dir, settings.data_dir), name)
+    path = own_path(settings.data_dir, package.id)
+    return package, path, read_own(path)
+
+
+def _check_known(package: Package, name: str, calibrations: Sequence[Calibration]) -> None:
+    known = [each.name for each in calibrations]
+    if name not in known:
+        message = f"{package.id} has no such calibration {name!r}; there are {', '.join(known) or 'none'}."
+        raise Unusable(message, code="calibration_unknown", package=package.id, known=known)

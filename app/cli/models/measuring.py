@@ -1,8 +1,8 @@
-"""models measure, models quantize: operating points from photos, and 8-bit weights."""
+"""models measure, quantize, fuse: operating points from photos, 8-bit weights, several embedders in one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli import options, output
-from app.cli.photos import open_pipeline
+from app.cli.photos import each, main_face, open_pipeline, people
 from app.config import load_settings
 from app.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from app.adding.fuse import Member, Weighed
+    from app.config import Settings
     from app.inference.package import Package
-    from app.types import Pixels, Vector
+    from app.types import Pixels, Vector, Vectors
 
+NOT_MEASURED = "It has no operating points yet: likeness models measure {name} --photos DIR"
 CALIBRATION_PHOTOS = 2000
 """Photos that are searched for calibration faces, at most."""
+WEIGHED_PHOTOS = 5000
+"""Photos that are weighed on, at most: pairs take 4 bytes for each member and mirror image, 12.5 million of them."""
 
 
 def measure(
@@ -42,7 +47,6 @@ def measure(
     """
     from app.calibration import operating_points as points  # noqa: PLC0415 - slow to import
     from app.calibration import people as measuring  # noqa: PLC0415 - slow to import
-    from app.cli.photos import each, people  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, own_path, read_own, select, write_own  # noqa: PLC0415 - slow to import
     from app.machine import cores  # noqa: PLC0415 - slow to import
     from app.stages import open_stages  # noqa: PLC0415 - slow to import
@@ -52,13 +56,21 @@ def measure(
     packages = find_packages(settings.models_dir, settings.data_dir)
     package = select(packages, name)
     files = [(person, path) for person, paths in people(photos).items() for path in paths]
+
+    def vector_of(file: tuple[str, Path]) -> Vector | None:
+        try:
+            return embed(file[1].read_bytes())[0]
+        except InvalidInput as error:
+            output.warn(f"{file[1]}: left out: {error.message}")
+            return None
+
     with open_stages(package, select(packages, settings.detector), settings.data_dir / "models") as stages:
         embed = stages.embed_crop if aligned else stages.embed_photo
-        rows = each(lambda file: _unless_refused(embed, file[1]), files, "embed", jobs=cores())
-        found = measuring.Photographed.of([(*file, vector) for file, vector in rows if vector is not None])
-    done = measuring.measure_package(found, same_above=same_above)
-    on = f"{len(found.paths)} photos of {found.count} people, {datetime.now(UTC):%Y-%m-%d}"
-    about = f"all pairs of {len(found.paths)} photos, without {done.left_out} that show one person"
+        rows = each(vector_of, files, "embed", jobs=cores())
+        shown = measuring.Photographed.of([(*file, vector) for file, vector in rows if vector is not None])
+    done = measuring.measure_package(shown, same_above=same_above)
+    on = f"{len(shown.paths)} photos of {shown.count} people, {datetime.now(UTC):%Y-%m-%d}"
+    about = f"all pairs of {len(shown.paths)} photos, without {done.left_out} that show one person"
     new = points.calibration(done.measurement, name=calibration, measured_on=on, pairs=about, default=default)
     written = package.manifest.bind(new)
     path = own_path(settings.data_dir, package.id)
@@ -70,18 +82,10 @@ def measure(
         return
     output.say(f"{package.id}, {calibration}: {on}: {written.comparisons:,} non-mated, {written.mated:,} mated pairs")
     output.say_table(measuring.HEADS, measuring.rows(points.rising(done.measurement.points)))
-    for line in measuring.remarks(done, found.count, settings.fpir):
+    for line in measuring.remarks(done, shown.count, settings.fpir):
         output.say(line)
     using = "a running server decides by it at once" if default else f"models calibrations use {name} {calibration}"
     output.say(f"Written to {path}; {using}.")
-
-
-def _unless_refused(embed: Callable[[bytes], tuple[Vector, float]], path: Path) -> Vector | None:
-    try:
-        return embed(path.read_bytes())[0]
-    except InvalidInput as error:
-        output.warn(f"{path}: left out: {error.message}")
-        return None
 
 
 def quantize(
@@ -118,17 +122,107 @@ def quantize(
     stacked = np.stack(crops) if crops else np.empty((0, CROP_SIDE, CROP_SIDE, 3), np.uint8)
     cache, ranges = settings.data_dir / "models", f"{len(crops)} faces of {source}"
     made = quantize_package(package, stacked, settings.data_dir / OWN_FOLDER, cache, ranges_from=ranges)
-    _say_quantized(made, package, len(crops), as_json=as_json)
-
-
-def _say_quantized(made: Package, source: Package, faces: int, *, as_json: bool) -> None:
     figures = made.manifest.provenance.figures
     mean, lowest = figures["cosine_to_source_mean"], figures["cosine_to_source_lowest"]
-    if as_json:
-        output.say_json(
-            {"model": made.id, "folder": str(made.folder), "faces": faces, "cosine_mean": mean, "cosine_lowest": lowest}
+    answer = {"model": made.id, "folder": str(made.folder), "faces": len(crops)}
+    output.answer(
+        {**answer, "cosine_mean": mean, "cosine_lowest": lowest},
+        f"{made.id}: {made.folder}, from {len(crops)} faces",
+        f"Cosine to {package.id}'s vectors: mean {mean}, lowest {lowest}",
+        NOT_MEASURED.format(name=made.manifest.name),
+        as_json=as_json,
+    )
+
+
+def fuse(
+    names: Annotated[list[str], typer.Argument(metavar="PACKAGE...", help="Embedders, two or more.")],
+    *,
+    name: Annotated[str, typer.Option(help="Name of the new package: a-z, 0-9 and . _ -")],
+    photos: Annotated[
+        Path | None,
+        typer.Option(help="Folder with a folder of photos for each person, on which weights and mirror are chosen."),
+    ] = None,
+    weight: Annotated[
+        list[float] | None, typer.Option(help="Weight of each package, in their order. Default: equal, or by --photos.")
+    ] = None,
+    mirror: Annotated[
+        list[str] | None, typer.Option(help="Package that sees the mirror image too: better, at twice its time.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Create a package whose templates join those of several: more exact, at the time of all.
+
+    Its templates compare with no other package's. Measure its operating points before it decides anything, on other
+    photos than those that it was chosen on.
+    """
+    from app.adding.fuse import Member, add_fused  # noqa: PLC0415 - slow to import
+    from app.inference.package import OWN_FOLDER, find_packages, select  # noqa: PLC0415 - slow to import
+
+    options.check_name(name, "--name")
+    if weight is not None and len(weight) != len(names):
+        raise typer.BadParameter(f"{len(weight)} for {len(names)} packages", param_hint="--weight")
+    if photos is not None and (weight or mirror):
+        raise typer.BadParameter(
+            "they choose weights and mirror; leave --weight and --mirror away", param_hint="--photos"
         )
+    settings = load_settings()
+    installed = find_packages(settings.models_dir, settings.data_dir)
+    packages = [select(installed, each) for each in names]
+    mirrored = {select(installed, each).id for each in mirror or ()}
+    if stray := mirrored - {each.id for each in packages}:
+        raise typer.BadParameter(f"{', '.join(stray)}: not among the packages", param_hint="--mirror")
+    shares = weight or [1 / len(packages)] * len(packages)
+    members = [Member(each, share, each.id in mirrored) for each, share in zip(packages, shares, strict=True)]
+    weighed: list[Weighed] = []
+    chosen = "Weights and mirror image as stated."
+    if photos is not None:
+        shown, weighed = _weigh(members, photos, settings)
+        members = [Member(*each) for each in zip(packages, weighed[0].weights, weighed[0].mirrors, strict=True)]
+        rates = " and ".join(f"{rate:g}" for rate in weighed[0].rates)
+        chosen = f"Weights and mirror image chosen on photos of {shown} people, by the FNMR at FMR {rates}."
+    made = add_fused(members, name, chosen, settings.data_dir / OWN_FOLDER, settings.data_dir / "models")
+    _say_fused(made, members, weighed, as_json=as_json)
+
+
+def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple[int, list[Weighed]]:
+    """Return how many people the folder's photos show, and the best weights by choice of mirror images."""
+    import numpy as np  # noqa: PLC0415 - slow to import
+
+    from app.adding.fuse import weigh  # noqa: PLC0415 - slow to import
+    from app.inference.session import open_embedder  # noqa: PLC0415 - slow to import
+    from app.machine import cores  # noqa: PLC0415 - slow to import
+
+    pipeline = open_pipeline(settings)
+    files = [(who, path) for who, paths in people(folder).items() for path in paths][:WEIGHED_PHOTOS]
+    rows = each(lambda file: main_face(pipeline, file[1]), files, "find faces", jobs=cores())
+    shown = [(who, face.crop) for (who, _), face in rows if face is not None]
+    sessions = [open_embedder(member.package, settings.data_dir / "models", "cpu") for member in members]
+
+    def embed(crop: Pixels) -> list[Vectors]:
+        return [session.run(np.stack([crop, crop[:, ::-1]])) for session in sessions]
+
+    pairs = [vectors for _, vectors in each(embed, [crop for _, crop in shown], "embed", jobs=cores())]
+    plain, mirrored = ([np.stack([row[at][side] for row in pairs]) for at in range(len(members))] for side in (0, 1))
+    names, who = np.unique([name for name, _ in shown], return_inverse=True)
+    return len(names), weigh(plain, mirrored, who)
+
+
+def _say_fused(made: Package, members: Sequence[Member], weighed: Sequence[Weighed], *, as_json: bool) -> None:
+    rates = weighed[0].rates if weighed else ()
+    if as_json:
+        used = [{"model": each.package.id, "weight": each.weight, "mirror": each.mirror} for each in members]
+        tried = [{"weights": each.weights, "mirror": each.mirrors, "fnmr": each.fnmr} for each in weighed]
+        output.say_json({"model": made.id, "folder": str(made.folder), "members": used, "rates": rates, "tried": tried})
         return
-    output.say(f"{made.id}: {made.folder}, from {faces} faces")
-    output.say(f"Cosine to {source.id}'s vectors: mean {mean}, lowest {lowest}")
-    output.say(f"It has no operating points yet: likeness models measure {made.manifest.name} --photos DIR")
+    if weighed:
+        rows = []
+        for each in weighed:
+            shares = zip(each.weights, each.mirrors, strict=True)
+            weights = [f"{weight:g}{' + mirror' if mirror else ''}" for weight, mirror in shares]
+            rows.append([*weights, *(f"{100 * fnmr:.2f} %" for fnmr in each.fnmr)])
+        heads = [each.package.manifest.name for each in members]
+        output.say_table([*heads, *(f"FNMR at {rate:g}" for rate in rates)], rows)
+    for member in members:
+        output.say(f"{member.weight:g} of {member.package.id}{', with the mirror image' if member.mirror else ''}")
+    output.say(f"{made.id}: {made.folder}, {made.manifest.dimension} numbers ({made.manifest.licence.name})")
+    output.say(NOT_MEASURED.format(name=made.manifest.name))
