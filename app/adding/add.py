@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto
 
-from app.adding.graph_facts import ClassifierFacts, GraphFacts, read_classifier, read_file, read_graph
+from app.adding.graph_facts import GraphFacts, read_classifier, read_file, read_graph
 from app.adding.new_package import NewPackage
 from app.adding.presets import PRESETS, Crops, Stated, Tried, choose, input_form
 from app.errors import Unusable
@@ -40,7 +37,6 @@ from app.inference.prepare import unit
 from app.inference.reference import run_plain
 from app.inference.session import open_embedder, open_liveness
 from app.machine import cores
-from app.types import Vectors
 
 STATED = "as stated"
 MOST_ALIKE = 0.8
@@ -62,7 +58,7 @@ class Added:
     package: Package
     facts: GraphFacts
     form: SourceInput
-    tried: tuple[Tried, ...]
+    tried: tuple[Tried, ...] = ()
 
 
 def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = None) -> Added:
@@ -78,24 +74,41 @@ def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = 
     tried: list[Tried] = []
     if crops is not None:
         forms |= {name: form for name, form in _presets(facts).items() if form not in forms.values()}
-        templates = {name: _templates(model, form, crops) for name, form in forms.items()}
+        unpacked = optimised(model)  # else weights are unpacked in each run
+        templates = {}
+        for name, form in forms.items():
+            vectors = np.nan_to_num(run_plain(unpacked, form, crops.pixels, threads=cores()))
+            is_zero = (vectors == 0).all(axis=1, keepdims=True)
+            templates[name] = unit(np.where(is_zero, 1.0, vectors)).astype(np.float32)
         tried = choose(templates, crops.people, None if stated is None else STATED)
     name = tried[0].name if tried else STATED
-    manifest = _manifest(new, facts, forms[name], name, tried)
-    return Added(new.make(manifest, partial(_checked, new.cache)), facts, forms[name], tuple(tried))
+    origin = f"; its input is {name}"
+    if tried:
+        origin += f", the best of {len(tried)} on photos of {len(tried[0].separations)} people"
+    manifest = new.manifest(
+        origin,
+        {"separation": {each.name: round(each.separation, 2) for each in tried}} if tried else {},
+        task="embed",
+        title=f"{new.name}, {facts.dimension} dimensions",
+        prepare=Rewrite(input=forms[name], unit_output=facts.normalised),
+        input=CONTRACT_INPUT,
+        output=contract_output(facts.dimension),
+        dimension=facts.dimension,
+        canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
+    )
 
+    def check(draft: Package) -> Manifest:
+        session = open_embedder(draft, new.cache, "cpu")  # prepares it, and compares it with the file
+        one, other = session.run(golden.golden_crops())
+        if (cosine := float(one @ other)) >= MOST_ALIKE:
+            message = (
+                f"The file makes nearly the same template of two different people (cosine {cosine:.3f}). Is it a "
+                "trained face embedder, and is its input what was stated?"
+            )
+            raise Unusable(message, code="model_separates_nothing", cosine=round(cosine, 3))
+        return golden.with_golden(manifest, session.run)
 
-def _checked(cache: Path, package: Package) -> Manifest:
-    """Prepare the package, compare it with its file, and return its manifest with golden vectors."""
-    session = open_embedder(package, cache, "cpu")
-    one, other = session.run(golden.golden_crops())
-    if (cosine := float(one @ other)) >= MOST_ALIKE:
-        message = (
-            f"The file makes nearly the same template of two different people (cosine {cosine:.3f}). Is it a trained "
-            "face embedder, and is its input what was stated?"
-        )
-        raise Unusable(message, code="model_separates_nothing", cosine=round(cosine, 3))
-    return golden.with_golden(package.manifest, session.run)
+    return Added(new.make(manifest, check), facts, forms[name], tuple(tried))
 
 
 def _form(stated: Stated, facts: GraphFacts) -> SourceInput:
@@ -116,31 +129,6 @@ def _presets(facts: GraphFacts) -> dict[str, SourceInput]:
     if facts.dtype == "uint8":
         return {colour: _form(Stated(colour), facts) for colour in ("rgb", "bgr")}
     return {name: _form(preset, facts) for name, preset in PRESETS.items() if facts.side or not preset.size}
-
-
-def _templates(model: ModelProto, form: SourceInput, crops: Crops) -> Vectors:
-    """Return the (N, D) unit vectors that the file's own graph makes of the crops."""
-    vectors = np.nan_to_num(
-        run_plain(optimised(model), form, crops.pixels, threads=cores())
-    )  # else weights are unpacked in each run
-    return unit(np.where(np.abs(vectors).sum(axis=1, keepdims=True) > 0, vectors, 1.0)).astype(np.float32)
-
-
-def _manifest(new: NewPackage, facts: GraphFacts, form: SourceInput, name: str, tried: list[Tried]) -> Manifest:
-    origin = f"; its input is {name}"
-    if tried:
-        origin += f", the best of {len(tried)} on photos of {len(tried[0].separations)} people"
-    return new.manifest(
-        origin,
-        {"separation": {one.name: round(one.separation, 2) for one in tried}} if tried else {},
-        task="embed",
-        title=f"{new.name}, {facts.dimension} dimensions",
-        prepare=Rewrite(input=form, unit_output=facts.unit_output),
-        input=CONTRACT_INPUT,
-        output=contract_output(facts.dimension),
-        dimension=facts.dimension,
-        canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
-    )
 
 
 def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -> Package:
@@ -176,44 +164,32 @@ class StatedLiveness:
     input: Stated
 
 
-@dataclass(frozen=True, slots=True)
-class AddedLiveness:
-    """A package that was added, and its input."""
-
-    package: Package
-    facts: ClassifierFacts
-    form: SourceInput
-
-
-def add_liveness(new: NewPackage, stated: StatedLiveness) -> AddedLiveness:
+def add_liveness(new: NewPackage, stated: StatedLiveness) -> Added:
     """Add a liveness model's file. What fails leaves nothing behind.
 
     Raises Unusable: package_exists, model_input_contradicted, and the codes of `read_classifier`, `input_form` and
     `open_liveness`.
     """
     new.check_free()
-    _, facts = read_classifier(new.file)
-    if len(stated.classes) != facts.classes or stated.classes.count(LIVE) != 1:
-        message = f"The file has {facts.classes} classes: name them in the order of its outputs, one of them `{LIVE}`."
-        raise Unusable(message, code="model_input_contradicted", classes=facts.classes)
+    facts, side = read_classifier(new.file)
+    if len(stated.classes) != facts.dimension or stated.classes.count(LIVE) != 1:
+        message = (
+            f"The file has {facts.dimension} classes: name them in the order of its outputs, one of them `{LIVE}`."
+        )
+        raise Unusable(message, code="model_input_contradicted", classes=facts.dimension)
     form = input_form(stated.input, facts.layout, facts.dtype)
-    manifest = _liveness_manifest(new, stated, facts, form)
+    manifest = new.manifest(
+        "; its input is as stated",
+        task="liveness",
+        title=f"{new.name}, {facts.dimension} classes",
+        prepare=RewriteClassifier(input=form, output="probabilities" if facts.normalised else "logits"),
+        input=Tensor(shape=("N", side, side, 3), dtype="uint8", meaning="cuts around faces, RGB, 0-255"),
+        output=Tensor(shape=("N", facts.dimension), dtype="float32", meaning="probabilities of the classes"),
+        liveness=LivenessContract(cut=stated.cut, classes=stated.classes, live=LIVE),
+    )
 
     def check(draft: Package) -> Manifest:
         open_liveness(draft, new.cache, "cpu")  # prepares it, and compares it with the file
         return manifest
 
-    return AddedLiveness(new.make(manifest, check), facts, form)
-
-
-def _liveness_manifest(new: NewPackage, stated: StatedLiveness, facts: ClassifierFacts, form: SourceInput) -> Manifest:
-    side = facts.side
-    return new.manifest(
-        "; its input is as stated",
-        task="liveness",
-        title=f"{new.name}, {facts.classes} classes",
-        prepare=RewriteClassifier(input=form, output="probabilities" if facts.probabilities else "logits"),
-        input=Tensor(shape=("N", side, side, 3), dtype="uint8", meaning="cuts around faces, RGB, 0-255"),
-        output=Tensor(shape=("N", facts.classes), dtype="float32", meaning="probabilities of the classes"),
-        liveness=LivenessContract(cut=stated.cut, classes=stated.classes, live=LIVE),
-    )
+    return Added(new.make(manifest, check), facts, form)

@@ -13,22 +13,20 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import Field, JsonValue, TypeAdapter
 
 from app.adding.download import check_licence, download, extract
 from app.adding.presets import Preset
 from app.errors import Unusable
 from app.files import sha256_of
-from app.inference.cards import Name, Sha256
+from app.inference.cards import Name, Sha256, Strict
 from app.inference.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 
 
-class Archive(BaseModel):
+class Archive(Strict):
     """The zip archive that a model comes in."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     member: str
     """The model's exact name in it."""
@@ -36,10 +34,8 @@ class Archive(BaseModel):
     max_bytes: int = Field(gt=0)
 
 
-class KnownModel(BaseModel):
+class KnownModel(Strict):
     """One entry of the catalogue."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     name: Name
     title: str
@@ -82,7 +78,14 @@ def fetch(model: KnownModel, folder: Path, *, accept_non_commercial: bool, sha25
     path = folder / f"{model.name}-{revision}.onnx"
     expected = model.sha256 or sha256
     if model.archive is not None and not path.is_file():
-        _fetch_member(model, model.archive, path)
+        zipped = path.with_suffix(".zip")
+        download(model.name, model.url, zipped, model.archive.max_bytes, model.archive.sha256)
+        try:
+            extract(zipped, model.archive.member, path, model.max_bytes)
+        except OSError as error:
+            message = f"Could not unpack {model.name} from {zipped}: {error}. It is kept; try again."
+            raise Unusable(message, code="package_download_failed", package=model.name, url=model.url) from error
+        zipped.unlink()
     download(model.name, model.url, path, model.max_bytes, expected)
     if expected is None:
         found = sha256_of(path)
@@ -92,15 +95,3 @@ def fetch(model: KnownModel, folder: Path, *, accept_non_commercial: bool, sha25
         )
         raise Unusable(message, code="package_hash_unknown", package=model.name, found=found)
     return path
-
-
-def _fetch_member(model: KnownModel, archive: Archive, path: Path) -> None:
-    """Download the archive, write its member to ``path``, and remove it."""
-    zipped = path.with_suffix(".zip")
-    download(model.name, model.url, zipped, archive.max_bytes, archive.sha256)
-    try:
-        extract(zipped, archive.member, path, model.max_bytes)
-    except OSError as error:
-        message = f"Could not unpack {model.name} from {zipped}: {error}. It is kept; try again."
-        raise Unusable(message, code="package_download_failed", package=model.name, url=model.url) from error
-    zipped.unlink()

@@ -58,12 +58,6 @@ class Member:
     weight: float
     mirror: bool = False
 
-    @property
-    def words(self) -> str:
-        manifest = self.package.manifest
-        seen = ", with the mirror image" if self.mirror else ""
-        return f"{self.weight:g} of {manifest.id} (SHA-256 {manifest.sha256}{seen}; {manifest.licence.name})"
-
 
 def check_members(members: Sequence[Member]) -> None:
     """Raise Unusable ``members_unsuitable`` unless these can be fused: embedders with the same canonical landmarks, no
@@ -156,11 +150,10 @@ def _add_mirror_image(model: ModelProto) -> None:
 
 def strictest(licences: Sequence[Licence]) -> Licence:
     """Return the licence of what is made of all: every one's name and page; non-commercial if one of them is."""
-    names, pages = (dict.fromkeys(found) for found in zip(*((one.name, one.url) for one in licences), strict=True))
     return Licence(
-        name=" AND ".join(names),
-        non_commercial=any(one.non_commercial for one in licences),
-        url=" ".join(page for page in pages if page),
+        name=" AND ".join(dict.fromkeys(licence.name for licence in licences)),
+        non_commercial=any(licence.non_commercial for licence in licences),
+        url=" ".join(dict.fromkeys(licence.url for licence in licences if licence.url)),
     )
 
 
@@ -171,30 +164,30 @@ def add_fused(members: Sequence[Member], name: str, chosen: str, models_dir: Pat
     """
     check_free(models_dir / name)
     content: bytes = fuse(members, cache_dir).SerializeToString()
-    manifest = _manifest(members, name, chosen, hashlib.sha256(content).hexdigest())
-    return add_made(content, manifest, models_dir, cache_dir)
-
-
-def _manifest(members: Sequence[Member], name: str, chosen: str, sha256: str) -> Manifest:
     manifests = [member.package.manifest for member in members]
     dimension = dimension_of(members)
-    title = " + ".join(each.title for each in manifests)
-    return Manifest(
+    parts = [
+        f"{member.weight:g} of {each.id} (SHA-256 {each.sha256}{', with the mirror image' if member.mirror else ''}; "
+        f"{each.licence.name})"
+        for member, each in zip(members, manifests, strict=True)
+    ]
+    manifest = Manifest(
         name=name,
         version="1",
         task="embed",
-        title=title,
+        title=" + ".join(each.title for each in manifests),
         description=f"{' and '.join(each.id for each in manifests)} in one template of {dimension} numbers.",
         source=FileSource(),
-        sha256=sha256,
+        sha256=hashlib.sha256(content).hexdigest(),
         prepare=Rewrite(),
         input=CONTRACT_INPUT,
         output=contract_output(dimension),
         dimension=dimension,
         canonical_landmarks=manifests[0].canonical_landmarks,
         licence=strictest([each.licence for each in manifests]),
-        provenance=Provenance(text=f"Fused of {' and '.join(one.words for one in members)}. {chosen}"),
+        provenance=Provenance(text=f"Fused of {' and '.join(parts)}. {chosen}"),
     )
+    return add_made(content, manifest, models_dir, cache_dir)
 
 
 @dataclass(frozen=True, slots=True)

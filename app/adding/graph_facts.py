@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto
 
 from app.errors import Unusable
 from app.inference.manifest import CROP_SIDE, LEAST_CUT_SIDE, MOST_CUT_SIDE
-from app.inference.reference import keep_data_inputs, plain_session
+from app.inference.reference import external_tensor, keep_data_inputs, plain_session
 from app.types import Vectors
 
 Layout: TypeAlias = Literal["nhwc", "nchw"]
@@ -25,12 +25,12 @@ LEAST_DIMENSION = 8
 MOST_CLASSES = 16
 """Of a liveness model: live, and kinds of attack."""
 UNIT_TOLERANCE = 1e-5
-"""How far from 1 the lengths of outputs may be that the file normalises itself."""
+"""How far from 1 the lengths or sums of outputs may be that the file normalises itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """The form of one embedder's input and output."""
+    """The form of a model's one input and one output."""
 
     layout: Layout
     dtype: Dtype
@@ -39,22 +39,9 @@ class GraphFacts:
     side: int | None
     """Of its square input, in pixels; None where the file leaves it open."""
     dimension: int
-    unit_output: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ClassifierFacts:
-    """The form of one liveness model's input and output."""
-
-    layout: Layout
-    dtype: Dtype
-    shape: str
-    """The input's shape as the file declares it, for people."""
-    side: int
-    """Of its square input, in pixels."""
-    classes: int
-    probabilities: bool
-    """Whether its outputs are probabilities already, not logits."""
+    """How many numbers it answers: of a vector, or one for each class."""
+    normalised: bool
+    """Whether these are a unit vector, or probabilities and not logits."""
 
 
 def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
@@ -73,13 +60,12 @@ def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
     vectors = _outputs(path, model, layout, dtype, side or CROP_SIDE)
     if vectors.shape[1] < LEAST_DIMENSION:
         raise _unsuitable(path, f"its output has {vectors.shape[1]} numbers, too few for a face's vector")
-    lengths = np.linalg.norm(vectors, axis=1)
-    unit = bool(np.allclose(lengths, 1, atol=UNIT_TOLERANCE))
-    return model, GraphFacts(layout, dtype, shape, side, vectors.shape[1], unit)
+    is_unit = np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=UNIT_TOLERANCE)
+    return model, GraphFacts(layout, dtype, shape, side, vectors.shape[1], bool(is_unit))
 
 
-def read_classifier(path: Path) -> tuple[ModelProto, ClassifierFacts]:
-    """Return a liveness model's graph and its facts.
+def read_classifier(path: Path) -> tuple[GraphFacts, int]:
+    """Return the facts of a liveness model's graph, and the side of its input, which is fixed.
 
     Raises Unusable ``model_unsuitable``: no ONNX file, weights in other files, an input that is no square of a fixed
     size with 3 channels, an output that is no class scores.
@@ -94,8 +80,8 @@ def read_classifier(path: Path) -> tuple[ModelProto, ClassifierFacts]:
     rows = _outputs(path, model, layout, dtype, side)
     if not 2 <= rows.shape[1] <= MOST_CLASSES:
         raise _unsuitable(path, f"its output has {rows.shape[1]} numbers, not 2 to {MOST_CLASSES} classes")
-    probabilities = bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=UNIT_TOLERANCE))
-    return model, ClassifierFacts(layout, dtype, shape, side, rows.shape[1], probabilities)
+    is_probabilities = (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=UNIT_TOLERANCE)
+    return GraphFacts(layout, dtype, shape, side, rows.shape[1], bool(is_probabilities)), side
 
 
 def read_file(path: Path, check: Callable[[ModelProto], object] = lambda _model: None) -> ModelProto:
@@ -105,8 +91,7 @@ def read_file(path: Path, check: Callable[[ModelProto], object] = lambda _model:
         check(model)
     except Exception as error:  # protobuf, the checker and the file system have errors of their own
         raise _unsuitable(path, f"it is no readable ONNX file ({str(error).splitlines()[0]})") from error
-    outside = next((each.name for each in model.graph.initializer if each.external_data), None)
-    if outside is not None:
+    if (outside := external_tensor(model)) is not None:
         raise _unsuitable(path, f"its weights ({outside} …) lie in another file: export one file")
     return model
 
@@ -115,22 +100,19 @@ def _read(path: Path) -> tuple[ModelProto, Dtype, list[int | None]]:
     """Return the graph, and the type and sizes of its one input."""
     model = read_file(path, onnx.checker.check_model)
     keep_data_inputs(model)
-    if (len(model.graph.input), len(model.graph.output)) != (1, 1):
-        raise _unsuitable(
-            path, f"it has {len(model.graph.input)} inputs and {len(model.graph.output)} outputs, not one"
-        )
+    inputs, outputs = len(model.graph.input), len(model.graph.output)
+    if (inputs, outputs) != (1, 1):
+        raise _unsuitable(path, f"it has {inputs} inputs and {outputs} outputs, not one")
     tensor = model.graph.input[0].type.tensor_type
-    dtype = DTYPES.get(tensor.elem_type)
-    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
-    if dtype is None:
+    if (dtype := DTYPES.get(tensor.elem_type)) is None:
         raise _unsuitable(path, f"its input is {TensorProto.DataType.Name(tensor.elem_type).lower()}, not uint8, float")
-    return model, dtype, sizes
+    return model, dtype, [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
 
 
 def _shape(sizes: list[int | None]) -> tuple[str, int | None]:
     """Return a shape for people, and the side of its pictures as far as it is declared."""
-    declared = [size for size in sizes[1:] if size not in {None, CHANNELS}]
-    return "×".join(str(size or "N") for size in sizes), max((size for size in declared if size), default=None)
+    side = max((size for size in sizes[1:] if size and size != CHANNELS), default=None)
+    return "×".join(str(size or "N") for size in sizes), side
 
 
 def _layout(sizes: list[int | None], side: int) -> Layout | None:
@@ -146,12 +128,12 @@ def _layout(sizes: list[int | None], side: int) -> Layout | None:
 
 def _outputs(path: Path, model: ModelProto, layout: Layout, dtype: Dtype, side: int) -> Vectors:
     """Return the (2, D) outputs for two different inputs, black and noise."""
-    noise = np.random.default_rng(0).integers(0, 256, (side, side, 3)).astype(dtype)
-    pair = [np.zeros_like(noise), noise]
-    inputs = [(each.transpose(2, 0, 1) if layout == "nchw" else each)[None] for each in pair]
+    noise = np.random.default_rng(0).integers(0, 256, (1, side, side, 3)).astype(dtype)
+    if layout == "nchw":
+        noise = np.ascontiguousarray(noise.transpose(0, 3, 1, 2))
     try:
         session = plain_session(model)
-        rows = [session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(each)})[0] for each in inputs]
+        rows = [session.run(None, {session.get_inputs()[0].name: each})[0] for each in (np.zeros_like(noise), noise)]
     except Exception as error:  # ONNX Runtime's errors have no common class
         raise _unsuitable(path, f"ONNX Runtime cannot run it ({str(error).splitlines()[0]})") from error
     shape = rows[0].shape

@@ -12,24 +12,21 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from onnx import ModelProto
+from pydantic import Field
 
 from app.adding.download import check_licence, download
 from app.adding.fuse import Member, fuse
 from app.adding.new_package import add_made, check_free
 from app.adding.openvino_ir import read_ir
-from app.inference.cards import Name, Sha256
+from app.inference.cards import Name, Sha256, Strict
 from app.inference.manifest import Manifest
 from app.inference.package import Package, select
 
 FOLDER = Path(__file__).with_name("measured")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class Download(_Strict):
+class Download(Strict):
     """A file at a fixed address."""
 
     url: str = Field(pattern=r"^https?://")
@@ -38,7 +35,7 @@ class Download(_Strict):
     """Bytes."""
 
 
-class OpenVino(_Strict):
+class OpenVino(Strict):
     """Made by reading OpenVINO's intermediate representation."""
 
     kind: Literal["openvino"]
@@ -46,7 +43,7 @@ class OpenVino(_Strict):
     weights: Download
 
 
-class FusedMember(_Strict):
+class FusedMember(Strict):
     """A package by its id, its weight, and whether it sees the mirror image too."""
 
     package: str
@@ -54,14 +51,14 @@ class FusedMember(_Strict):
     mirror: bool = False
 
 
-class Fused(_Strict):
+class Fused(Strict):
     """Made by fusing packages; those that are missing are made first."""
 
     kind: Literal["fused"]
     members: tuple[FusedMember, ...]
 
 
-class MeasuredModel(_Strict):
+class MeasuredModel(Strict):
     """One model: how its file is made, and its manifest."""
 
     recipe: Annotated[OpenVino | Fused, Field(discriminator="kind")]
@@ -96,40 +93,32 @@ def add_measured(
     check_licence(model.name, manifest.licence, accept_non_commercial=accept_non_commercial)
     check_free(models_dir / model.name)
     if isinstance(model.recipe, OpenVino):
-        content = _read(model.name, model.recipe, cache_dir)
+        graph = _read(model.name, model.recipe, cache_dir)
     else:
-        for member in model.recipe.members:
+        members = model.recipe.members
+        for member in members:
             known = next((each for each in measured_models().values() if each.manifest.id == member.package), None)
             if known is not None and member.package not in packages():
                 add_measured(known, packages, models_dir, cache_dir, accept_non_commercial=accept_non_commercial)
-        content = _fuse(model.recipe, packages(), cache_dir)
-    return add_made(content, _bound(manifest, hashlib.sha256(content).hexdigest()), models_dir, cache_dir)
-
-
-def _read(name: str, recipe: OpenVino, folder: Path) -> bytes:
-    """Download an IR's two files, and return them as one ONNX file."""
-    parts = []
-    for part, wanted in (("xml", recipe.graph), ("bin", recipe.weights)):
-        path = folder / f"{name}-{wanted.sha256[:16]}.{part}"
-        download(name, wanted.url, path, wanted.size, wanted.sha256)
-        parts.append(path)
-    xml, weights = parts
-    content: bytes = read_ir(xml.read_bytes(), weights.read_bytes(), name).SerializeToString()
-    for path in parts:
-        path.unlink()
-    return content
-
-
-def _fuse(recipe: Fused, packages: Mapping[str, Package], cache_dir: Path) -> bytes:
-    members = [Member(select(packages, each.package), each.weight, each.mirror) for each in recipe.members]
-    content: bytes = fuse(members, cache_dir).SerializeToString()
-    return content
-
-
-def _bound(manifest: Manifest, sha256: str) -> Manifest:
-    """Return the manifest for the file that was made here, its operating points and cards with it."""
-    bound = manifest.model_copy(update={"sha256": sha256})
+        found = packages()
+        graph = fuse([Member(select(found, each.package), each.weight, each.mirror) for each in members], cache_dir)
+    content: bytes = graph.SerializeToString()
+    bound = manifest.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
     digest = {"measured_with": bound.recipe_digest}
     cards = {"bias_card": bound.bias_card, "condition_card": bound.condition_card}
-    renewed = {name: card and card.model_copy(update=digest) for name, card in cards.items()}
-    return bound.model_copy(update={"calibrations": tuple(map(bound.bind, bound.calibrations)), **renewed})
+    points = {"calibrations": tuple(map(bound.bind, bound.calibrations))}
+    renewed = points | {name: card and card.model_copy(update=digest) for name, card in cards.items()}
+    return add_made(content, bound.model_copy(update=renewed), models_dir, cache_dir)
+
+
+def _read(name: str, recipe: OpenVino, folder: Path) -> ModelProto:
+    """Download an IR's two files, and return them as one graph."""
+    paths = []
+    for part, wanted in (("xml", recipe.graph), ("bin", recipe.weights)):
+        paths.append(folder / f"{name}-{wanted.sha256[:16]}.{part}")
+        download(name, wanted.url, paths[-1], wanted.size, wanted.sha256)
+    xml, weights = paths
+    graph = read_ir(xml.read_bytes(), weights.read_bytes(), name)
+    for path in paths:
+        path.unlink()
+    return graph

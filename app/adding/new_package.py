@@ -27,13 +27,9 @@ class NewPackage:
     models_dir: Path
     cache: Path
 
-    @property
-    def folder(self) -> Path:
-        return self.models_dir / self.name
-
     def check_free(self) -> None:
         """Raise Unusable ``package_exists`` if there is a folder of that name."""
-        check_free(self.folder)
+        check_free(self.models_dir / self.name)
 
     def manifest(self, origin: str = "", figures: Mapping[str, JsonValue] | None = None, **facts: Any) -> Manifest:
         """Return the manifest with these ``facts``; ``origin`` says what they rest on."""
@@ -53,7 +49,7 @@ class NewPackage:
 
         ``check`` gets a draft of the package, with a copy of the file.
         """
-        return _make(self.folder, self.file.read_bytes(), manifest, check)
+        return _make(self.models_dir / self.name, self.file.read_bytes(), manifest, check)
 
 
 def check_free(folder: Path) -> None:
@@ -68,14 +64,13 @@ def add_made(content: bytes, manifest: Manifest, models_dir: Path, cache_dir: Pa
     Its golden vectors are compared, or recorded where it has none. Raises Unusable: package_exists, and the codes of
     `open_embedder`.
     """
-    folder = models_dir / manifest.name
-    check_free(folder)
-    return _make(folder, content, manifest, lambda draft: _with_golden(draft, cache_dir))
 
+    def check(draft: Package) -> Manifest:
+        session = open_embedder(draft, cache_dir, "cpu")  # prepares it, and compares golden vectors
+        return golden.with_golden(manifest, session.run)
 
-def _with_golden(draft: Package, cache_dir: Path) -> Manifest:
-    session = open_embedder(draft, cache_dir, "cpu")  # prepares it, and compares golden vectors
-    return golden.with_golden(draft.manifest, session.run)
+    check_free(models_dir / manifest.name)
+    return _make(models_dir / manifest.name, content, manifest, check)
 
 
 def _make(folder: Path, content: bytes, manifest: Manifest, check: Callable[[Package], Manifest]) -> Package:

@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from app.inference.graph import (
     Floats,
     Graph,
+    computing,
     known_shapes,
     per_channel,
     replace_input,
@@ -103,33 +104,19 @@ def run_trunk_per_image(model: ModelProto, large: int = LARGE_GEMM) -> None:
     images. Graphs without a Gemm of at least ``large`` weights are not changed.
     """
     graph = Graph(model)
-    gemms = [node for node in graph.of_type("Gemm") if _weight_count(graph, node) >= large]
+    weights = ((node, graph.constant(node.input[1])) for node in graph.of_type("Gemm"))
+    gemms = [node for node, weight in weights if weight is not None and weight.size >= large]
     if not gemms:
         return
     feature, crops = gemms[-1].input[0], graph.proto.input[0].name
-    trunk = _ancestors(graph, feature)
-    rest = [node for node in graph.proto.node if not any(name in trunk for name in node.output)]
-    crossing = {name for node in rest for name in node.input if name in trunk or name == crops}
-    if crossing != {feature}:
+    trunk = computing(graph.proto.node, [feature])
+    made = {name for node in trunk for name in node.output}
+    rest = [node for node in graph.proto.node if made.isdisjoint(node.output)]
+    if {name for node in rest for name in node.input if name in made or name == crops} != {feature}:
         return
-    scan = _scan(graph, [node for node in graph.proto.node if node not in rest], crops, feature)
+    scan = _scan(graph, trunk, crops, feature)
     del graph.proto.node[:]
     graph.proto.node.extend([scan, *rest])
-
-
-def _weight_count(graph: Graph, node: NodeProto) -> int:
-    weight = graph.constant(node.input[1])
-    return 0 if weight is None else weight.size
-
-
-def _ancestors(graph: Graph, name: str) -> set[str]:
-    """Return the names of all tensors computed on the way to ``name``, itself included."""
-    needed, names = {name}, set[str]()
-    for node in reversed(graph.proto.node):  # nodes stand in an order in which they can run
-        if needed.intersection(node.output):
-            needed.update(node.input)
-            names.update(node.output)
-    return names
 
 
 def _scan(graph: Graph, nodes: list[NodeProto], crops: str, feature: str) -> NodeProto:

@@ -7,6 +7,7 @@ Weights are combined in float64 and stored as float32; results change by roundin
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,7 +17,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from app.inference.manifest import Cutout, SourceInput
+from app.inference.manifest import SourceInput
 from app.inference.reference import resampling
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -25,8 +26,6 @@ MIN_OPSET = 18
 """The first opset in which ReduceL2 takes its axes as an input, as `unit_output` writes it."""
 FUSIONS = ["ConvBNFusion", "ConvMulFusion", "ConvAddFusion", "MatMulBNFusion", "MatMulAddFusion"]
 """ONNX Runtime's names of the optimisers that change which layers there are."""
-LARGEST_SHAPE = 64
-"""Constants of up to so many numbers may be shapes, axes and the like; larger ones are weights."""
 MIN_LENGTH = 1e-12
 """Lengths below this count as this in the normalisation, so that the zero vector stays zero instead of NaN."""
 
@@ -147,6 +146,16 @@ def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
     return written
 
 
+def computing(nodes: Iterable[NodeProto], names: Iterable[str]) -> list[NodeProto]:
+    """Return the nodes on the way to these names, in their order."""
+    needed, found = set(names), []
+    for node in reversed(list(nodes)):  # nodes stand in an order in which they can run
+        if needed.intersection(node.output):
+            needed.update(node.input)
+            found.append(node)
+    return found[::-1]
+
+
 def free_batch(model: ModelProto) -> None:
     """Make the first axis of input and output any N, also in constant Reshapes that fix it to 1."""
     graph = Graph(model)
@@ -167,23 +176,12 @@ def free_batch(model: ModelProto) -> None:
 
 def known_shapes(model: ModelProto) -> dict[str, list[int | None]]:
     """Return name -> shape as ONNX infers it, None for a free axis. Names of unknown rank are missing."""
-    inferred = onnx.shape_inference.infer_shapes(_without_weights(model)).graph
+    inferred = onnx.shape_inference.infer_shapes(model).graph
     return {
         each.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in each.type.tensor_type.shape.dim]
         for each in (*inferred.value_info, *inferred.input, *inferred.output)
         if each.type.tensor_type.HasField("shape")
     }
-
-
-def _without_weights(model: ModelProto) -> ModelProto:
-    """Return the graph with its large constants as inputs: shape inference only needs the small ones' values."""
-    large = [each for each in model.graph.initializer if np.prod(each.dims) > LARGEST_SHAPE]
-    names = {each.name for each in large}
-    inputs = [each for each in model.graph.input if each.name not in names]
-    inputs += [helper.make_tensor_value_info(each.name, each.data_type, list(each.dims)) for each in large]
-    small = [each for each in model.graph.initializer if each.name not in names]
-    graph = helper.make_graph(model.graph.node, "shapes", inputs, model.graph.output, small)
-    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
 def accept_crops(model: ModelProto, form: SourceInput, side: int) -> None:
@@ -205,9 +203,11 @@ def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
     per_channel = (3, 1, 1) if form.layout == "nchw" else (3,)
     nodes: list[NodeProto] = []
 
-    def then(kind: str, *constants: str, **attributes: int | list[int]) -> None:
+    def then(kind: str, *constants: str, name: str | None = None, **attributes: int | list[int]) -> None:
         inputs = [nodes[-1].output[0] if nodes else crops, *constants]
-        nodes.append(helper.make_node(kind, inputs, [f"{crops}_{kind.lower()}"], None, None, None, None, **attributes))
+        nodes.append(
+            helper.make_node(kind, inputs, [name or f"{crops}_{kind.lower()}"], None, None, None, None, **attributes)
+        )
 
     if channels_first:
         then("Transpose", perm=[0, 3, 1, 2])
@@ -216,25 +216,18 @@ def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
         then("Gather", reverse, axis=1 if channels_first else 3)
     if form.dtype == "float32":
         then("Cast", to=int(TensorProto.FLOAT))
-    if form.cutout is not None:
-        nodes += _resampled(graph, form.cutout, nodes[-1].output[0])
+    if form.cutout is not None:  # (N, 3, 112, 112) floats are resampled to it
+        rows, columns = resampling(form.cutout)
+        then("MatMul", graph.add_floats("cutout_columns", columns.T))
+        wide, cutout = nodes[-1].output[0], graph.fresh(f"{crops}_cutout")
+        nodes.append(helper.make_node("MatMul", [graph.add_floats("cutout_rows", rows), wide], [cutout]))
     if channels_first and form.layout == "nhwc":
-        nodes.append(helper.make_node("Transpose", [nodes[-1].output[0]], [f"{crops}_back"], perm=[0, 2, 3, 1]))
+        then("Transpose", name=f"{crops}_back", perm=[0, 2, 3, 1])
     if any(form.mean):
         then("Sub", graph.add_floats("crops_mean", np.array(form.mean).reshape(per_channel)))
     if form.std != (1.0, 1.0, 1.0):
         then("Mul", graph.add_floats("crops_scale", 1 / np.array(form.std).reshape(per_channel)))
     return nodes
-
-
-def _resampled(graph: Graph, cutout: Cutout, source: str) -> list[NodeProto]:
-    """Return the nodes that resample (N, 3, 112, 112) floats to the cutout."""
-    rows, columns = resampling(cutout)
-    wide, whole = graph.fresh(f"{source}_wide"), graph.fresh(f"{source}_cutout")
-    return [
-        helper.make_node("MatMul", [source, graph.add_floats("cutout_columns", columns.T)], [wide]),
-        helper.make_node("MatMul", [graph.add_floats("cutout_rows", rows), wide], [whole]),
-    ]
 
 
 def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
@@ -283,17 +276,17 @@ def scale_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) ->
 
     A padded Conv cannot take a shift: its zero padding would have to become the shift's value.
     """
-    if node.op_type == "Conv":
-        return _scale_conv_inputs(graph, node, scale, shift)
-    return node.op_type == "Gemm" and _scale_gemm_inputs(graph, node, scale, shift)
-
-
-def _scale_conv_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
-    weight = graph.floats(node.input[1])  # (M, C/groups, *kernel)
-    if weight is None or (shift.any() and _is_padded(node)):
+    weight = graph.floats(node.input[1]) if node.op_type in ("Conv", "Gemm") else None
+    if weight is None:
         return False
-    bias = _bias(graph, node, len(weight))
-    if bias is None:
+    return (_scale_conv_inputs if node.op_type == "Conv" else _scale_gemm_inputs)(graph, node, weight, scale, shift)
+
+
+def _scale_conv_inputs(graph: Graph, node: NodeProto, weight: Floats, scale: Floats, shift: Floats) -> bool:
+    bias = _bias(graph, node, len(weight))  # weight: (M, C/groups, *kernel)
+    pads, auto = attribute(node, "pads", []), attribute(node, "auto_pad", b"NOTSET")
+    is_padded = auto not in (b"NOTSET", b"VALID") or (isinstance(pads, list) and any(pads))
+    if bias is None or (shift.any() and is_padded):
         return False
     groups = int(str(attribute(node, "group", 1)))
     per_output = (len(weight) // groups, weight.shape[1])
@@ -308,14 +301,11 @@ def _scale_conv_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floa
     return True
 
 
-def _scale_gemm_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
-    weight = graph.floats(node.input[1])
-    if weight is None or not _is_plain(node):
-        return False
+def _scale_gemm_inputs(graph: Graph, node: NodeProto, weight: Floats, scale: Floats, shift: Floats) -> bool:
     transposed = bool(attribute(node, "transB", 0))
     rows = weight if transposed else weight.T  # (D, K)
     bias = _bias(graph, node, len(rows))
-    if bias is None or rows.shape[1] % scale.size or rows.shape[1] % shift.size:
+    if bias is None or not _is_plain(node) or rows.shape[1] % scale.size or rows.shape[1] % shift.size:
         return False
     # a flattened (C, H, W) keeps each channel's values together
     scale, shift = (np.repeat(values, rows.shape[1] // values.size) for values in (scale, shift))
@@ -329,11 +319,6 @@ def _is_plain(node: NodeProto) -> bool:
     return node.op_type == "Conv" or (plain and not attribute(node, "transA", 0))
 
 
-def _is_padded(node: NodeProto) -> bool:
-    pads, auto = attribute(node, "pads", []), attribute(node, "auto_pad", b"NOTSET")
-    return auto not in (b"NOTSET", b"VALID") or (isinstance(pads, list) and any(pads))
-
-
 def _bias(graph: Graph, node: NodeProto, size: int) -> Floats | None:
     """Return the node's bias as (size,), zeros if it has none; None if it is not a constant."""
     if len(node.input) < 3 or not node.input[2]:
@@ -344,10 +329,8 @@ def _bias(graph: Graph, node: NodeProto, size: int) -> Floats | None:
 
 def _set_weights(graph: Graph, node: NodeProto, weight: Floats, bias: Floats) -> None:
     """Give the node new constants; other nodes may still use the old ones."""
-    inputs = [node.input[0], graph.add_floats(f"{node.output[0]}_weight", weight)]
-    inputs.append(graph.add_floats(f"{node.output[0]}_bias", bias))
-    del node.input[:]
-    node.input.extend(inputs)
+    target = node.output[0]
+    node.input[1:] = [graph.add_floats(f"{target}_weight", weight), graph.add_floats(f"{target}_bias", bias)]
 
 
 def fuse_affine_into_next(model: ModelProto) -> None:

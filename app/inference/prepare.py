@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from app.errors import Unusable
 from app.files import PUBLIC, replacing
 from app.inference.manifest import CROP_SIDE, Rewrite, RewriteClassifier, RewriteYuNet, RunAsIs, SourceInput
 from app.inference.package import Package, locate
-from app.inference.reference import keep_data_inputs, plain_session, run_plain
+from app.inference.reference import external_tensor, keep_data_inputs, plain_session, run_plain
 from app.types import Pixels, Vectors
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 Target: TypeAlias = Literal["cpu", "cuda"]
 Plan: TypeAlias = Rewrite | RewriteClassifier | RewriteYuNet
 
-EXTERNAL = 1
-"""TensorProto.DataLocation of tensors in other files (onnx.proto3)."""
 STEPS_VERSION = 4
 """Part of a prepared file's name: raise it with every change of the steps, so that old files are made anew."""
 MIN_COSINE = 0.99999
@@ -41,12 +39,13 @@ def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     Raises Unusable: package_not_preparable, cache_not_writable, package_external_weights, and what `locate` raises.
     """
     source = locate(package, cache_dir)
-    _refuse_external_weights(package, source)
+    content = source.read_bytes()
+    if b"location" in content:  # the key that each external tensor must have; most starts needn't import onnx
+        _refuse_external_weights(package, source, content)
     plan = package.manifest.prepare
     if isinstance(plan, RunAsIs):
         return source
-    kept = find_prepared(package, cache_dir, target)
-    return kept if kept is not None else _make(package, plan, source, cache_dir, target)
+    return find_prepared(package, cache_dir, target) or _make(package, plan, source, cache_dir, target)
 
 
 def _key(package: Package, target: Target) -> str:
@@ -96,16 +95,16 @@ def _rewritten(source: ModelProto, package: Package, plan: Plan, target: Target)
     if isinstance(plan, RewriteYuNet):
         from app.inference.yunet_graph import check_yunet, rewrite_yunet  # noqa: PLC0415 - only a first start needs it
 
-        graph = rewrite_yunet(source)
-        check_yunet(source, graph)
+        model = rewrite_yunet(source)
+        check_yunet(source, model)
     elif isinstance(plan, RewriteClassifier):
         side = int(package.manifest.input.shape[1])
-        graph = rewrite_classifier(source, plan, side)
-        check_classifier(source, graph, plan, check_crops(side))
+        model = rewrite_classifier(source, plan, side)
+        check_classifier(source, model, plan, check_crops(side))
     else:
-        graph = rewrite(source, plan, target)
-        check_prepared(source, graph, plan, check_crops())
-    return graph
+        model = rewrite(source, plan, target)
+        check_prepared(source, model, plan, check_crops())
+    return model
 
 
 def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising: bool = False) -> ModelProto:
@@ -134,7 +133,12 @@ def _adapted(source: ModelProto, form: SourceInput, side: int) -> ModelProto:
 
     model = type(source).FromString(source.SerializeToString())
     keep_data_inputs(model)
-    _refuse_unknown_forms(model)
+    if (outside := external_tensor(model)) is not None:
+        message = f"The graph keeps weights outside its file ({outside}...), which no hash covers: export one file."
+        raise Unusable(message, code="package_not_preparable")
+    if (len(model.graph.input), len(model.graph.output)) != (1, 1):
+        names = [each.name for each in (*model.graph.input, *model.graph.output)]
+        raise Unusable(f"The graph must have one input and one output, not {names}.", code="package_not_preparable")
     model = graph.raised_opset(model)
     graph.free_batch(model)
     if form != SourceInput():
@@ -142,15 +146,11 @@ def _adapted(source: ModelProto, form: SourceInput, side: int) -> ModelProto:
     return graph.optimised(model)
 
 
-def _refuse_external_weights(package: Package, source: Path) -> None:
-    """Raise Unusable package_external_weights where the graph reads weights from other files, which no hash covers."""
-    content = source.read_bytes()
-    if b"location" not in content:  # the key that each external tensor must have; most starts needn't import onnx
-        return
-    from onnx import ModelProto  # noqa: PLC0415 - see above
+def _refuse_external_weights(package: Package, source: Path, content: bytes) -> None:
+    from onnx import ModelProto  # noqa: PLC0415 - see where it is called
 
     try:
-        name = _external_tensor(ModelProto.FromString(content))
+        name = external_tensor(ModelProto.FromString(content))
     except Exception as error:
         message = f"{source} can't be read as an ONNX model: {error}"
         raise Unusable(message, code="package_not_preparable", package=package.id) from error
@@ -162,28 +162,6 @@ def _refuse_external_weights(package: Package, source: Path) -> None:
         raise Unusable(message, code="package_external_weights", package=package.id)
 
 
-def _external_tensor(message: Any) -> str | None:
-    """Return the name of a tensor in another file, wherever in the model it is: initializers, attributes, functions."""
-    if message.DESCRIPTOR.name == "TensorProto":
-        return str(message.name) if message.external_data or message.data_location == EXTERNAL else None
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            for each in [value] if hasattr(value, "DESCRIPTOR") else value:
-                if (name := _external_tensor(each)) is not None:
-                    return name
-    return None
-
-
-def _refuse_unknown_forms(model: ModelProto) -> None:
-    outside = [each.name for each in model.graph.initializer if each.external_data]
-    if outside:
-        message = f"The graph keeps weights outside its file ({outside[0]}...), which no hash covers: export one file."
-        raise Unusable(message, code="package_not_preparable")
-    if (len(model.graph.input), len(model.graph.output)) != (1, 1):
-        names = [each.name for each in (*model.graph.input, *model.graph.output)]
-        raise Unusable(f"The graph must have one input and one output, not {names}.", code="package_not_preparable")
-
-
 def check_prepared(source: ModelProto, rewritten: ModelProto, plan: Rewrite, crops: Pixels) -> float:
     """Return the lowest cosine between the outputs of both graphs on (N, 112, 112, 3) uint8 RGB crops.
 
@@ -191,8 +169,7 @@ def check_prepared(source: ModelProto, rewritten: ModelProto, plan: Rewrite, cro
     Raises Unusable package_not_preparable below `MIN_COSINE`.
     """
     expected = unit(run_plain(source, plan.input, crops))
-    found = unit(_run(rewritten, crops))
-    worst = float((expected * found).sum(axis=1).min())
+    worst = float((expected * unit(_run(rewritten, crops))).sum(axis=1).min())
     if not worst >= MIN_COSINE:
         message = f"The rewritten graph differs from its source: cosine {worst:.7f}, at least {MIN_COSINE} is needed."
         raise Unusable(message, code="package_not_preparable", cosine=worst)
@@ -240,14 +217,12 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 def check_crops(side: int = CROP_SIDE) -> Pixels:
     """Return (4, side, side, 3) uint8 test crops, always the same: from coarse blocks of colour to noise."""
     generator = np.random.default_rng(0)
-    blocks = (side // 2, max(1, side // 7), 4, 1)
-    return np.stack([_blocks(generator, block, side) for block in blocks])
-
-
-def _blocks(generator: np.random.Generator, block: int, side: int) -> Pixels:
-    count = -(-side // block)
-    coarse = generator.integers(0, 256, (count, count, 3), np.uint8)
-    return coarse.repeat(block, axis=0).repeat(block, axis=1)[:side, :side]
+    crops = []
+    for block in (side // 2, max(1, side // 7), 4, 1):
+        count = -(-side // block)
+        coarse = generator.integers(0, 256, (count, count, 3), np.uint8)
+        crops.append(coarse.repeat(block, axis=0).repeat(block, axis=1)[:side, :side])
+    return np.stack(crops)
 
 
 def unit(vectors: NDArray[np.floating]) -> NDArray[np.float64]:

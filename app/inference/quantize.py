@@ -6,13 +6,10 @@ The quantised graph answers other vectors than its source: it is a package of it
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import ModelProto
 
 from app.errors import InvalidInput, Unusable
@@ -63,7 +60,11 @@ def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: P
         return vectors
 
     compared = spread(crops, COMPARED_CROPS)
-    figures = _compared(unit(run_plain(source, plan.input, compared)), run(compared))
+    cosines = (run(compared) * unit(run_plain(source, plan.input, compared))).sum(axis=1)
+    figures = {
+        "cosine_to_source_mean": round(float(cosines.mean()), 6),
+        "cosine_to_source_lowest": round(float(cosines.min()), 6),
+    }
     with new_folder(folder) as draft:
         path = draft / FileSource().path
         path.write_bytes(model.SerializeToString())
@@ -75,15 +76,6 @@ def spread(crops: Pixels, count: int) -> Pixels:
     """Up to ``count`` of the crops, from all over them."""
     chosen: Pixels = crops[np.linspace(0, len(crops) - 1, num=min(count, len(crops)), dtype=np.int64)]
     return chosen
-
-
-def _compared(expected: NDArray[np.float64], found: Vectors) -> dict[str, float]:
-    """Return how near (N, D) unit vectors of the int8 graph are to its source's."""
-    cosines = (found * expected).sum(axis=1)
-    return {
-        "cosine_to_source_mean": round(float(cosines.mean()), 6),
-        "cosine_to_source_lowest": round(float(cosines.min()), 6),
-    }
 
 
 def _manifest(package: Package, sha256: str, figures: dict[str, float], vectors: Golden, ranges_from: str) -> Manifest:
@@ -117,14 +109,13 @@ def quantize(model: ModelProto, crops: Pixels) -> ModelProto:
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static  # noqa: PLC0415 - slow to import
 
-    name = model.graph.input[0].name
     with tempfile.TemporaryDirectory() as folder:
         ready, path = Path(folder) / "ready.onnx", Path(folder) / "int8.onnx"
         onnx.save(onnx.shape_inference.infer_shapes(model), ready)
         quantize_static(
             str(ready),
             str(path),
-            _calibration_reader(name, spread(crops, CALIBRATION_CROPS)),
+            _Calibration(model.graph.input[0].name, spread(crops, CALIBRATION_CROPS)),
             quant_format=QuantFormat.QDQ,
             per_channel=True,
             activation_type=QuantType.QUInt8,
@@ -136,18 +127,14 @@ def quantize(model: ModelProto, crops: Pixels) -> ModelProto:
         return quantised
 
 
-def _calibration_reader(name: str, crops: Pixels) -> Any:
-    from onnxruntime.quantization import CalibrationDataReader  # noqa: PLC0415 - slow to import
+class _Calibration:
+    """What ONNX Runtime reads the crops from, one by one (its CalibrationDataReader)."""
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime ships no types
-        def __init__(self) -> None:
-            self._crops: Iterator[Pixels] = iter(crops)
+    def __init__(self, name: str, crops: Pixels) -> None:
+        self._inputs = ({name: crop[None]} for crop in crops)
 
-        def get_next(self) -> dict[str, Pixels] | None:
-            crop = next(self._crops, None)
-            return None if crop is None else {name: crop[None]}
-
-    return Reader()
+    def get_next(self) -> dict[str, Pixels] | None:
+        return next(self._inputs, None)
 
 
 def outside_network(model: ModelProto) -> list[onnx.NodeProto]:

@@ -17,6 +17,8 @@ from app.types import Pixels
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+EXTERNAL = 1
+"""TensorProto.DataLocation of tensors in other files (onnx.proto3)."""
 MIN_IR = 8
 """IR versions before 4 list the initializers among the inputs; 8 is opset 18's own."""
 CUBIC = -0.75
@@ -67,6 +69,18 @@ def keep_data_inputs(model: ModelProto) -> None:
     model.ir_version = max(model.ir_version, MIN_IR)
 
 
+def external_tensor(message: Any) -> str | None:
+    """Return the name of a tensor in another file, wherever in the model it is: initializers, attributes, functions."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        return str(message.name) if message.external_data or message.data_location == EXTERNAL else None
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for each in [value] if hasattr(value, "DESCRIPTOR") else value:
+                if (name := external_tensor(each)) is not None:
+                    return name
+    return None
+
+
 def resampling(cutout: Cutout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return two (side, 112) matrices: rows @ channel @ columns.T is the cutout of a (112, 112) channel.
 
@@ -81,12 +95,9 @@ def _along(cutout: Cutout, shift: float) -> NDArray[np.float64]:
     matrix = np.zeros((cutout.side, CROP_SIDE))
     for tap in range(4):
         pixel = first + tap
-        np.add.at(matrix, (np.arange(cutout.side), pixel.clip(0, CROP_SIDE - 1)), _cubic(np.abs(places - pixel)))
+        distance = np.abs(places - pixel)  # 0 to 2 pixels
+        near = ((CUBIC + 2) * distance - (CUBIC + 3)) * distance**2 + 1
+        far = ((CUBIC * distance - 5 * CUBIC) * distance + 8 * CUBIC) * distance - 4 * CUBIC
+        weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+        np.add.at(matrix, (np.arange(cutout.side), pixel.clip(0, CROP_SIDE - 1)), weights)
     return matrix
-
-
-def _cubic(distance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weight of a pixel at a distance of 0 to 2 pixels."""
-    near = ((CUBIC + 2) * distance - (CUBIC + 3)) * distance**2 + 1
-    far = ((CUBIC * distance - 5 * CUBIC) * distance + 8 * CUBIC) * distance - 4 * CUBIC
-    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))

@@ -41,7 +41,9 @@ def rewrite_yunet(source: ModelProto) -> ModelProto:
     if names != {f"{head}_{stride}" for head in HEADS for stride in STRIDES}:
         raise Unusable(f"A YuNet answers bbox_8 and the like, not {sorted(names)}.", code="package_not_preparable")
     model = steps.optimised(model)
-    _take_rgb(model)
+    graph = steps.Graph(model)
+    for node in graph.consumers(model.graph.input[0].name):  # the first layer takes RGB instead of BGR
+        node.input[1] = graph.add_floats(f"{node.input[1]}_rgb", _constant(graph, node, 1)[:, ::-1])
     _join_heads(model)
     steps.accept_crops(model, SourceInput(layout=PIXELS.layout, dtype=PIXELS.dtype), SIDE)
     for place, name in enumerate(("N", "H", "W")):
@@ -57,15 +59,20 @@ def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
 
     Raises Unusable package_not_preparable above `TOLERANCE`.
     """
-    photos = _photos()
+    generator = np.random.default_rng(0)
+    blocks = generator.integers(0, 256, (SIDE // 32, SIDE // 32, 3), np.uint8).repeat(32, axis=0).repeat(32, axis=1)
+    photos = np.stack([generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8), blocks])
     found = plain_session(rewritten).run(None, {rewritten.graph.input[0].name: photos})[0]
     original = plain_session(_runnable(source))
     taken, names = original.get_inputs()[0].name, [each.name for each in original.get_outputs()]
     worst = 0.0
     for photo, rows in zip(photos, found, strict=True):
         answer = dict(zip(names, original.run(None, {taken: source_input(photo, PIXELS)}), strict=True))
-        expected = np.concatenate([_rows(answer, stride) for stride in STRIDES])
-        worst = max(worst, float(np.abs(rows - expected).max()))
+        levels = []
+        for stride in STRIDES:
+            box, landmarks, sure, there = (answer[f"{head}_{stride}"][0] for head in HEADS)
+            levels.append(np.concatenate([box, landmarks, np.sqrt(sure * there)], axis=1))
+        worst = max(worst, float(np.abs(rows - np.concatenate(levels)).max()))
     if not worst <= TOLERANCE:
         message = f"The rewritten YuNet differs from its file by {worst:.2g}, at most {TOLERANCE} is allowed."
         raise Unusable(message, code="package_not_preparable", difference=worst)
@@ -82,13 +89,6 @@ def _runnable(source: ModelProto) -> ModelProto:
         if scale is not None and scale.size == 1 and scale.ndim <= 1:
             del node.attribute[:]
     return model
-
-
-def _take_rgb(model: ModelProto) -> None:
-    """Exchange the first layer's weights, so that the graph takes RGB instead of BGR."""
-    graph = steps.Graph(model)
-    for node in graph.consumers(model.graph.input[0].name):
-        node.input[1] = graph.add_floats(f"{node.input[1]}_rgb", _constant(graph, node, 1)[:, ::-1])
 
 
 def _join_heads(model: ModelProto) -> None:
@@ -111,7 +111,9 @@ def _join_heads(model: ModelProto) -> None:
     model.graph.node.extend(nodes)
     del model.graph.value_info[:], model.graph.output[:]
     model.graph.output.append(helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["N", "K", PLACES + 1]))
-    _drop_unread(model)
+    read = steps.computing(model.graph.node, ["rows"])
+    del model.graph.node[:]
+    model.graph.node.extend(read)
 
 
 def _head(graph: steps.Graph, stride: int) -> list[NodeProto]:
@@ -159,25 +161,3 @@ def _constant(graph: steps.Graph, node: NodeProto, place: int) -> NDArray[np.flo
     if value is None:
         raise Unusable(f"{node.input[place]} of this YuNet is not constant.", code="package_not_preparable")
     return value
-
-
-def _drop_unread(model: ModelProto) -> None:
-    """Removes the nodes on the way to outputs that are no longer there."""
-    read, kept = {each.name for each in model.graph.output}, []
-    for node in reversed(model.graph.node):  # nodes stand in an order in which they can run
-        if read.intersection(node.output):
-            read.update(node.input)
-            kept.append(node)
-    del model.graph.node[:]
-    model.graph.node.extend(reversed(kept))
-
-
-def _rows(answer: dict[str, NDArray[np.float32]], stride: int) -> NDArray[np.float32]:
-    box, landmarks, sure, there = (answer[f"{head}_{stride}"][0] for head in HEADS)
-    return np.concatenate([box, landmarks, np.sqrt(sure * there)], axis=1)
-
-
-def _photos() -> NDArray[np.uint8]:
-    generator = np.random.default_rng(0)
-    blocks = generator.integers(0, 256, (SIDE // 32, SIDE // 32, 3), np.uint8).repeat(32, axis=0).repeat(32, axis=1)
-    return np.stack([generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8), blocks])

@@ -59,7 +59,7 @@ def test_a_file_that_answers_probabilities_is_seen_to(tmp_path: Path) -> None:
     prepared = rewrite_classifier(liveness.random_model(), RewriteClassifier(input=liveness.FORM), liveness.SIDE)
     stated = StatedLiveness(CUT, CLASSES, PRESETS["sface"])
     added = add_liveness(new(file_of(tmp_path, prepared)), stated)
-    assert added.facts.probabilities
+    assert added.facts.normalised
     assert (added.facts.layout, added.facts.dtype) == ("nhwc", "uint8")
 
 

@@ -222,7 +222,7 @@ def _add(
         answer = {"model": package.id, "folder": str(package.folder), "input": described}
         output.say_json({**answer, "dimension": facts.dimension, "separation": figures})
         return
-    length = " of length 1" if facts.unit_output else ""
+    length = " of length 1" if facts.normalised else ""
     output.say(f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.dimension} numbers{length}.")
     if added.tried:
         people = len(added.tried[0].separations)
@@ -297,8 +297,8 @@ def _add_liveness(
     answer = {"model": package.id, "folder": str(package.folder), "side": facts.side, "classes": list(classes)}
     output.answer(
         {**answer, "input": added.form.model_dump(mode="json", exclude_none=True)},
-        f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.classes} "
-        f"{'probabilities' if facts.probabilities else 'logits'}.",
+        f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.dimension} "
+        f"{'probabilities' if facts.normalised else 'logits'}.",
         f"{package.id}: {package.folder}, prepared; its probabilities equal the file's own.",
         "It decides nothing yet: docs/how-to/liveness.md measures its error rates on your camera.",
         as_json=as_json,
