@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import partial
@@ -78,32 +78,28 @@ def exit_code(error: Failure) -> Exit:
 
 def with_option_names(error: Failure, parameters: Iterable[Any]) -> LikenessError:
     """Name the options of a command (Typer's ``parameters``) in an error about the fields of its request."""
-    names = {one.name: _shown_name(one) for one in parameters}
+    names = {}
+    for parameter in parameters:
+        long = [name for name in parameter.opts if name.startswith("--")]
+        names[parameter.name] = long[0] if long else (parameter.metavar or parameter.name).upper()
+
+    def option(fields: Iterable[str]) -> str | None:
+        """Return the option for the path of a field: ``body``, ``scopes``, ``0`` -> ``--scope``."""
+        known = (name for field in fields for name in (field, *OPTION_NAMES.get(field, ())) if name in names)
+        return next((names[name] for name in known), None)
+
     problems = error.details.get("errors")
+    details = dict(error.details)
     if isinstance(problems, list):
-        told = [(_option(one["where"].split("."), names) or one["where"], one["what"]) for one in problems]
-        details = {**error.details, "errors": [{"where": option, "what": what} for option, what in told]}
-        message = "; ".join(dict.fromkeys(f"{option}: {what}" for option, what in told))
+        told = [(option(each["where"].split(".")) or each["where"], each["what"]) for each in problems]
+        details["errors"] = [{"where": where, "what": what} for where, what in told]
+        message = "; ".join(dict.fromkeys(f"{where}: {what}" for where, what in told))
     else:
-        option = _option(CODE_FIELDS.get(error.code, ()), names)
-        message, details = f"{option}: {error.message}" if option else error.message, dict(error.details)
+        about_one = option(CODE_FIELDS.get(error.code, ()))
+        message = f"{about_one}: {error.message}" if about_one else error.message
     named = LikenessError(message, code=error.code)
     named.details = details
     return named
-
-
-def _shown_name(parameter: Any) -> str:
-    long = [name for name in parameter.opts if name.startswith("--")]
-    return str(long[0] if long else (parameter.metavar or parameter.name).upper())
-
-
-def _option(fields: Iterable[str], names: Mapping[str, str]) -> str | None:
-    """Return the option for the path of a field: ``body``, ``scopes``, ``0`` -> ``--scope``."""
-    for field in fields:
-        for name in (field, *OPTION_NAMES.get(field, ())):
-            if name in names:
-                return names[name]
-    return None
 
 
 def wants_json() -> bool:

@@ -398,15 +398,17 @@ class Manifest(Strict):
 
         Where the default calibration is removed, all are: the others were not chosen to decide.
         """
-        own = tuple(each for each in self.calibrations if each.measured_with in {None, self.recipe_digest})
+        digest = self.recipe_digest
+        own = tuple(each for each in self.calibrations if each.measured_with in {None, digest})
         if not any(each.default for each in own):
             own = ()
-        removed = tuple(each.name for each in self.calibrations if each not in own)
-        cards = {"bias card": self.bias_card, "condition card": self.condition_card}
-        foreign = [name for name, card in cards.items() if card and card.measured_with != self.recipe_digest]
-        removed += tuple(foreign)
-        kept = {name.replace(" ", "_"): None if name in foreign else card for name, card in cards.items()}
-        return (self.model_copy(update={"calibrations": own, **kept}) if removed else self), removed
+        kept: dict[str, object] = {"calibrations": own}
+        removed = [each.name for each in self.calibrations if each not in own]
+        for name, card in (("bias_card", self.bias_card), ("condition_card", self.condition_card)):
+            if card and card.measured_with != digest:
+                kept[name] = None
+                removed.append(name.replace("_", " "))
+        return (self.model_copy(update=kept) if removed else self), tuple(removed)
 
 
 def liveness_digest(manifests: Iterable[Manifest]) -> str:

@@ -14,11 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from app.errors import InvalidInput, Unusable
 from app.files import PUBLIC, replacing, sha256_of
-from app.inference.cards import Name
+from app.inference.cards import Name, Strict
 from app.inference.manifest import Calibration, CarrierSource, FileSource, Manifest, UrlSource
 
 MANIFEST_NAME = "manifest.json"
@@ -78,14 +78,11 @@ def load_package(folder: Path, data_dir: Path | None = None) -> Package:
     if data_dir is not None:
         manifest, left_out = with_own(manifest, read_own(own_path(data_dir, manifest.id)))
         removed = (*removed, *left_out)
-    return Package(folder, manifest, (_foreign_points(manifest.id, removed),) if removed else (), data_dir)
-
-
-def _foreign_points(package_id: str, names: Sequence[str]) -> str:
-    return (
-        f"The operating points of {package_id} ({', '.join(names)}) were measured with another file or preparation and "
-        f"are not used. Measure its own: likeness models measure {package_id} --photos DIR"
+    warning = (
+        f"The operating points of {manifest.id} ({', '.join(removed)}) were measured with another file or preparation "
+        f"and are not used. Measure its own: likeness models measure {manifest.id} --photos DIR"
     )
+    return Package(folder, manifest, (warning,) if removed else (), data_dir)
 
 
 class CurrentManifests:
@@ -151,8 +148,10 @@ def scan_packages(models_dir: Path, data_dir: Path | None = None) -> Scan:
         message = f"There is no folder {models_dir}: point LIKENESS_MODELS_DIR at the folder of model packages."
         raise Unusable(message, code="models_dir_missing", folder=str(models_dir))
     found: dict[str, Package] = {}
-    skipped = []
-    for folder in [*_folders(models_dir), *(_folders(data_dir / OWN_FOLDER) if data_dir is not None else ())]:
+    skipped, folders = [], list[Path]()
+    for parent in (models_dir, *([data_dir / OWN_FOLDER] if data_dir is not None else ())):
+        folders += sorted(path.parent for path in parent.glob(f"[!.]*/{MANIFEST_NAME}"))  # without drafts
+    for folder in folders:
         try:
             package = load_package(folder, data_dir)
         except Unusable as error:
@@ -164,10 +163,6 @@ def scan_packages(models_dir: Path, data_dir: Path | None = None) -> Scan:
         else:
             found[package.id] = package
     return Scan(found, tuple(skipped))
-
-
-def _folders(parent: Path) -> list[Path]:
-    return sorted(path.parent for path in parent.glob(f"[!.]*/{MANIFEST_NAME}"))  # without drafts
 
 
 def find_packages(models_dir: Path, data_dir: Path | None = None) -> dict[str, Package]:
@@ -241,10 +236,8 @@ def _remedy(package: Package) -> str:
     return "Put the right file there, or correct the manifest."
 
 
-class OwnCalibrations(BaseModel):
+class OwnCalibrations(Strict):
     """The calibrations of one package that were measured here."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
     deciding: Name | None = None
     """The calibration that decides, one of these or of the manifest; None for the manifest's default."""

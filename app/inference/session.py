@@ -215,25 +215,18 @@ class EmbedderSession:
         if package.manifest.task != "embed" or dimension is None:
             raise _broken(package.id, f"its task is {package.manifest.task}, not embed")
         self.dimension = dimension
-        golden.check(package, self._check_contract(), session.device)
+        # the crops are run through, as what a graph declares of its shapes may differ from what it does
+        vectors = _run_two(package.id, session, golden.golden_crops())
+        lengths = np.linalg.norm(vectors, axis=-1)
+        if vectors.shape != (2, dimension) or not np.allclose(lengths, 1, atol=UNIT_TOLERANCE):
+            raise _broken(package.id, f"it answers {vectors.shape} with lengths {lengths}")
+        golden.check(package, vectors, session.device)
 
     def run(self, crops: Pixels) -> Vectors:
         """Run the model: (N, 112, 112, 3) uint8 RGB aligned crops -> (N, D) float32 unit vectors, any N from 0."""
         if len(crops) == 0:
             return np.zeros((0, self.dimension), np.float32)
         vectors: Vectors = self._session.run(crops)[0].astype(np.float32, copy=False)
-        return vectors
-
-    def _check_contract(self) -> Vectors:
-        """Run the golden crops through, as what a graph declares of its shapes may differ from what it does.
-
-        Returns their (2, D) templates.
-        """
-        crops = golden.golden_crops()
-        vectors = _run_two(self.package_id, self._session, crops)
-        lengths = np.linalg.norm(vectors, axis=-1)
-        if vectors.shape != (len(crops), self.dimension) or not np.allclose(lengths, 1, atol=UNIT_TOLERANCE):
-            raise _broken(self.package_id, f"it answers {vectors.shape} with lengths {lengths}")
         return vectors
 
 
@@ -249,19 +242,15 @@ class LivenessSession:
             raise _broken(package.id, f"its task is {package.manifest.task}, not liveness")
         self.package_id, self.device = package.id, session.device
         self.side = int(package.manifest.input.shape[1])
-        self._session, self._classes, self._live = session, len(contract.classes), contract.classes.index(contract.live)
-        self._check_contract()
+        self._session, self._live = session, contract.classes.index(contract.live)
+        answers = _run_two(package.id, session, check_crops(self.side)[-2:])
+        sums, count = answers.sum(axis=-1), len(contract.classes)
+        if answers.shape != (2, count) or (answers < 0).any() or not np.allclose(sums, 1, atol=UNIT_TOLERANCE):
+            raise _broken(package.id, f"it answers {answers.shape} with sums {sums}, not probabilities")
 
     def run(self, cuts: Pixels) -> NDArray[np.float32]:
         """Run the model: (N, S, S, 3) uint8 RGB cuts -> (N,) float32 probabilities of being live, any N from 1."""
         return self._session.run(cuts)[0].astype(np.float32, copy=False)[:, self._live]
-
-    def _check_contract(self) -> None:
-        """Run two cuts through: what a graph declares of its shapes may differ from what it does."""
-        found = _run_two(self.package_id, self._session, check_crops(self.side)[-2:])
-        sums = found.sum(axis=-1)
-        if found.shape != (2, self._classes) or (found < 0).any() or not np.allclose(sums, 1, atol=UNIT_TOLERANCE):
-            raise _broken(self.package_id, f"it answers {found.shape} with sums {sums}, not probabilities")
 
 
 def _run_two(package_id: str, session: Session, pictures: Pixels) -> NDArray[np.float32]:
@@ -282,12 +271,7 @@ def _broken(package_id: str, problem: str) -> Unusable:
 
 
 def open_embedder(
-    package: Package,
-    cache_dir: Path,
-    device: Device = "auto",
-    threads: int = 1,
-    *,
-    gpu_memory_mib: int | None = None,
+    package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1, *, gpu_memory_mib: int | None = None
 ) -> EmbedderSession:
     """Locate, prepare (the first time) and load an embedding package, and check its contract and golden vectors.
 
@@ -297,12 +281,7 @@ def open_embedder(
 
 
 def open_liveness(
-    package: Package,
-    cache_dir: Path,
-    device: Device = "auto",
-    threads: int = 1,
-    *,
-    gpu_memory_mib: int | None = None,
+    package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1, *, gpu_memory_mib: int | None = None
 ) -> LivenessSession:
     """Locate, prepare (the first time) and load a liveness package, and check its contract.
 
