@@ -17,11 +17,11 @@ from app.errors import ImageTooLarge, NoFace
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
 from app.face.detect import SURE_SCORE, Detector
 from app.face.formats import Limits
-from app.face.image import REDUCTIONS, Decoded, EncodedImage, decode, open_image
+from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
 from app.face.liveness import Cut, cut_face
 from app.face.quality import assess
 from app.inference.embedders import Embedder
-from app.types import Box, Detection, Face, Landmarks, Photo, Pixels
+from app.types import Box, Detection, Face, Photo, Pixels
 
 SECOND_LOOK = (90, 180, 270)
 """Clockwise degrees by which a photo is turned when nothing sure was found in it."""
@@ -82,15 +82,23 @@ class Pipeline:
         stages: dict[str, float] = {}
         with timed(stages, "decode"):
             encoded = open_image(image, self._limits)
-            factor = self._reduction(encoded)
+            factor = 1
+            if encoded.can_reduce():  # as far as the detector loses nothing
+                finest = self._detector.finest_scale(encoded.width, encoded.height)
+                factor = next((factor for factor in REDUCTIONS if factor * finest <= 1), 1)
         with self._room(encoded, factor):
             seen = self._seen(encoded, factor, cuts, stages)
-        if isinstance(seen, Photo):
-            return self._kept(seen)
-        # The crop of a small face needs all the pixels there are.
-        with self._room(encoded):
-            photo = self._seen_whole(image, *seen, cuts, stages)
-        return self._kept(photo)
+        if not isinstance(seen, Photo):
+            # The crop of a small face needs all the pixels there are.
+            encoded = open_image(image, self._limits)
+            with self._room(encoded):
+                seen = self._aligned(_decoded(encoded, 1, stages), *seen, cuts, stages)
+        task = current_task()
+        if task.caller:  # the crops count for the request until its work ends; raises Overloaded
+            size = sum(face.crop.nbytes + sum(cut.nbytes for cut in face.cuts) for face in seen.faces)
+            self._budget.keep(task.caller, size)
+            task.kept += size
+        return seen
 
     def bytes_needed(self, encoded: EncodedImage, factor: int = 1) -> int:
         """Return the most memory that a photo decoded ``factor`` times smaller takes beside its file, known from the
@@ -119,51 +127,34 @@ class Pipeline:
                 clear_frames(error.__traceback__)
                 raise
 
-    def _kept(self, photo: Photo) -> Photo:
-        """Count the photo's crops for its request until its work ends. Raises Overloaded if there are too many."""
-        task = current_task()
-        size = sum(face.crop.nbytes + sum(cut.nbytes for cut in face.cuts) for face in photo.faces)
-        if task.caller:
-            self._budget.keep(task.caller, size)
-            task.kept += size
-        return photo
-
     def _seen(
         self, encoded: EncodedImage, factor: int, cuts: Sequence[Cut], stages: dict[str, float]
     ) -> Photo | tuple[list[Detection], int]:
         """Return the photo's faces; where their crops need more pixels than were decoded, only their places and the
         photo's turn.
         """
-        with timed(stages, "decode"):
-            decoded = encoded.decode(factor)
+        decoded = _decoded(encoded, factor, stages)
         with timed(stages, "detect"):
-            found, turned = self._find(decoded)
-        if decoded.scale == 1 or not any(_enlarged(detection, cuts) for detection in found):
-            return self._finished(decoded, found, turned, cuts, stages)
-        return [_scaled(detection, decoded) for detection in found], turned
+            detections, turned = self._find(decoded)
+        if decoded.scale == 1 or not any(_enlarged(detection, cuts) for detection in detections):
+            return self._aligned(decoded, detections, turned, cuts, stages)
+        return [_scaled(detection, decoded) for detection in detections], turned
 
-    def _seen_whole(
-        self, image: bytes, found: list[Detection], turned: int, cuts: Sequence[Cut], stages: dict[str, float]
-    ) -> Photo:
-        with timed(stages, "decode"):
-            whole = decode(image, self._limits)
-        return self._finished(whole, found, turned, cuts, stages)
-
-    def _finished(
-        self, decoded: Decoded, found: list[Detection], turned: int, cuts: Sequence[Cut], stages: dict[str, float]
+    def _aligned(
+        self, decoded: Decoded, detections: list[Detection], turned: int, cuts: Sequence[Cut], stages: dict[str, float]
     ) -> Photo:
         """Align the faces, assess their quality, and cut out what liveness models are shown."""
         check_deadline()
         with timed(stages, "align"):
             if self._refine:
-                found = [self._refined(decoded.pixels, detection) for detection in found]
-            crops = [align(decoded.pixels, detection.landmarks) for detection in found]
+                detections = [self._refined(decoded.pixels, detection) for detection in detections]
+            crops = [align(decoded.pixels, detection.landmarks) for detection in detections]
             shown = [
                 tuple(cut_face(decoded.pixels, detection.box, cut, turned=turned) for cut in cuts)
-                for detection in found
+                for detection in detections
             ]
         with timed(stages, "quality"):
-            originals = [_scaled(detection, decoded) for detection in found]
+            originals = [_scaled(detection, decoded) for detection in detections]
             faces = tuple(
                 Face(detection, assess(crop, detection, decoded.width, decoded.height), crop, cuts=pictures)
                 for detection, crop, pictures in zip(originals, crops, shown, strict=True)
@@ -185,37 +176,26 @@ class Pipeline:
         landmarks = self._detector.landmarks(seen.pixels, seen.landmarks)
         return detection if landmarks is None else replace(detection, landmarks=seen.to_photo(landmarks))
 
-    def _reduction(self, encoded: EncodedImage) -> int:
-        """Return by what factor the photo may be decoded smaller without a loss for the detector."""
-        if not encoded.can_reduce():
-            return 1
-        finest = self._detector.finest_scale(encoded.width, encoded.height)
-        return next((factor for factor in REDUCTIONS if factor * finest <= 1), 1)
-
     def _find(self, decoded: Decoded) -> tuple[list[Detection], int]:
         """Return the faces in the decoded pixels' coordinates, and the photo's clockwise turn in degrees."""
-        min_face = self._detector.min_face / decoded.scale
-        found = self._detector.detect(decoded.pixels, min_face=min_face)
-        best = _best_score(found)
+        pixels, min_face = decoded.pixels, self._detector.min_face / decoded.scale
+        upright = self._detector.detect(pixels, min_face=min_face)
+        best = _best_score(upright)
         if best >= SURE_SCORE:
-            return found, 0
+            return upright, 0
         # The faces keep about their size when the photo is turned, so smaller ones need not be looked for.
-        widest = max((detection.box.width for detection in found), default=0.0)
-        turn, score = self._best_turn(decoded.pixels, max(min_face, widest / 2))
-        if score < SURE_SCORE or score <= best + SURER_BY:
-            return found, 0
-        height, width = decoded.pixels.shape[:2]
-        turned = self._detector.detect(turn_pixels(decoded.pixels, turn), min_face=min_face)
-        return ([turn_back(detection, turn, width, height) for detection in turned], turn) if turned else (found, 0)
-
-    def _best_turn(self, pixels: Pixels, min_face: float) -> tuple[int, float]:
-        """Return the turn in degrees with the highest face score, and that score."""
+        widest = max((detection.box.width for detection in upright), default=0.0)
         scores = {}
         for turn in SECOND_LOOK:
             check_deadline()
-            scores[turn] = _best_score(self._detector.detect(turn_pixels(pixels, turn), min_face=min_face))
-        turn = max(scores, key=lambda turn: scores[turn])
-        return turn, scores[turn]
+            turned = self._detector.detect(turn_pixels(pixels, turn), min_face=max(min_face, widest / 2))
+            scores[turn] = _best_score(turned)
+        turn, score = max(scores.items(), key=lambda scored: scored[1])
+        if score < SURE_SCORE or score <= best + SURER_BY:
+            return upright, 0
+        height, width = pixels.shape[:2]
+        turned = self._detector.detect(turn_pixels(pixels, turn), min_face=min_face)
+        return ([turn_back(detection, turn, width, height) for detection in turned], turn) if turned else (upright, 0)
 
 
 def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Sequence[int]]) -> list[Photo]:
@@ -254,13 +234,21 @@ def choose_face(photo: Photo) -> Choice:
     """
     if not photo.faces:
         raise NoFace("No face was found in the image.")
-    prominences = [prominence(face.detection.box, photo.width, photo.height) for face in photo.faces]
-    first, *others = sorted(range(len(prominences)), key=lambda i: -prominences[i])
+    boxes, size = [face.detection.box for face in photo.faces], (photo.width, photo.height)
+    prominences = [prominence(box, *size) for box in boxes]
+    first, *others = sorted(range(len(boxes)), key=lambda i: -prominences[i])
     if not others:
         return Choice(first, "the only face", 0.0)
     share = prominences[others[0]] / prominences[first] if prominences[first] > 0 else 1.0
-    boxes = [face.detection.box for face in photo.faces]
-    return Choice(first, _why(boxes, first, photo.width, photo.height), share)
+    largest = boxes[first].area >= max(box.area for box in boxes)
+    nearest = _off_centre(boxes[first], *size) <= min(_off_centre(box, *size) for box in boxes)
+    why = {
+        (True, True): f"the largest of {len(boxes)} faces and the nearest to the centre",
+        (True, False): f"the largest of {len(boxes)} faces, near enough to the centre",
+        (False, True): f"the nearest to the centre of {len(boxes)} faces, large enough",
+        (False, False): f"large and near the centre at once, of {len(boxes)} faces",
+    }
+    return Choice(first, why[largest, nearest], share)
 
 
 def pick_face(photo: Photo, index: int) -> Choice:
@@ -277,19 +265,6 @@ def prominence(box: Box, width: int, height: int) -> float:
     half_diagonal = math.hypot(width, height) / 2
     closeness = max(0.0, 1 - _off_centre(box, width, height) / half_diagonal)
     return box.area * closeness**2
-
-
-def _why(boxes: list[Box], chosen: int, width: int, height: int) -> str:
-    largest = max(range(len(boxes)), key=lambda i: boxes[i].area) == chosen
-    nearest = min(range(len(boxes)), key=lambda i: _off_centre(boxes[i], width, height)) == chosen
-    among = f"of {len(boxes)} faces"
-    if largest and nearest:
-        return f"the largest {among} and the nearest to the centre"
-    if largest:
-        return f"the largest {among}, near enough to the centre"
-    if nearest:
-        return f"the nearest to the centre {among}, large enough"
-    return f"large and near the centre at once, {among}"
 
 
 def _off_centre(box: Box, width: int, height: int) -> float:
@@ -312,19 +287,20 @@ def turn_back(detection: Detection, degrees: int, width: int, height: int) -> De
     """
     box = detection.box
     corners = np.array([[box.x, box.y], [box.x + box.width, box.y + box.height]])
-    (left, top), (right, bottom) = np.sort(_points_back(corners, degrees, width, height), axis=0)
-    landmarks = _points_back(detection.landmarks, degrees, width, height).astype(np.float32)
-    return Detection(Box(float(left), float(top), float(right - left), float(bottom - top)), landmarks, detection.score)
+    x, y = np.concatenate([corners, detection.landmarks]).T
+    back = {
+        90: (y, height - 1 - x),
+        180: (width - 1 - x, height - 1 - y),
+        270: (width - 1 - y, x),
+    }
+    points = np.stack(back[degrees], axis=1)
+    (left, top), (right, bottom) = np.sort(points[:2], axis=0).tolist()
+    return Detection(Box(left, top, right - left, bottom - top), points[2:].astype(np.float32), detection.score)
 
 
-def _points_back(points: Landmarks, degrees: int, width: int, height: int) -> Landmarks:
-    """Map (N, 2) x, y from the turned photo to the original of ``width`` × ``height``."""
-    x, y = points[:, 0], points[:, 1]
-    if degrees == 90:
-        return np.stack([y, height - 1 - x], axis=1)
-    if degrees == 180:
-        return np.stack([width - 1 - x, height - 1 - y], axis=1)
-    return np.stack([width - 1 - y, x], axis=1)
+def _decoded(encoded: EncodedImage, factor: int, stages: dict[str, float]) -> Decoded:
+    with timed(stages, "decode"):
+        return encoded.decode(factor)
 
 
 def _enlarged(detection: Detection, cuts: Sequence[Cut]) -> bool:

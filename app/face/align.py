@@ -30,6 +30,7 @@ CANONICAL_LANDMARKS: NDArray[np.float64] = np.array(
 )
 """(5, 2) float64 x, y in pixels of the crop: the ArcFace reference points."""
 CANONICAL_LANDMARKS.flags.writeable = False
+TINY = float(np.finfo(np.float64).tiny)
 
 
 def similarity_transform(src: ArrayLike, dst: ArrayLike) -> NDArray[np.float64]:
@@ -38,21 +39,18 @@ def similarity_transform(src: ArrayLike, dst: ArrayLike) -> NDArray[np.float64]:
     ``src`` and ``dst`` are (N, 2) points; the result is (2, 3) float64, ``[x', y'] = M @ [x, y, 1]``, never mirrored.
     Raises ValueError for points that are not finite, or all in one place.
     """
-    p = np.asarray(src, np.float64)
-    q = np.asarray(dst, np.float64)
-    if not (np.isfinite(p).all() and np.isfinite(q).all()):
+    points = np.asarray([src, dst], np.float64)
+    if not np.isfinite(points).all():
         raise ValueError("landmarks must be finite numbers")
-    p_mean, q_mean = p.mean(axis=0), q.mean(axis=0)
-    x, y = (p - p_mean).T
-    u, v = (q - q_mean).T
-    spread = float(x @ x + y @ y)
-    if spread <= np.finfo(np.float64).tiny:
+    p, q = points @ (1, 1j)
+    p_mean, q_mean = p.sum() / len(p), q.sum() / len(q)
+    p = p - p_mean
+    spread = np.vdot(p, p).real
+    if spread <= TINY:
         raise ValueError("landmarks must not all lie in one place")
-    # conj(p)·q / |p|²: its real and imaginary part are s·cos θ and s·sin θ.
-    a = float(x @ u + y @ v) / spread
-    b = float(x @ v - y @ u) / spread
-    linear = np.array([[a, -b], [b, a]])
-    return np.column_stack([linear, q_mean - linear @ p_mean])
+    turn = np.vdot(p, q - q_mean) / spread  # s·cos θ + i s·sin θ
+    shift = q_mean - turn * p_mean
+    return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])
 
 
 def scale_of(matrix: NDArray[np.float64]) -> float:
@@ -99,8 +97,7 @@ def align(pixels: Pixels, landmarks: ArrayLike, *, side: int = CROP_SIDE) -> Pix
     moiré. Raises ValueError as `similarity_transform` does.
     """
     matrix = similarity_transform(landmarks, CANONICAL_LANDMARKS * (side / CROP_SIDE))
-    pixels, matrix = _shrunk(pixels, matrix, side)
-    return _warp(pixels, matrix, side)
+    return _warp(*_shrunk(pixels, matrix, side), side)
 
 
 def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
@@ -122,35 +119,31 @@ def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
 def _shrunk(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> tuple[Pixels, NDArray[np.float64]]:
     """Return the part of the photo under the crop, and the transform from its pixels to the crop's.
 
-    It is averaged over blocks while two or more of its pixels fall on one of the crop's.
+    It is averaged over blocks while two or more of its pixels fall on one of the crop's; the last row and column of
+    blocks are filled up with the edge's pixels.
     """
     factor = max(1, int(1 / scale_of(matrix) + 1e-6))
     left, top, right, bottom = _footprint(matrix, side, pixels.shape[1], pixels.shape[0], margin=2 * factor)
     part = pixels[top:bottom, left:right]
     if factor > 1:
-        part = _block_means(part, factor)
+        columns, rows = -(-part.shape[1] // factor), -(-part.shape[0] // factor)
+        below, beside = rows * factor - part.shape[0], columns * factor - part.shape[1]
+        filled = cv2.copyMakeBorder(part, 0, below, 0, beside, cv2.BORDER_REPLICATE)
+        part = np.asarray(cv2.resize(filled, (columns, rows), interpolation=cv2.INTER_AREA), np.uint8)
     # A block's centre lies (factor - 1) / 2 behind its first pixel's centre.
     behind = (factor - 1) / 2
     to_original = np.array([[factor, 0, left + behind], [0, factor, top + behind], [0, 0, 1.0]])
     return part, matrix @ to_original
 
 
-def _block_means(pixels: Pixels, factor: int) -> Pixels:
-    """Return means over factor × factor blocks; the last row and column are padded with the edge's pixels."""
-    columns, rows = -(-pixels.shape[1] // factor), -(-pixels.shape[0] // factor)
-    below, right = rows * factor - pixels.shape[0], columns * factor - pixels.shape[1]
-    filled = cv2.copyMakeBorder(pixels, 0, below, 0, right, cv2.BORDER_REPLICATE)
-    return np.asarray(cv2.resize(filled, (columns, rows), interpolation=cv2.INTER_AREA), np.uint8)
-
-
 def _footprint(
     matrix: NDArray[np.float64], side: int, width: int, height: int, margin: int
 ) -> tuple[int, int, int, int]:
     """Return left, top, right, bottom (exclusive) of the photo's pixels that the crop can touch; never empty."""
-    inverse = cv2.invertAffineTransform(matrix)
-    corners = np.array([[0, 0, 1], [side, 0, 1], [0, side, 1], [side, side, 1]], np.float64) @ inverse.T
-    low = np.floor(corners.min(axis=0)).astype(int) - margin
-    high = np.ceil(corners.max(axis=0)).astype(int) + margin
-    left, top = int(np.clip(low[0], 0, width - 1)), int(np.clip(low[1], 0, height - 1))
-    right, bottom = int(np.clip(high[0], left + 1, width)), int(np.clip(high[1], top + 1, height))
+    corners = cv2.invertAffineTransform(matrix) @ [[0, side, 0, side], [0, 0, side, side], [1, 1, 1, 1]]
+    (low_x, low_y), (high_x, high_y) = corners.min(axis=1).tolist(), corners.max(axis=1).tolist()
+    left = min(max(0, math.floor(low_x) - margin), width - 1)
+    top = min(max(0, math.floor(low_y) - margin), height - 1)
+    right = min(max(left + 1, math.ceil(high_x) + margin), width)
+    bottom = min(max(top + 1, math.ceil(high_y) + margin), height)
     return left, top, right, bottom

@@ -14,7 +14,6 @@ What all of them found is merged in one non-maximum suppression, in which the be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import ModelNotLoadable, Unusable
-from app.face.tiling import KEPT_WIDTH, LARGEST_WIDTH, SEAM, SURE_WIDTH, Level, Piece, levels
+from app.face.tiling import KEPT_WIDTH, LARGEST_WIDTH, SEAM, SURE_WIDTH, Level, levels
 from app.face.yunet import CANVASES, Canvas, YuNet
 from app.inference.package import Package
 from app.inference.prepare import prepared
@@ -61,6 +60,7 @@ TILE: Final = 128
 TILE_FACE: Final = 52
 """Width of the hinted face in it: enlarged to 48-64 pixels, faces of 10 score above 0.8 (120 of 120)."""
 TILES_PER_ROW: Final = 8
+TILES: Final = TILES_PER_ROW**2
 INPUT_BYTES: Final = 66
 """What the network takes for each pixel of its input (measured: 61 to 63, at 800 × 800 to 1536 × 1536)."""
 
@@ -122,19 +122,19 @@ class Detector:
         finest, *coarser = levels(pixels.shape[1], pixels.shape[0], smallest)
         sights = self._look(pixels, finest)
         small = sights[:, _SEEN_WIDTH] < SURE_WIDTH
-        # What is small in a coarser level was seen better in the one before.
-        large = [sights[~small], *(_wide(self._look(pixels, level)) for level in coarser)]
-        # And what is huge in a finer one is seen better in the next.
-        large[:-1] = [seen[seen[:, _SEEN_WIDTH] <= HUGE_WIDTH] for seen in large[:-1]]
-        clear = self._clear(np.concatenate(large))
-        small &= sights[:, 2] >= smallest * TOO_SMALL
-        hints = suppress(sights[small & ~_same_as_any(sights, clear)])[:MAX_HINTS]
-        faces = merge(np.concatenate([clear, self._clear(self._look_closer(pixels, hints))]))
+        large = [sights[~small]]
+        for level in coarser:
+            # What is huge in a finer level is seen better in the next, what is small in a coarser one in the last.
+            large[-1] = large[-1][large[-1][:, _SEEN_WIDTH] <= HUGE_WIDTH]
+            seen = self._look(pixels, level)
+            large.append(seen[seen[:, _SEEN_WIDTH] >= KEPT_WIDTH])
+        faces = _clear(np.concatenate(large))
+        hints = sights[small & (sights[:, 2] >= smallest * TOO_SMALL)]
+        hints = suppress(hints[~_same_as_any(hints, faces)])[:MAX_HINTS]
+        some = (hints[start : start + TILES] for start in range(0, len(hints), TILES))
+        faces = merge(np.concatenate([faces, *(_clear(self._look_closer(pixels, each)) for each in some)]))
         faces = faces[faces[:, 2] >= smallest * TOO_SMALL]
         return [_detection(face) for face in faces[np.argsort(-faces[:, _SCORE], kind="stable")]]
-
-    def _clear(self, sights: _Sights) -> _Sights:
-        return np.asarray(sights[sights[:, _SCORE] >= SCORE_THRESHOLD])
 
     def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> Landmarks | None:
         """Measure a face's landmarks again, in a (H, W, 3) uint8 RGB ``view`` of it, upright and large.
@@ -144,87 +144,73 @@ class Detector:
         be. Returns None if either look finds no such face.
         """
         width = view.shape[1]
-        both = np.asarray(cv2.hconcat([view, cv2.flip(view, 1)]), np.uint8)  # ten times as fast as NumPy
-        sights = self._run(both)
+        sights = self._run(np.asarray(cv2.hconcat([view, cv2.flip(view, 1)]), np.uint8))  # ten times as fast as NumPy
         seen = sights[:, 4:14].reshape(-1, 5, 2)
-        mirrored = seen[:, MIRROR] * (-1, 1) + (2 * width - 1, 0)
-        looks = [_like(seen, sights[:, _SCORE], expected), _like(mirrored, sights[:, _SCORE], expected)]
-        if looks[0] is None or looks[1] is None:
-            return None
-        return np.asarray((looks[0] + looks[1]) / 2, np.float32)
+        near, total = LIKE * np.linalg.norm(expected[1] - expected[0]), np.zeros((5, 2))
+        for look in (seen, seen[:, MIRROR] * (-1, 1) + (2 * width - 1, 0)):
+            distances = np.linalg.norm(look - expected, axis=2).sum(axis=1) / 5
+            scores = np.where(distances <= near, sights[:, _SCORE], -1.0)
+            if scores.max(initial=-1.0) < 0:
+                return None
+            total += look[np.argmax(scores)]
+        return np.asarray(total / 2, np.float32)
 
     def _look(self, pixels: Pixels, level: Level) -> _Sights:
         """Return everything that YuNet detects or hints at in one level, in photo coordinates."""
-        image = _resized(pixels, level)
+        height, width = pixels.shape[:2]
+        image = pixels
+        if (level.width, level.height) != (width, height):
+            image = np.asarray(cv2.resize(pixels, (level.width, level.height), interpolation=cv2.INTER_AREA), np.uint8)
         found = []
         for left, top, right, bottom in level.pieces():
-            sights = _moved(self._run(image[top:bottom, left:right]), 1.0, left, top)
-            inner = (left > 0, top > 0, right < level.width, bottom < level.height)
-            found.append(sights[~_cut(sights, (left, top, right, bottom), inner)])
-        return _to_photo(np.concatenate(found), pixels.shape[1] / level.width, pixels.shape[0] / level.height)
+            sights = self._run(image[top:bottom, left:right])
+            _map(sights, 1.0, (left, top))
+            # What reaches an inner edge of its piece is whole in a neighbour or in the next level.
+            low, high = sights[:, :2], sights[:, :2] + sights[:, 2:4]
+            cut = (low <= (left + SEAM, top + SEAM)) & (left > 0, top > 0)
+            cut |= (high >= (right - SEAM, bottom - SEAM)) & (right < level.width, bottom < level.height)
+            found.append(sights[~cut.any(axis=1)])
+        together = np.concatenate(found)
+        ratio = np.array([width / level.width, height / level.height])
+        _map(together, ratio, (ratio - 1) / 2)  # pixel centres lie at whole numbers
+        return together
 
     def _look_closer(self, pixels: Pixels, hints: _Sights) -> _Sights:
-        """Return the faces behind the hints, one each at most: each spot is enlarged into a tile, many tiles a run."""
-        found = [np.empty((0, 16))]
-        for start in range(0, len(hints), TILES_PER_ROW**2):
-            found.extend(self._look_at_tiles(pixels, hints[start : start + TILES_PER_ROW**2]))
-        return np.concatenate(found)
-
-    def _look_at_tiles(self, pixels: Pixels, hints: _Sights) -> Iterator[_Sights]:
+        """Return the faces behind up to TILES hints, one each at most: each spot is enlarged into a tile of one input,
+        black outside of the photo.
+        """
         columns = min(len(hints), TILES_PER_ROW)
-        rows = -(-len(hints) // columns)
-        sheet = np.zeros((rows * TILE, columns * TILE, 3), np.uint8)
-        spots = [_spot(hint) for hint in hints]
-        for index, (centre_x, centre_y, scale) in enumerate(spots):
-            y, x = (index // columns) * TILE, (index % columns) * TILE
-            sheet[y : y + TILE, x : x + TILE] = _tile(pixels, centre_x, centre_y, scale)
-        sights = self._run(sheet)
-        for index, (centre_x, centre_y, scale) in enumerate(spots):
-            middle = ((index % columns) * TILE + TILE / 2 - 0.5, (index // columns) * TILE + TILE / 2 - 0.5)
-            best = _nearest(sights, *middle)
-            moved = _moved(best, 1.0, -middle[0], -middle[1])
-            yield _moved(_moved(moved, 1 / scale, 0, 0), 1.0, centre_x, centre_y)
+        sheet = np.zeros((-(-len(hints) // columns) * TILE, columns * TILE, 3), np.uint8)
+        corners = [np.array([place % columns, place // columns]) * TILE for place in range(len(hints))]
+        middle, centres = TILE / 2 - 0.5, hints[:, :2] + hints[:, 2:4] / 2
+        scales = TILE_FACE / np.maximum(hints[:, 2], 1.0)
+        for (x, y), centre, scale in zip(corners, centres, scales, strict=True):
+            matrix = np.column_stack([np.eye(2) * scale, middle - scale * centre])
+            tile = cv2.warpAffine(pixels, matrix, (TILE, TILE), flags=cv2.INTER_LINEAR)
+            sheet[y : y + TILE, x : x + TILE] = tile
+        sights, found = self._run(sheet), []
+        for corner, centre, scale in zip(corners, centres, scales, strict=True):
+            face = _nearest(sights, *(corner + middle))
+            _map(face, 1 / scale, centre - (corner + middle) / scale)
+            found.append(face)
+        return np.concatenate(found)
 
     def _run(self, pixels: Pixels) -> _Sights:
         """Run YuNet on one input and return its detections in the input's coordinates."""
-        rows = self._network.look(pixels).astype(np.float64)
-        sights = np.column_stack([rows, rows[:, 2]])
-        finite = np.isfinite(sights).all(axis=1) & (sights[:, 2:4] > 0).all(axis=1)
-        apart = np.ptp(sights[:, 4:14].reshape(-1, 5, 2), axis=1).max(axis=1) > 0
-        return np.asarray(sights[finite & apart])
-
-
-def _like(
-    seen: NDArray[np.float64], score: NDArray[np.float64], expected: NDArray[np.float64]
-) -> NDArray[np.float64] | None:
-    """Return the (5, 2) landmarks with the highest score that lie near the expected ones, out of (N, 5, 2)."""
-    near = np.linalg.norm(seen - expected, axis=2).mean(axis=1) <= LIKE * np.linalg.norm(expected[1] - expected[0])
-    if not near.any():
-        return None
-    best: NDArray[np.float64] = seen[np.flatnonzero(near)[np.argmax(score[near])]]
-    return best
+        rows = self._network.look(pixels)
+        sights = np.empty((len(rows), 16))
+        sights[:, :15], sights[:, _SEEN_WIDTH] = rows, rows[:, 2]
+        # Landmarks in one point are no face's.
+        apart = (sights[:, 4:14] != sights[:, [4, 5] * 5]).any(axis=1)
+        return np.asarray(sights[np.isfinite(sights).all(axis=1) & (sights[:, 2:4] > 0).all(axis=1) & apart])
 
 
 def merge(sights: _Sights) -> _Sights:
     """Keep one detection for each face; one mostly within another, larger face is a part of it and is dropped."""
-    return _without_parts(suppress(sights))
-
-
-def suppress(sights: _Sights) -> _Sights:
-    """Keep the best of overlapping detections by score and width (greedy non-maximum suppression)."""
-    kept: list[int] = []
-    remaining = np.argsort(-_rank(sights), kind="stable")
-    while len(remaining):
-        first, remaining = remaining[0], remaining[1:]
-        kept.append(int(first))
-        overlap = _intersections(sights[first : first + 1], sights[remaining])[0]
-        union = _areas(sights[first : first + 1]) + _areas(sights[remaining]) - overlap
-        remaining = remaining[overlap <= NMS_THRESHOLD * union]
-    return np.asarray(sights[kept])
-
-
-def _without_parts(sights: _Sights) -> _Sights:
-    areas = _areas(sights)
+    sights = suppress(sights)
+    if len(sights) < 2:
+        return sights
+    areas = sights[:, 2] * sights[:, 3]
     inside = _intersections(sights, sights) / areas[:, None]
     larger = areas[None, :] > areas[:, None]
     sure = sights[:, _SCORE] >= SURE_SCORE
@@ -232,94 +218,63 @@ def _without_parts(sights: _Sights) -> _Sights:
     return np.asarray(sights[~((inside > most) & larger).any(axis=1)])
 
 
-def _rank(sights: _Sights) -> NDArray[np.float64]:
-    """Return the score, lowered where the face was smaller or larger in the network's input than it judges best."""
+def suppress(sights: _Sights) -> _Sights:
+    """Keep the best of overlapping detections by their scores, lowered where a face was smaller or larger in the
+    network's input than it judges best (greedy non-maximum suppression).
+    """
+    if len(sights) < 2:
+        return sights
     width = sights[:, _SEEN_WIDTH]
-    fit = np.minimum(1.0, np.minimum(width / SURE_WIDTH, LARGEST_WIDTH / width))
-    return np.asarray(sights[:, _SCORE] * fit)
+    rank = sights[:, _SCORE] * np.minimum(1.0, np.minimum(width / SURE_WIDTH, LARGEST_WIDTH / width))
+    areas, kept = sights[:, 2] * sights[:, 3], []
+    remaining = np.argsort(-rank, kind="stable")
+    while len(remaining):
+        first, remaining = remaining[0], remaining[1:]
+        kept.append(int(first))
+        shared = _intersections(sights[first : first + 1], sights[remaining])[0]
+        remaining = remaining[shared <= NMS_THRESHOLD * (areas[first] + areas[remaining] - shared)]
+    return np.asarray(sights[kept])
+
+
+def _clear(sights: _Sights) -> _Sights:
+    return np.asarray(sights[sights[:, _SCORE] >= SCORE_THRESHOLD])
 
 
 def _same_as_any(sights: _Sights, faces: _Sights) -> NDArray[np.bool_]:
     """Return which detections overlap one of the faces as the same face would, or lie within it."""
     overlap = _intersections(sights, faces)
-    areas = _areas(sights)[:, None]
-    union = areas + _areas(faces)[None, :] - overlap
+    areas = (sights[:, 2] * sights[:, 3])[:, None]
+    union = areas + (faces[:, 2] * faces[:, 3])[None, :] - overlap
     return np.asarray(((overlap > NMS_THRESHOLD * union) | (overlap > INSIDE_THRESHOLD * areas)).any(axis=1))
-
-
-def _wide(sights: _Sights) -> _Sights:
-    return np.asarray(sights[sights[:, _SEEN_WIDTH] >= KEPT_WIDTH])
-
-
-def _cut(sights: _Sights, piece: Piece, inner: tuple[bool, bool, bool, bool]) -> NDArray[np.bool_]:
-    """Return which detections reach an inner edge of their piece: a neighbour or the next level has them whole."""
-    edges = np.column_stack([sights[:, :2], -(sights[:, :2] + sights[:, 2:4])])
-    limits = np.array([piece[0], piece[1], -piece[2], -piece[3]])
-    return np.asarray(((edges <= limits + SEAM) & inner).any(axis=1))
-
-
-def _areas(sights: _Sights) -> NDArray[np.float64]:
-    return np.asarray(sights[:, 2] * sights[:, 3])
 
 
 def _intersections(a: _Sights, b: _Sights) -> NDArray[np.float64]:
     """Return the (len(a), len(b)) areas that the boxes share."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, :2] + a[:, None, 2:4], b[None, :, :2] + b[None, :, 2:4])
-    return np.asarray(np.clip(high - low, 0, None).prod(axis=2))
+    sides = np.maximum(high - low, 0)
+    return np.asarray(sides[:, :, 0] * sides[:, :, 1])
 
 
 def _nearest(sights: _Sights, x: float, y: float) -> _Sights:
     """Return the best detection whose box holds the point and has about the width of the hint: one or none."""
     left, top, width, height = sights[:, 0], sights[:, 1], sights[:, 2], sights[:, 3]
     holds = (left <= x) & (x <= left + width) & (top <= y) & (y <= top + height)
-    alike = (width > TILE_FACE / 3) & (width < TILE_FACE * 2)
-    fitting = sights[holds & alike]
+    fitting = sights[holds & (width > TILE_FACE / 3) & (width < TILE_FACE * 2)]
     return fitting[np.argsort(-fitting[:, _SCORE], kind="stable")][:1]
 
 
-def _spot(hint: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the centre of a hinted face in the photo, and tile pixels per photo pixel."""
-    return hint[0] + hint[2] / 2, hint[1] + hint[3] / 2, TILE_FACE / max(hint[2], 1.0)
+def _map(sights: _Sights, scale: float | NDArray[np.float64], shift: tuple[float, float] | NDArray[np.float64]) -> None:
+    """Scale boxes and landmarks about the origin, then shift them, in place; both along x and y."""
+    pairs = sights[:, :14].reshape(-1, 7, 2)  # a view: corner, size, landmarks
+    pairs *= scale
+    pairs[:, 0] += shift
+    pairs[:, 2:] += shift
 
 
-def _tile(pixels: Pixels, centre_x: float, centre_y: float, scale: float) -> Pixels:
-    """Return (TILE, TILE, 3) of the photo around a point, black outside of it."""
-    middle = TILE / 2 - 0.5
-    matrix = np.array([[scale, 0, middle - scale * centre_x], [0, scale, middle - scale * centre_y]])
-    return np.asarray(cv2.warpAffine(pixels, matrix, (TILE, TILE), flags=cv2.INTER_LINEAR), np.uint8)
-
-
-def _resized(pixels: Pixels, level: Level) -> Pixels:
-    """Return the photo at a level's size, averaged over areas."""
-    if (level.width, level.height) == (pixels.shape[1], pixels.shape[0]):
-        return pixels
-    return np.asarray(cv2.resize(pixels, (level.width, level.height), interpolation=cv2.INTER_AREA), np.uint8)
-
-
-def _moved(sights: _Sights, scale: float, x: float, y: float) -> _Sights:
-    """Scale boxes and landmarks about the origin, then shift them by x, y."""
-    moved = sights.copy()
-    moved[:, :14] *= scale
-    moved[:, [0, 4, 6, 8, 10, 12]] += x
-    moved[:, [1, 5, 7, 9, 11, 13]] += y
-    return moved
-
-
-def _to_photo(sights: _Sights, ratio_x: float, ratio_y: float) -> _Sights:
-    """Map a level's pixels to the photo's, ``ratio`` photo pixels each; pixel centres lie at whole numbers."""
-    moved = sights.copy()
-    moved[:, 2] *= ratio_x
-    moved[:, 3] *= ratio_y
-    for columns, ratio in (([0, 4, 6, 8, 10, 12], ratio_x), ([1, 5, 7, 9, 11, 13], ratio_y)):
-        moved[:, columns] = (moved[:, columns] + 0.5) * ratio - 0.5
-    return moved
-
-
-def _detection(sight: Sequence[float] | NDArray[np.float64]) -> Detection:
-    x, y, width, height = (float(value) for value in sight[:4])
+def _detection(sight: NDArray[np.float64]) -> Detection:
     landmarks = np.asarray(sight[4:14], np.float32).reshape(5, 2)
-    return Detection(Box(x, y, width, height), landmarks, min(1.0, float(sight[_SCORE])))
+    return Detection(Box(*sight[:4].tolist()), landmarks, min(1.0, float(sight[_SCORE])))
 
 
 def open_detector(

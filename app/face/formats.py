@@ -1,12 +1,16 @@
-"""Open an image file of each format that is read: recognise it, check its size, and touch no pixels.
+"""Open an image file of each format that is read: recognise it, check its size, say what decoding takes, and touch no
+pixels.
 
-The format is recognised by its signature, and only that format's reader is called: Pillow's, or libheif for HEIC.
+The format is recognised by its signature, and only that format's reader is called: Pillow's, or libheif for HEIC. The
+costs follow from how the readers work, and are compared with the peak of a process of its own, format by format
+(tests/face/test_memory.py).
 """
 
 from __future__ import annotations
 
 import ctypes
 import io
+import math
 import re
 import struct
 import warnings
@@ -33,15 +37,30 @@ from app.errors import (
     LikenessError,
     UnsupportedImage,
 )
-from app.face import jpeg, memory
 from app.face.heif import Container, read_container
-from app.face.memory import Cost
 
 MAX_JPEG_SCANS = 100
 """Scans of a progressive JPEG; cameras and libraries write about ten, and each costs a pass over all the pixels
 (https://libjpeg-turbo.org/pmwiki/uploads/About/TwoIssueswiththeJPEGStandard.pdf)."""
 COMPOSED_FACTOR = 3
 """Pixels of a HEIF picture and its tiles together, in multiples of the limit of one picture."""
+
+BASE = 8_000_000
+"""Bytes of the band of rows that is converted at a time, and of what readers hold of an image of any size."""
+RGB = 3
+"""Bytes of one pixel of the result."""
+CORE_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
+"""Bytes of one pixel in Pillow; 4 in every other mode (https://pillow.readthedocs.io/en/stable/handbook/concepts.html)."""
+COEFFICIENT = 2
+"""Bytes of one sample's coefficient in libjpeg, which keeps all of an image that comes in several scans."""
+PLANES = 8
+"""Bytes of one pixel's planes of colour and transparency, unreduced, of up to 16 bits."""
+AVIF = PLANES + 4 + 4
+"""Planes, the reader's RGBA and its copy in Python; the copy in Pillow comes when the reader's is gone."""
+HEIF_PLAIN, HEIF_DEEP = 13, 21
+"""Of 8 bits a sample; of more, which libheif reduces to 8 in another copy. Measured: 12.3 and 20."""
+WEBP = 16
+"""Two canvases, the picture in Python and in Pillow."""
 
 SMALL_PIXELS = 1_000_000
 """Less than this takes 30 MB at most, for which there is memory."""
@@ -78,12 +97,29 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """The memory that decoding takes at most, beside the file: first in the reader, then while Pillow's pixels become
+    RGB."""
+
+    held: int
+    """Bytes in the reader, however small the picture becomes."""
+    reading: int
+    """Bytes in the reader and in Pillow for each pixel decoded."""
+    converting: int = 4 + RGB
+    """Bytes for each pixel afterwards."""
+
+    def bytes(self, width: int, height: int) -> int:
+        """Return the peak of decoding ``width`` × ``height`` pixels."""
+        pixels = width * height
+        return BASE + max(self.held + self.reading * pixels, self.converting * pixels)
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """An image whose header is parsed and within the limits; its pixels take no memory yet."""
 
     image: ImageFile.ImageFile
     cost: Cost
-    """The memory that decoding it takes."""
 
 
 def open_file(data: bytes, limits: Limits) -> Opened:
@@ -132,7 +168,13 @@ def size_before_opening(data: bytes) -> tuple[int, int] | None:
 
 def cost_before_opening(data: bytes) -> Cost:
     """Return the memory that decoding one of the formats of `size_before_opening` takes."""
-    return Cost(2 * len(data), memory.WEBP) if _SIGNATURES["WEBP"].match(data) else memory.plain("P")
+    return Cost(2 * len(data), WEBP) if _SIGNATURES["WEBP"].match(data) else _plain("P")
+
+
+def _plain(mode: str, *, held: int = 0) -> Cost:
+    """Return the cost of a reader that writes rows into Pillow's pixels and holds ``held`` bytes beside them."""
+    core = CORE_BYTES.get(mode, 4)
+    return Cost(held, core, core + RGB)
 
 
 _SIGNATURES = {
@@ -195,17 +237,58 @@ _PILLOW = re.compile(r"PIL\.")
 
 
 def _read_jpeg(data: bytes, _limits: Limits) -> Opened:
-    # The markers (FF DA) are counted as bytes first, which takes a tenth of the time and never finds fewer.
-    if data.count(b"\xff\xda") > MAX_JPEG_SCANS and (scans := jpeg.count_scans(data)) > MAX_JPEG_SCANS:
-        raise UnsupportedImage(f"The JPEG has {scans} scans; {MAX_JPEG_SCANS} are read.", format="JPEG")
+    # The markers are counted as bytes first, which takes a tenth of the time and never finds fewer.
+    if data.count(bytes([0xFF, START_OF_SCAN])) > MAX_JPEG_SCANS:
+        # What is appended behind the image's end, as the film of a motion photo, has no scans.
+        scans = sum(marker == START_OF_SCAN for marker, _ in _jpeg_segments(data))
+        if scans > MAX_JPEG_SCANS:
+            raise UnsupportedImage(f"The JPEG has {scans} scans; {MAX_JPEG_SCANS} are read.", format="JPEG")
     image = JpegImageFile(io.BytesIO(data))
-    whole = not jpeg.is_interleaved(data)
-    return Opened(image, memory.jpeg(image.mode, image.width * image.height, image.layers if whole else 0))
+    kept = 0 if _is_interleaved(data) else image.layers
+    return Opened(image, _plain(image.mode, held=COEFFICIENT * kept * image.width * image.height))
+
+
+START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
+FIRST_WITH_LENGTH = 0xC0
+"""JPEG markers below have no segment; neither have those from RST0 to EOI, 0xD0 to 0xD9 (ITU-T T.81, annex B)."""
+PROGRESSIVE = 0xC2, 0xCA
+NO_FRAMES = 0xC4, 0xC8, 0xCC
+"""Markers from 0xC0 to 0xCF that are no frame headers."""
+_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")
+"""Between pixels, FF is followed by 00 or a restart marker; any number of FF may stand before a marker."""
+
+
+def _is_interleaved(data: bytes) -> bool:
+    """Return whether the first scan of a JPEG holds all components, as in a sequential JPEG of one scan.
+
+    A decoder keeps the coefficients of every other image until its last scan. Raises IndexError for one cut short.
+    """
+    components = 0
+    for marker, at in _jpeg_segments(data):
+        if marker == START_OF_SCAN:
+            return data[at + 2] == components
+        if 0xC0 <= marker <= 0xCF and marker not in NO_FRAMES:
+            components = data[at + 7]
+            if marker in PROGRESSIVE:
+                return False
+    return True
+
+
+def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield each marker and where its segment, its length first, begins, up to the first end of image."""
+    at = 2
+    while found := _MARKER.search(data, at):
+        marker, at = found[1][0], found.end()
+        if marker == END_OF_IMAGE:
+            return
+        if marker >= FIRST_WITH_LENGTH and marker != 0xD8:
+            yield marker, at
+            at += int.from_bytes(data[at : at + 2], "big")
 
 
 def _read_png(data: bytes, _limits: Limits) -> Opened:
     image = PngImageFile(io.BytesIO(b"".join(_essential_chunks(data))))
-    return Opened(image, memory.plain(image.mode, held=2 * len(data)))
+    return Opened(image, _plain(image.mode, held=2 * len(data)))
 
 
 _PNG_PICTURE = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
@@ -267,7 +350,7 @@ def _gif_size(data: bytes) -> tuple[int, int] | None:
     if len(data) < 13:
         return None
     width, height, flags = struct.unpack_from("<HHB", data, 6)
-    at = 13 + _colours(flags)
+    at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)  # behind the colour table
     while data[at : at + 1] == b"!":  # an extension: a label, and blocks of data up to an empty one
         at += 2
         while at < len(data) and data[at]:
@@ -279,15 +362,12 @@ def _gif_size(data: bytes) -> tuple[int, int] | None:
     return width, height
 
 
-def _colours(flags: int) -> int:
-    """Return the bytes of the colour table that follows."""
-    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
-
-
 def _read_heif(data: bytes, limits: Limits) -> Opened:
     container = _checked_container(data, limits, "HEIF")
     image = _heif_reader()(io.BytesIO(data))
-    return Opened(image, memory.heif(image.info["bit_depth"], container.largest_part()))
+    deep = image.info["bit_depth"] > 8
+    # Its parts (tiles of a grid) are decoded one by one.
+    return Opened(image, Cost(PLANES * container.largest_part(), HEIF_DEEP if deep else HEIF_PLAIN))
 
 
 @cache
@@ -311,7 +391,7 @@ def _read_avif(data: bytes, limits: Limits) -> Opened:
     container = _checked_container(data, limits, "AVIF")
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # requests run side by side already
     image = AvifImagePlugin.AvifImageFile(io.BytesIO(data))
-    return Opened(image, memory.avif(container.largest_part()))
+    return Opened(image, Cost(PLANES * container.largest_part(), AVIF))
 
 
 def _checked_container(data: bytes, limits: Limits, name: str) -> Container:
@@ -329,17 +409,25 @@ def _checked_container(data: bytes, limits: Limits, name: str) -> Container:
 
 def _read_bmp(data: bytes, _limits: Limits) -> Opened:
     image = BmpImageFile(io.BytesIO(data))
-    return Opened(image, memory.bmp(image.mode, image.width * image.height, packed=bool(image.info["compression"])))
+    # Run lengths are unpacked in Python, twice a byte a pixel.
+    return Opened(image, _plain(image.mode, held=2 * image.width * image.height if image.info["compression"] else 0))
 
 
 def _read_tiff(data: bytes, limits: Limits) -> Opened:
     _silence_libtiff()
     image = TiffImageFile(io.BytesIO(data))
+    tags, (width, height) = image.tag_v2, image.size
     # A tile is decoded whole, however little of it the picture needs.
-    tile = (image.tag_v2.get(322, 1), image.tag_v2.get(323, 1))
+    tile = (tags.get(322, 1), tags.get(323, 1))
     if not all(isinstance(side, int) for side in tile) or tile[0] * tile[1] > limits.max_pixels:
         raise ImageTooLarge("The TIFF has tiles of too many pixels.", max_pixels=limits.max_pixels)
-    return Opened(image, memory.tiff(image))
+    held = CORE_BYTES.get(image.mode, 4) * width * height if tags.get(274, 1) != 1 else 0  # Pillow turns it upright
+    if image.use_load_libtiff:  # decodes a strip or a tile whole, maybe to RGBA
+        bits = tags.get(258, (1,))
+        samples = math.ceil(max(bits) / 8) * max(len(bits), tags.get(277, 1))
+        piece = tags[322] * tags[323] if 322 in tags else width * min(height, tags.get(278, height))
+        held += piece * max(samples, 4)
+    return Opened(image, _plain(image.mode, held=held))
 
 
 _READERS: dict[str, Callable[[bytes, Limits], Opened]] = {

@@ -7,20 +7,21 @@ decoded completely or not at all.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile
+from PIL import Image, ImageCms, ImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from app.errors import (
-    ImageTooLarge,
-    InvalidImage,
-)
+from app.errors import ImageTooLarge, InvalidImage
 from app.face.formats import (
     READER_ERRORS,
+    Cost,
     Limits,
     check_size,
     cost_before_opening,
@@ -28,8 +29,6 @@ from app.face.formats import (
     open_file,
     size_before_opening,
 )
-from app.face.memory import Cost
-from app.face.pixels import to_rgb
 from app.types import Pixels
 
 REDUCTIONS = (8, 4, 2)
@@ -37,6 +36,9 @@ REDUCTIONS = (8, 4, 2)
 MAX_SAVING = 2
 """What reducing a JPEG saves of its memory: a progressive one keeps up to 6 bytes of coefficients a pixel, and other
 formats take up to 17 while they are decoded."""
+WHITE = (255, 255, 255)
+BAND_PIXELS = 1 << 16
+"""Pixels of a band: its copies fit the processor's cache, and take 3 MB at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
             raise ValueError("the coded picture has another size than the container says")
         # Some formats keep orientation behind the pixels, and Pillow turns TIFF by itself.
         orientation = _orientation(image)
-        rgb = to_rgb(image)
+        rgb = _to_rgb(image)
         image.close()  # its pixels are not needed while these are turned
         return _upright(rgb, orientation, scale, whole)
     except Image.DecompressionBombError as error:
@@ -144,9 +146,6 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     except READER_ERRORS:
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
-
-
-# --- pixels --------------------------------------------------------------------------------------------------------
 
 
 def _reduce(image: ImageFile.ImageFile, wanted: int) -> int:
@@ -186,3 +185,89 @@ _TURNS = {
     8: (True, False, True),
 }
 """EXIF orientation: rows and columns exchanged first, then mirrored left-right, then top-bottom."""
+
+
+def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """Return (H, W, 3) uint8 RGB of a loaded image of any of Pillow's modes, a band of rows at a time: beside the image
+    and the result, no step holds more than a band. Raises ValueError for nothing but NaNs.
+    """
+    convert = _converter(image)
+    if image.height * image.width <= BAND_PIXELS:
+        return np.array(np.broadcast_to(convert(image), (image.height, image.width, 3)))
+    rgb = np.empty((image.height, image.width, 3), np.uint8)
+    for top, band in _bands(image):
+        rgb[top : top + band.height] = convert(band)
+    return rgb
+
+
+def _bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Yield the first row of each band and the band."""
+    rows = max(1, BAND_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(image.height, top + rows)))
+
+
+def _converter(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
+    """Return what turns a band of the image into (H, W, 3) or, for grey values, (H, W, 1)."""
+    if image.mode.startswith("I;16"):
+        return _upper_bits(image)
+    if image.mode in ("I", "F"):
+        return _stretch(image)
+    if image.mode == "LAB":
+        lab, srgb = (ImageCms.ImageCmsProfile(ImageCms.createProfile(space)) for space in ("LAB", "sRGB"))
+        transform = ImageCms.buildTransform(lab, srgb, "LAB", "RGB")
+        return lambda band: np.asarray(transform.apply(band), np.uint8)
+    return _opaque
+
+
+def _opaque(image: Image.Image) -> NDArray[np.uint8]:
+    """Return the image as RGB, what is transparent composited on white."""
+    if not image.has_transparency_data:
+        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"), np.uint8)
+    if image.mode == "La":
+        image = image.convert("LA")
+    rgba = image.convert("RGBA")
+    paper = Image.new("RGB", image.size, WHITE)
+    paper.paste(rgba, mask=rgba)
+    return np.asarray(paper, np.uint8)
+
+
+def _upper_bits(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
+    """Keep the upper 8 bits of grey values; ``transparency`` is a PNG's one transparent value."""
+    # A TIFF may say that it has 12, and Pillow opens it as 16.
+    twelve = isinstance(image, TiffImageFile) and image.tag_v2.get(258) in ((12,), 12)
+    shift = 4 if twelve else 8
+    transparent = image.info.get("transparency")
+
+    def convert(band: Image.Image) -> NDArray[np.uint8]:
+        values = np.asarray(band)
+        grey = (values >> shift).clip(0, 255).astype(np.uint8)
+        if isinstance(transparent, int):
+            grey[values == transparent] = 255
+        return grey[:, :, None]
+
+    return convert
+
+
+def _stretch(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
+    """Spread values of no declared range, from their lowest to their highest; what is not finite is black."""
+    low, high = math.inf, -math.inf
+    for _, band in _bands(image):
+        values = _values(band)
+        finite = np.isfinite(values)
+        low = min(low, float(values.min(where=finite, initial=math.inf)))
+        high = max(high, float(values.max(where=finite, initial=-math.inf)))
+    if low > high:
+        raise ValueError("no finite pixel")
+
+    def convert(band: Image.Image) -> NDArray[np.uint8]:
+        values = _values(band)
+        share = (np.where(np.isfinite(values), values, low) - low) / ((high - low) or 1.0)
+        return np.rint(share * 255).astype(np.uint8)[:, :, None]
+
+    return convert
+
+
+def _values(band: Image.Image) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return np.asarray(band, np.float64)

@@ -43,6 +43,8 @@ MINIMUM_SCORES: Mapping[QualityLevel, float] = MappingProxyType(
 class Ramp:
     """0 at ``worst`` and beyond, 1 at ``good`` and beyond, straight between; the two may stand in either order."""
 
+    measure: str
+    """Which of `Measures` it is for."""
     worst: float
     good: float
 
@@ -52,13 +54,13 @@ class Ramp:
 
 RAMPS: Mapping[Reason, Ramp] = MappingProxyType(
     {
-        Reason.SMALL_FACE: Ramp(8.0, 30.0),
-        Reason.LOW_SHARPNESS: Ramp(0.05, 0.25),
-        Reason.LOW_BRIGHTNESS: Ramp(2.0, 30.0),
-        Reason.OVEREXPOSED: Ramp(1.0, 0.1),
-        Reason.EXTREME_POSE: Ramp(0.45, 0.12),
-        Reason.CUT_OFF: Ramp(0.5, 0.05),
-        Reason.LOW_SCORE: Ramp(0.8, 0.93),
+        Reason.SMALL_FACE: Ramp("size", 8.0, 30.0),
+        Reason.LOW_SHARPNESS: Ramp("sharpness", 0.05, 0.25),
+        Reason.LOW_BRIGHTNESS: Ramp("brightness", 2.0, 30.0),
+        Reason.OVEREXPOSED: Ramp("overexposed", 1.0, 0.1),
+        Reason.EXTREME_POSE: Ramp("pose", 0.45, 0.12),
+        Reason.CUT_OFF: Ramp("cut_off", 0.5, 0.05),
+        Reason.LOW_SCORE: Ramp("score", 0.8, 0.93),
     }
 )
 """Chosen on LFW View 1 and on degraded copies of its photos. Brightness sets in far below what any skin looks like in a
@@ -97,15 +99,7 @@ def assess(crop: Pixels, detection: Detection, width: int, height: int) -> Quali
 
 
 def grade(measures: Measures) -> Quality:
-    factors = {
-        Reason.SMALL_FACE: RAMPS[Reason.SMALL_FACE](measures.size),
-        Reason.LOW_SHARPNESS: RAMPS[Reason.LOW_SHARPNESS](measures.sharpness),
-        Reason.LOW_BRIGHTNESS: RAMPS[Reason.LOW_BRIGHTNESS](measures.brightness),
-        Reason.OVEREXPOSED: RAMPS[Reason.OVEREXPOSED](measures.overexposed),
-        Reason.EXTREME_POSE: RAMPS[Reason.EXTREME_POSE](measures.pose),
-        Reason.CUT_OFF: RAMPS[Reason.CUT_OFF](measures.cut_off),
-        Reason.LOW_SCORE: RAMPS[Reason.LOW_SCORE](measures.score),
-    }
+    factors = {reason: ramp(getattr(measures, ramp.measure)) for reason, ramp in RAMPS.items()}
     reasons = tuple(reason for reason, factor in factors.items() if factor < REASON_BELOW)
     return Quality(score=round(100 * math.prod(factors.values()), 1), reasons=reasons)
 
@@ -118,7 +112,7 @@ def measure(crop: Pixels, detection: Detection, width: int, height: int) -> Meas
         size=math.sqrt(max(0.0, detection.box.area)),
         sharpness=_sharpness(middle),
         brightness=float(middle.mean()),
-        overexposed=float((middle >= NEARLY_WHITE).mean()),
+        overexposed=np.count_nonzero(middle >= NEARLY_WHITE) / middle.size,
         pose=pose,
         cut_off=cut_off,
         score=detection.score,
@@ -133,10 +127,10 @@ FRONTAL: NDArray[np.complex128] = np.array(
     [38.2946 + 51.6963j, 73.5318 + 51.5014j, 56.0252 + 71.7366j, 41.5493 + 92.3655j, 70.7299 + 92.2041j]
 )
 """(5,) x + iy: a frontal face's landmarks, the canonical ones of the crop."""
-FRONTAL.flags.writeable = False
+FRONTAL_CENTRE = complex(FRONTAL.mean())
+FRONTAL_SIZE = float(np.linalg.norm(FRONTAL - FRONTAL_CENTRE))
 FACE: NDArray[np.complex128] = (np.arange(22, 91, 4)[None, :] + 1j * np.arange(28, 109, 4)[:, None]).ravel()
 """(378,) x + iy: points all over a face in the crop."""
-FACE.flags.writeable = False
 
 
 def _sharpness(grey: NDArray[np.uint8]) -> float:
@@ -146,9 +140,9 @@ def _sharpness(grey: NDArray[np.uint8]) -> float:
     this one separated blurred copies of LFW View 1 from the photos best: area under the ROC 0.997, the plain
     Laplacian's 0.993.
     """
-    smooth = cv2.GaussianBlur(grey, (0, 0), 1).astype(np.float32)
-    least = min(float(np.square(cv2.Sobel(smooth, cv2.CV_32F, *order)).mean()) for order in ((2, 0), (0, 2)))
-    return math.sqrt(least) / (float(smooth.std()) + 1)
+    smooth = cv2.GaussianBlur(grey, (0, 0), 1)
+    curved = (cv2.norm(cv2.Sobel(smooth, cv2.CV_32F, *order), cv2.NORM_L2SQR) for order in ((2, 0), (0, 2)))
+    return math.sqrt(min(curved) / smooth.size) / (float(smooth.std()) + 1)
 
 
 def _pose_and_cut(landmarks: Landmarks, width: int, height: int) -> tuple[float, float]:
@@ -158,15 +152,14 @@ def _pose_and_cut(landmarks: Landmarks, width: int, height: int) -> tuple[float,
     is the Procrustes distance (Kendall, "Shape manifolds", Bull. London Math. Soc. 16, 1984), free of shift, scale
     and tilt.
     """
-    seen = np.asarray(landmarks, np.float64) @ np.array([1, 1j])
-    centre, frontal_centre = seen.mean(), FRONTAL.mean()
+    seen = np.asarray(landmarks, np.float64) @ (1, 1j)
+    centre = seen.sum() / len(seen)
     spread = float(np.linalg.norm(seen - centre))
     if spread == 0:
         return 1.0, 1.0
-    product = complex(np.vdot(FRONTAL - frontal_centre, seen - centre))
-    size = float(np.linalg.norm(FRONTAL - frontal_centre))
-    alike = abs(product) / (size * spread)
-    in_photo = (FACE - frontal_centre) * (product / size**2) + centre
+    product = np.vdot(FRONTAL - FRONTAL_CENTRE, seen - centre)
+    alike = abs(product) / (FRONTAL_SIZE * spread)
+    in_photo = (FACE - FRONTAL_CENTRE) * (product / FRONTAL_SIZE**2) + centre
     x, y = in_photo.real, in_photo.imag
     outside = (x < -0.5) | (y < -0.5) | (x > width - 0.5) | (y > height - 0.5)
-    return math.sqrt(max(0.0, 1 - alike * alike)), float(outside.mean())
+    return math.sqrt(max(0.0, 1 - alike * alike)), np.count_nonzero(outside) / len(FACE)

@@ -7,8 +7,9 @@ Runtime takes half its time, and one session serves any number of threads.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import cv2
@@ -81,7 +82,13 @@ class YuNet:
             filled = cv2.copyMakeBorder(pixels, 0, below, 0, right, cv2.BORDER_CONSTANT, value=(0, 0, 0))
             whole = np.asarray(filled, np.uint8)
         anchors = self._run_all([whole])[0] if self._batcher is None else self._batcher.run([whole])[0]
-        return self._without_doubles(decoded(anchors, whole.shape[1], whole.shape[0], self._score_threshold))
+        rows = _decoded(anchors, canvas.height, canvas.width, self._score_threshold)
+        if len(rows) < 2:
+            return rows
+        # OpenCV compares the boxes' whole pixels.
+        boxes, scores = np.trunc(rows[:, :4]).astype(np.int32).tolist(), rows[:, 14].tolist()
+        kept = cv2.dnn.NMSBoxes(boxes, scores, self._score_threshold, self._nms_threshold, top_k=MOST)
+        return rows[np.asarray(kept, np.int64).reshape(-1)]
 
     def close(self) -> None:
         """Stop the thread that joins inputs, if there is one."""
@@ -90,46 +97,35 @@ class YuNet:
 
     def _run_all(self, inputs: Sequence[Pixels]) -> list[Rows]:
         """Return each input's anchors (K, 15); inputs of one canvas share a run."""
-        alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for index, pixels in enumerate(inputs):
-            alike[pixels.shape].append(index)
-        answers: dict[int, Rows] = {}
-        for indices in alike.values():
-            together = np.stack([inputs[index] for index in indices]) if len(indices) > 1 else inputs[indices[0]][None]
-            session = self._by_canvas.get(self._canvas(*together.shape[1:3]), self._session)
-            rows = session.run(together)[0]
-            answers.update(zip(indices, rows.astype(np.float32, copy=False), strict=True))
-        return [answers[index] for index in range(len(inputs))]
+        anchors: dict[int, Rows] = {}
+        for shape in dict.fromkeys(pixels.shape for pixels in inputs):
+            places = [place for place, pixels in enumerate(inputs) if pixels.shape == shape]
+            session = self._by_canvas.get(self._canvas(*shape[:2]), self._session)
+            some = [inputs[place] for place in places]
+            rows = session.run(np.stack(some) if len(some) > 1 else some[0][None])[0]  # one needs no copy
+            anchors.update(zip(places, rows.astype(np.float32, copy=False), strict=True))
+        return [anchors[place] for place in range(len(inputs))]
 
     def _canvas(self, height: int, width: int) -> Canvas:
         """Return the smallest canvas that an input fits on; on a CPU, the input filled up to whole strides."""
         fitting = (each for each in self._by_canvas if each.height >= height and each.width >= width)
         return next(fitting, Canvas(1, height + -height % MULTIPLE, width + -width % MULTIPLE))
 
-    def _without_doubles(self, rows: Rows) -> Rows:
-        if len(rows) < 2:
-            return rows
-        # OpenCV compares the boxes' whole pixels.
-        boxes = np.trunc(rows[:, :4]).astype(np.int32)
-        kept = cv2.dnn.NMSBoxes(
-            boxes.tolist(), rows[:, 14].tolist(), self._score_threshold, self._nms_threshold, top_k=MOST
-        )
-        return rows[np.asarray(kept, np.int64).reshape(-1)]
 
-
-def decoded(anchors: Rows, width: int, height: int, score_threshold: float) -> Rows:
-    """Decode the anchors (K, 15) that score enough, in pixels of a ``width`` × ``height`` input."""
+def _decoded(anchors: Rows, height: int, width: int, score_threshold: float) -> Rows:
+    """Decode the anchors (K, 15) that score enough, in pixels of a ``height`` × ``width`` input."""
     chosen = np.flatnonzero(anchors[:, 14] >= score_threshold)
-    rows = anchors[chosen].copy()
-    counts = [(width // stride) * (height // stride) for stride in STRIDES]
-    ends = np.cumsum(counts)
-    level = np.searchsorted(ends, chosen, side="right")
-    stride = np.array(STRIDES)[level]
-    place = chosen - (ends - counts)[level]
-    anchor = np.stack([place % (width // stride), place // (width // stride)], axis=1).astype(np.float32)
-    scale = stride.astype(np.float32)[:, None]
-    centres = (rows[:, 0:2] + anchor) * scale
-    sizes = np.exp(rows[:, 2:4]) * scale
-    rows[:, 0:2], rows[:, 2:4] = centres - sizes / 2, sizes
-    rows[:, 4:14] = ((rows[:, 4:14].reshape(-1, 5, 2) + anchor[:, None]) * scale[:, None]).reshape(-1, 10)
+    rows, (places, strides) = anchors[chosen], (each[chosen] for each in _grid(height, width))
+    sizes = np.exp(rows[:, 2:4]) * strides
+    rows[:, 0:2], rows[:, 2:4] = (rows[:, 0:2] + places) * strides - sizes / 2, sizes
+    rows[:, 4:14] = ((rows[:, 4:14].reshape(-1, 5, 2) + places[:, None]) * strides[:, None]).reshape(-1, 10)
     return rows
+
+
+@lru_cache(maxsize=16)
+def _grid(height: int, width: int) -> tuple[Rows, Rows]:
+    """Return each anchor's column and row, (K, 2), and its stride, (K, 1)."""
+    shapes = [(height // stride, width // stride) for stride in STRIDES]
+    places = [np.indices(shape).reshape(2, -1)[::-1].T for shape in shapes]
+    strides = np.repeat(STRIDES, [math.prod(shape) for shape in shapes])[:, None]
+    return np.concatenate(places).astype(np.float32), strides.astype(np.float32)

@@ -15,7 +15,7 @@ import pillow_heif
 import pytest
 from PIL import Image
 
-from app.face.memory import BASE
+from app.face.formats import BASE
 from tests.support.images import avif_grid, encoded, grey16, heic, lab, turned
 
 SIDE = 1200
