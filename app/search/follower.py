@@ -106,31 +106,24 @@ class LocalIndex(GalleryIndex[Index]):
     def follow(self, head: LogPosition) -> bool:
         if self._index is None or self._position == head:
             return True
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            self._catch_up()
-        finally:
-            self._lock.release()
-        return True
+        with self._unless_changing() as free:
+            if free:
+                self._catch_up()
+        return free
 
     def set_kind(self, kind: IndexKind) -> bool:
         """Convert the index's copy of the vectors while searches wait, unless the gallery is just being changed."""
         if kind == self._kind:
             return True
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            self._kind = kind
-            if self._index is not None:
-                self._index.convert(kind)
-        finally:
-            self._lock.release()
-        return True
+        with self._unless_changing() as free:
+            if free:
+                self._kind = kind
+                if self._index is not None:
+                    self._index.convert(kind)
+        return free
 
     def tend(self) -> None:
-        index = self._index
-        if index is not None:
+        if (index := self._index) is not None:
             index.tend()
 
     def compare(self) -> tuple[Difference, int]:
@@ -150,7 +143,7 @@ class LocalIndex(GalleryIndex[Index]):
                 return
             if self._saved == position and self._snapshots.is_of(self._spec):
                 return
-            if not self._snapshots.wants(index.faces):
+            if index.faces < self._snapshots.min_faces:
                 self._snapshots.discard(self._spec.key.gallery)
                 self._saved = position
                 return
@@ -168,11 +161,15 @@ class LocalIndex(GalleryIndex[Index]):
         self._drop_snapshot()
         return self._snapshots.claim() or not self._snapshots.is_being_written(self._spec.key.gallery)
 
-    def _drop_snapshot(self) -> None:
-        if self._snapshots is not None:
-            with self._saving:
+    def _drop_snapshot(self, *, wait: bool = True) -> None:
+        """Remove the snapshot; without `wait`, the thread that is just writing one removes it."""
+        self._erasures += 1
+        if self._snapshots is not None and self._saving.acquire(blocking=wait):
+            try:
                 self._snapshots.discard(self._spec.key.gallery)
                 self._saved = None
+            finally:
+                self._saving.release()
 
     def _current(self) -> Index | None:
         index = self._index  # read first: the index may be replaced before the marks are compared
@@ -221,20 +218,10 @@ class LocalIndex(GalleryIndex[Index]):
             elif step.face is None:
                 index.remove_subject(step.subject)
                 if step.erased:
-                    self._forget_snapshot()
+                    self._drop_snapshot(wait=False)
             else:
                 index.remove(step.face, step.subject)
         self._position = changes.position
-
-    def _forget_snapshot(self) -> None:
-        """Remove the snapshot, or have the thread that is just writing one remove it."""
-        self._erasures += 1
-        if self._snapshots is not None and self._saving.acquire(blocking=False):
-            try:
-                self._snapshots.discard(self._spec.key.gallery)
-                self._saved = None
-            finally:
-                self._saving.release()
 
     def _open(self) -> Index:
         """Load the snapshot if the log continues it; else build from the database."""
@@ -255,5 +242,5 @@ class LocalIndex(GalleryIndex[Index]):
             for block in blocks:
                 index.add(block)
         self._index, self._position = index, position
-        self._forget_snapshot()  # it may be from before an erasure that was not followed
+        self._drop_snapshot(wait=False)  # it may be from before an erasure that was not followed
         return index

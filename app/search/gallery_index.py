@@ -66,8 +66,7 @@ class GalleryIndex(ABC, Generic[S_co]):
 
         Raises GalleryNotFound.
         """
-        current = self._current()
-        if current is not None:
+        if (current := self._current()) is not None:
             return current
         with self._lock:
             return self._catch_up()
@@ -141,13 +140,23 @@ class GalleryIndex(ABC, Generic[S_co]):
     def scrub(self) -> bool:
         """Remove copies on disk that may hold erased faces; False if another server has to, which will."""
 
+    @contextmanager
+    def _unless_changing(self) -> Iterator[bool]:
+        """Hold the lock if it is free, and yield whether it was."""
+        free = self._lock.acquire(blocking=False)
+        try:
+            yield free
+        finally:
+            if free:
+                self._lock.release()
+
     # The rest is called with the lock held, but for `_current`.
 
     def _catch_up(self) -> S_co:
         mark = self._latest_mark  # what is marked later may be newer than what is read here
-        found = self._apply_log()
+        searchable = self._apply_log()
         self._applied_mark = mark
-        return found
+        return searchable
 
     @property
     def _is_stale(self) -> bool:

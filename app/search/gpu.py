@@ -66,7 +66,7 @@ class Gpu:
     def tidy(self) -> None:
         """Free what indexes that are gone had on the GPU; called often."""
         for lane in self._lanes:
-            if lane.has_unused:
+            if lane.unused:
                 lane.run(lane.free_unused)
 
     def close(self) -> None:
@@ -82,11 +82,8 @@ class Lane:
         self._thread = ThreadPoolExecutor(1, "gpu search")
         self._resources: Any = None  # made late: they reserve memory, which only large galleries need
         self._indexes: dict[int, Any] = {}
-        self._unused: deque[int] = deque()
-
-    @property
-    def has_unused(self) -> bool:
-        return bool(self._unused)
+        self.unused: deque[int] = deque()
+        """Keys of indexes that nobody uses any more."""
 
     def run(self, work: Callable[[], R]) -> R:
         """Run `work` on this lane's thread and return its result. Raises GpuFailed."""
@@ -104,12 +101,12 @@ class Lane:
 
     def drop(self, key: int) -> None:
         """Have this thread free the index of this key. Takes no lock: garbage collection calls it at any moment."""
-        self._unused.append(key)
+        self.unused.append(key)
 
     def free_unused(self) -> None:
         """Free the indexes that were dropped. To be called on this thread."""
-        while self._unused:
-            self._indexes.pop(self._unused.popleft(), None)
+        while self.unused:
+            self._indexes.pop(self.unused.popleft(), None)
 
     def close(self) -> None:
         self._thread.submit(self._clear).result()

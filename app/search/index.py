@@ -9,13 +9,11 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
 
 import faiss
 import numpy as np
@@ -29,7 +27,7 @@ from app.types import Sizes, Vector, Vectors
 
 FETCH_MIN = 32
 FETCH_PER_SUBJECT = 4
-"""Faces fetched by a pass for each subject wanted; where they prove too few, `_search_all` looks at every face."""
+"""Faces fetched by a pass for each subject wanted; where they prove too few, passes for WIDEN times as many follow."""
 ROUGH_FETCH, ROUGH_DIMENSION = 4, 128
 """Times as many for ``int8``, whose scores may be wrong by some 0.03, for vectors of that length; the longer they are,
 the closer the scores of strangers."""
@@ -45,17 +43,7 @@ GPU_KEEPS_REMOVED_S = 60.0
 """How long removed faces may stay on a GPU. The copy is then made again, once for all of them, in the background."""
 GPU_RETRY_S = 30.0
 """Time during which the CPU searches after the GPU failed; its memory may be free again afterwards."""
-R = TypeVar("R")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """The rows when a search began."""
-
-    rows: Rows
-    view: View
-    renewals: int
 
 
 class Index:
@@ -160,7 +148,7 @@ class Index:
             old = time.monotonic() - copy.made_at >= GPU_KEEPS_REMOVED_S and copy.rows.removed > copy.removed
             if old or copy.rows is not self._rows:
                 with suppress(GpuFailed):  # the next search says so
-                    lane.run(lambda: self._gpu_copy(lane, self._moment(), anew=True))
+                    lane.run(lambda: self._gpu_copy(lane, self._view(), anew=True))
 
     def _compact(self) -> None:
         """Copy the rows that are left into new ones, and apply at the end what changed meanwhile."""
@@ -191,16 +179,16 @@ class Index:
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
         if limit < 1 or not len(probes) or not self.faces:
             return [lambda _limit: [] for _ in probes]
-        moment, near = self._pass(probes, self._fetch(limit))
-        return [partial(self._answer, moment, probe, near.of(place)) for place, probe in enumerate(probes)]
+        view, near = self._pass(probes, self._fetch(limit))
+        return [partial(self._answer, view, probe, near.of(place)) for place, probe in enumerate(probes)]
 
     def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
         """Compare each probe, (Q, D) unit float32, with one subject; None if it has no face."""
         with self._lock:
-            moment = self._moment()
-            rows = np.array(moment.rows.rows_of(subject), np.int64)
-            found = [self._matches(moment, probe, moment.view.best(probe, rows, 1)) for probe in vectors]
-        return [matches[0] if matches else None for matches in found]
+            view = self._rows.view()
+            rows = np.array(self._rows.rows_of(subject), np.int64)
+            matches = [self._matches(view, probe, view.best(probe, rows, 1)) for probe in vectors]
+        return [best[0] if best else None for best in matches]
 
     def frozen(self) -> View:
         """Return all faces as they are now, to be copied while others change them: removed ones may lose their vectors
@@ -233,106 +221,94 @@ class Index:
             seen += len(ours)
         return Difference(tuple(missing), tuple(different), len(keys) - seen)
 
-    def _moment(self) -> _Moment:
+    def _view(self) -> View:
         with self._lock:
-            return _Moment(self._rows, self._rows.view(), self._rows.renewals)
+            return self._rows.view()
 
     def _fetch(self, limit: int) -> int:
         if self.kind == "fp32":
             return _few(limit)
         return _few(limit) * ROUGH_FETCH * max(1, round(math.sqrt(self.dimension / ROUGH_DIMENSION)))
 
-    def _answer(self, moment: _Moment, probe: Vector, near: Near, limit: int) -> list[Match]:
-        """Return the `limit` best subjects, from the rows found where no others can be among them."""
-        view = moment.view
-        best = _best(view, probe, near, limit)
-        if best is None and self.kind != "fp32":
-            best = _best(view, probe, self._nearest(view, probe[None], WIDEN * self._fetch(limit)), limit)
-        matches = self._search_all(moment, probe, limit) if best is None else self._matches(moment, probe, best)
-        if moment.rows is self._rows and moment.rows.renewals == moment.renewals:
+    def _answer(self, view: View, probe: Vector, near: Near, limit: int) -> list[Match]:
+        """Return the `limit` best subjects, from the rows found or, while others can be among them, from more."""
+        fetch = self._fetch(limit)
+        while (best := _best(view, probe, near, limit)) is None:
+            fetch *= WIDEN
+            near = self._nearest(view, probe[None], fetch)
+        matches = self._matches(view, probe, best)
+        if view.rows is self._rows and view.rows.renewals == view.renewals:
             return matches
         with self._lock:  # rare: rows have got other places meanwhile
-            return self._search_all(self._moment(), probe, limit)
+            view = self._rows.view()
+            return self._answer(view, probe, self._nearest(view, probe[None], self._fetch(limit)), limit)
 
-    def _matches(self, moment: _Moment, probe: Vector, best: Best) -> list[Match]:
+    def _matches(self, view: View, probe: Vector, best: Best) -> list[Match]:
         """Return rows and scores as matches, with the scores of the subjects' mean templates."""
-        view, matches = moment.view, []
+        matches = []
         for row, score in best:
             subject = int(view.subjects[row])
             with self._lock:
-                rows = moment.rows.rows_of(subject, view.count)
+                rows = view.rows.rows_of(subject, view.count)
                 alone = len(rows) < 2
                 mean_score = score if alone else float((view.mean(rows) * probe.astype(np.float64)).sum())
             matches.append(Match(subject, int(view.faces[row]), _cosine(score), _cosine(mean_score), max(1, len(rows))))
         return matches
 
-    def _search_all(self, moment: _Moment, probe: Vector, limit: int) -> list[Match]:
-        """Search all rows; for when few subjects have most of the near faces, or scores are equal."""
-        view = moment.view
-        if not view.count:
-            return []
-        scores, errors = zip(
-            *self._in_parts(0, view.count, lambda start, end: view.scan.rough(start, end, probe)), strict=True
-        )
-        best = view.best_of_all(probe, np.concatenate(scores), max(errors), limit, WIDEN * _few(limit))
-        return self._matches(moment, probe, best)
-
-    def _pass(self, probes: Vectors, fetch: int) -> tuple[_Moment, Near]:
+    def _pass(self, probes: Vectors, fetch: int) -> tuple[View, Near]:
+        """Return the rows as they are now, and those of them that score highest for each probe."""
         lane = self._lane
         if lane is not None and not self.quick and time.monotonic() >= self._gpu_again_at:
             try:
-                moment, there, near = lane.run(lambda: self._pass_on_gpu(lane, probes, fetch))
+                view, there, near = lane.run(lambda: self._pass_on_gpu(lane, probes, fetch))
             except GpuFailed as error:
                 self._gpu_rows, self._gpu_again_at = None, time.monotonic() + GPU_RETRY_S
                 _log.warning("An index of %d faces is searched on the CPU for a while: %s", self.faces, error)
             else:
-                return moment, merged([near, self._nearest(moment.view, probes, fetch, start=there)], fetch)
-        moment = self._moment()
-        return moment, self._nearest(moment.view, probes, fetch)
+                return view, merged([near, self._nearest(view, probes, fetch, start=there)], fetch)
+        view = self._view()
+        return view, self._nearest(view, probes, fetch)
 
     def _nearest(self, view: View, probes: Vectors, fetch: int, *, start: int = 0) -> Near:
-        """Return for each probe the `fetch` rows from `start` on that score highest."""
+        """Return for each probe the `fetch` rows from `start` on that score highest.
+
+        The rows are scanned in parts, one a thread, if they are enough for that.
+        """
         if start >= view.count:
             return nothing_near(len(probes))
-        return merged(
-            self._in_parts(start, view.count, lambda begin, end: view.scan.nearest(begin, end, probes, fetch)), fetch
-        )
-
-    def _in_parts(self, start: int, end: int, scan: Callable[[int, int], R]) -> list[R]:
-        """Scan the rows in parts, one a thread, if they are enough for that; return the results in order."""
-        parts = min(self._threads, (end - start) // SPLIT_ROWS)
+        parts = min(self._threads, (view.count - start) // SPLIT_ROWS)
         if parts < 2 or self._helpers is None:
-            return [scan(start, end)]
-        edges = np.linspace(start, end, parts + 1).astype(int).tolist()
+            return view.scan.nearest(start, view.count, probes, fetch)
+        edges = np.linspace(start, view.count, parts + 1).astype(int).tolist()
+        scan = partial(view.scan.nearest, probes=probes, fetch=fetch)
         others = [self._helpers.submit(scan, begin, stop) for begin, stop in pairwise(edges[1:])]
-        return [scan(start, edges[1]), *(other.result() for other in others)]
+        return merged([scan(start, edges[1]), *(other.result() for other in others)], fetch)
 
     # On the lane's thread
 
-    def _pass_on_gpu(self, lane: Lane, probes: Vectors, fetch: int) -> tuple[_Moment, int, Near]:
-        """Return the moment, how many of its rows were searched, and what was found among them."""
-        moment = self._moment()
-        copy = self._gpu_copy(lane, moment)
-        return moment, copy.count, copy.nearest(probes, fetch)
+    def _pass_on_gpu(self, lane: Lane, probes: Vectors, fetch: int) -> tuple[View, int, Near]:
+        """Return the rows as they are now, how many of them were searched, and what was found among these."""
+        view = self._view()
+        copy = self._gpu_copy(lane, view)
+        return view, copy.count, copy.nearest(probes, fetch)
 
-    def _gpu_copy(self, lane: Lane, moment: _Moment, *, anew: bool = False) -> GpuRows:
+    def _gpu_copy(self, lane: Lane, view: View, *, anew: bool = False) -> GpuRows:
         """Return the GPU's copy of the rows, made or extended if that is due."""
         copy, half = self._gpu_rows, self.kind != "fp32"
-        if anew or copy is None or copy.rows is not moment.rows or copy.half != half:
+        if anew or copy is None or copy.rows is not view.rows or copy.half != half:
             self._gpu_rows = copy = None
             lane.free_unused()  # there may not be room for both
-            copy = GpuRows(lane, moment.rows, self.dimension, half=half)
-        if not copy.count or moment.view.count - copy.count >= GPU_EXTEND_FROM:
-            copy.extend(moment.view)
+            copy = GpuRows(lane, view.rows, self.dimension, half=half)
+        if not copy.count or view.count - copy.count >= GPU_EXTEND_FROM:
+            copy.extend(view)
         self._gpu_rows = copy
         return copy
 
 
 def _best(view: View, probe: Vector, near: Near, limit: int) -> Best | None:
     """Return the `View.best` of the rows found for one probe; None if others may belong among them."""
-    floor, error = float(near.floors[0]), float(near.errors[0])
-    found = near.rows[0] != NO_ROW
-    rows, scores = near.rows[0][found], near.scores[0][found]
+    floor, error, there = float(near.floors[0]), float(near.errors[0]), near.rows[0] != NO_ROW
+    rows, scores = near.rows[0][there], near.scores[0][there]
     few = _few(limit)
     best = view.best(probe, rows[:few], limit)
     if len(rows) > few:  # only those that may be better than the first few

@@ -16,7 +16,7 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from app.types import Vector, Vectors
+from app.types import Vectors
 
 BLAS_FROM_QUERIES = 4
 """From this many queries on, a pass is one matrix product by FAISS's BLAS; below, the products of each query come first
@@ -79,10 +79,6 @@ class Scan(Protocol):
         one. Runs on this thread."""
         ...
 
-    def rough(self, start: int, end: int, probe: Vector) -> tuple[NDArray[np.float32], float]:
-        """Return the (N,) scores of all rows from `start` to `end`, and by how much one may be wrong."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class ExactScan:
@@ -94,7 +90,11 @@ class ExactScan:
         count = end - start
         width = min(fetch, count)
         if len(probes) < BLAS_FROM_QUERIES:
-            every = np.stack([self.rough(start, end, probe)[0] for probe in probes])  # (Q, N)
+            every = np.empty((len(probes), count), np.float32)
+            products: Any = getattr(faiss, "fvec_inner_products_ny")  # noqa: B009 - mypy doesn't see it
+            for probe, row in zip(probes, every, strict=True):
+                pointers = (faiss.swig_ptr(array) for array in (row, probe, self.vectors[start:end]))
+                products(*pointers, len(probe), count)
             rows = np.argpartition(every, count - width, axis=1)[:, -width:]
             scores = np.take_along_axis(every, rows, 1)
             best = np.argsort(-scores, axis=1, kind="stable")
@@ -105,13 +105,6 @@ class ExactScan:
             scores, rows = faiss.knn(probes, some, width, metric=faiss.METRIC_INNER_PRODUCT)
         floors = np.full(len(probes), -np.inf, np.float32) if width == count else scores[:, -1]
         return Near(scores, rows + start, floors, np.full(len(probes), rounding(probes.shape[1])))
-
-    def rough(self, start: int, end: int, probe: Vector) -> tuple[NDArray[np.float32], float]:
-        scores = np.empty(end - start, np.float32)
-        products: Any = getattr(faiss, "fvec_inner_products_ny")  # noqa: B009 - mypy doesn't see it
-        pointers = [faiss.swig_ptr(array) for array in (scores, probe, self.vectors[start:end])]
-        products(*pointers, len(probe), len(scores))
-        return scores, rounding(len(probe))
 
 
 def rounding(dimension: int) -> float:
@@ -152,13 +145,15 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class ByteScan:
-    """Multiplies codes by probes of eight bits, in integers; each probe has its own scale."""
+    """Multiplies codes by probes of eight bits, in integers."""
 
     codes: Levels
     error: float
 
     def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
-        levels, steps = _levels(probes)
+        # Each probe has its own scale, what one of its levels stands for.
+        steps = np.maximum(np.abs(probes).max(axis=1), np.finfo(np.float32).tiny).astype(np.float64) / LARGEST
+        levels = np.rint(probes / steps[:, None]).astype(np.int8)
         columns = Columns(levels)
         best = _Best(len(probes), fetch, probes.shape[1])
         stride = min((end - start) // SAMPLE_ROWS, SAMPLE_STRIDE)
@@ -167,24 +162,11 @@ class ByteScan:
         size = max(1, min(ROWS_AT_ONCE, SCORES_AT_ONCE // len(probes)))
         for begin in range(start, end, size):
             best.offer(columns.products(self.codes[begin : min(end, begin + size)]), begin)
-        return best.found(steps * _step(probes.shape[1]), self._errors(probes, levels, steps))
-
-    def rough(self, start: int, end: int, probe: Vector) -> tuple[NDArray[np.float32], float]:
-        levels, steps = _levels(probe[None])
-        columns = Columns(levels)
-        scores = np.empty(end - start, np.float32)
-        for begin in range(start, end, ROWS_AT_ONCE):
-            codes = self.codes[begin : min(end, begin + ROWS_AT_ONCE)]
-            scores[begin - start : begin - start + len(codes)] = columns.products(codes)[:, 0]
-        return scores * np.float32(steps[0] * _step(len(probe))), float(self._errors(probe[None], levels, steps)[0])
-
-    def _errors(self, probes: Vectors, levels: Levels, steps: NDArray[np.float64]) -> NDArray[np.float64]:
-        """q * v - q' * v' = q' * (v - v') + (q - q') * v, each at most the product of the lengths."""
+        # q * v - q' * v' = q' * (v - v') + (q - q') * v, each at most the product of the lengths.
         rounded = levels * steps[:, None]
         off = np.linalg.norm(probes - rounded, axis=1)
-        return np.asarray(
-            np.linalg.norm(rounded, axis=1) * self.error + off * LENGTH + rounding(probes.shape[1]), np.float64
-        )
+        errors = np.linalg.norm(rounded, axis=1) * self.error + off * LENGTH + rounding(probes.shape[1])
+        return best.found(steps * _step(probes.shape[1]), errors)
 
 
 class _Best:
@@ -250,12 +232,6 @@ class _Best:
 def _step(dimension: int) -> np.float32:
     """Return what one level of an int8 code stands for."""
     return np.float32(min(1.0, SPREAD / dimension**0.5) / LARGEST)
-
-
-def _levels(probes: Vectors) -> tuple[Levels, NDArray[np.float64]]:
-    """Round probes to (Q, D) levels; return these and (Q,) what one level stands for."""
-    steps = np.maximum(np.abs(probes).max(axis=1), np.finfo(np.float32).tiny).astype(np.float64) / LARGEST
-    return np.rint(probes / steps[:, None]).astype(np.int8), steps
 
 
 def merged(parts: Sequence[Near], fetch: int) -> Near:

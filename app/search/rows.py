@@ -30,7 +30,7 @@ MIN_WEIGHT = 1.0
 EXACT_ROWS = 1_024
 """Rows scored at once in float64: 1 MiB at 128 numbers, which stay in a core's cache."""
 WIDEN = 8
-"""Factor by which the search for enough subjects looks at more rows each time."""
+"""Factor by which a search looks at more rows each time that they hold too few subjects."""
 PIECE_ROWS = 16_384
 """Rows copied at once for a snapshot or new rows: 8 MiB at 128 numbers."""
 Best = list[tuple[int, float]]
@@ -52,6 +52,9 @@ class View:
     """Which rows are not removed."""
     vectors: Vectors
     scan: Scan
+    rows: Rows
+    renewals: int
+    """The rows' own at that moment."""
 
     @property
     def count(self) -> int:
@@ -86,24 +89,6 @@ class View:
                 if len(found) == limit:
                     break
         return list(found.values())
-
-    def best_of_all(self, probe: Vector, rough: NDArray[np.float32], error: float, limit: int, width: int) -> Best:
-        """Return the `best` of all rows, given their `rough` scores, (N,), which may be wrong by `error`.
-
-        Looks at the `width` best rows first, and at WIDEN times as many until they hold enough subjects.
-        """
-        rough = np.where(self.there, rough, -np.inf)
-        width = min(len(rough), width)
-        while True:
-            near = np.argpartition(rough, -width)[-width:] if width < len(rough) else np.arange(len(rough))
-            order = near[np.argsort(-rough[near])]
-            _, firsts = np.unique(self.subjects[order], return_index=True)
-            best = rough[order[np.sort(firsts)[:limit]]]
-            if len(best) == limit:
-                near = np.flatnonzero(rough >= best[-1] - 2 * error)
-            if len(best) == limit or width == len(rough):
-                return self.best(probe, near, limit)
-            width = min(len(rough), WIDEN * width)
 
     def mean(self, rows: Sequence[int]) -> NDArray[np.float64]:
         """Return the (D,) mean of a subject's vectors, weighted by quality, of length 1; zeros if they cancel out."""
@@ -151,8 +136,9 @@ class Rows:
 
     def view(self) -> View:
         end, vectors = self.count, self._vectors[: self.count]
+        columns = self._faces[:end], self._subjects[:end], self._weights[:end], self._there[:end]
         scan = ExactScan(vectors) if self.kind == "fp32" else ByteScan(self._codes[:end], self._error)
-        return View(self._faces[:end], self._subjects[:end], self._weights[:end], self._there[:end], vectors, scan)
+        return View(*columns, vectors, scan, self, self.renewals)
 
     def frozen(self) -> View:
         """Return a view in which rows removed later are not masked; they may have lost their vectors."""

@@ -22,7 +22,8 @@ import zlib
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
@@ -47,6 +48,8 @@ MIN_FACES = 10_000
 SUFFIX = ".snapshot"
 DRAFT = ".draft"
 LOCK_FILE = "writer.lock"
+COLUMNS = ("<i8", "<i8", "<f4", "<f4")
+"""Of the faces' keys, subjects, vectors and qualities."""
 _log = logging.getLogger(__name__)
 
 
@@ -65,7 +68,8 @@ class Snapshots:
         """With a `sealer`, snapshots are sealed, and plain ones and those of other keys are not used."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
-        self._min_faces = min_faces
+        self.min_faces = min_faces
+        """How many faces a gallery must have to be worth a snapshot."""
         self._sealer = sealer
         self._lock: int | None = None
         self._last: dict[int, IndexKey] = {}  # which index this process last wrote or read, by gallery
@@ -91,10 +95,6 @@ class Snapshots:
         self.discard_others()
         return True
 
-    def wants(self, count: int) -> bool:
-        """Return whether a gallery of `count` faces is worth a snapshot."""
-        return count >= self._min_faces
-
     def open(self, spec: IndexSpec) -> Snapshot | None:
         """Return the index's snapshot; None if there is none or, with a warning, none that can be used."""
         path = self._path(spec.key.gallery)
@@ -117,18 +117,17 @@ class Snapshots:
 
     def write(self, spec: IndexSpec, faces: View, position: LogPosition) -> None:
         """Replace the gallery's snapshot atomically by a frozen view, which is read piece by piece. Raises OSError."""
-        path, count = self._path(spec.key.gallery), int(np.count_nonzero(faces.there))
+        path, header = self._path(spec.key.gallery), partial(_header, spec, faces, position)
         with replacing(path, draft=path.with_suffix(DRAFT)) as file:
             if self._sealer:
-                header = _header(spec, count, position, 0)
-                for piece in self._sealer.seal_stream(chain([header], _content(faces)), _purpose(spec)):
+                for piece in self._sealer.seal_stream(chain([header(0)], _content(faces)), _purpose(spec)):
                     file.write(piece)
             else:
                 file.seek(HEADER_BYTES)
                 sums = _summed(file, _content(faces))
                 file.write(sums.data)
                 file.seek(0)
-                file.write(_header(spec, count, position, zlib.crc32(sums.data)))
+                file.write(header(zlib.crc32(sums.data)))
         self._last[spec.key.gallery] = spec.key
 
     def is_of(self, spec: IndexSpec) -> bool:
@@ -181,13 +180,8 @@ class Snapshots:
 
 def _content(faces: View) -> Iterator[memoryview]:
     """Yield the columns of the faces that are there, in pieces."""
-    columns: list[tuple[NDArray[Any], str]] = [
-        (faces.faces, "<i8"),
-        (faces.subjects, "<i8"),
-        (faces.vectors, "<f4"),
-        (faces.weights, "<f4"),
-    ]
-    for column, kind in columns:
+    columns: tuple[NDArray[Any], ...] = (faces.faces, faces.subjects, faces.vectors, faces.weights)
+    for column, kind in zip(columns, COLUMNS, strict=True):
         for start in range(0, faces.count, PIECE_ROWS):
             rows = slice(start, start + PIECE_ROWS)
             some = np.ascontiguousarray(column[rows][faces.there[rows]], kind)
@@ -252,17 +246,10 @@ class _Header(BaseModel):
     """CRC-32 of the pieces' check sums."""
 
 
-def _header(spec: IndexSpec, count: int, position: LogPosition, sums: int) -> bytes:
-    header = _Header(
-        gallery=spec.key.gallery,
-        package=spec.key.package,
-        generation=spec.key.generation,
-        dimension=spec.dimension,
-        count=count,
-        number=position.number,
-        stamp=position.stamp,
-        sums=sums,
-    )
+def _header(spec: IndexSpec, faces: View, position: LogPosition, sums: int) -> bytes:
+    count = int(np.count_nonzero(faces.there))
+    facts = {**spec.key._asdict(), **asdict(position), "dimension": spec.dimension, "count": count, "sums": sums}
+    header = _Header.model_validate(facts)
     text = header.model_dump_json().encode().ljust(HEADER_BYTES - 4)
     return text + zlib.crc32(text).to_bytes(4, "little")
 
@@ -287,7 +274,7 @@ def _read(data: memoryview, spec: IndexSpec, *, sums: bool = True) -> Snapshot:
     starts = np.cumsum([HEADER_BYTES, *sizes])
     faces, subjects, vectors, qualities = (
         np.frombuffer(data[start : start + size], kind)
-        for start, size, kind in zip(starts, sizes, ("<i8", "<i8", "<f4", "<f4"), strict=False)
+        for start, size, kind in zip(starts, sizes, COLUMNS, strict=False)
     )
     block = FaceBlock(faces, subjects, qualities, vectors.reshape(count, dimension))
     return Snapshot(block, LogPosition(header.number, header.stamp))

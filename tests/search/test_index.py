@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,12 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from app.choices import IndexKind
 from app.search import index as module
 from app.search.index import Index
-from app.search.rows import MIN_WEIGHT
+from app.search.quantised import Near
+from app.search.rows import MIN_WEIGHT, View
 from app.search.types import Match
-from app.types import Vector
+from app.types import Vector, Vectors
 from tests.support.index_faces import DIMENSION, Face, block, random_units
-
-R = TypeVar("R")
 
 
 def unit(*numbers: float) -> Vector:
@@ -378,8 +377,8 @@ class Interrupted(Index):
 
     change: Callable[[], None] | None = None
 
-    def _in_parts(self, start: int, end: int, scan: Callable[[int, int], R]) -> list[R]:
-        found = super()._in_parts(start, end, scan)
+    def _nearest(self, view: View, probes: Vectors, fetch: int, *, start: int = 0) -> Near:
+        found = super()._nearest(view, probes, fetch, start=start)
         if self.change is not None:
             change, self.change = self.change, None
             change()

@@ -73,9 +73,6 @@ def test_a_scan_finds_the_highest_scores_and_says_how_wrong_they_may_be(  # noqa
         others = np.delete(exact[:, place], found)
         assert others.max(initial=-np.inf) <= near.floors[place] + errors[place]
         assert near.floors[place] == -np.inf or len(others)
-        if place < 3:
-            rough, error = scan.rough(start, end, probes[place])
-            assert np.abs(rough - exact[:, place]).max() <= error == errors[place]
 
 
 @pytest.mark.parametrize("kind", KINDS)
