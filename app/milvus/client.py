@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -117,10 +116,8 @@ class Milvus:
         self._timeout_s = TIMEOUT_S
         self._module = pymilvus
         self._available = True
-        with self._translated():
-            self._client = pymilvus.MilvusClient(
-                uri=address.uri, token=token or "", db_name=address.database, timeout=TIMEOUT_S
-            )
+        options: dict[str, Any] = {"uri": address.uri, "token": token or "", "db_name": address.database}
+        self._client = self._call(pymilvus.MilvusClient, **options, timeout=TIMEOUT_S)
 
     def close(self) -> None:
         self._client.close()
@@ -128,8 +125,7 @@ class Milvus:
     @property
     def version(self) -> str:
         """Milvus's own version."""
-        with self._translated():
-            return str(self._client.get_server_version(timeout=self._timeout_s))
+        return str(self._call(self._client.get_server_version, timeout=self._timeout_s))
 
     @property
     def available(self) -> bool:
@@ -139,8 +135,7 @@ class Milvus:
     def ping(self, timeout_s: float) -> None:
         """Update `available`."""
         try:
-            with self._translated(always=True):
-                self._client.list_collections(timeout=timeout_s)
+            self._call(self._client.list_collections, timeout=timeout_s, always=True)
             self._available = True
         except Unusable:
             self._available = False
@@ -156,39 +151,35 @@ class Milvus:
         schema.add_field("position", types.VARCHAR, max_length=64)
         schema.add_field("vector", types.FLOAT_VECTOR, dim=dimension)
         indexes = self._client.prepare_index_params()
-        indexes.add_index("vector", index_type=self._kind, metric_type="IP", params=self._index_params)
+        params = dict(HNSW) if self._kind == "HNSW" else {}
+        indexes.add_index("vector", index_type=self._kind, metric_type="IP", params=params)
         indexes.add_index("subject", index_type="INVERTED")
-        with self._translated():
-            self._client.create_collection(
-                name, schema=schema, num_shards=1, consistency_level="Strong", timeout=MAKE_TIMEOUT_S
-            )
-            # There is nothing to index yet, so nothing to wait for.
-            self._client.create_index(name, indexes, timeout=MAKE_TIMEOUT_S, sync=False)
-            self._client.load_collection(name, timeout=MAKE_TIMEOUT_S)
+        form: dict[str, Any] = {"schema": schema, "num_shards": 1, "consistency_level": "Strong"}
+        self._call(self._client.create_collection, name, **form, timeout=MAKE_TIMEOUT_S)
+        # There is nothing to index yet, so nothing to wait for.
+        self._call(self._client.create_index, name, indexes, timeout=MAKE_TIMEOUT_S, sync=False)
+        self._call(self._client.load_collection, name, timeout=MAKE_TIMEOUT_S)
 
     def open(self, name: str, dimension: int) -> bool:
         """Load the collection so that it can be searched; False if it is missing or has another schema."""
-        with self._translated():
-            if not self._client.has_collection(name, timeout=self._timeout_s):
-                return False
-            fields = self._client.describe_collection(name, timeout=self._timeout_s)["fields"]
-            forms = {field["name"]: (field["type"].name, field["params"].get("dim")) for field in fields}
-            wanted = {"face": "INT64", "subject": "INT64", "position": "VARCHAR", "vector": "FLOAT_VECTOR"}
-            if forms != {key: (kind, dimension if key == "vector" else None) for key, kind in wanted.items()}:
-                return False
-            self._client.load_collection(name, timeout=MAKE_TIMEOUT_S)
-            return True
+        if not self._call(self._client.has_collection, name, timeout=self._timeout_s):
+            return False
+        fields = self._call(self._client.describe_collection, name, timeout=self._timeout_s)["fields"]
+        forms = {field["name"]: (field["type"].name, field["params"].get("dim")) for field in fields}
+        wanted = {"face": "INT64", "subject": "INT64", "position": "VARCHAR", "vector": "FLOAT_VECTOR"}
+        if forms != {key: (kind, dimension if key == "vector" else None) for key, kind in wanted.items()}:
+            return False
+        self._call(self._client.load_collection, name, timeout=MAKE_TIMEOUT_S)
+        return True
 
     def drop(self, name: str) -> None:
         """Remove the collection if it exists."""
-        with self._translated():
-            self._client.drop_collection(name, timeout=MAKE_TIMEOUT_S)
+        self._call(self._client.drop_collection, name, timeout=MAKE_TIMEOUT_S)
 
     def purge(self, name: str) -> None:
         """Ask Milvus to drop what was removed from its files too, which it does some time later."""
-        with self._translated():
-            self._client.flush(name, timeout=self._timeout_s)
-            self._client.compact(name, timeout=self._timeout_s)
+        self._call(self._client.flush, name, timeout=self._timeout_s)
+        self._call(self._client.compact, name, timeout=self._timeout_s)
 
     # Rows
 
@@ -202,45 +193,36 @@ class Milvus:
 
     def remove(self, name: str, faces: Sequence[int]) -> None:
         """Remove those of the faces that exist."""
-        for start in range(0, len(faces), KEYS_AT_ONCE):
-            some = [int(key) for key in faces[start : start + KEYS_AT_ONCE]]
-            with self._translated():
-                self._client.delete(name, ids=some, timeout=self._timeout_s)
+        for some in _in_pieces(faces):
+            self._call(self._client.delete, name, ids=some, timeout=self._timeout_s)
 
     def remove_subjects(self, name: str, subjects: Sequence[int]) -> None:
         """Remove all faces of these subjects."""
-        for start in range(0, len(subjects), KEYS_AT_ONCE):
-            some = [int(key) for key in subjects[start : start + KEYS_AT_ONCE]]
-            with self._translated():
-                self._client.delete(
-                    name, filter=f"subject in {some}", consistency_level="Strong", timeout=self._timeout_s
-                )
+        for some in _in_pieces(subjects):
+            options: dict[str, Any] = {"filter": f"subject in {some}", "consistency_level": "Strong"}
+            self._call(self._client.delete, name, **options, timeout=self._timeout_s)
 
     def owners(self, name: str, faces: Sequence[int]) -> dict[int, int]:
         """Return the subject of each of the faces that exists."""
-        found: dict[int, int] = {}
-        for start in range(0, len(faces), KEYS_AT_ONCE):
-            some = [int(key) for key in faces[start : start + KEYS_AT_ONCE]]
-            rows = self._query(name, f"face in {some}", ["face", "subject"])
-            found |= {int(row["face"]): int(row["subject"]) for row in rows}
-        return found
+        rows = [row for some in _in_pieces(faces) for row in self._query(name, f"face in {some}", ["face", "subject"])]
+        return {int(row["face"]): int(row["subject"]) for row in rows}
 
     def blocks(self, name: str, after: int, until: int | None, dimension: int) -> Iterator[FaceBlock]:
         """Yield faces with keys above `after`, up to `until`, in order of their keys, in blocks that fit a message.
 
         Their qualities are 0: Milvus doesn't hold them."""
         upto = "" if until is None else f" and face <= {until}"
-        with self._translated():
-            rows = self._client.query_iterator(
-                name,
-                batch_size=max(1, min(FETCH_MAX, BLOCK_BYTES // (dimension * 4))),
-                filter=f"face > {after}{upto}",
-                output_fields=["face", "subject", "vector"],
-                consistency_level="Strong",
-                timeout=self._timeout_s,
-            )
+        rows = self._call(
+            self._client.query_iterator,
+            name,
+            batch_size=max(1, min(FETCH_MAX, BLOCK_BYTES // (dimension * 4))),
+            filter=f"face > {after}{upto}",
+            output_fields=["face", "subject", "vector"],
+            consistency_level="Strong",
+            timeout=self._timeout_s,
+        )
         try:
-            while some := self._next(rows):
+            while some := self._call(rows.next):
                 yield FaceBlock(
                     np.array([row["face"] for row in some], np.int64),
                     np.array([row["subject"] for row in some], np.int64),
@@ -256,18 +238,18 @@ class Milvus:
         `fetch` is less than FETCH_MAX. Subjects in `without` are left out. There are fewer only if there are no others.
         """
         params = {"ef": max(EF_MIN, 2 * fetch)} if self._kind == "HNSW" else {}
-        with self._translated():
-            results = self._client.search(
-                name,
-                data=list(probes),
-                anns_field="vector",
-                filter=f"subject not in {[int(key) for key in without]}" if len(without) else "",
-                limit=fetch + 1,  # the mark may be among them
-                output_fields=["subject"],
-                search_params={"metric_type": "IP", "params": params},
-                consistency_level="Strong",
-                timeout=self._timeout_s,
-            )
+        results = self._call(
+            self._client.search,
+            name,
+            data=list(probes),
+            anns_field="vector",
+            filter=f"subject not in {[int(key) for key in without]}" if len(without) else "",
+            limit=fetch + 1,  # the mark may be among them
+            output_fields=["subject"],
+            search_params={"metric_type": "IP", "params": params},
+            consistency_level="Strong",
+            timeout=self._timeout_s,
+        )
         return [
             [Found(int(hit.id), int(hit["entity"]["subject"]), float(hit.distance)) for hit in hits if hit.id != MARK]
             for hits in results
@@ -288,28 +270,15 @@ class Milvus:
 
     # Inside
 
-    @property
-    def _index_params(self) -> dict[str, int]:
-        return dict(HNSW) if self._kind == "HNSW" else {}
-
     def _upsert(self, name: str, rows: list[dict[str, object]]) -> None:
-        with self._translated():
-            self._client.upsert(name, rows, timeout=self._timeout_s)
+        self._call(self._client.upsert, name, rows, timeout=self._timeout_s)
 
     def _query(self, name: str, which: str, fields: list[str]) -> list[dict[str, Any]]:
-        with self._translated():
-            found = self._client.query(
-                name, filter=which, output_fields=fields, consistency_level="Strong", timeout=self._timeout_s
-            )
-        return list(found)
+        options: dict[str, Any] = {"filter": which, "output_fields": fields, "consistency_level": "Strong"}
+        return list(self._call(self._client.query, name, **options, timeout=self._timeout_s))
 
-    def _next(self, rows: Any) -> list[dict[str, Any]]:
-        with self._translated():
-            return list(rows.next())
-
-    @contextmanager
-    def _translated(self, *, always: bool = False) -> Iterator[None]:
-        """Translate Milvus's errors; their text stays in the cause, for the log.
+    def _call(self, call: Callable[..., Any], *args: object, always: bool = False, **options: object) -> Any:
+        """Call Milvus and translate its errors; their text stays in the cause, for the log.
 
         While Milvus doesn't answer, fail at once unless `always`: callers would queue up behind each other's timeouts.
         """
@@ -318,13 +287,18 @@ class Milvus:
         if not self._available and not always:
             raise _unavailable()
         try:
-            yield
+            return call(*args, **options)
         except self._module.MilvusException as error:
             if error.code in {NOT_FOUND, NOT_LOADED, NOT_FULLY_LOADED}:
                 raise CollectionLost("A collection is missing in Milvus.", code="index_unavailable") from error
             raise _unavailable() from error
         except (grpc.RpcError, grpc.FutureTimeoutError, OSError) as error:
             raise _unavailable() from error
+
+
+def _in_pieces(keys: Sequence[int]) -> Iterator[list[int]]:
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        yield [int(key) for key in keys[start : start + KEYS_AT_ONCE]]
 
 
 def _row(face: int, subject: int, vector: object) -> dict[str, object]:

@@ -190,11 +190,9 @@ class MilvusIndex(GalleryIndex[Searcher]):
                 reached = self._settle_in(searcher.name, until)
         except CollectionLost:
             lost = True
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            if self._searcher is not searcher:
-                return True
+        with self._unless_changing() as free:
+            if not free or self._searcher is not searcher:
+                return free
             if lost:
                 self._searcher = None
                 self._catch_up()
@@ -207,8 +205,6 @@ class MilvusIndex(GalleryIndex[Searcher]):
                     self._position = reached
                     self._count.changed(reached)
             return True
-        finally:
-            self._lock.release()
 
     def _settle_in(self, name: str, until: LogPosition) -> LogPosition | None:
         """Return up to where the collection holds the log then; None if that is unknown."""
@@ -284,7 +280,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         face: there may be thousands of those."""
         name = self._collections.current(self._spec.key)
         if name is None:
-            return self._search_in(None) if self._head().number == 0 else self._build()
+            return self._searcher_of(None) if self._head().number == 0 else self._build()
         if self._milvus.open(name, self._spec.dimension):
             since = self._milvus.position(name)
             reached = None if since is None else self._replay(name, since)
@@ -315,13 +311,13 @@ class MilvusIndex(GalleryIndex[Searcher]):
             raise self._spec.not_found()
         return head
 
-    def _search_in(self, name: str | None) -> Searcher:
-        return Searcher(self._spec, self._source, self._milvus, name, count=self._count, renew=self.renew)
-
     def _use(self, name: str, position: LogPosition) -> Searcher:
         self._position, self._settled = position, None
-        self._searcher = self._search_in(name)
+        self._searcher = self._searcher_of(name)
         return self._searcher
+
+    def _searcher_of(self, name: str | None) -> Searcher:
+        return Searcher(self._spec, self._source, self._milvus, name, count=self._count, renew=self.renew)
 
     def _must_replay(self, name: str, since: LogPosition) -> LogPosition:
         reached = self._replay(name, since)

@@ -16,7 +16,7 @@ from app.milvus.client import FETCH_MAX, CollectionLost, Found, Milvus
 from app.search.index import FETCH_MIN, FETCH_PER_SUBJECT, Index
 from app.search.quantised import rounding
 from app.search.rows import WIDEN
-from app.search.types import Answer, FaceBlock, FaceSource, IndexSpec, LogPosition, Match
+from app.search.types import Answer, FaceBlock, FaceSource, IndexSpec, LogPosition, Match, joined
 from app.types import Sizes, Vector, Vectors
 
 COUNT_CHEAP_S = 0.02
@@ -63,17 +63,17 @@ class Searcher:
             return [[] for _ in probes] if renewed.name is None else renewed._search(renewed.name, probes, limit)
 
     def begin(self, vectors: Vectors, limit: int) -> list[Answer]:
-        return [partial(_first, found) for found in self.search(vectors, limit)]
+        return [partial(_first, matches) for matches in self.search(vectors, limit)]
 
     def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
         """Verify as `Searchable.verify` does, from the database alone."""
-        return self._candidates([subject]).verify(vectors, subject)
+        return self._with_faces_of([subject]).verify(vectors, subject)
 
     def _search(self, name: str, probes: Vectors, limit: int) -> list[list[Match]]:
         fetch = min(FETCH_MAX - 1, max(FETCH_MIN, FETCH_PER_SUBJECT * limit))
         found = self._milvus.search(name, probes, fetch)
         near = [_promising(rows, limit, fetch, rounding(self._spec.dimension)) for rows in found]
-        candidates = self._candidates(set().union(*(subjects for subjects, _ in near)))
+        candidates = self._with_faces_of(set().union(*(subjects for subjects, _ in near)))
         matches = candidates.search(probes, limit)
         for place, (rows, (_, floor)) in enumerate(zip(found, near, strict=True)):
             if not _is_complete(matches[place], floor, limit, rounding(self._spec.dimension)):
@@ -82,11 +82,11 @@ class Searcher:
 
     def _search_on(self, name: str, probe: Vector, limit: int, rows: list[Found], fetch: int) -> list[Match]:
         """Look at more and more subjects until no other face can belong among the best."""
-        candidates = Index(self._spec.dimension)
         seen: set[int] = set()
+        candidates = self._with_faces_of(seen)
         while True:
             new = {row.subject for row in rows} - seen
-            self._add(candidates, new)
+            self._with_faces_of(new, candidates)
             seen |= new
             best = candidates.search(probe[None], limit)[0]
             if len(rows) < fetch or _is_complete(best, rows[-1].score, limit, rounding(self._spec.dimension)):
@@ -94,20 +94,16 @@ class Searcher:
             fetch = min(FETCH_MAX - 1, WIDEN * fetch)
             rows = self._milvus.search(name, probe[None], fetch, sorted(seen))[0]
 
-    def _candidates(self, subjects: Collection[int]) -> Index:
-        candidates = Index(self._spec.dimension)
-        self._add(candidates, subjects)
-        return candidates
-
-    def _add(self, candidates: Index, subjects: Collection[int]) -> None:
-        """Add all faces of these subjects, as the database has them."""
-        block = self._source.faces_of(self._spec, sorted(subjects))
-        if block is not None:
-            candidates.add(block)
+    def _with_faces_of(self, subjects: Collection[int], index: Index | None = None) -> Index:
+        """Return the index, by default a new one, with all faces of these subjects as the database has them."""
+        index = index or Index(self._spec.dimension)
+        if (block := self._source.faces_of(self._spec, sorted(subjects))) is not None:
+            index.add(block)
+        return index
 
 
-def _first(found: list[Match], limit: int) -> list[Match]:
-    return found[:limit]
+def _first(matches: list[Match], limit: int) -> list[Match]:
+    return matches[:limit]
 
 
 class Count:
@@ -169,20 +165,14 @@ class Comparison:
         self.held = 0
 
     def look(self, block: FaceBlock) -> None:
-        until = int(block.faces[-1])
-        pages = list(self._pages(until))
-        held = {key: place for place, key in enumerate(key for page in pages for key in page.faces.tolist())}
-        keys: list[int] = block.faces.tolist()
-        self.missing += [key for key in keys if key not in held]
-        self.extra += sorted(held.keys() - set(keys))
-        there = np.array([key in held for key in keys])
-        if there.any():
-            places = np.array([held[key] for key in keys if key in held])
-            vectors = np.concatenate([page.vectors for page in pages])[places]
-            subjects = np.concatenate([page.subjects for page in pages])[places]
-            equal = (vectors == block.vectors[there]).all(axis=1) & (subjects == block.subjects[there])
-            self.different += block.faces[there][~equal].tolist()
-        self._last = until
+        held = joined(list(self._pages(int(block.faces[-1]))), self._dimension)
+        there = np.isin(block.faces, held.faces)
+        ours, theirs = held.only(np.searchsorted(held.faces, block.faces[there])), block.only(there)
+        equal = (ours.vectors == theirs.vectors).all(axis=1) & (ours.subjects == theirs.subjects)
+        self.missing += block.faces[~there].tolist()
+        self.different += theirs.faces[~equal].tolist()
+        self.extra += held.faces[~np.isin(held.faces, block.faces)].tolist()
+        self._last = int(block.faces[-1])
 
     def look_beyond(self) -> None:
         """Compare what follows the database's last face."""
