@@ -1,4 +1,7 @@
-"""backup, restore, database, vault: the database itself. No server is needed; backup and vault work beside them."""
+"""backup, restore, database, vault: the database itself. No server is needed; backup and vault work beside them.
+
+What is slow to import is imported at the top: every command here needs it.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,28 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from app.bulk import backup as archive
 from app.cli import options, output
 from app.cli.connect import require_data
 from app.config import Settings, load_settings
-from app.db.encryption import VAULT_FILE
+from app.db import usage
+from app.db.copying import copy_database
+from app.db.encryption import VAULT_FILE, FoundRings, Rings, encode_key, find_rings, load_rings, new_key
+from app.db.engine import Database
+from app.db.sealed_columns import PLAIN, Blobs, census
+from app.db.sealed_columns import reseal as reseal_columns
+from app.db.secrets import SIGNING_KEY, SecretStore, has_secrets
+from app.db.signing import Signer
 from app.errors import Conflict, InvalidSetting, SealedUnreadable
+from app.gallery.store import Store
+from app.search.snapshots import Snapshots
 from app.server import data_folder
+from app.server.storage import SNAPSHOT_FOLDER
 from app.version import VERSION
-
-if TYPE_CHECKING:
-    from app.bulk.backup import Summary
-    from app.db.encryption import FoundRings, Rings
-    from app.db.engine import Database
-    from app.db.signing import Signer
 
 commands = typer.Typer()
 database = typer.Typer(no_args_is_help=True, epilog="Example: likeness database copy sqlite:///data/likeness.db")
@@ -41,16 +49,12 @@ def backup(
 
     Whoever has the file has the keys. Keep encryption keys elsewhere: it doesn't contain them.
     """
-    from app.bulk.backup import sqlite_only, write_backup  # noqa: PLC0415 - slow to import
-    from app.db import usage  # noqa: PLC0415 - slow to import
-    from app.db.engine import Database  # noqa: PLC0415 - slow to import
-
     settings = load_settings()
     require_data(settings)
-    sqlite_only(settings.database)
+    archive.sqlite_only(settings.database)
     with usage.shared(settings.data_dir, settings.database), closing(Database(settings.database)) as database:
         signer = _signer(settings, database)
-        summary = write_backup(settings.database, settings.data_dir, path, VERSION, signer)
+        summary = archive.write_backup(settings.database, settings.data_dir, path, VERSION, signer)
     _say(summary, f"{path}: written", as_json=as_json)
     if signer is None:
         output.warn("Not signed, because the keys here don't open the server's secrets: restore it with --trust")
@@ -60,9 +64,6 @@ def backup(
 
 def _signer(settings: Settings, database: Database) -> Signer | None:
     """Return the server's signer, which is made if there is none; None if the keys here don't open its secrets."""
-    from app.db.secrets import SIGNING_KEY, SecretStore  # noqa: PLC0415 - slow to import
-    from app.db.signing import Signer  # noqa: PLC0415 - slow to import
-
     rings = _rings(settings)
     if rings.secrets is None:
         return None
@@ -74,8 +75,6 @@ def _signer(settings: Settings, database: Database) -> Signer | None:
 
 def _rings(settings: Settings) -> FoundRings:
     """Return the keys of the settings and the data folder."""
-    from app.db.encryption import find_rings  # noqa: PLC0415 - slow to import
-
     return find_rings(
         settings.data_dir / VAULT_FILE,
         settings.encryption_key_file,
@@ -92,12 +91,9 @@ def restore(
     as_json: options.AsJson = False,
 ) -> None:
     """Replace a SQLite database with a backup, and put back the keys that are missing. No server may use it."""
-    from app.bulk.backup import restore as bring_back  # noqa: PLC0415 - slow to import
-    from app.db import usage  # noqa: PLC0415 - slow to import
-
     settings = _stopped()
     with usage.exclusive(settings.data_dir, settings.database):
-        summary = bring_back(
+        summary = archive.restore(
             path,
             settings.database,
             settings.data_dir,
@@ -118,7 +114,7 @@ def _stopped() -> Settings:
     return settings
 
 
-def _say(summary: Summary, done: str, *, as_json: bool) -> None:
+def _say(summary: archive.Summary, done: str, *, as_json: bool) -> None:
     if as_json:
         output.say_json({"created_at": summary.created_at, "rows": dict(summary.rows), "signer": summary.signer})
         return
@@ -136,9 +132,6 @@ def copy(
 
     The data folder's keys belong to the copy, too. Set LIKENESS_DATABASE_URL to it and start the server.
     """
-    from app.db import usage  # noqa: PLC0415 - slow to import
-    from app.db.copying import copy_database  # noqa: PLC0415 - slow to import
-
     settings = _stopped()
     require_data(settings)
     with usage.exclusive(settings.data_dir, settings.database, target):
@@ -155,8 +148,6 @@ def status(as_json: options.AsJson = False) -> None:
 
     Exit code 1: some are not encrypted as the settings say.
     """
-    from app.db.sealed_columns import PLAIN, census  # noqa: PLC0415 - slow to import
-
     with _opened() as (_, database, rings):
         counts = census(database)
     ring = rings.faces
@@ -197,17 +188,10 @@ def unseal() -> None:
 @vault.command("new-key", epilog="Example: likeness vault new-key > encryption.key")
 def make_key() -> None:
     """Print a new key for LIKENESS_ENCRYPTION_KEY_FILE."""
-    from app.db.encryption import encode_key, new_key  # noqa: PLC0415 - slow to import
-
     output.say(encode_key(new_key()))
 
 
 def _reseal(*, sealed: bool) -> None:
-    from app.db.sealed_columns import Blobs, reseal  # noqa: PLC0415 - slow to import
-    from app.db.secrets import SecretStore  # noqa: PLC0415 - slow to import
-    from app.search.snapshots import Snapshots  # noqa: PLC0415 - slow to import
-    from app.server.storage import SNAPSHOT_FOLDER  # noqa: PLC0415 - slow to import
-
     with _opened() as (settings, database, rings):
         will_seal = rings.faces is not None and rings.seals
         if sealed and not will_seal:
@@ -216,7 +200,7 @@ def _reseal(*, sealed: bool) -> None:
             raise InvalidSetting(
                 "servers with these settings would encrypt what is new: set LIKENESS_ENCRYPTION=open and restart them"
             )
-        count = sum(reseal(database, Blobs(rings.faces, seals=rings.seals)))
+        count = sum(reseal_columns(database, Blobs(rings.faces, seals=rings.seals)))
         secrets = SecretStore(database, rings.secrets).reseal()
         database.request_scrub()
         scrubbed = database.scrub(SCRUB_S)
@@ -238,12 +222,6 @@ def _reseal(*, sealed: bool) -> None:
 @contextmanager
 def _opened() -> Iterator[tuple[Settings, Database, Rings]]:
     """Open the database with its keys. Raises Unusable (``no_data_folder``, or where the keys are others)."""
-    from app.db import usage  # noqa: PLC0415 - slow to import
-    from app.db.encryption import load_rings  # noqa: PLC0415 - slow to import
-    from app.db.sealed_columns import Blobs  # noqa: PLC0415 - slow to import
-    from app.db.secrets import has_secrets  # noqa: PLC0415 - slow to import
-    from app.gallery.store import Store  # noqa: PLC0415 - slow to import
-
     settings = load_settings()
     seals = settings.encryption == "seal"
     require_data(settings)
