@@ -34,8 +34,8 @@ from app.db.encryption import IRREPLACEABLE, FoundRings
 from app.db.engine import Database
 from app.db.opening import sqlite_file
 from app.db.schema import SECRETS
-from app.db.sealed_columns import MARK_PREFIX, Blobs
-from app.db.secrets import SIGNING_KEY, purpose_of
+from app.db.sealed_columns import Blobs
+from app.db.secrets import IS_SECRET, SIGNING_KEY, purpose_of
 from app.db.signing import Signer
 from app.db.usage import RESTORING
 from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable
@@ -282,8 +282,7 @@ def _check(draft: Path, rings: FoundRings, signer: bytes | None, *, trust: bool)
         if connection.exec_driver_sql("PRAGMA quick_check(1)").scalar() != "ok":
             raise _invalid("its database is damaged")
         Blobs(rings.faces, seals=rings.seals).check(connection)
-        mine = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)
-        sealed = {row.name: bytes(row.sealed) for row in connection.execute(sa.select(SECRETS).where(mine))}
+        sealed = {row.name: bytes(row.sealed) for row in connection.execute(sa.select(SECRETS).where(IS_SECRET))}
     try:
         opened = {name: rings.secrets.open(one, purpose_of(name)) for name, one in sealed.items() if rings.secrets}
     except SealedUnreadable:

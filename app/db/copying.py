@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.db.engine import Database
 from app.db.migrations import VERSION
-from app.db.opening import BUSY_TIMEOUT_S, draft_of, open_engine, parse_url, sqlite_file, sqlite_files, translated
+from app.db.opening import connected, draft_of, sqlite_file, sqlite_files
 from app.db.schema import METADATA, SECRETS, SIGN_IN_CODES
 from app.errors import Conflict
 from app.files import sync_folder
@@ -52,12 +53,8 @@ def _opened(url: str) -> Iterator[Database]:
         with replacing_sqlite(path, replace=False) as draft, closing(Database(f"sqlite:///{draft}")) as database:
             yield database
         return
-    engine = open_engine(parse_url(url), round(BUSY_TIMEOUT_S * 1000))
-    try:
-        with engine.connect() as connection:
-            check_empty(connection)
-    finally:
-        engine.dispose()
+    with connected(url) as connection:
+        _check_empty(connection)
     with closing(Database(url, alone=True)) as database:
         yield database
 
@@ -104,41 +101,32 @@ def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
     Nobody else may use that one, and the new one must be closed. Raises Conflict ``database_not_empty`` if it isn't
     empty, unless told to `replace` it.
     """
-    with translated():
-        if path.exists():
-            _prepare_replacement(path, replace=replace)
-        draft = draft_of(path)
-        try:
-            for name in sqlite_files(draft):
-                name.unlink(missing_ok=True)
-            yield draft
-            for name in sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
-                name.unlink(missing_ok=True)
-            with draft.open("rb") as file:
-                os.fsync(file.fileno())
-            draft.replace(path)
-            sync_folder(path.parent)
-        finally:
-            for name in sqlite_files(draft):
-                name.unlink(missing_ok=True)
-
-
-def _prepare_replacement(path: Path, *, replace: bool) -> None:
-    """Check that the database may be replaced, and empty its write-ahead log, which is deleted before it."""
-    old = open_engine(parse_url(f"sqlite:///{path}"), round(BUSY_TIMEOUT_S * 1000))
-    try:
-        with old.connect() as connection:
+    if path.exists():
+        with connected(f"sqlite:///{path}") as connection:
             if not replace:
-                check_empty(connection)
-        with closing(old.raw_connection()) as raw:
-            busy, _, _ = raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                _check_empty(connection)
+            connection.rollback()
+            raw: Any = connection.connection.driver_connection  # outside of a transaction
+            busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # the log is deleted before its file
         if busy:
             raise Conflict("The database is in use by another program: stop it first.", code="data_dir_in_use")
+    draft = draft_of(path)
+    try:
+        for name in sqlite_files(draft):
+            name.unlink(missing_ok=True)
+        yield draft
+        for name in sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
+            name.unlink(missing_ok=True)
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_folder(path.parent)
     finally:
-        old.dispose()
+        for name in sqlite_files(draft):
+            name.unlink(missing_ok=True)
 
 
-def check_empty(connection: Connection) -> None:
+def _check_empty(connection: Connection) -> None:
     """Raise Conflict ``database_not_empty`` if it has rows that no server makes at its first start, or other tables."""
     for name in sa.inspect(connection).get_table_names():
         if name not in METADATA.tables and name != VERSION.name:

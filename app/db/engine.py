@@ -12,17 +12,17 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.db import usage
 from app.db.migrations import VERSION, bring_up_to_date, is_current
-from app.db.opening import BUSY_TIMEOUT_S, inserting, open_engine, parse_url, translated
-from app.errors import DatabaseUnavailable, TransactionEnded
+from app.db.opening import BUSY_TIMEOUT_S, inserting, open_engine
+from app.errors import DatabaseBusy, DatabaseUnavailable, TransactionEnded
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -82,7 +82,7 @@ class Database:
     def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S, alone: bool = False) -> None:
         """`alone`: the caller holds `usage.exclusive`, which PostgreSQL's connections otherwise share."""
         self._busy_timeout_ms = round(busy_timeout_s * 1000)
-        self._engine = open_engine(parse_url(url), self._busy_timeout_ms)
+        self._engine = open_engine(url, self._busy_timeout_ms)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         if not (self.is_sqlite or alone):
             usage.share(self._engine)
@@ -92,11 +92,17 @@ class Database:
         """Whether the last write succeeded."""
         self._writer = self._engine.execution_options(likeness_write=True)
         # Writers of this process queue here: SQLite's busy handler would sleep between attempts.
-        self._write_lock = threading.Lock()
+        self._write_lock: AbstractContextManager[object] = threading.Lock() if self.is_sqlite else nullcontext()
         self._scrubber = _Scrubber(self._scrub_once) if self.is_sqlite else None
-        self._version = Version(self._engine.url.database or "") if self.is_sqlite else None
+        self._version = _Version(self._engine.url.database or "") if self.is_sqlite else None
+        self.version: Callable[[], int | None] = self._version or (lambda: None)
+        """Returns a number that every commit of any process changes; None on PostgreSQL."""
         try:
-            self._migrate()
+            with self.read() as connection:
+                current = is_current(connection)
+            if not current:
+                with self.write() as connection:
+                    bring_up_to_date(connection)
         except BaseException:
             self._close()
             raise
@@ -107,30 +113,28 @@ class Database:
             self._scrubber.close()
         self._close()
 
-    def version(self) -> int | None:
-        """Return a number that every commit of any process changes; None on PostgreSQL."""
-        return None if self._version is None else self._version()
-
     @contextmanager
     def read(self, *, one_moment: bool = False) -> Iterator[Connection]:
         """Open a transaction for reading. With `one_moment` all its statements see the same state of the database.
 
         On SQLite they always do; on PostgreSQL each statement otherwise sees the latest commits.
         """
-        with translated(), self._engine.connect() as connection:
-            if one_moment and not self.is_sqlite:
-                connection.execution_options(isolation_level="REPEATABLE READ")
-            yield connection
+        try:
+            with self._engine.connect() as connection:
+                if one_moment and not self.is_sqlite:
+                    connection.execution_options(isolation_level="REPEATABLE READ")
+                yield connection
+        except PoolTimeout as error:
+            raise _no_connection() from error
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Open a transaction that is committed at the end and rolled back by any error."""
         try:
-            with ExitStack() as stack:
-                if self.is_sqlite:
-                    stack.enter_context(self._write_lock)
-                stack.enter_context(translated())
-                yield stack.enter_context(self._writer.begin())
+            with self._write_lock, self._writer.begin() as connection:
+                yield connection
+        except PoolTimeout as error:
+            raise _no_connection() from error
         except DatabaseUnavailable:
             self.writable = False
             raise
@@ -157,7 +161,7 @@ class Database:
         that locks them meanwhile."""
         if self.is_sqlite:
             return
-        with translated(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        with self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             connection.exec_driver_sql(f"VACUUM {'FULL ' if full else ''}{', '.join(tables)}")
 
     def _close(self) -> None:
@@ -175,16 +179,14 @@ class Database:
                     busy, _, _ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 finally:
                     cursor.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
-        except (sqlite3.Error, SQLAlchemyError):  # another process writes, no connection is free, the disk is full
+        # Another process writes, no connection is free, the disk is full.
+        except (sqlite3.Error, PoolTimeout, DatabaseBusy, DatabaseUnavailable):
             return False
         return not busy
 
-    def _migrate(self) -> None:
-        with self.read() as connection:
-            if is_current(connection):
-                return
-        with self.write() as connection:
-            bring_up_to_date(connection)
+
+def _no_connection() -> DatabaseBusy:
+    return DatabaseBusy("All database connections are busy.")
 
 
 def in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -246,7 +248,7 @@ class _Scrubber:
                     pause = min(longest, 2 * pause)
 
 
-class Version:
+class _Version:
     """The number of a SQLite file's version, which every commit changes. Safe to share between threads.
 
     https://www.sqlite.org/pragma.html#pragma_data_version: commits of the same connection don't count, so it has a

@@ -7,16 +7,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.db import usage
-from app.db.opening import open_engine, parse_url
+from app.db.opening import connected, parse_url, sqlite_file
 from app.db.schema import GALLERIES, PACKAGES, REEMBEDDINGS, SECRETS
+from app.errors import DatabaseBusy, DatabaseUnavailable
 
 LOOK_BUSY_MS = 2_000
 """How long to wait for another process's lock."""
 SHOWN = 3
+_FAILURES = SQLAlchemyError, DatabaseBusy, DatabaseUnavailable
 
 
 @dataclass(slots=True)
@@ -55,25 +57,19 @@ def inspect(data_dir: Path, url: str) -> Inspection:
     """Inspect the database. Raises Unusable if the URL isn't supported or its driver is missing, and Conflict
     ``data_dir_in_use`` while it is being restored.
     """
+    path, is_sqlite = sqlite_file(url), parse_url(url).get_backend_name() == "sqlite"
+    found = Inspection("SQLite" if is_sqlite else "PostgreSQL")
     with usage.looking(data_dir, url):
-        return _inspect(url)
-
-
-def _inspect(url: str) -> Inspection:
-    parsed = parse_url(url)
-    found = Inspection("SQLite" if parsed.get_backend_name() == "sqlite" else "PostgreSQL")
-    if found.kind == "SQLite" and not Path(parsed.database or "").exists():
-        found.exists = False
-        return found
-    engine = open_engine(parsed, LOOK_BUSY_MS)
-    try:
-        with engine.connect() as connection:
-            _look(connection, found)
-        found.writable = _takes_writes(engine)
-    except SQLAlchemyError as error:  # its text may hold the URL, password and all
-        found.problem = type(getattr(error, "orig", None) or error).__name__
-    finally:
-        engine.dispose()
+        if path is not None and not path.exists():
+            found.exists = False
+            return found
+        try:
+            with connected(url, LOOK_BUSY_MS) as connection:
+                _look(connection, found)
+                connection.rollback()
+                found.writable = _takes_writes(connection)
+        except _FAILURES as error:  # the driver's text may hold the URL, password and all
+            found.problem = type(error.__cause__ or error).__name__
     return found
 
 
@@ -121,15 +117,15 @@ def _needs(connection: Connection) -> list[Need]:
     return [Need(row.package, row.dimension, row.galleries, row.example, bound.get(row.package)) for row in rows]
 
 
-def _takes_writes(engine: Engine) -> bool:
+def _takes_writes(connection: Connection) -> bool:
     """Try a write and roll it back."""
+    connection.execution_options(likeness_write=True)
     try:
-        with engine.execution_options(likeness_write=True).connect() as connection:
-            if engine.dialect.name == "sqlite":
-                connection.exec_driver_sql("PRAGMA user_version = 0")
-            else:
-                connection.exec_driver_sql("CREATE TEMPORARY TABLE likeness_doctor (one integer) ON COMMIT DROP")
-            connection.rollback()
-    except SQLAlchemyError:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA user_version = 0")
+        else:
+            connection.exec_driver_sql("CREATE TEMPORARY TABLE likeness_doctor (one integer) ON COMMIT DROP")
+        connection.rollback()
+    except _FAILURES:
         return False
     return True

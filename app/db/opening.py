@@ -8,15 +8,16 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, InternalError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app.errors import DatabaseBusy, DatabaseUnavailable, TransactionEnded, Unusable
+from app.errors import DatabaseBusy, DatabaseUnavailable, LikenessError, TransactionEnded, Unusable
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
@@ -33,23 +34,17 @@ IN_EACH_OTHERS_WAY = ("40001", "40P01")
 """PostgreSQL's states of a transaction that it ended for another's sake: serialization_failure, deadlock_detected."""
 
 
-def parse_url(url: str) -> URL:
+def parse_url(url: str | URL) -> URL:
     try:
         return make_url(url)
     except ArgumentError as error:  # its text would repeat the URL, password and all
         raise Unusable("The database URL is malformed.", code="database_unsupported") from error
 
 
-def sqlite_file(url: str) -> Path | None:
+def sqlite_file(url: str | URL) -> Path | None:
     """Return the file of a SQLite database; None for others."""
     parsed = parse_url(url)
     return Path(parsed.database) if parsed.get_backend_name() == "sqlite" and parsed.database else None
-
-
-def restoring_files(url: str) -> tuple[Path, ...]:
-    """Return the files that a killed restore may have left: they hold templates."""
-    path = sqlite_file(url)
-    return () if path is None else sqlite_files(draft_of(path))
 
 
 def draft_of(path: Path) -> Path:
@@ -62,13 +57,28 @@ def sqlite_files(path: Path) -> tuple[Path, ...]:
     return (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")))
 
 
-def open_engine(url: URL, busy_timeout_ms: int) -> Engine:
-    if url.get_backend_name() == "sqlite":
-        return _open_sqlite(url, busy_timeout_ms)
-    if url.get_backend_name() == "postgresql":
-        return _open_postgresql(url)
-    message = f"Likeness keeps galleries in SQLite or PostgreSQL, not in {url.get_backend_name()}."
-    raise Unusable(message, code="database_unsupported")
+@contextmanager
+def connected(url: str | URL, busy_timeout_ms: int = round(BUSY_TIMEOUT_S * 1000)) -> Iterator[Connection]:
+    """Connect to a database once, without migrating it."""
+    engine = open_engine(url, busy_timeout_ms)
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def open_engine(url: str | URL, busy_timeout_ms: int) -> Engine:
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        engine = _open_sqlite(parsed, busy_timeout_ms)
+    elif parsed.get_backend_name() == "postgresql":
+        engine = _open_postgresql(parsed)
+    else:
+        message = f"Likeness keeps galleries in SQLite or PostgreSQL, not in {parsed.get_backend_name()}."
+        raise Unusable(message, code="database_unsupported")
+    sa.event.listen(engine, "handle_error", _translate)
+    return engine
 
 
 def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
@@ -87,34 +97,36 @@ def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
         max_overflow=POOL_SIZE,
         connect_args={"factory": _SqliteConnection},
     )
-    sa.event.listen(engine, "checkin", lambda connection, _record: connection and connection.close_cursors())
-    sa.event.listen(engine, "connect", lambda connection, _record: _prepare_sqlite(connection, busy_timeout_ms))
+    sa.event.listen(engine, "checkin", _close_cursors)
+    sa.event.listen(engine, "connect", partial(_prepare_sqlite, busy_timeout_ms))
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
 class _SqliteConnection(sqlite3.Connection):
-    """A connection that can close its cursors.
-
-    An error may leave a result unread, alive as long as the error's traceback. In a pooled connection it would keep
-    holding the lock, or an old state of the database.
-    """
+    """A connection that knows its cursors."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
+        self.cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
 
     def cursor(self, *arguments: Any, **options: Any) -> Any:
         cursor = super().cursor(*arguments, **options)
-        self._cursors.add(cursor)
+        self.cursors.add(cursor)
         return cursor
 
-    def close_cursors(self) -> None:
-        for cursor in list(self._cursors):
-            cursor.close()
+
+def _close_cursors(connection: _SqliteConnection | None, _record: object) -> None:
+    """Close the cursors of a connection that goes back to the pool.
+
+    An error may leave a result unread, alive as long as the error's traceback. It would keep holding the lock, or an
+    old state of the database.
+    """
+    for cursor in list(connection.cursors) if connection else ():
+        cursor.close()
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
+def _prepare_sqlite(busy_timeout_ms: int, connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # transactions begin in `_begin_sqlite`, not when the driver thinks best
     connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
     _enter_wal(connection, busy_timeout_ms / 1000)
@@ -160,36 +172,27 @@ def _open_postgresql(url: URL) -> Engine:
         raise Unusable(message, code="database_driver_missing") from error
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """Translate the database's errors; the driver's text stays in the cause, for the log."""
-    try:
-        yield
-    except PoolTimeout as error:
-        raise DatabaseBusy("All database connections are busy.") from error
-    except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) in IN_EACH_OTHERS_WAY:
-            raise TransactionEnded("The database is busy.") from error
-        if "database is locked" in str(error.orig):
-            raise DatabaseBusy("The database is busy.") from error
-        if "disk is full" in str(error.orig):
-            raise DatabaseUnavailable("The database can't be written to: its disk is full.") from error
-        if getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_IOERR"):
-            raise DatabaseUnavailable("The database can't be written to: its disk is full, or fails.") from error
-        raise DatabaseUnavailable("The database can't be used at the moment.") from error
-    except DBAPIError as error:
+def _translate(context: ExceptionContext) -> LikenessError | None:
+    """Return what SQLAlchemy raises in place of a driver's error, which stays in the cause, for the log."""
+    error = context.sqlalchemy_exception
+    if context.is_pre_ping or not isinstance(error, DBAPIError):  # a connection of the pool was lost: it makes another
+        return None
+    if not isinstance(error, OperationalError):
         broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)
-        if broken or error.connection_invalidated:  # damaged, no database at all, or gone
-            raise DatabaseUnavailable("The database can't be used.") from error
-        raise
+        gone = broken or context.is_disconnect  # damaged, no database at all, or its connection is lost
+        return DatabaseUnavailable("The database can't be used.") if gone else None
+    if getattr(error.orig, "sqlstate", None) in IN_EACH_OTHERS_WAY:
+        return TransactionEnded("The database is busy.")
+    if "database is locked" in str(error.orig):
+        return DatabaseBusy("The database is busy.")
+    is_full = "disk is full" in str(error.orig)
+    if is_full or getattr(error.orig, "sqlite_errorname", "").startswith("SQLITE_IOERR"):
+        why = "its disk is full" if is_full else "its disk is full, or fails"
+        return DatabaseUnavailable(f"The database can't be written to: {why}.")
+    return DatabaseUnavailable("The database can't be used at the moment.")
 
 
 def inserting(dialect: str) -> Inserting:
-    """Return the INSERT with ON CONFLICT of ``sqlite`` or ``postgresql``."""
-    if dialect == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415 - 20 ms that a start with SQLite doesn't need
-
-        return insert
-    from sqlalchemy.dialects.sqlite import insert as sqlite_insert  # noqa: PLC0415 - its counterpart
-
-    return sqlite_insert
+    """Return the INSERT with ON CONFLICT of ``sqlite`` or ``postgresql``, which takes 20 ms to import."""
+    insert: Inserting = import_module(f"sqlalchemy.dialects.{dialect}").insert
+    return insert

@@ -18,6 +18,7 @@ from sqlalchemy import (
     UniqueConstraint,
     false,
 )
+from sqlalchemy.schema import SchemaItem
 
 METADATA = MetaData(
     naming_convention={
@@ -30,10 +31,18 @@ METADATA = MetaData(
 KEY = BigInteger().with_variant(Integer, "sqlite")
 """SQLite numbers rows only in an INTEGER column."""
 
-GALLERIES = Table(
+
+def _table(name: str, *parts: SchemaItem, numbered: bool = False) -> Table:
+    return Table(name, METADATA, *parts, sqlite_autoincrement=numbered)
+
+
+def _numbered(name: str, *parts: SchemaItem) -> Table:
+    """Return a table with numbered rows. Keys are never reused, so that a late write can't reach another's rows."""
+    return _table(name, Column("key", KEY, primary_key=True), *parts, numbered=True)
+
+
+GALLERIES = _numbered(
     "galleries",
-    METADATA,
-    Column("key", KEY, primary_key=True),
     Column("id", Text, nullable=False, unique=True),
     Column("embedder", Text, nullable=False),
     Column("dimension", Integer, nullable=False),
@@ -49,13 +58,10 @@ GALLERIES = Table(
     Column("on_conflict", String(8), nullable=False, server_default="warn"),
     Column("population", Text),  # a JSON list of groups; NULL: not declared
     Column("liveness", String(8), nullable=False, server_default="off"),
-    sqlite_autoincrement=True,  # keys are never reused, so a late write can't reach another's rows
 )
 
-SUBJECTS = Table(
+SUBJECTS = _numbered(
     "subjects",
-    METADATA,
-    Column("key", KEY, primary_key=True),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("id", Text, nullable=False),
     Column("name", Text),
@@ -69,13 +75,10 @@ SUBJECTS = Table(
     UniqueConstraint("gallery_key", "id"),
     Index(None, "gallery_key", "key"),
     Index(None, "expires_at"),
-    sqlite_autoincrement=True,
 )
 
-FACES = Table(
+FACES = _numbered(
     "faces",
-    METADATA,
-    Column("key", KEY, primary_key=True),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("subject_key", KEY, ForeignKey("subjects.key", ondelete="CASCADE"), nullable=False),
     Column("face_id", String(32), nullable=False, unique=True),
@@ -90,21 +93,18 @@ FACES = Table(
     Column("created_at", String(32), nullable=False),
     Index(None, "gallery_key", "key"),
     Index(None, "subject_key", "key"),
-    sqlite_autoincrement=True,
 )
 
-CROPS = Table(
+CROPS = _table(
     # Not in FACES, so that reading a million templates doesn't read a million images.
     "crops",
-    METADATA,
     Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("jpeg", LargeBinary, nullable=False),
 )
 
-FACE_ORIGINS = Table(
+FACE_ORIGINS = _table(
     # The photos of faces, needed by some callers only; imported faces have none.
     "face_origins",
-    METADATA,
     Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("gallery_key", KEY, nullable=False),
     Column("image_id", String(32), nullable=False),
@@ -115,11 +115,9 @@ FACE_ORIGINS = Table(
     Index(None, "gallery_key", "image_id"),
 )
 
-CORRECTIONS = Table(
+CORRECTIONS = _numbered(
     # Probes that were wrongly taken for a subject; see `app.recognition.corrections`.
     "corrections",
-    METADATA,
-    Column("key", KEY, primary_key=True),
     Column("id", String(32), nullable=False),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("subject_key", KEY, ForeignKey("subjects.key", ondelete="CASCADE"), nullable=False),
@@ -131,13 +129,11 @@ CORRECTIONS = Table(
     Index(None, "gallery_key"),
     Index(None, "subject_key"),
     Index(None, "expires_at"),
-    sqlite_autoincrement=True,
 )
 
-ANSWERED_REQUESTS = Table(
+ANSWERED_REQUESTS = _table(
     # Answers to requests with a token: a repeated request gets the same answer and isn't carried out again.
     "answered_requests",
-    METADATA,
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("operation", String(32), primary_key=True),
     Column("token", String(64), primary_key=True),
@@ -146,26 +142,23 @@ ANSWERED_REQUESTS = Table(
     Column("created_at", String(32), nullable=False),
     Index(None, "created_at"),
 )
-SECOND_TEMPLATES = Table(
+SECOND_TEMPLATES = _table(
     # While a gallery is being re-embedded: a face's template of the package that isn't its row's.
     "second_templates",
-    METADATA,
     Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("package", Text, nullable=False),
     Column("template", LargeBinary, nullable=False),
 )
 
-PACKAGES = Table(
+PACKAGES = _table(
     "packages",
-    METADATA,
     Column("id", Text, primary_key=True),
     Column("digest", String(64), nullable=False),
 )
 """The model that each package id stood for when its first template was made; see `app.gallery.gallery_rows`."""
 
-REEMBEDDINGS = Table(
+REEMBEDDINGS = _table(
     "reembeddings",
-    METADATA,
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("source", Text, nullable=False),
     Column("source_dimension", Integer, nullable=False),
@@ -184,9 +177,8 @@ REEMBEDDINGS = Table(
 )
 """Galleries that are being re-embedded; see `app.reembedding.steps`."""
 
-GALLERY_CALIBRATIONS = Table(
+GALLERY_CALIBRATIONS = _table(
     "gallery_calibrations",
-    METADATA,
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("job", String(32)),
     Column("package", Text),
@@ -197,10 +189,9 @@ GALLERY_CALIBRATIONS = Table(
 )
 """Operating points measured among a gallery's own subjects; see `app.calibration`."""
 
-CALIBRATION_PAIRS = Table(
+CALIBRATION_PAIRS = _table(
     # Faces of two subjects who may be one person, left out of a calibration; gone with either face.
     "calibration_pairs",
-    METADATA,
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("first_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("second_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
@@ -209,10 +200,9 @@ CALIBRATION_PAIRS = Table(
     Index(None, "second_key"),
 )
 
-CHANGES = Table(
+CHANGES = _table(
     # Keys only, never a template or a name, so that erased subjects leave nothing here.
     "changes",
-    METADATA,
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("stamp", BigInteger, nullable=False),
@@ -224,10 +214,9 @@ CHANGES = Table(
 )
 """What happened to each gallery's faces, numbered without gaps; see `app.gallery.change_log`."""
 
-COLLECTIONS = Table(
+COLLECTIONS = _table(
     # No foreign key: a row outlives its gallery until the collection has been dropped.
     "collections",
-    METADATA,
     Column("name", String(63), primary_key=True),
     Column("server", Text, nullable=False),
     Column("gallery_key", BigInteger, nullable=False),
@@ -239,10 +228,8 @@ COLLECTIONS = Table(
 )
 """Collections of vectors in Milvus; see `app.milvus.collections`."""
 
-API_KEYS = Table(
+API_KEYS = _numbered(
     "api_keys",
-    METADATA,
-    Column("key", KEY, primary_key=True),
     Column("id", String(63), nullable=False, unique=True),
     Column("name", Text),
     Column("scopes", Text, nullable=False),  # separated by spaces
@@ -256,14 +243,11 @@ API_KEYS = Table(
     Column("created_at", String(32), nullable=False),
     Column("rotated_at", String(32)),
     Column("revoked_at", String(32)),
-    sqlite_autoincrement=True,
 )
 
-AUDIT = Table(
+AUDIT = _numbered(
     # Names of keys, galleries and subjects, not references, since the log outlives them.
     "audit",
-    METADATA,
-    Column("key", KEY, primary_key=True),
     Column("at", String(32), nullable=False),
     Column("who", Text),
     Column("operation", Text, nullable=False),
@@ -273,55 +257,46 @@ AUDIT = Table(
     Column("status", Integer),
     Column("request_id", Text, nullable=False),
     Index(None, "at"),
-    sqlite_autoincrement=True,
 )
 
-SEEN_SIGNATURES = Table(
+SEEN_SIGNATURES = _table(
     # Signatures of requests and challenges, as long as they would be valid: no server takes one again.
     "seen_signatures",
-    METADATA,
     Column("signature", String(64), primary_key=True),
     Column("attempt", String(255), primary_key=True),
     Column("seen_at", Float, nullable=False),  # seconds since 1970
     Index(None, "seen_at"),
 )
 
-SIGN_IN_CODES = Table(
+SIGN_IN_CODES = _table(
     # Codes that sign a browser in once, within a minute: the SHA-256 of each, and the key it stands for, encrypted.
     "sign_in_codes",
-    METADATA,
     Column("id", String(16), primary_key=True),
     Column("digest", LargeBinary, nullable=False),
     Column("sealed", LargeBinary, nullable=False),
     Column("made_at", Float, nullable=False),  # seconds since 1970
 )
 
-RECEIPTS = Table(
+RECEIPTS = _numbered(
     # Receipts of erasures; they name the gallery without a reference, since they outlive it.
     "receipts",
-    METADATA,
-    Column("key", KEY, primary_key=True),
     Column("id", String(32), nullable=False, unique=True),
     Column("gallery", Text, nullable=False),
     Column("state", String(8), nullable=False),
     Column("created_at", String(32), nullable=False),
     Column("document", Text, nullable=False),
-    sqlite_autoincrement=True,
 )
 
-SECRETS = Table(
+SECRETS = _table(
     # The server's own secrets, encrypted (`app.db.secrets`); the key isn't in the database.
     "secrets",
-    METADATA,
     Column("name", String(255), primary_key=True),
     Column("sealed", LargeBinary, nullable=False),
 )
 
-JOBS = Table(
+JOBS = _numbered(
     # A job is deleted with its gallery, and with it the keys of its files and the names in its report.
     "jobs",
-    METADATA,
-    Column("key", KEY, primary_key=True),
     Column("id", String(32), nullable=False, unique=True),
     Column("kind", String(32), nullable=False),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE")),
@@ -347,12 +322,10 @@ JOBS = Table(
     Column("finished_at", String(32)),
     Index(None, "state"),
     Index(None, "gallery_key"),
-    sqlite_autoincrement=True,
 )
 
-JOB_REFUSALS = Table(
+JOB_REFUSALS = _table(
     "job_refusals",
-    METADATA,
     Column("job_key", KEY, ForeignKey("jobs.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("item", BigInteger, primary_key=True, autoincrement=False),
     Column("name", Text, nullable=False),
@@ -362,22 +335,19 @@ JOB_REFUSALS = Table(
     Column("enrolled", Boolean, nullable=False, server_default=false()),
 )
 
-REVIEWS = Table(
+REVIEWS = _table(
     # A gallery's reviews by the ids of their jobs: the last one begun, and the one whose findings are shown.
     "reviews",
-    METADATA,
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("job", String(32), nullable=False),
     Column("published", String(32)),
     Column("summary", Text),  # JSON, of the published one
 )
 
-FINDINGS = Table(
+FINDINGS = _numbered(
     # The faces say whom a finding is about. One that is deleted or given to another subject takes its findings along:
     # its row is deleted either way.
     "findings",
-    METADATA,
-    Column("key", KEY, primary_key=True),
     Column("id", String(32), nullable=False, unique=True),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("review", String(32), nullable=False),
@@ -392,14 +362,11 @@ FINDINGS = Table(
     Index(None, "gallery_key", "review", "place"),
     Index(None, "face_id"),
     Index(None, "other_face_id"),
-    sqlite_autoincrement=True,
 )
 
-DISMISSALS = Table(
+DISMISSALS = _numbered(
     # Findings that were called right. One is asked about again only if other faces are its evidence.
     "dismissals",
-    METADATA,
-    Column("key", KEY, primary_key=True),
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
     Column("kind", String(16), nullable=False),
     Column("face_id", String(32), ForeignKey("faces.face_id", ondelete="CASCADE"), nullable=False),
@@ -408,5 +375,4 @@ DISMISSALS = Table(
     Index(None, "gallery_key"),
     Index(None, "face_id"),
     Index(None, "other_face_id"),
-    sqlite_autoincrement=True,
 )

@@ -8,12 +8,14 @@ import sqlalchemy as sa
 
 from app.db.encryption import Sealer
 from app.db.engine import Database
-from app.db.opening import open_engine, parse_url, sqlite_file, translated
+from app.db.opening import connected, sqlite_file
 from app.db.schema import SECRETS
 from app.db.sealed_columns import MARK_PREFIX
 
 SIGNING_KEY = "signing-key"
 BUSY_MS = 5_000
+IS_SECRET = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)
+"""SQL for the server's own secrets: the table holds marks of other keys, too."""
 
 
 class SecretStore:
@@ -59,8 +61,9 @@ class SecretStore:
     def reseal(self) -> int:
         """Encrypt the secrets that have another key with the ring's first key; return how many."""
         with self._database.write() as connection:
-            mine = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)  # marks are their own keys'
-            rows = connection.execute(sa.select(SECRETS).where(mine).order_by(SECRETS.c.name).with_for_update()).all()
+            rows = connection.execute(
+                sa.select(SECRETS).where(IS_SECRET).order_by(SECRETS.c.name).with_for_update()
+            ).all()
             stale = [row for row in rows if not bytes(row.sealed).startswith(self._sealer.mark)]
             for row in stale:
                 sealed = self._seal(row.name, self._open(row.name, row.sealed))
@@ -80,15 +83,10 @@ def has_secrets(url: str) -> bool:
     path = sqlite_file(url)
     if path is not None and not path.exists():
         return False
-    engine = open_engine(parse_url(url), BUSY_MS)
-    try:
-        with translated(), engine.connect() as connection:
-            if not sa.inspect(connection).has_table(SECRETS.name):
-                return False
-            mine = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)
-            return connection.execute(sa.select(SECRETS.c.name).where(mine).limit(1)).first() is not None
-    finally:
-        engine.dispose()
+    with connected(url, BUSY_MS) as connection:
+        if not sa.inspect(connection).has_table(SECRETS.name):
+            return False
+        return connection.execute(sa.select(SECRETS.c.name).where(IS_SECRET).limit(1)).first() is not None
 
 
 def purpose_of(name: str) -> bytes:

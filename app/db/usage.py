@@ -11,18 +11,17 @@ import os
 import re
 import shutil
 import socket
-import sqlite3
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Engine
+from sqlalchemy.engine import Engine
 
-from app.db.opening import open_engine, parse_url, restoring_files, sqlite_file, translated
-from app.errors import Conflict, Unusable
+from app.db.opening import connected, draft_of, parse_url, sqlite_file, sqlite_files
+from app.errors import Conflict, DatabaseBusy, DatabaseUnavailable, Unusable
 from app.files import write_new
 
 LOCK_FILE = "likeness.lock"
@@ -53,10 +52,11 @@ def shared(data_dir: Path, url: str) -> Iterator[None]:
     The data folder must exist. Raises Conflict ``data_dir_in_use`` with the process that holds the lock exclusively,
     and Unusable ``database_emptied`` if the database had tables and is empty or gone.
     """
-    with _locked(data_dir, [parse_url(url)], exclusive=False):
-        for path in restoring_files(url):
+    with _locked(data_dir, [url], exclusive=False):
+        path = sqlite_file(url)
+        for draft in sqlite_files(draft_of(path)) if path else ():  # they hold templates
             with suppress(OSError):
-                path.unlink(missing_ok=True)
+                draft.unlink(missing_ok=True)
         for folder in data_dir.glob(f"{RESTORING}*"):
             shutil.rmtree(folder, ignore_errors=True)
         _check_not_emptied(data_dir, url)
@@ -66,15 +66,12 @@ def shared(data_dir: Path, url: str) -> Iterator[None]:
 @contextmanager
 def exclusive(data_dir: Path, *urls: str) -> Iterator[None]:
     """Hold the locks alone. The data folder must exist. Raises Conflict ``data_dir_in_use`` with one who uses it."""
-    parsed = [parse_url(url) for url in urls]
     with ExitStack() as stack:
-        stack.enter_context(_locked(data_dir, parsed, exclusive=True))
-        for url in parsed:
-            if url.get_backend_name() == "postgresql":
-                engine = open_engine(url, PATIENCE_MS)
-                stack.callback(engine.dispose)
-                stack.enter_context(translated())
-                connection = stack.enter_context(engine.connect().execution_options(isolation_level="AUTOCOMMIT"))
+        stack.enter_context(_locked(data_dir, urls, exclusive=True))
+        for url in urls:
+            if parse_url(url).get_backend_name() == "postgresql":
+                connection = stack.enter_context(connected(url, PATIENCE_MS))
+                connection.execution_options(isolation_level="AUTOCOMMIT")
                 stack.callback(connection.invalidate)  # its session ends, and the lock with it
                 _take_advisory(connection.connection.driver_connection, "pg_try_advisory_lock")
         yield
@@ -92,16 +89,16 @@ def share(engine: Engine) -> None:
 def looking(data_dir: Path, url: str) -> Iterator[None]:
     """Hold the shared lock of a SQLite database without changing anything. Raises Conflict ``data_dir_in_use``."""
     with ExitStack() as stack:
-        for folder in _folders(data_dir, parse_url(url)):
+        for folder in _folders(data_dir, [url]):
             with suppress(FileNotFoundError):
                 _lock_file(stack, folder, exclusive=False, flags=os.O_RDONLY)
         yield
 
 
 @contextmanager
-def _locked(data_dir: Path, urls: list[URL], *, exclusive: bool) -> Iterator[None]:
+def _locked(data_dir: Path, urls: Sequence[str], *, exclusive: bool) -> Iterator[None]:
     with ExitStack() as stack:
-        for folder in sorted({folder for url in urls for folder in _folders(data_dir, url)}):
+        for folder in _folders(data_dir, urls):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 _lock_file(stack, folder, exclusive=exclusive, flags=os.O_RDWR | os.O_CREAT)
@@ -111,12 +108,10 @@ def _locked(data_dir: Path, urls: list[URL], *, exclusive: bool) -> Iterator[Non
         yield
 
 
-def _folders(data_dir: Path, url: URL) -> list[Path]:
-    """Return the folders with a lock: the data folder, and a SQLite database's if it is not inside."""
-    folders = {data_dir.absolute()}
-    if url.get_backend_name() == "sqlite" and url.database:
-        folders.add(Path(url.database).absolute().parent)
-    return sorted(folders)
+def _folders(data_dir: Path, urls: Sequence[str]) -> list[Path]:
+    """Return the folders with a lock: the data folder, and those of SQLite databases that are elsewhere."""
+    files = [path for url in urls if (path := sqlite_file(url))]
+    return sorted({data_dir.absolute(), *(path.absolute().parent for path in files)})
 
 
 def _lock_file(stack: ExitStack, folder: Path, *, exclusive: bool, flags: int) -> None:
@@ -163,7 +158,7 @@ def _take_advisory(connection: Any, function: str) -> None:
 def remember(data_dir: Path, url: str) -> None:
     """Note that the database has its tables. Call it after the database was opened."""
     path = data_dir / KNOWN_FILE
-    if _known(path) == (name := _name(data_dir, parse_url(url))):
+    if _known(path) == (name := _name(data_dir, url)):
         return
     with suppress(OSError):  # a full disk; the next start notes it
         path.unlink(missing_ok=True)
@@ -171,11 +166,10 @@ def remember(data_dir: Path, url: str) -> None:
 
 
 def _check_not_emptied(data_dir: Path, url: str) -> None:
-    parsed = parse_url(url)
     path = data_dir / KNOWN_FILE
-    if _known(path) != _name(data_dir, parsed) or _has_tables(parsed):
+    if _known(path) != _name(data_dir, url) or _has_tables(url):
         return
-    what = sqlite_file(url) or f"the PostgreSQL database {parsed.database}"
+    what = sqlite_file(url) or f"the PostgreSQL database {parse_url(url).database}"
     message = (
         f"{what} held a Likeness database and is now empty or gone. Put it back, or restore a backup with `likeness "
         f"restore`. To start with an empty database, delete {path}."
@@ -190,30 +184,22 @@ def _known(path: Path) -> str | None:
         return None
 
 
-def _name(data_dir: Path, url: URL) -> str:
+def _name(data_dir: Path, url: str) -> str:
     """Return a name of the database without user and password, the same when the whole data folder is moved."""
-    if url.get_backend_name() != "sqlite":
-        host = url.host or url.query.get("host", "")
-        return f"{url.get_backend_name()} {host} {url.port or ''} {url.database}"
-    path, folder = Path(url.database or "").absolute(), data_dir.absolute()
+    path, parsed = sqlite_file(url), parse_url(url)
+    if path is None:
+        host = parsed.host or parsed.query.get("host", "")
+        return f"{parsed.get_backend_name()} {host} {parsed.port or ''} {parsed.database}"
+    path, folder = path.absolute(), data_dir.absolute()
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
-def _has_tables(url: URL) -> bool:
-    """Return whether the tables exist; a database that can't be read counts as one that has them."""
-    if url.get_backend_name() != "sqlite":
-        engine = open_engine(url, PATIENCE_MS)
-        try:
-            with translated(), engine.connect() as connection:
-                return all(map(sa.inspect(connection).has_table, TABLES))
-        finally:
-            engine.dispose()
-    path = Path(url.database or "")
-    if not path.exists():
+def _has_tables(url: str) -> bool:
+    path = sqlite_file(url)
+    if path is not None and not path.exists():
         return False
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
-            found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.Error:  # damaged or busy: whoever opens it says so
+        with connected(url, PATIENCE_MS) as connection:
+            return all(map(sa.inspect(connection).has_table, TABLES))
+    except (DatabaseBusy, DatabaseUnavailable):  # whoever opens it says so
         return True
-    return found >= set(TABLES)

@@ -22,8 +22,14 @@ from tests.support.following import downgrade, engine_of
 from tests.support.postgres import new_database
 
 
-def test_a_new_database_gets_the_tables_that_the_program_expects(empty_database_url: str) -> None:
+@pytest.mark.parametrize("earlier", [False, True])
+def test_new_and_earlier_databases_get_the_tables_that_the_program_expects(
+    empty_database_url: str, *, earlier: bool
+) -> None:
     Store(empty_database_url).close()
+    if earlier:
+        downgrade(empty_database_url, "0012")
+        Store(empty_database_url).close()
     with engine_of(empty_database_url).connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, METADATA) == []

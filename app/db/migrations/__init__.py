@@ -7,32 +7,50 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from app.db.schema import METADATA
 from app.errors import Unusable
 
 MIGRATIONS = Path(__file__).parent
-VERSION = sa.table("alembic_version", sa.column("version_num"))
+VERSION = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Alembic's own table, as it makes it."""
 MIGRATION_LOCK = 0x4C494B45
 """PostgreSQL advisory lock ("LIKE" in ASCII), so that processes starting together migrate one after the other."""
 
 
+def is_current(connection: Connection) -> bool:
+    """Return whether the schema is up to date, without importing Alembic, which takes long."""
+    return _revision(connection) == _newest()
+
+
 def bring_up_to_date(connection: Connection) -> None:
-    """Migrate the schema to this version's. Raises Unusable ``database_too_new``, ``database_unsupported``."""
+    """Make or migrate the schema. Raises Unusable ``database_too_new``, ``database_unsupported``."""
     if connection.dialect.name == "postgresql":
         _check_encoding(connection)
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
-    migrate(connection, "head")
+    if _revision(connection) is None:
+        METADATA.create_all(connection, checkfirst=False)
+        VERSION.create(connection, checkfirst=True)
+        connection.execute(sa.insert(VERSION).values(version_num=_newest()))
+    else:
+        _migrate(connection)
 
 
-def is_current(connection: Connection) -> bool:
-    """Return whether the schema is up to date, without importing Alembic, which takes long."""
+def _newest() -> str:
+    return max(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py"))
+
+
+def _revision(connection: Connection) -> str | None:
     if not sa.inspect(connection).has_table(VERSION.name):
-        return False
-    newest = max((path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py")), default=None)
-    return connection.execute(sa.select(VERSION.c.version_num)).scalars().all() == [newest]
+        return None
+    return connection.execute(sa.select(VERSION.c.version_num)).scalar_one_or_none()
 
 
-def migrate(connection: Connection, revision: str) -> None:
-    """Migrate the schema to that revision. Raises Unusable ``database_too_new`` if the schema is unknown."""
+def _migrate(connection: Connection) -> None:
     from alembic import command  # noqa: PLC0415 - slow to import, needed here only
     from alembic.config import Config  # noqa: PLC0415
     from alembic.util import CommandError  # noqa: PLC0415
@@ -42,7 +60,7 @@ def migrate(connection: Connection, revision: str) -> None:
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     try:
-        command.upgrade(config, revision)
+        command.upgrade(config, "head")
     except CommandError as error:
         message = f"A newer version of this program, or an unreleased one, made the database: {error}"
         raise Unusable(message, code="database_too_new") from error
