@@ -323,7 +323,7 @@ def _keys(settings: Settings, storage: Storage, clock: ClockGuard) -> Keys:
     Raises Unusable (``keys_file_invalid``, ``invalid_setting``).
     """
     rate = _rate("rate_limit", settings.rate_limit)
-    found = Keys(storage.keys, secrets=storage.secrets, default_rate=rate, clock=clock.now)
+    found = Keys(storage.database, secrets=storage.secrets, default_rate=rate, clock=clock.now)
     if settings.keys_file is not None:
         from app.access.keys_file import read_keys  # noqa: PLC0415 - brings a YAML reader, which few starts need
 

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
@@ -82,26 +81,16 @@ class AuditStore:
         self.database = database
 
     def write(self, entries: Sequence[AuditEntry]) -> None:
-        """Insert the entries that have no row yet, and update the others.
-
-        An entry that is inserted without an outcome gets its ``row``, for the update to come.
-        """
+        """Insert the entries that have no ``row`` yet, which they get, and update the others."""
         new = [entry for entry in entries if entry.row is None]
-        known = [entry for entry in entries if entry.row is not None]
-        begun: list[AuditEntry] = []
-        rows: list[int] = []
+        known = [{"of": entry.row, **_values(entry)} for entry in entries if entry.row is not None]
+        rows: Sequence[int] = ()
         with self.database.write() as connection:
-            for is_ended, some in groupby(new, key=lambda entry: entry.status is not None):  # in the order they came
-                group = list(some)
-                values = [_values(entry) for entry in group]
-                if is_ended:
-                    connection.execute(_INSERT_ENDED, values)
-                else:
-                    begun += group
-                    rows += connection.execute(_INSERT_BEGUN, values).scalars()
+            if new:
+                rows = connection.execute(_INSERT, [_values(entry) for entry in new]).scalars().all()
             if known:
-                connection.execute(_UPDATE_ENTRY, [{"of": entry.row, **_values(entry)} for entry in known])
-        for entry, row in zip(begun, rows, strict=True):
+                connection.execute(_UPDATE, known)
+        for entry, row in zip(new, rows, strict=True):
             entry.row = row
 
     def entries(
@@ -134,47 +123,43 @@ class AuditStore:
         return total
 
 
-_COLUMNS = {
-    "at": AUDIT.c.at,
-    "key": AUDIT.c.who,
-    "operation": AUDIT.c.operation,
-    "request_id": AUDIT.c.request_id,
-    "gallery": AUDIT.c.gallery,
-    "subject": AUDIT.c.subject,
-    "target": AUDIT.c.target,
-    "status": AUDIT.c.status,
-}
-"""The column of each field."""
-_INSERT_ENDED = sa.insert(AUDIT)
-_INSERT_BEGUN = _INSERT_ENDED.returning(AUDIT.c.key, sort_by_parameter_order=True)
-_UPDATE_ENTRY = (
+_INSERT = sa.insert(AUDIT).returning(AUDIT.c.key, sort_by_parameter_order=True)
+_UPDATE = (
     sa.update(AUDIT)
     .where(AUDIT.c.key == sa.bindparam("of"))
-    .values({one.name: sa.bindparam(one.name) for one in _COLUMNS.values()})
+    .values({column.name: sa.bindparam(column.name) for column in AUDIT.c if column is not AUDIT.c.key})
 )
 
 
 def _values(entry: AuditEntry) -> dict[str, Any]:
-    return {column.name: getattr(entry, field) for field, column in _COLUMNS.items()}
+    return {
+        "at": entry.at,
+        "who": entry.key,
+        "operation": entry.operation,
+        "request_id": entry.request_id,
+        "gallery": entry.gallery,
+        "subject": entry.subject,
+        "target": entry.target,
+        "status": entry.status,
+    }
 
 
 def _entry(row: Row[Any]) -> AuditEntry:
-    return AuditEntry(**{field: getattr(row, column.name) for field, column in _COLUMNS.items()}, row=row.key)
+    fields = row._asdict()
+    return AuditEntry(row=fields.pop("key"), key=fields.pop("who"), **fields)
 
 
-def _conditions(wanted: AuditFilter) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = [
-        _COLUMNS[field] == value
-        for field in ("key", "operation", "gallery", "subject")
-        if (value := getattr(wanted, field)) is not None
-    ]
+def _conditions(wanted: AuditFilter) -> Iterator[sa.ColumnElement[bool]]:
+    columns = {"key": AUDIT.c.who} | {name: AUDIT.c[name] for name in ("operation", "gallery", "subject")}
+    for field, column in columns.items():
+        if (value := getattr(wanted, field)) is not None:
+            yield column == value
     if wanted.since is not None:
-        found.append(AUDIT.c.at >= wanted.since)
+        yield AUDIT.c.at >= wanted.since
     if wanted.until is not None:
-        found.append(AUDIT.c.at < wanted.until)
+        yield AUDIT.c.at < wanted.until
     if wanted.without:
-        found.append(AUDIT.c.operation.not_in(wanted.without))
-    return found
+        yield AUDIT.c.operation.not_in(wanted.without)
 
 
 STDOUT = "stdout"
@@ -226,11 +211,8 @@ DONE, NOT_FOUND = 204, 404
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Waiting:
-    entry: AuditEntry
-    done: Future[None] | None
-    """Resolved when the entry is written; None: no caller waits."""
+_Waiting: TypeAlias = "tuple[AuditEntry, Future[None] | None]"
+"""A queued entry, and what is resolved when it is written; None: no caller waits."""
 
 
 class AuditLog:
@@ -291,7 +273,7 @@ class AuditLog:
             if len(self._waiting) >= 2 * MAX_WAITING:
                 done.set_exception(DatabaseBusy("The audit log can't be written."))
                 return done
-            self._waiting.append(_Waiting(entry, done))
+            self._waiting.append((entry, done))
             self._urgent = True
             self._condition.notify_all()
         return done
@@ -302,7 +284,7 @@ class AuditLog:
             if self._closing or len(self._waiting) >= MAX_WAITING:
                 self._dropped += 1
                 return
-            self._waiting.append(_Waiting(entry, None))
+            self._waiting.append((entry, None))
             if len(self._waiting) == 1:  # with others queued the thread is awake already
                 self._condition.notify_all()
 
@@ -320,9 +302,10 @@ class AuditLog:
     def _work(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self._waiting or self._closing)
-                self._condition.wait_for(lambda: self._urgent or self._closing, FLUSH_S if self._waiting else 0)
-                self._urgent = False
+                while not self._waiting and not self._closing:
+                    self._condition.wait()
+                if self._waiting and not self._urgent and not self._closing:
+                    self._condition.wait(FLUSH_S)
                 batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
                 self._urgent = bool(self._waiting)
                 closing, dropped, self._dropped = self._closing, self._dropped, 0
@@ -335,30 +318,29 @@ class AuditLog:
                 return
 
     def _write(self, batch: list[_Waiting]) -> bool:
-        for one in batch:
-            if one.done and not one.done.set_running_or_notify_cancel():
-                one.done = None  # cancelled
-        entries = list({id(one.entry): one.entry for one in batch}.values())
+        entries: dict[int, AuditEntry] = {}
+        waiting: list[Future[None]] = []
+        for entry, done in batch:
+            entries[id(entry)] = entry
+            if done and done.set_running_or_notify_cancel():
+                waiting.append(done)
+        written = list(entries.values())
         try:
-            self.store.write(entries)
+            self.store.write(written)
         except Exception as error:  # noqa: BLE001 (a worker's edge: every waiting caller gets it)
-            self._failed(batch, error)
+            self._failures.failed(error)
+            for done in waiting:
+                done.set_exception(error)
+            noted: list[_Waiting] = [(entry, None) for entry, done in batch if done is None or done.cancelled()]
+            with self._condition:
+                if self._closing:
+                    self._dropped += len(noted)
+                else:
+                    self._waiting = noted + self._waiting
             return False
         self._failures.succeeded()
         if self._sink:
-            self._sink.write(entries)
-        for one in batch:
-            if one.done:
-                one.done.set_result(None)
+            self._sink.write(written)
+        for done in waiting:
+            done.set_result(None)
         return True
-
-    def _failed(self, batch: list[_Waiting], error: Exception) -> None:
-        self._failures.failed(error)
-        for one in batch:
-            if one.done:
-                one.done.set_exception(error)
-        with self._condition:
-            if self._closing:
-                self._dropped += sum(one.done is None for one in batch)
-            else:
-                self._waiting = [one for one in batch if one.done is None] + self._waiting

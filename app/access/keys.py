@@ -16,6 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -78,119 +79,6 @@ def check_terms(terms: KeyTerms) -> KeyTerms:
     return KeyTerms(terms.id, terms.scopes, terms.name, galleries, terms.rate, terms.expires_at)
 
 
-class KeyStore:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def add(self, terms: KeyTerms, digest: bytes, now: str, declared: bytes | None = None) -> Key:
-        """Add a key. Raises Conflict ``key_exists``."""
-        values = _terms(terms) | {"id": terms.id, "digest": digest, "declared": declared, "created_at": now}
-        insert = self._database.insert(API_KEYS).values(values).on_conflict_do_nothing().returning(*API_KEYS.c)
-        with self._database.write() as connection:
-            row = connection.execute(insert).one_or_none()
-        if row is None:
-            raise Conflict(f"There is already a key {terms.id!r}, or was.", code="key_exists", key=terms.id)
-        return _key(row)
-
-    def find(self, key_id: str) -> Key | None:
-        with self._database.read() as connection:
-            row = connection.execute(sa.select(API_KEYS).where(API_KEYS.c.id == key_id)).one_or_none()
-        return None if row is None else _key(row)
-
-    def keys(self, cursor: str | None = None, limit: int = 100) -> Page[Key]:
-        """Return a page of the keys, in the order of their creation. Raises InvalidInput ``invalid_cursor``."""
-        query = sa.select(API_KEYS)
-        return read_page(self._database, query, API_KEYS.c.key, _key, listing="keys", cursor=cursor, limit=limit)
-
-    def rotate(self, key_id: str, digest: bytes, now: str, old_until: str | None) -> Key:
-        """Replace the secret; the previous one stays valid until `old_until`.
-
-        Raises NotFound ``key_not_found``, Conflict ``key_revoked``.
-        """
-        with self._database.write() as connection:
-            found = _find(connection, key_id)
-            if found.revoked_at is not None:
-                raise Conflict(f"Key {key_id!r} is revoked.", code="key_revoked", key=key_id)
-            old = None if old_until is None else found.digest
-            changes = {"digest": digest, "old_digest": old, "old_until": old_until, "rotated_at": now}
-            return _change(connection, key_id, changes)
-
-    def revoke(self, key_id: str, now: str) -> Key:
-        """Revoke a key; a second revocation changes nothing. Raises NotFound ``key_not_found``."""
-        with self._database.write() as connection:
-            found = _find(connection, key_id)
-            return found if found.revoked_at else _change(connection, key_id, {"revoked_at": now})
-
-    def declare(self, declared: Iterable[tuple[KeyTerms, bytes]], now: str) -> None:
-        """Create or update the keys that a file declares; delete those that it declared before and no longer does.
-
-        A secret is taken from the file only if it has changed there since the file was last applied, so that a secret
-        that was rotated otherwise does not come back. A revoked key stays revoked.
-        """
-        wanted = list(declared)
-        with self._database.write() as connection:
-            rows = connection.execute(sa.select(API_KEYS).order_by(API_KEYS.c.key).with_for_update()).all()
-            known = {row.id: _key(row) for row in rows}
-            once = {key.terms.id for key in known.values() if key.declared is not None}
-            for key_id in once - {terms.id for terms, _ in wanted}:
-                connection.execute(sa.delete(API_KEYS).where(API_KEYS.c.id == key_id))
-            for terms, digest in wanted:
-                self._declare_one(connection, known.get(terms.id), terms, digest, now)
-
-    def _declare_one(self, connection: Connection, known: Key | None, terms: KeyTerms, digest: bytes, now: str) -> None:
-        if known is None:
-            values = _terms(terms) | {"id": terms.id, "digest": digest, "declared": digest, "created_at": now}
-            # Processes that start at the same time may both insert.
-            connection.execute(self._database.insert(API_KEYS).values(values).on_conflict_do_nothing())
-            return
-        changes = _terms(terms)
-        if known.declared != digest:
-            changes |= {"digest": digest, "declared": digest, "old_digest": None, "old_until": None, "rotated_at": now}
-        connection.execute(sa.update(API_KEYS).where(API_KEYS.c.id == terms.id).values(changes))
-
-
-def _find(connection: Connection, key_id: str) -> Key:
-    row = connection.execute(sa.select(API_KEYS).where(API_KEYS.c.id == key_id).with_for_update()).one_or_none()
-    if row is None:
-        raise NotFound(f"There is no key {key_id!r}.", code="key_not_found", key=key_id)
-    return _key(row)
-
-
-def _change(connection: Connection, key_id: str, changes: dict[str, Any]) -> Key:
-    update = sa.update(API_KEYS).where(API_KEYS.c.id == key_id).values(changes).returning(*API_KEYS.c)
-    return _key(connection.execute(update).one())
-
-
-def _terms(terms: KeyTerms) -> dict[str, Any]:
-    return {
-        "name": terms.name,
-        "scopes": " ".join(sorted(terms.scopes)),
-        "galleries": None if terms.galleries is None else json.dumps(sorted(terms.galleries), ensure_ascii=False),
-        "rate": terms.rate,
-        "expires_at": terms.expires_at,
-    }
-
-
-def _key(row: Row[Any]) -> Key:
-    return Key(
-        terms=KeyTerms(
-            id=row.id,
-            scopes=frozenset(Scope(scope) for scope in row.scopes.split()),
-            name=row.name,
-            galleries=None if row.galleries is None else frozenset(json.loads(row.galleries)),
-            rate=row.rate,
-            expires_at=row.expires_at,
-        ),
-        digest=bytes(row.digest),
-        old_digest=None if row.old_digest is None else bytes(row.old_digest),
-        old_until=row.old_until,
-        declared=None if row.declared is None else bytes(row.declared),
-        created_at=row.created_at,
-        rotated_at=row.rotated_at,
-        revoked_at=row.revoked_at,
-    )
-
-
 PREFIX = "lk_"
 SECRET_BYTES = 32
 MIN_SECRET = 32
@@ -202,6 +90,7 @@ ACCESS_KEY_PREFIX = "LKIA_"
 _ACCESS_KEY = re.compile(r"LKIA_[A-Z0-9_]{1,63}")
 _KEPT_AS = "signing/{}"
 _NO_DIGEST = bytes(hashlib.sha256().digest_size)
+_NO_OLD: dict[str, Any] = {"old_digest": None, "old_until": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +117,7 @@ class _Checked:
 
 
 class Keys:
-    """Creates, changes and checks keys. Safe to share between threads.
+    """Creates, changes and checks keys. Safe to share between threads. Calls may raise what `Database` does.
 
     `default_rate` applies to keys without a rate of their own; `secrets` stores the secrets that requests are signed
     with. `clock` returns seconds since 1970, `monotonic` monotonic seconds.
@@ -236,14 +125,14 @@ class Keys:
 
     def __init__(
         self,
-        store: KeyStore,
+        database: Database,
         *,
         secrets: SecretStore | None = None,
         default_rate: Rate | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
+        self._database = database
         self._secrets = secrets
         self._default_rate = default_rate
         self._clock = clock
@@ -261,22 +150,26 @@ class Keys:
         now = utc_text(self._clock())
         if terms.expires_at is not None and terms.expires_at <= now:
             raise InvalidInput("The key would have expired already.", code="invalid_expiry")
-        secret = _new_secret()
-        key = self._store.add(terms, digest_of(secret), now)
+        secret = secrets.token_urlsafe(SECRET_BYTES)
+        values = _values(terms) | {"digest": digest_of(secret), "created_at": now}
+        insert = self._database.insert(API_KEYS).values(values).on_conflict_do_nothing().returning(*API_KEYS.c)
+        with self._database.write() as connection:
+            row = connection.execute(insert).one_or_none()
+        if row is None:
+            raise Conflict(f"There is already a key {terms.id!r}, or was.", code="key_exists", key=terms.id)
         if signs:
             self._keep(terms.id, [secret])
-        return NewKey(key, token_of(terms.id, secret), signs)
+        return NewKey(_key(row), token_of(terms.id, secret), signs)
 
     def key(self, key_id: str) -> Key:
         """Return a key. Raises NotFound ``key_not_found``."""
-        found = self._store.find(key_id)
-        if found is None:
-            raise NotFound(f"There is no key {key_id!r}.", code="key_not_found", key=key_id)
-        return found
+        with self._database.read() as connection:
+            return _find(connection, key_id)
 
     def keys(self, cursor: str | None = None, limit: int = 100) -> Page[Key]:
-        """Return a page of keys. Raises InvalidInput ``invalid_cursor``."""
-        return self._store.keys(cursor, limit)
+        """Return a page of the keys, in the order of their creation. Raises InvalidInput ``invalid_cursor``."""
+        query = sa.select(API_KEYS)
+        return read_page(self._database, query, API_KEYS.c.key, _key, listing="keys", cursor=cursor, limit=limit)
 
     def rotate(self, key_id: str, grace_s: float = 0) -> NewKey:
         """Give a key a new secret; the previous one works for `grace_s` more seconds, older ones no longer.
@@ -284,27 +177,57 @@ class Keys:
         Raises NotFound ``key_not_found``; Conflict ``key_revoked``.
         """
         now = self._clock()
-        secret = _new_secret()
-        old_until = utc_text(now + grace_s) if grace_s else None
-        old = self._kept(key_id)
-        key = self._store.rotate(key_id, digest_of(secret), utc_text(now), old_until)
-        if old:
-            self._keep(key_id, [secret, *old[:1]] if grace_s else [secret])
+        secret = secrets.token_urlsafe(SECRET_BYTES)
+        signing = self._kept(key_id)
+        changes: dict[str, Any] = {"digest": digest_of(secret), "rotated_at": utc_text(now)}
+        with self._database.write() as connection:
+            found = _find(connection, key_id, lock=True)
+            if found.revoked_at is not None:
+                raise Conflict(f"Key {key_id!r} is revoked.", code="key_revoked", key=key_id)
+            old = {"old_digest": found.digest, "old_until": utc_text(now + grace_s)} if grace_s else _NO_OLD
+            key = _change(connection, key_id, changes | old)
+        if signing:
+            self._keep(key_id, [secret, *signing[:1]] if grace_s else [secret])
         self._forget(key_id)
-        return NewKey(key, token_of(key_id, secret), bool(old))
+        return NewKey(key, token_of(key_id, secret), bool(signing))
 
     def revoke(self, key_id: str) -> Key:
-        """Revoke a key for good; in this process at once. Raises NotFound ``key_not_found``."""
-        key = self._store.revoke(key_id, utc_text(self._clock()))
+        """Revoke a key for good; in this process at once. A second revocation changes nothing.
+
+        Raises NotFound ``key_not_found``.
+        """
+        with self._database.write() as connection:
+            found = _find(connection, key_id, lock=True)
+            revoked = {"revoked_at": found.revoked_at or utc_text(self._clock())}
+            key = _change(connection, key_id, revoked)
         if self._secrets is not None:
             self._secrets.remove(_KEPT_AS.format(key_id))
         self._forget(key_id)
         return key
 
-    def declare(self, declared: list[tuple[KeyTerms, str]]) -> None:
-        """Apply a keys file: see `KeyStore.declare`."""
-        rows = [(check_terms(terms), digest_of(secret)) for terms, secret in declared]
-        self._store.declare(rows, utc_text(self._clock()))
+    def declare(self, declared: Iterable[tuple[KeyTerms, str]]) -> None:
+        """Create or update the keys that a file declares; delete those that it declared before and no longer does.
+
+        A secret is taken from the file only if it has changed there since the file was last applied, so that a secret
+        that was rotated otherwise does not come back. A revoked key stays revoked.
+        """
+        wanted = {terms.id: (check_terms(terms), digest_of(secret)) for terms, secret in declared}
+        now = utc_text(self._clock())
+        with self._database.write() as connection:
+            rows = connection.execute(sa.select(API_KEYS).order_by(API_KEYS.c.key).with_for_update()).all()
+            known = {row.id: row.declared for row in rows}
+            for key_id, digest in known.items():
+                if digest is not None and key_id not in wanted:
+                    connection.execute(sa.delete(API_KEYS).where(API_KEYS.c.id == key_id))
+            for key_id, (terms, digest) in wanted.items():
+                changes = _values(terms)
+                if key_id not in known:  # processes that start at the same time may both insert
+                    changes |= {"digest": digest, "declared": digest, "created_at": now}
+                    connection.execute(self._database.insert(API_KEYS).values(changes).on_conflict_do_nothing())
+                    continue
+                if known[key_id] != digest:
+                    changes |= {"digest": digest, "declared": digest, "rotated_at": now} | _NO_OLD
+                connection.execute(sa.update(API_KEYS).where(API_KEYS.c.id == key_id).values(changes))
 
     # Checking
 
@@ -356,7 +279,10 @@ class Keys:
     def _look_up(self, token: str) -> _Checked:
         asked_at = self._monotonic()
         key_id, secret = _split(token)
-        found = self._store.find(key_id) if KEY_ID.fullmatch(key_id) else None
+        found = None
+        if KEY_ID.fullmatch(key_id):
+            with self._database.read() as connection, suppress(NotFound):
+                found = _find(connection, key_id)
         given = digest_of(secret)
         # All comparisons run, whichever fails, so that the time tells nothing.
         is_current = hmac.compare_digest(given, found.digest if found else _NO_DIGEST)
@@ -365,18 +291,14 @@ class Keys:
             raise InvalidInput("The key is not this server's.", code="wrong_key")
         if found.revoked_at is not None:
             raise InvalidInput("The key was revoked.", code="revoked_key", key=key_id)
-        now = self._clock()
-        until = _seconds(found.terms.expires_at)
+        terms, now = found.terms, self._clock()
+        until = _seconds(terms.expires_at)
         if not is_current:
             until = min(until, _seconds(found.old_until))
         if now >= until:
             raise InvalidInput("The key has expired.", code="expired_key", key=key_id)
-        return _Checked(self._grant(found), until, asked_at)
-
-    def _grant(self, key: Key) -> Grant:
-        terms = key.terms
         rate = self._default_rate if terms.rate is None else parse_rate(terms.rate)
-        return Grant(terms.id, terms.scopes, terms.galleries, rate)
+        return _Checked(Grant(terms.id, terms.scopes, terms.galleries, rate), until, asked_at)
 
     def _forget(self, key_id: str) -> None:
         """Expire the key's cached grants; its tokens stay known."""
@@ -384,6 +306,44 @@ class Keys:
             for digest, checked in self._cache.items():
                 if checked.grant.key_id == key_id:
                     self._cache[digest] = replace(checked, checked_at=-CACHE_S * 2 + self._monotonic())
+
+
+def _find(connection: Connection, key_id: str, *, lock: bool = False) -> Key:
+    """Return a key. Raises NotFound ``key_not_found``."""
+    query = sa.select(API_KEYS).where(API_KEYS.c.id == key_id)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no key {key_id!r}.", code="key_not_found", key=key_id)
+    return _key(row)
+
+
+def _change(connection: Connection, key_id: str, changes: dict[str, Any]) -> Key:
+    update = sa.update(API_KEYS).where(API_KEYS.c.id == key_id).values(changes).returning(*API_KEYS.c)
+    return _key(connection.execute(update).one())
+
+
+def _values(terms: KeyTerms) -> dict[str, Any]:
+    return {
+        "id": terms.id,
+        "name": terms.name,
+        "scopes": " ".join(sorted(terms.scopes)),
+        "galleries": None if terms.galleries is None else json.dumps(sorted(terms.galleries), ensure_ascii=False),
+        "rate": terms.rate,
+        "expires_at": terms.expires_at,
+    }
+
+
+def _key(row: Row[Any]) -> Key:
+    terms = KeyTerms(
+        id=row.id,
+        scopes=frozenset(Scope(scope) for scope in row.scopes.split()),
+        name=row.name,
+        galleries=None if row.galleries is None else frozenset(json.loads(row.galleries)),
+        rate=row.rate,
+        expires_at=row.expires_at,
+    )
+    digests = row.digest, row.old_digest, row.old_until, row.declared
+    return Key(terms, *digests, row.created_at, row.rotated_at, row.revoked_at)
 
 
 def digest_of(secret: str) -> bytes:
@@ -414,10 +374,6 @@ def _split(token: str) -> tuple[str, str]:
         return "", ""
     key_id, _, secret = token.removeprefix(PREFIX).partition("_")
     return key_id, secret
-
-
-def _new_secret() -> str:
-    return secrets.token_urlsafe(SECRET_BYTES)
 
 
 def _seconds(text: str | None) -> float:

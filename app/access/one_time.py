@@ -210,20 +210,16 @@ class Challenges:
 
     def spend(self, token: str) -> None:
         """Use up a challenge. Of simultaneous calls one succeeds, the others raise InvalidInput ``wrong_challenge``."""
-        if not self._seen.use(_digest(token), PURPOSE.decode(), repeat_s=0):
+        if not self._seen.use(hashlib.sha256(_bytes(token)).hexdigest(), PURPOSE.decode(), repeat_s=0):
             raise _wrong_challenge("used", "was answered before")
 
     def release(self, token: str) -> None:
         """Let a spent challenge be answered again: the server could not judge its frames."""
-        self._seen.release(_digest(token))
+        self._seen.release(hashlib.sha256(_bytes(token)).hexdigest())
 
 
 def _bytes(token: str) -> bytes:
-    return base64.b64decode(token.encode(), altchars=b"-_", validate=True)
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(_bytes(token)).hexdigest()  # of the bytes: several texts may decode to the same
+    return base64.b64decode(token.encode(), altchars=b"-_", validate=True)  # several texts may decode to the same
 
 
 def _wrong_challenge(reason: str, what: str) -> InvalidInput:

@@ -108,9 +108,9 @@ class Guard:
         """
         if self.admin.matches(given):
             return ADMIN
-        return await self.admit(
-            self.keys.recall(given), lambda: self.keys.check(given), address, known=self.keys.is_known(given)
-        )
+        recalled = self.keys.recall(given)
+        known = recalled is not None or self.keys.is_known(given)
+        return await self.admit(recalled, lambda: self.keys.check(given), address, known=known)
 
     async def admit(self, recalled: Grant | None, look_up: Callable[[], Grant], address: str, *, known: bool) -> Grant:
         """Return the grant of a key that was sent in any form.

@@ -18,17 +18,15 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.bulk import json_lines, npy
-from app.bulk.import_batch import Batch, BulkContext, Row, Upload, face_of, gallery_of, refuse
+from app.bulk.imports import FACES, TEMPLATES, Batch, Import, Row, face_of
 from app.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine, SubjectLine
-from app.bulk.npy import RowReader
-from app.bulk.sealed_files import PieceReader, SealedWriter, read_sealed
-from app.bulk.tar_stream import TAR_END, Entry, header, padding, truncated
+from app.bulk.tar_stream import TAR_END, Entry, PieceReader, header, padding, truncated
 from app.choices import LivenessMode
 from app.db import signing
 from app.db.encryption import Sealer
@@ -40,14 +38,18 @@ from app.gallery.records import Consent, Gallery, StoredFace
 from app.gallery.subjects import brief_subjects, drop_unnamed
 from app.gallery.templates import is_unit
 from app.gallery.text import is_unnamed
+from app.jobs.files import SealedWriter, read_sealed
 from app.jobs.records import Result
 from app.jobs.runner import Running
 from app.recognition.corrections import StoredCorrection
 from app.timestamps import utc_now
 
+if TYPE_CHECKING:
+    from app.api.components import Components
+
 FORMAT, VERSION = "likeness-gallery", 1
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
-SUBJECTS, FACES, TEMPLATES, CROPS = "subjects.jsonl", "faces.jsonl", "templates.npy", "crops.bin"
+SUBJECTS, CROPS = "subjects.jsonl", "crops.bin"
 CORRECTIONS, DISMISSALS = "corrections.jsonl", "dismissals.jsonl"
 MEDIA_TYPE = "application/x-tar"
 PURPOSE = b"gallery archive"
@@ -94,26 +96,28 @@ class Signature(_Document):
 # ---------------------------------------------------------------- export
 
 
-def export_gallery(tools: BulkContext, job: Running) -> None:
+def export_gallery(core: Components, job: Running) -> None:
     """Write the archive. A resumed job begins again: an archive holds the gallery as of one moment."""
     secret = job.secret
-    if secret is None:
-        raise Unusable("The key of the job's file is gone.", code="upload_missing")
     with ExitStack() as stack:
 
         def begin() -> SealedWriter:
-            writer = SealedWriter(tools.files.draft(), secret)
+            writer = SealedWriter(core.files.draft(), secret)
             stack.callback(writer.abort)
             return writer
 
-        written = _write_parts(tools, job, begin)
+        written = _write_parts(core, job, begin)
         if written is None:
             return
         gallery, parts = written
-        manifest = _manifest(tools, gallery, job, parts)
-        signature = _sign(tools.signer, manifest)
+        manifest = _json(_manifest(core, gallery, job, parts))
+        signature = Signature(
+            algorithm=signing.ALGORITHM,
+            public_key=signing.encode(core.signer.public_key),
+            signature=signing.encode(core.signer.sign(manifest, PURPOSE)),
+        )
         whole = begin()
-        for name, content in ((MANIFEST, manifest), (SIGNATURE, signature)):
+        for name, content in ((MANIFEST, manifest), (SIGNATURE, _json(signature))):
             whole.write(header(name, len(content)) + content + padding(len(content)))
         for name, part in parts.items():
             whole.write(header(name, part.size))
@@ -123,35 +127,33 @@ def export_gallery(tools: BulkContext, job: Running) -> None:
             if job.cancelled:
                 return
         whole.write(TAR_END)
-        whole.finish(tools.files.result(job.job.id))
+        whole.finish(core.files.result(job.job.id))
         job.result = Result(whole.size, whole.sha256, MEDIA_TYPE, f"{gallery.id}.tar")
 
 
 def _write_parts(
-    tools: BulkContext, job: Running, begin: Callable[[], SealedWriter]
+    core: Components, job: Running, begin: Callable[[], SealedWriter]
 ) -> tuple[Gallery, Mapping[str, SealedWriter]] | None:
     """Write the files of the archive. Return them with the gallery as of that moment, or None if cancelled."""
-    crops = bool(job.params["crops"])
+    crops, gallery = bool(job.params["crops"]), core.galleries.store.gallery(job.job.gallery or "")
     parts = {name: begin() for name in (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))}
-    with tools.galleries.store.everything(gallery_of(tools, job), crops=crops) as found:
+    with core.galleries.store.everything(gallery, crops=crops) as found:
         for subjects in _chunks(found.subjects, ROWS_AT_ONCE):
-            parts[SUBJECTS].write(b"".join(json_lines.write(asdict(one)) for one in subjects))
+            parts[SUBJECTS].write(b"".join(json_lines.write(asdict(subject)) for subject in subjects))
         parts[TEMPLATES].write(npy.head(found.counts.faces, found.gallery.dimension))
-        done = 0
         job.progress(0, found.counts.faces)
-        for rows in _chunks(found.faces, ROWS_AT_ONCE):
-            parts[FACES].write(b"".join(json_lines.write(_face_line(one)) for one in rows))
-            parts[TEMPLATES].write(b"".join(one.template for one in rows))
+        for faces in _chunks(found.faces, ROWS_AT_ONCE):
+            parts[FACES].write(b"".join(json_lines.write(_face_line(face)) for face in faces))
+            parts[TEMPLATES].write(b"".join(face.template for face in faces))
             if crops:
-                parts[CROPS].write(b"".join(one.crop or b"" for one in rows))
-            done += len(rows)
-            job.progress(done)
+                parts[CROPS].write(b"".join(face.crop or b"" for face in faces))
+            job.progress(job.done + len(faces))
             if job.cancelled:
                 return None
         job.counts["subjects"], job.counts["faces"] = found.counts.subjects, found.counts.faces
         job.counts["left_out"] = found.left_out
-    corrections = map(_correction_line, tools.corrections.read_all(found.gallery, crops=crops))
-    right = map(asdict, dismissals.read(tools.galleries.store.database, found.gallery))
+    corrections = map(_correction_line, core.corrections.read_all(found.gallery, crops=crops))
+    right = map(asdict, dismissals.read(core.galleries.store.database, found.gallery))
     for name, lines in ((CORRECTIONS, list(corrections)), (DISMISSALS, list(right))):
         if lines:
             parts[name] = begin()
@@ -162,27 +164,27 @@ def _write_parts(
     return found.gallery, parts
 
 
-def _correction_line(one: StoredCorrection) -> dict[str, Any]:
-    binary = {"template": one.template, "crop": one.crop}
+def _correction_line(correction: StoredCorrection) -> dict[str, Any]:
+    binary = {"template": correction.template, "crop": correction.crop}
     coded = {name: data and base64.b64encode(data).decode() for name, data in binary.items()}
-    return asdict(one) | coded
+    return asdict(correction) | coded
 
 
-def _face_line(one: StoredFace) -> dict[str, Any]:
+def _face_line(face: StoredFace) -> dict[str, Any]:
     return {
-        "face_id": one.face_id,
-        "subject": one.subject,
-        "quality": one.quality.score,
-        "reasons": list(one.quality.reasons),
-        "box": [one.box.x, one.box.y, one.box.width, one.box.height],
-        "created_at": one.created_at,
-        "crop": None if one.crop is None else len(one.crop),
-        "origin": None if one.origin is None else asdict(one.origin),
+        "face_id": face.face_id,
+        "subject": face.subject,
+        "quality": face.quality.score,
+        "reasons": list(face.quality.reasons),
+        "box": [face.box.x, face.box.y, face.box.width, face.box.height],
+        "created_at": face.created_at,
+        "crop": None if face.crop is None else len(face.crop),
+        "origin": None if face.origin is None else asdict(face.origin),
     }
 
 
-def _manifest(tools: BulkContext, gallery: Gallery, job: Running, parts: Mapping[str, SealedWriter]) -> bytes:
-    document = Manifest(
+def _manifest(core: Components, gallery: Gallery, job: Running, parts: Mapping[str, SealedWriter]) -> Manifest:
+    return Manifest(
         format=FORMAT,
         version=VERSION,
         created_at=utc_now(precision="seconds"),
@@ -190,7 +192,7 @@ def _manifest(tools: BulkContext, gallery: Gallery, job: Running, parts: Mapping
         metadata=dict(gallery.metadata),
         store=gallery.store,
         package=gallery.embedder,
-        package_sha256=tools.package_sha256(gallery.embedder),
+        package_sha256=_package_sha256(core, gallery.embedder),
         dimension=gallery.dimension,
         population=list(gallery.population),
         liveness=gallery.liveness,
@@ -198,101 +200,85 @@ def _manifest(tools: BulkContext, gallery: Gallery, job: Running, parts: Mapping
         faces=job.counts["faces"],
         members=[Member(name=name, size=part.size, sha256=part.sha256) for name, part in parts.items()],
     )
+
+
+def _json(document: BaseModel) -> bytes:
     return json.dumps(document.model_dump(), ensure_ascii=False, indent=1).encode()
 
 
-def _sign(signer: signing.Signer, manifest: bytes) -> bytes:
-    document = Signature(
-        algorithm=signing.ALGORITHM,
-        public_key=signing.encode(signer.public_key),
-        signature=signing.encode(signer.sign(manifest, PURPOSE)),
-    )
-    return json.dumps(document.model_dump(), indent=1).encode()
+def _package_sha256(core: Components, package_id: str) -> str | None:
+    """Return the SHA-256 of the package's file; None if it isn't installed."""
+    package = core.embedders.packages().get(package_id)
+    return None if package is None else core.embedders.checked(package).manifest.sha256
 
 
 # ---------------------------------------------------------------- import
 
 
-def import_archive(tools: BulkContext, job: Running) -> None:
+def import_archive(core: Components, job: Running) -> None:
     """Enroll the content of an archive, after all of it is checked: signature, signer, checksums, order, package."""
-    upload = Upload(tools, job)
-    gallery = gallery_of(tools, job)
+    run = Import(core, job)
     if not job.saved:
-        manifest = _verify(upload, tools, str(job.params["trust"]))
-        _check_fit(manifest, gallery, tools)
+        manifest = _verify(run, str(job.params["trust"]))
+        _check_fit(manifest, run)
         job.progress(0, manifest.subjects + manifest.faces)
-        names = {one.name for one in manifest.members}
+        names = {member.name for member in manifest.members}
         extra = {"crops": CROPS in names} | {name: 0 for name in (CORRECTIONS, DISMISSALS) if name in names}
         job.checkpoint({"subjects": 0, "faces": 0, "first_subject": manifest.faces} | extra)
-    write = partial(_write_subjects, tools, job, gallery)
-    _import_lines(job, upload, SUBJECTS, "subjects", write, at_once=WRITTEN_AT_ONCE)
+    _import_lines(run, SUBJECTS, "subjects", _write_subjects, at_once=WRITTEN_AT_ONCE)
     if not job.cancelled:
-        _import_faces(tools, job, upload, gallery)
-    _drop_faceless(tools, upload, gallery)
+        _import_faces(run)
+    _drop_faceless(run)
     for name, restore in ((CORRECTIONS, _restore_corrections), (DISMISSALS, _restore_dismissals)):
         if not job.cancelled and name in job.saved:
-            _import_lines(job, upload, name, name, partial(restore, tools, job, gallery))
+            _import_lines(run, name, name, restore)
 
 
 def _import_lines(
-    job: Running,
-    upload: Upload,
+    run: Import,
     name: str,
     saved_as: str,
-    write: Callable[[list[bytes], dict[str, Any]], None],
+    write: Callable[[Import, list[bytes], dict[str, Any]], None],
     *,
     at_once: int = ROWS_AT_ONCE,
 ) -> None:
     """Read a file of lines; `write` takes some of them, and what the job then has to save in the same transaction."""
-    at = int(job.saved[saved_as])
-    found = islice(json_lines.split(upload.member(name).pieces()), at, None)
+    at = int(run.job.saved[saved_as])
+    found = islice(json_lines.split(run.member(name).pieces()), at, None)
     weighed = ((line, len(line) * json_lines.PARSED_WEIGHT) for line in found)
     for lines in json_lines.batches(weighed, at_once):
         at += len(lines)
-        write(lines, {**job.saved, saved_as: at})
-        if job.cancelled:
+        write(run, lines, {**run.job.saved, saved_as: at})
+        if run.job.cancelled:
             return
 
 
-def _write_subjects(
-    tools: BulkContext, job: Running, gallery: Gallery, lines: list[bytes], saved: dict[str, Any]
-) -> None:
-    batch = Batch()
-    first = int(job.saved.get("first_subject", 0)) + job.saved["subjects"]  # the report numbers the faces first
+def _write_subjects(run: Import, lines: list[bytes], saved: dict[str, Any]) -> None:
+    batch, before = Batch(), run.job.saved
+    first = int(before.get("first_subject", 0)) + before["subjects"]  # the report numbers the faces first
     for item, line in enumerate(lines, first):
-        subject = _subject(json_lines.parse(line, SubjectLine))
-        if (kept := _visible(tools, job, item, subject)) is not None:
-            batch.subjects.append(kept)
-    job.progress(saved["subjects"])
-    batch.write(tools, job, gallery, gallery.embedder, saved)
+        parsed = json_lines.parse(line, SubjectLine)
+        consent = None if parsed.consent is None else Consent(parsed.consent.note, parsed.consent.given_at)
+        subject = BulkSubject(**parsed.model_dump(exclude={"consent"}), consent=consent)
+        try:
+            run.check(subject)
+        except InvalidInput as error:  # its name or id holds characters that nobody sees: the report says so
+            if error.code not in {"invalid_id", "invalid_name"}:
+                raise
+            run.refuse(item, subject.id, error)
+            if error.code == "invalid_id":
+                continue
+            subject = replace(subject, name=None)
+        batch.subjects.append(subject)
+    run.job.progress(saved["subjects"])
+    run.write(batch, saved)
 
 
-def _subject(line: SubjectLine) -> BulkSubject:
-    consent = None if line.consent is None else Consent(line.consent.note, line.consent.given_at)
-    return BulkSubject(**line.model_dump(exclude={"consent"}), consent=consent)
-
-
-def _visible(tools: BulkContext, job: Running, item: int, subject: BulkSubject) -> BulkSubject | None:
-    """Return the subject; without its name, or None, if that or the id holds characters that nobody sees.
-
-    The report says so. Raises InvalidInput as `Store.check_subject` does for everything else.
-    """
-    try:
-        tools.galleries.store.check_subject(subject)
-    except InvalidInput as error:
-        if error.code not in {"invalid_id", "invalid_name"}:
-            raise
-        refuse(job, item, subject.id, error)
-        return replace(subject, name=None) if error.code == "invalid_name" else None
-    return subject
-
-
-def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
-    at = int(job.saved["faces"])
-    rows = RowReader(PieceReader(upload.member(TEMPLATES).pieces()), gallery.dimension)
-    rows.skip(at)
-    crops = PieceReader(upload.member(CROPS).pieces()) if job.saved["crops"] else None
-    lines = _face_lines(upload)
+def _import_faces(run: Import) -> None:
+    job, at = run.job, int(run.job.saved["faces"])
+    rows = run.templates(at)
+    crops = PieceReader(run.member(CROPS).pieces()) if job.saved["crops"] else None
+    lines = _face_lines(run)
     for done, _ in islice(lines, at):
         _crop(crops, done)
     for faces in json_lines.batches(lines, WRITTEN_AT_ONCE):
@@ -300,65 +286,61 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
         if not is_unit(vectors).all():
             raise InvalidInput("A template does not have length 1.", code="invalid_template")
         batch = Batch()
-        for place, one in enumerate(faces):
-            crop = _crop(crops, one)
-            kept = crop if gallery.store == "crop" else None
-            name = one.face_id or one.subject
+        for item, (face, vector) in enumerate(zip(faces, vectors, strict=True), at):
+            crop = _crop(crops, face)
+            kept = crop if run.gallery.store == "crop" else None
+            name = face.face_id or face.subject
             try:
-                tools.galleries.store.check_subject(BulkSubject(one.subject))
+                run.check(BulkSubject(face.subject))
                 if kept is not None:
                     _check_crop(kept)
             except InvalidInput as error:
-                refuse(job, at + place, name, error)
+                run.refuse(item, name, error)
                 continue
-            face = face_of(one, vectors[place].astype("<f4").tobytes(), kept)
-            batch.rows.append(Row(at + place, name, face))
+            batch.rows.append(Row(item, name, face_of(face, vector.astype("<f4").tobytes(), kept)))
         at += len(faces)
         job.progress(int(job.saved["subjects"]) + at)
-        batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "faces": at})
+        run.write(batch, {**job.saved, "faces": at})
         if job.cancelled:
             return
 
 
-def _drop_faceless(tools: BulkContext, upload: Upload, gallery: Gallery) -> None:
+def _drop_faceless(run: Import) -> None:
     """Delete the archive's unnamed subjects whose face was not imported: it was rejected, or is here as another's."""
-    lines = json_lines.split(upload.member(SUBJECTS).pieces())
-    unnamed = (one.id for line in lines if is_unnamed((one := json_lines.parse(line, SubjectLine)).id))
-    for some in _chunks(unnamed, WRITTEN_AT_ONCE):
-        with tools.galleries.change(gallery.id) as change:
+    lines = json_lines.split(run.member(SUBJECTS).pieces())
+    ids = (json_lines.parse(line, SubjectLine).id for line in lines)
+    for some in _chunks(filter(is_unnamed, ids), WRITTEN_AT_ONCE):
+        with run.core.galleries.change(run.gallery.id) as change:
             found = brief_subjects(change.connection, change.gallery, some)
             drop_unnamed(change, [row.key for row in found.values()])
 
 
-def _restore_corrections(
-    tools: BulkContext, job: Running, gallery: Gallery, lines: list[bytes], saved: dict[str, Any]
-) -> None:
-    some = [_correction(json_lines.parse(line, CorrectionLine), gallery) for line in lines]
-    job.counts["corrections"] += len(some)
-    tools.corrections.restore(gallery, some, partial(job.checkpoint, saved))
+def _restore_corrections(run: Import, lines: list[bytes], saved: dict[str, Any]) -> None:
+    """Restore corrections. Raises InvalidInput ``invalid_template``, ``invalid_image``."""
+    gallery = run.gallery
+    some = []
+    for line in lines:
+        parsed = json_lines.parse(line, CorrectionLine)
+        template, crop = parsed.template, parsed.crop
+        vector = np.frombuffer(template, "<f4") if len(template) == 4 * gallery.dimension else None
+        if vector is None or not is_unit(vector[None]).all():
+            raise InvalidInput("A correction's template is not a unit vector of its package.", code="invalid_template")
+        if crop is not None:
+            _check_crop(crop)
+        kept = crop if gallery.store == "crop" else None
+        some.append(StoredCorrection(parsed.id, parsed.subject, template, kept, parsed.created_at, parsed.expires_at))
+    run.job.counts["corrections"] += len(some)
+    run.core.corrections.restore(gallery, some, partial(run.job.checkpoint, saved))
 
 
-def _restore_dismissals(
-    tools: BulkContext, job: Running, gallery: Gallery, lines: list[bytes], saved: dict[str, Any]
-) -> None:
+def _restore_dismissals(run: Import, lines: list[bytes], saved: dict[str, Any]) -> None:
     some = [dismissals.Dismissal(**json_lines.parse(line, DismissalLine).model_dump()) for line in lines]
-    dismissals.restore(tools.galleries.store.database, gallery, some, partial(job.checkpoint, saved))
+    dismissals.restore(run.core.galleries.store.database, run.gallery, some, partial(run.job.checkpoint, saved))
 
 
-def _correction(line: CorrectionLine, gallery: Gallery) -> StoredCorrection:
-    """Return a correction of an archive. Raises InvalidInput ``invalid_template``, ``invalid_image``."""
-    vector = np.frombuffer(line.template, "<f4") if len(line.template) == 4 * gallery.dimension else None
-    if vector is None or not is_unit(vector[None]).all():
-        raise InvalidInput("A correction's template is not a unit vector of its package.", code="invalid_template")
-    if line.crop is not None:
-        _check_crop(line.crop)
-    crop = line.crop if gallery.store == "crop" else None
-    return StoredCorrection(line.id, line.subject, line.template, crop, line.created_at, line.expires_at)
-
-
-def _face_lines(upload: Upload) -> Iterator[tuple[FaceLine, int]]:
+def _face_lines(run: Import) -> Iterator[tuple[FaceLine, int]]:
     """Yield each face with the memory that it takes with its crop."""
-    for line in json_lines.split(upload.member(FACES).pieces()):
+    for line in json_lines.split(run.member(FACES).pieces()):
         face = json_lines.parse(line, FaceLine)
         yield face, len(line) * json_lines.PARSED_WEIGHT + (face.crop or 0)
 
@@ -394,16 +376,16 @@ def read_manifest(entries: Iterator[Entry]) -> tuple[Manifest, bytes, Signature]
     return manifest, raw, signed
 
 
-def _verify(upload: Upload, tools: BulkContext, trust: str) -> Manifest:
+def _verify(run: Import, trust: str) -> Manifest:
     """Check the whole archive. Raises InvalidInput ``invalid_archive``, ``signature_wrong``, ``unknown_signer``."""
-    entries = upload.entries()
+    entries = run.entries()
     manifest, raw, signed = read_manifest(entries)
     try:
         public_key, signature = signing.decode(signed.public_key), signing.decode(signed.signature)
         signing.verify(public_key, signature, raw, PURPOSE)
     except Unusable as error:
         raise InvalidInput("The archive's signature is wrong: the archive was altered.", code=error.code) from None
-    if not _is_trusted(public_key, trust, tools.signer):
+    if not (hmac.compare_digest(public_key, run.core.signer.public_key) or signing.is_named(public_key, trust)):
         message = (
             f"The archive was signed by another server, whose key has the SHA-256 {signing.fingerprint(public_key)}. "
             "If you trust it, give that as `trust`."
@@ -424,13 +406,9 @@ def _verify(upload: Upload, tools: BulkContext, trust: str) -> Manifest:
     return manifest
 
 
-def _is_trusted(public_key: bytes, trust: str, own: signing.Signer) -> bool:
-    return hmac.compare_digest(public_key, own.public_key) or signing.is_named(public_key, trust)
-
-
-def _check_fit(manifest: Manifest, gallery: Gallery, tools: BulkContext) -> None:
+def _check_fit(manifest: Manifest, run: Import) -> None:
     """Raise PackageMismatch or InvalidInput ``invalid_archive`` if the templates don't fit the gallery."""
-    here = tools.package_sha256(gallery.embedder)
+    gallery, here = run.gallery, _package_sha256(run.core, run.gallery.embedder)
     other_file = None not in {here, manifest.package_sha256} and here != manifest.package_sha256
     if manifest.package != gallery.embedder or other_file:
         message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, the archive's are of another package."

@@ -157,7 +157,10 @@ def restore(
         draft = stack.enter_context(replacing_sqlite(sqlite_only(url), replace=replace))
         own = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORING)))
         head, kept = unpack(path, draft, own)
-        signer = _signer_of(head)
+        try:
+            signer = signing.check_signed(head, PURPOSE) if "signature" in head else None
+        except Unusable as error:
+            raise InvalidInput("The backup's signature is wrong: it was altered.", code=error.code) from None
         stack.enter_context(_put(data_dir, kept))
         _check(draft, find_rings(), signer, trust=trust)
         stack.enter_context(_put_own(data_dir, own, replace=replace))
@@ -231,16 +234,6 @@ def _pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def _signer_of(head: Mapping[str, Any]) -> bytes | None:
-    """Return the public key of the signature, if there is one. Raises InvalidInput ``signature_wrong``."""
-    if "signature" not in head:
-        return None
-    try:
-        return signing.check_signed(head, PURPOSE)
-    except Unusable as error:
-        raise InvalidInput("The backup's signature is wrong: it was altered.", code=error.code) from None
-
-
 @contextmanager
 def _put(data_dir: Path, files: Mapping[str, bytes]) -> Iterator[None]:
     """Create those of the files that the folder lacks; remove them if the block fails."""
@@ -289,23 +282,18 @@ def _check(draft: Path, rings: FoundRings, signer: bytes | None, *, trust: bool)
         opened = {}
     own = signing.Signer(opened[SIGNING_KEY]).public_key if SIGNING_KEY in opened else None
     if not trust and (signer is None or signer != own):
-        raise _unknown(signer)
+        found = "isn't signed, so it may have been altered"
+        if signer is not None:
+            known_as = signing.fingerprint(signer)
+            found = f"was signed by a server that the keys here don't know (SHA-256 of its public key: {known_as})"
+        message = f"This backup {found}. If you know where it comes from, restore it with --trust into an empty folder."
+        raise InvalidInput(message, code="unknown_signer")
     if len(opened) < len(sealed):
         message = (
             "The keys here don't open the secrets in this backup. If it is of another server, restore it into an empty "
             "data folder, with its encryption keys. Nothing was changed."
         )
         raise SealedUnreadable(message)
-
-
-def _unknown(signer: bytes | None) -> InvalidInput:
-    if signer is None:
-        found = "isn't signed, so it may have been altered"
-    else:
-        known_as = signing.fingerprint(signer)
-        found = f"was signed by a server that the keys here don't know (SHA-256 of its public key: {known_as})"
-    message = f"This backup {found}. If you know where it comes from, restore it with --trust into an empty folder."
-    return InvalidInput(message, code="unknown_signer")
 
 
 def _invalid(why: str) -> InvalidInput:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from app.bulk.sealed_files import PieceReader
+from app.bulk.tar_stream import PieceReader
 from app.errors import InvalidInput
 from app.types import Vectors
 

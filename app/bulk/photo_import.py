@@ -10,21 +10,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from app.bulk import json_lines
-from app.bulk.import_batch import Batch, BulkContext, Row, Upload, gallery_of, refuse
+from app.bulk.imports import Batch, Import, Row
 from app.bulk.json_lines import PhotoLine
 from app.bulk.tar_stream import Entry
 from app.errors import ImageTooLarge, InvalidInput
 from app.face.quality import QualityLevel
 from app.gallery.enrolling import BulkSubject, crop_to_keep
-from app.gallery.records import Gallery, NewFace
+from app.gallery.records import NewFace
 from app.jobs.runner import Running
 from app.recognition.completing import complete, retried
+
+if TYPE_CHECKING:
+    from app.api.components import Components
 
 PEOPLE = "people.jsonl"
 """The subjects of photos whose folder doesn't name them."""
 PHOTOS_AT_ONCE = 16
+THREADS = 4
+"""Threads for the photos of an import; the other threads are for requests."""
 MAX_PEOPLE_BYTES = 64 * 1024 * 1024
 MAX_PEOPLE = 1_000_000
 """Lines of `people.jsonl`, which is held in memory: 64 MiB of text and about 200 bytes a line."""
@@ -39,8 +45,7 @@ PROBLEMS = {
 class Photo:
     item: int
     name: str
-    content: bytes
-    problem: InvalidInput | None = None
+    content: bytes | InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,76 +57,67 @@ class Found:
     face: NewFace
 
 
-def import_photos(tools: BulkContext, job: Running) -> None:
+def import_photos(core: Components, job: Running) -> None:
     """Enroll the photos of an upload. Raises InvalidInput ``invalid_archive`` before anything is written."""
-    upload = Upload(tools, job)
-    gallery = gallery_of(tools, job)
-    people = _people(upload)
+    run = Import(core, job)
+    people = _people(run)
     if not job.saved:  # read all of it once, so that a truncated tar is rejected as a whole
-        job.progress(0, sum(1 for _ in _photos(upload)))
+        job.progress(0, sum(1 for _ in _photos(run)))
         job.checkpoint({"next": 0})
-    examine = partial(_examine, tools, gallery, QualityLevel(job.params["quality"]), people)
-    with ThreadPoolExecutor(tools.threads, thread_name_prefix="import") as pool:
-        weighed = _weighed(upload, job.saved["next"], tools.max_image_bytes)
-        for photos in json_lines.batches(weighed, PHOTOS_AT_ONCE):
+    examine = partial(_examine, run, QualityLevel(job.params["quality"]), people)
+    with ThreadPoolExecutor(min(core.workers.share, THREADS), thread_name_prefix="import") as pool:
+        for photos in json_lines.batches(_weighed(run, job.saved["next"]), PHOTOS_AT_ONCE):
             good: list[Found] = []
             for photo, found in zip(photos, pool.map(examine, photos), strict=True):
                 if isinstance(found, Found):
                     good.append(found)
                 else:
-                    refuse(job, photo.item, photo.name, found)
+                    run.refuse(photo.item, photo.name, found)
             last = photos[-1].item + 1
             job.progress(last)
-            retried(_write)(tools, job, gallery, good, last)
+            retried(_write)(run, good, last)
             if job.cancelled:
                 return
 
 
-def _write(tools: BulkContext, job: Running, gallery: Gallery, good: Sequence[Found], last: int) -> None:
+def _write(run: Import, good: Sequence[Found], last: int) -> None:
     """Write one batch. Raises Conflict ``package_mismatch`` if the gallery changed its packages meanwhile."""
-    batch = Batch()
-    package = gallery.embedder
-    current = tools.galleries.store.gallery(gallery.id)
-    faces = complete(tools.embedders, current, [one.face for one in good]) if good else []
-    for one, face in zip(good, faces, strict=True):
+    batch, package = Batch(), None
+    current = run.core.galleries.store.gallery(run.gallery.id)
+    faces = complete(run.core.embedders, current, [found.face for found in good]) if good else []
+    for found, face in zip(good, faces, strict=True):
         package = face.template.package
-        batch.subjects.append(one.subject)
-        kept = face.stored(one.subject.id, crop_to_keep(gallery, face))
-        batch.rows.append(Row(one.photo.item, one.photo.name, kept))
-    batch.write(tools, job, gallery, package, {"next": last})
+        batch.subjects.append(found.subject)
+        kept = face.stored(found.subject.id, crop_to_keep(run.gallery, face))
+        batch.rows.append(Row(found.photo.item, found.photo.name, kept))
+    run.write(batch, {"next": last}, package)
 
 
-def _examine(
-    tools: BulkContext, gallery: Gallery, level: QualityLevel, people: Mapping[str, bytes], photo: Photo
-) -> Found | InvalidInput:
+def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], photo: Photo) -> Found | InvalidInput:
     """Return the face to enroll, or why there is none."""
-    if photo.problem is not None:
-        return photo.problem
+    if isinstance(photo.content, InvalidInput):
+        return photo.content
+    folder, _, rest = photo.name.partition("/")
     try:
-        subject = _subject(photo.name, people)
-        tools.galleries.store.check_subject(subject)
-        return Found(photo, subject, tools.operations.examine(gallery.id, photo.content, level))
+        if (text := people.get(photo.name)) is not None:
+            line = json_lines.parse(text, PhotoLine)
+            subject = BulkSubject(line.subject, line.name, line.metadata)
+        elif rest:
+            subject = BulkSubject(folder)
+        else:
+            return InvalidInput(PROBLEMS["no_subject"], code="no_subject")
+        run.check(subject)
+        return Found(photo, subject, run.core.operations.examine(run.gallery.id, photo.content, level))
     except InvalidInput as error:
         return error
 
 
-def _subject(name: str, people: Mapping[str, bytes]) -> BulkSubject:
-    """Return the subject of a photo. Raises InvalidInput ``no_subject``."""
-    if (text := people.get(name)) is not None:
-        line = json_lines.parse(text, PhotoLine)
-        return BulkSubject(line.subject, line.name, line.metadata)
-    folder, _, rest = name.partition("/")
-    if not rest:
-        raise InvalidInput(PROBLEMS["no_subject"], code="no_subject")
-    return BulkSubject(folder)
-
-
-def _people(upload: Upload) -> dict[str, bytes]:
+def _people(run: Import) -> dict[str, bytes]:
     """Read people.jsonl, if it is the first file: its lines by photo, checked but not parsed, which takes less memory.
 
     Raises InvalidInput ``invalid_archive``, ``invalid_item``.
     """
-    first = next(upload.entries(), None)
+    first = next(run.entries(), None)
     if first is None or _plain(first.name) != PEOPLE or first.problem is not None:
         return {}
     if first.size > MAX_PEOPLE_BYTES:
@@ -134,10 +130,10 @@ def _people(upload: Upload) -> dict[str, bytes]:
     return people
 
 
-def _photos(upload: Upload) -> Iterator[tuple[int, Entry]]:
+def _photos(run: Import) -> Iterator[tuple[int, Entry]]:
     """Yield the entries with their numbers, without `people.jsonl` and hidden files (`.DS_Store`, `._x`)."""
     item = 0
-    for place, entry in enumerate(upload.entries()):
+    for place, entry in enumerate(run.entries()):
         name = _plain(entry.name)
         hidden = entry.problem is None and any(part.startswith(".") for part in name.split("/"))
         if not hidden and not (place == 0 and name == PEOPLE):
@@ -145,21 +141,19 @@ def _photos(upload: Upload) -> Iterator[tuple[int, Entry]]:
             item += 1
 
 
-def _weighed(upload: Upload, begin: int, max_image_bytes: int) -> Iterator[tuple[Photo, int]]:
+def _weighed(run: Import, begin: int) -> Iterator[tuple[Photo, int]]:
     """Yield the photos from that one on, with the bytes that they hold."""
-    for item, entry in _photos(upload):
-        if item >= begin:
-            photo = _read(item, entry, max_image_bytes)
-            yield photo, len(photo.content)
-
-
-def _read(item: int, entry: Entry, max_image_bytes: int) -> Photo:
-    name = _plain(entry.name).encode("utf-8", "replace").decode()
-    if entry.problem is not None:
-        return Photo(item, name, b"", InvalidInput(PROBLEMS[entry.problem], code=entry.problem))
-    if entry.size > max_image_bytes:
-        return Photo(item, name, b"", ImageTooLarge(f"The photo is larger than {max_image_bytes} bytes."))
-    return Photo(item, name, entry.read())
+    most = run.core.limits.image_bytes
+    for item, entry in _photos(run):
+        if item < begin:
+            continue
+        name = _plain(entry.name).encode("utf-8", "replace").decode()
+        if entry.problem is not None:
+            yield Photo(item, name, InvalidInput(PROBLEMS[entry.problem], code=entry.problem)), 0
+        elif entry.size > most:
+            yield Photo(item, name, ImageTooLarge(f"The photo is larger than {most} bytes.")), 0
+        else:
+            yield Photo(item, name, entry.read()), entry.size
 
 
 def _plain(name: str) -> str:

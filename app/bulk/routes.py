@@ -20,9 +20,9 @@ from app.api.routes import jobs as job_routes
 from app.api.routes.jobs import JOB, find_job
 from app.api.schemas import Job
 from app.bulk import schemas
-from app.bulk.service import BulkService, ImportTerms
+from app.bulk.service import BulkService
 from app.concurrency.admission import Admission, WorkerPool
-from app.errors import InvalidInput, NotFound
+from app.errors import InvalidInput
 from app.jobs.store import JobStore
 
 galleries = Router("galleries")
@@ -57,15 +57,14 @@ async def import_faces(
     if query.trust is not None and grant.galleries is not None:
         message = "Only a key that is not restricted to galleries may say whose archives to trust."
         raise InvalidInput(message, code="gallery_restricted")
-    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust, query.on_conflict)
-    home, file = await workers.run(lambda: bulk.receive(gallery, terms, grant.key_id))
+    home, file = await workers.run(lambda: bulk.receive(gallery, query, grant.key_id))
     try:
         upload = body.read_upload(request, ARCHIVE, limits.seconds)
         with admission.receive():
             async with aclosing(upload) as pieces:
                 async for piece in pieces:
                     await asyncio.to_thread(file.write, piece)
-        job = await asyncio.to_thread(bulk.begin_import, home, terms, file, grant.key_id)
+        job = await asyncio.to_thread(bulk.begin_import, home, query, file, grant.key_id)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(file.abort))
         raise
@@ -99,14 +98,10 @@ def get_result(stored: JobStore, bulk: BulkService, grant: Grant, job: JobId) ->
 
     The file that the job has made. It is kept as long as the job.
     """
-    found = find_job(stored, grant, job)
-    pieces = bulk.result(found)
-    if found.result is None:
-        raise NotFound("The job has left no file.", code="result_not_found", job=job)
-    name = quote(found.result.name, safe="")
+    result, pieces = bulk.result(find_job(stored, grant, job))
     headers = {
-        "content-length": str(found.result.size),
-        "content-disposition": f"attachment; filename*=UTF-8''{name}",
-        "x-content-sha256": found.result.sha256,
+        "content-length": str(result.size),
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(result.name, safe='')}",
+        "x-content-sha256": result.sha256,
     }
-    return StreamingResponse(pieces, media_type=found.result.media_type, headers=headers)
+    return StreamingResponse(pieces, media_type=result.media_type, headers=headers)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from app.bulk.sealed_files import PieceReader
 from app.errors import InvalidInput
 
 BLOCK = 512
@@ -165,6 +164,29 @@ def _problem(member: tarfile.TarInfo) -> str | None:
     if member.name.startswith("/") or ".." in parts or "\\" in member.name or any(ord(c) < 32 for c in member.name):
         return "unsafe_path"
     return None
+
+
+class PieceReader:
+    """Reads an iterator of pieces as a file, forward only."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._left = memoryview(b"")
+
+    def read(self, size: int, /) -> bytes:
+        """Return `size` bytes, fewer only at the end."""
+        parts: list[memoryview] = []
+        while size:
+            if not self._left:
+                piece = next(self._pieces, None)
+                if piece is None:
+                    break
+                self._left = memoryview(piece)
+                continue
+            part, self._left = self._left[:size], self._left[size:]
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
 
 
 class _Unzipped:

@@ -15,8 +15,9 @@ import typer
 
 from app.bulk import json_lines, npy, tar_stream
 from app.bulk.archive import MANIFEST
+from app.bulk.imports import FACES, TEMPLATES
 from app.bulk.photo_import import PEOPLE
-from app.bulk.template_import import FACES, IDS, TEMPLATES
+from app.bulk.template_import import IDS
 from app.cli import jobs, options, output, photos
 from app.cli.options import Session, command
 from app.cli.output import Exit

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -18,56 +19,55 @@ from app.db.engine import Database
 from app.db.schema import AUDIT, CHANGES, GALLERIES, JOBS
 from app.db.secrets import SecretStore
 from app.machine import uptime
-from app.timestamps import utc_now, utc_text
+from app.timestamps import utc_text
 
 CLOCK = "clock"
 """Name of the trusted time among the server's secrets."""
-MAX_AHEAD = timedelta(days=1)
+DAY_S = 86_400.0
+MAX_AHEAD_S = DAY_S
 """How far the clock may run ahead of the trusted time while the machine is on: virtual machines are paused."""
-MAX_OFF = timedelta(days=7)
+MAX_OFF_S = 7 * DAY_S
 """How far it may be ahead after the machine was started again: a server may be off for a week's holiday."""
-SETTLED = timedelta(days=7)
+SETTLED_DAYS = 7
 """A clock that was further ahead is trusted after it has gone steadily for so long, under the eyes of a server."""
-STEP = timedelta(hours=1)
+STEP_S = 3600.0
 """How far the clock goes on before the trusted time is written again, and how far a steady one may stray."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A time, ISO 8601; when it was read: the id of the machine's start, and the seconds since; and how many seconds
-    of `uptime` it has been followed for.
+    """A time in seconds since 1970; when it was read: the id of the machine's start, and the seconds since; and how
+    many seconds of `uptime` it has been followed for.
     """
 
-    at: str
+    at: float
     boot: str
     uptime: float
     followed: float = 0.0
 
+    def passed(self, now: Reading) -> float | None:
+        """Return the seconds that the machine counted since this reading; None if it was started again."""
+        return now.uptime - self.uptime if self.boot and self.boot == now.boot else None
+
     def reaches(self, now: Reading) -> bool:
         """Return whether so much time can have passed since this reading."""
-        allowed = self._passed(now) + MAX_AHEAD if self._same_boot(now) else MAX_OFF
-        return _time(now.at) <= _time(self.at) + allowed
+        passed = self.passed(now)
+        return now.at - self.at <= (MAX_OFF_S if passed is None else passed + MAX_AHEAD_S)
 
     def is_steady(self, now: Reading) -> bool:
         """Return whether `now` is about where a clock would be that this reading was taken from."""
-        if not self._same_boot(now):
-            return self.reaches(now) and _time(now.at) >= _time(self.at)
-        return abs(_time(now.at) - _time(self.at) - self._passed(now)) <= STEP
+        passed = self.passed(now)
+        if passed is None:
+            return self.reaches(now) and now.at >= self.at
+        return abs(now.at - self.at - passed) <= STEP_S
 
     def moved(self, now: Reading) -> Reading:
         """Return this reading advanced by what the machine counted, or to the clock if the machine was off."""
-        if not self._same_boot(now):
-            return replace(max(self, now, key=lambda one: _time(one.at)), followed=self.followed)
-        passed = self._passed(now)
-        at = utc_text(_time(self.at) + passed)
-        return Reading(at, now.boot, now.uptime, self.followed + passed.total_seconds())
-
-    def _same_boot(self, now: Reading) -> bool:
-        return bool(self.boot) and self.boot == now.boot
-
-    def _passed(self, now: Reading) -> timedelta:
-        return timedelta(seconds=now.uptime - self.uptime)
+        passed = self.passed(now)
+        if passed is None:
+            return replace(max(self, now, key=lambda reading: reading.at), followed=self.followed)
+        return Reading(self.at + passed, now.boot, now.uptime, self.followed + passed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,15 @@ class Watched:
     ahead: Reading | None = None
 
     def encode(self) -> bytes:
-        return json.dumps([astuple(one) for one in (self.trusted, self.ahead) if one]).encode()
+        readings = [reading for reading in (self.trusted, self.ahead) if reading]
+        return json.dumps([(utc_text(one.at), one.boot, one.uptime, one.followed) for one in readings]).encode()
 
     @classmethod
     def decode(cls, stored: bytes) -> Watched:
         """Return what `encode` made. Earlier versions stored a time alone."""
         text = stored.decode()
-        return cls(*(Reading(*one) for one in json.loads(text))) if text.startswith("[") else cls(Reading(text, "", 0))
+        readings = json.loads(text) if text.startswith("[") else [(text, "", 0)]
+        return cls(*(Reading(_seconds(at), *rest) for at, *rest in readings))
 
     def after(self, now: Reading) -> Watched:
         """Return what is to be stored at the time `now`; unless it is steady for long enough, a leap stays `ahead`."""
@@ -93,7 +95,7 @@ class Watched:
         if self.ahead is None or not self.ahead.is_steady(now):
             return Watched(self.trusted, now)
         ahead = self.ahead.moved(now)
-        return Watched(now) if ahead.followed >= SETTLED.total_seconds() else Watched(self.trusted, ahead)
+        return Watched(now) if ahead.followed >= SETTLED_DAYS * DAY_S else Watched(self.trusted, ahead)
 
 
 class ClockGuard:
@@ -102,7 +104,7 @@ class ClockGuard:
     Safe to share between threads. Calls raise what `Database` and `SecretStore` raise.
     """
 
-    def __init__(self, database: Database, secrets: SecretStore, now: Callable[[], str] = utc_now) -> None:
+    def __init__(self, database: Database, secrets: SecretStore, now: Callable[[], float] = time.time) -> None:
         self._database = database
         self._secrets = secrets
         self._now = now
@@ -117,21 +119,23 @@ class ClockGuard:
         before = self._read_rows(now) if stored is None else Watched.decode(stored)
         after = before.after(now)
         self.ahead, self._last = after.ahead is not None, after.trusted
-        if stored is None or _is_worth_writing(before, after):
+        pairs = (before.trusted, after.trusted), (before.ahead, after.ahead)
+        moved = any(old and new and abs(new.at - old.at) > STEP_S for old, new in pairs)
+        if stored is None or moved or (before.ahead is None) == self.ahead:
             self._secrets.put(CLOCK, after.encode())
         if self.ahead:
             _log.error(
                 "The clock is too far ahead of the newest stored time: nothing is expired or deleted by its age until "
                 "it is corrected, or has gone on steadily for %s days",
-                SETTLED.days,
-                extra={"fields": {"clock": now.at, "newest": after.trusted.at}},
+                SETTLED_DAYS,
+                extra={"fields": {"clock": utc_text(now.at), "newest": utc_text(after.trusted.at)}},
             )
         return not self.ahead
 
     def now(self) -> float:
         """Return the seconds since 1970 by the clock, or by the trusted time if the clock was set back behind that."""
         now, last = read_clock(self._now), self._last
-        return max(_time(one.at) for one in ((now,) if last is None else (now, last.moved(now)))).timestamp()
+        return now.at if last is None else max(now.at, last.at + (last.passed(now) or 0))
 
     def guarded(self, work: Callable[[], object]) -> Callable[[], object]:
         """Return `work` as a task that does nothing while the clock isn't trusted."""
@@ -142,21 +146,14 @@ class ClockGuard:
         columns = (AUDIT.c.at, CHANGES.c.created_at, GALLERIES.c.created_at, JOBS.c.created_at)
         with self._database.read() as connection:
             found = [connection.execute(sa.select(sa.func.max(column))).scalar() for column in columns]
-        newest = max((str(one) for one in found if one is not None), default=None)
-        return Watched(now if newest is None else Reading(newest, "", 0))
+        newest = max(filter(None, found), default=None)
+        return Watched(now if newest is None else Reading(_seconds(newest), "", 0))
 
 
-def read_clock(now: Callable[[], str] = utc_now) -> Reading:
+def read_clock(now: Callable[[], float] = time.time) -> Reading:
     """Return the time by this machine's clock."""
     return Reading(now(), *(uptime() or ("", 0.0)))
 
 
-def _is_worth_writing(before: Watched, after: Watched) -> bool:
-    if (before.ahead is None) != (after.ahead is None):
-        return True
-    pairs = [(before.trusted, after.trusted), (before.ahead, after.ahead)]
-    return any(old and new and abs(_time(new.at) - _time(old.at)) > STEP for old, new in pairs)
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

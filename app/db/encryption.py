@@ -20,6 +20,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -101,17 +102,16 @@ class Sealer:
 
     def seal_stream(self, data: Iterable[bytes | memoryview], purpose: bytes) -> Iterator[bytes]:
         """Seal `data`, in parts of any size; yield the bytes to write one after the other."""
-        salt = os.urandom(SALT_BYTES)
-        header = bytes([STREAM_FORMAT]) + self._first + salt
-        yield header
-        cipher = self._stream_cipher(header, purpose)
-        number, waiting = 0, b""
-        for piece in _pieces(data):
-            if waiting:
-                yield cipher.encrypt(_nonce(number, last=False), waiting, None)
-                number += 1
-            waiting = piece
-        yield cipher.encrypt(_nonce(number, last=True), waiting, None)
+        stream = self.stream(purpose)
+        yield stream.header
+        for part in data:
+            yield from stream.add(part)
+        yield stream.end()
+
+    def stream(self, purpose: bytes) -> SealedStream:
+        """Begin a file for this purpose."""
+        header = bytes([STREAM_FORMAT]) + self._first + os.urandom(SALT_BYTES)
+        return SealedStream(header, self._stream_cipher(header, purpose))
 
     def open_stream(self, file: Readable, purpose: bytes) -> Iterator[bytes]:
         """Yield a sealed file's content piece by piece. Raises Unusable ``sealed_unreadable``, perhaps only at its end.
@@ -119,15 +119,12 @@ class Sealer:
         Each piece is authentic, but only the end shows that none is missing.
         """
         header = _read(file, STREAM_HEADER_BYTES)
-        if (
-            len(header) < STREAM_HEADER_BYTES
-            or header[0] != STREAM_FORMAT
-            or header[1:HEADER_BYTES] not in self._ciphers
-        ):
+        known = header[:1] == bytes([STREAM_FORMAT]) and header[1:HEADER_BYTES] in self._ciphers
+        if not known or len(header) < STREAM_HEADER_BYTES:
             raise self._unreadable(header[:HEADER_BYTES], STREAM_FORMAT)
         cipher = self._stream_cipher(header, purpose)
-        number, piece = 0, _read(file, PIECE + TAG_BYTES)
-        while True:
+        piece = _read(file, PIECE + TAG_BYTES)
+        for number in count():
             following = _read(file, PIECE + TAG_BYTES)
             try:
                 yield cipher.decrypt(_nonce(number, last=not following), piece, None)
@@ -135,7 +132,7 @@ class Sealer:
                 raise _altered() from None
             if not following:
                 return
-            number, piece = number + 1, following
+            piece = following
 
     def _stream_cipher(self, header: bytes, purpose: bytes) -> AESGCM:
         """Derive the file's own key from its header and purpose, so that other files' pieces don't fit."""
@@ -148,6 +145,36 @@ class Sealer:
             return SealedUnreadable("Stored data isn't sealed in a known format.")
         message = f"Stored data was sealed with key {header[1:].hex()}, which is not among {', '.join(self.key_ids)}."
         return SealedUnreadable(message, key_id=header[1:].hex())
+
+
+class SealedStream:
+    """A file that is being sealed: its ``header``, what `add` yields, and what `end` returns make it up."""
+
+    def __init__(self, header: bytes, cipher: AESGCM) -> None:
+        self.header = header
+        self._cipher = cipher
+        self._number = 0
+        self._piece = bytearray()
+
+    def add(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """Add content of any size; yield the pieces that are full."""
+        view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
+        while view:
+            if len(self._piece) == PIECE:
+                yield self._seal(last=False)
+            room = PIECE - len(self._piece)
+            self._piece += view[:room]
+            view = view[room:]
+
+    def end(self) -> bytes:
+        """Return the last piece."""
+        return self._seal(last=True)
+
+    def _seal(self, *, last: bool) -> bytes:
+        sealed = self._cipher.encrypt(_nonce(self._number, last=last), bytes(self._piece), None)
+        self._number += 1
+        self._piece.clear()
+        return sealed
 
 
 def key_id(key: bytes) -> bytes:
@@ -165,22 +192,6 @@ def _altered() -> Unusable:
 
 def _nonce(number: int, *, last: bool) -> bytes:
     return number.to_bytes(_COUNTER_BYTES, "big") + bytes([last])
-
-
-def _pieces(data: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of PIECE; the last one may be shorter."""
-    buffer = bytearray()
-    for some in data:
-        view = memoryview(some).cast("B") if memoryview(some).nbytes else memoryview(b"")
-        while view:
-            room = PIECE - len(buffer)
-            buffer += view[:room]
-            view = view[room:]
-            if len(buffer) == PIECE:
-                yield bytes(buffer)
-                buffer.clear()
-    if buffer:
-        yield bytes(buffer)
 
 
 def _read(file: Readable, size: int) -> bytes:

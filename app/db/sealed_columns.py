@@ -55,10 +55,6 @@ class SealedColumn:
             return sa.func.substr(self.blob, 1, 1, type_=self.blob.type) == bytes([FORMAT])
         return sa.func.length(self.blob) % _FLOAT_BYTES == 1
 
-    def holds_sealed(self, stored: bytes) -> bool:
-        """Return `is_sealed` of a blob that was read."""
-        return stored[:1] == bytes([FORMAT]) if self.told_by_first_byte else len(stored) % _FLOAT_BYTES == 1
-
 
 COLUMNS: Mapping[BlobKind, SealedColumn] = {
     "template": SealedColumn(FACES.c.template, FACES.c.key, FACES.c.face_id),
@@ -87,7 +83,8 @@ class Blobs:
 
     def unpack(self, kind: BlobKind, owner: str, stored: bytes) -> bytes:
         """Return what was packed. Raises Unusable ``sealed_unreadable``."""
-        if not COLUMNS[kind].holds_sealed(stored):
+        by_first_byte = COLUMNS[kind].told_by_first_byte  # as `SealedColumn.is_sealed`
+        if not (stored[:1] == bytes([FORMAT]) if by_first_byte else len(stored) % _FLOAT_BYTES == 1):
             return stored
         if self._ring is None:
             key = stored[1:HEADER_BYTES].hex()
@@ -172,54 +169,35 @@ def seal_job_keys(database: Database, blobs: Blobs) -> int:
 
 
 def _reseal_kind(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -> Iterator[int]:
-    made = 1
-    while made:  # a pass skips rows that others have locked
-        made = 0
-        for changed in _pass(database, blobs, kind, batch):
-            made += changed
-            yield changed
-
-
-def _pass(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -> Iterator[int]:
-    last = 0
+    key, owner, blob = COLUMNS[kind].key, COLUMNS[kind].owner, COLUMNS[kind].blob
+    query = sa.select(key.label("key"), owner.label("owner"), blob.label("blob")).where(blobs.is_due(kind))
+    if owner.table is not blob.table:
+        query = query.join_from(blob.table, FACES)
+    query = query.order_by(key).limit(batch)
+    last = made = 0
     while True:
         with database.read() as connection:
-            rows = connection.execute(_due(blobs, kind, last, batch)).all()
-        if not rows:
+            rows = connection.execute(query.where(key > last)).all()
+        if not rows and not made:
             return
+        if not rows:  # once more: a pass skips rows that others have locked
+            last = made = 0
+            continue
         last = rows[-1].key
-        again = [
-            (row.key, bytes(row.blob), blobs.pack(kind, row.owner, blobs.unpack(kind, row.owner, bytes(row.blob))))
-            for row in rows
-        ]
+        changed = 0
         with database.write() as connection:
             blobs.mark(connection)
-            changed = _replace(connection, kind, again)
+            # Rows that others have locked are skipped, so that nobody waits in a circle.
+            free = sa.select(key).where(key.in_([row.key for row in rows])).order_by(key)
+            unlocked = set(connection.execute(free.with_for_update(skip_locked=True)).scalars())
+            for row in (row for row in rows if row.key in unlocked):
+                new = blobs.pack(kind, row.owner, blobs.unpack(kind, row.owner, bytes(row.blob)))
+                update = sa.update(blob.table).where((key == row.key) & (blob == row.blob)).values({blob.name: new})
+                changed += connection.execute(update).rowcount
+        made += changed
         if changed:
             database.request_scrub()
         yield changed
-
-
-def _due(blobs: Blobs, kind: BlobKind, after: int, batch: int) -> sa.Select[int, str, bytes]:
-    column = COLUMNS[kind]
-    query = sa.select(column.key.label("key"), column.owner.label("owner"), column.blob.label("blob"))
-    query = query.where((column.key > after) & blobs.is_due(kind))
-    if column.owner.table is not column.blob.table:
-        query = query.join_from(column.blob.table, FACES)
-    return query.order_by(column.key).limit(batch)
-
-
-def _replace(connection: Connection, kind: BlobKind, rows: list[tuple[int, bytes, bytes]]) -> int:
-    """Replace the blobs that haven't changed; skip rows that others have locked, so that nobody waits in a circle."""
-    key, column = COLUMNS[kind].key, COLUMNS[kind].blob
-    query = sa.select(key).where(key.in_([one for one, _, _ in rows])).order_by(key)
-    free = set(connection.execute(query.with_for_update(skip_locked=True)).scalars())
-    changed = 0
-    for one, old, new in rows:
-        if one in free:
-            update = sa.update(column.table).where((key == one) & (column == old)).values({column.name: new})
-            changed += connection.execute(update).rowcount
-    return changed
 
 
 def _unmark(connection: Connection, name: str) -> None:

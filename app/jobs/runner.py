@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from sqlalchemy.engine import Connection
 
 from app.concurrency.scheduler import FailureLog, Scheduler
-from app.errors import DatabaseUnavailable, LikenessError, Overloaded
+from app.errors import DatabaseUnavailable, LikenessError, Overloaded, Unusable
 from app.jobs.files import JobFiles
 from app.jobs.records import MAX_REFUSED_NAME, Job, JobState, Refusal, Result
 from app.jobs.store import JobLost, JobStore
@@ -76,8 +76,12 @@ class Running:
         return self.cancel_asked or self.lost or self._closing.is_set()
 
     @property
-    def secret(self) -> bytes | None:
-        return self._store.secret(self.job)
+    def secret(self) -> bytes:
+        """The key of the job's files. Raises Unusable ``upload_missing``, ``sealed_unreadable``."""
+        found = self._store.secret(self.job)
+        if found is None:
+            raise Unusable("The key of the job's files is gone.", code="upload_missing")
+        return found
 
     def progress(self, done: int, total: int | None = None) -> None:
         """Set how far the work is; written within RENEW_S, without asking the database now."""
@@ -115,24 +119,6 @@ class Running:
         )
         self.saved = dict(saved)
 
-    # The rest is for the runner.
-
-    def renew(self, lease: timedelta) -> None:
-        """Extend the lease; sets `cancel_asked` and `lost`."""
-        try:
-            self.cancel_asked = self._store.renew(self.job, lease, self.done, self.total)
-        except JobLost:
-            self.lost = True
-
-    def finish(self, state: JobState, error: tuple[str, str] | None) -> None:
-        """End the job. Raises JobLost."""
-        result = self.result if state is JobState.DONE else None
-        self._store.finish(self.job, state, done=self.done, total=self.total, error=error, result=result)
-
-    def release(self, *, again_in: timedelta = timedelta()) -> None:
-        """Hand the job back, as `JobStore.release`."""
-        self._store.release(self.job, again_in=again_in)
-
 
 Work: TypeAlias = Callable[[Running], None]
 """Does a job of one kind from its last checkpoint, `Running.saved`, on."""
@@ -169,18 +155,17 @@ class Runner:
         self._running: dict[str, Running] = {}
         self._ended: Counter[tuple[str, str]] = Counter()
         self._retries: Counter[str] = Counter()
-        self._unreleased: list[Running] = []  # jobs that could not be handed back
+        self._unreleased: list[Job] = []  # jobs that could not be handed back
         self._threads = [threading.Thread(target=self._run, name=f"jobs-{n}", daemon=True) for n in range(workers)]
 
     @property
     def running(self) -> int:
-        """Jobs that this process runs now."""
-        with self._lock:
-            return len(self._running)
+        """The number of jobs that this process runs now."""
+        return len(self._running)
 
     @property
     def ended(self) -> Mapping[tuple[str, str], int]:
-        """Return how many jobs of each kind have ended in each state in this process."""
+        """The number of jobs of each kind that have ended in each state in this process."""
         with self._lock:
             return dict(self._ended)
 
@@ -217,13 +202,17 @@ class Runner:
             self._files.keep_only(self._store.with_files)
 
     def _run(self) -> None:
+        place = None if self._files is None else self._files.place
         while not self._closing.is_set():
+            job = None
             try:
-                self._release_late()
-                owner = secrets.token_hex(16)  # a new one each time: an expired lease must not pass for the next one
                 with self._lock:
+                    left = self._unreleased.pop() if self._unreleased else None
                     own = list(self._running)
-                job = self._store.claim(owner, self._works.keys(), self._lease, self._place, skip=own)
+                if left is not None:
+                    self._release(left)
+                owner = secrets.token_hex(16)  # a new one each time: an expired lease must not pass for the next one
+                job = self._store.claim(owner, self._works.keys(), self._lease, place, skip=own)
                 if job is not None:
                     self._do(job)
                 self._failures.succeeded()
@@ -235,16 +224,18 @@ class Runner:
                     if not self._closing.is_set():
                         self._wake.wait(self._look_s)
 
-    @property
-    def _place(self) -> str | None:
-        return None if self._files is None else self._files.place
-
     def _do(self, job: Job) -> None:
         running = Running(self._store, job, self._closing)
         with self._lock:
             self._running[job.id] = running
         try:
-            self._work(running)
+            if job.cancel_asked:
+                self._finish(running, JobState.CANCELLED)
+            elif job.attempts > MAX_DEATHS:
+                _log.error("A job is set aside", extra={"fields": {"job": job.id, "kind": job.kind}})
+                self._finish(running, JobState.FAILED, ("job_crashed", CRASHED))
+            else:
+                self._work(running)
         except JobLost:
             _log.warning("A job was claimed by another process, or deleted", extra={"fields": {"job": job.id}})
         finally:
@@ -252,28 +243,29 @@ class Runner:
                 del self._running[job.id]
 
     def _work(self, running: Running) -> None:
+        """Do a job, and end it or hand it back. Raises JobLost."""
         job = running.job
-        if job.cancel_asked:
-            self._finish(running, JobState.CANCELLED)
-            return
-        if job.attempts > MAX_DEATHS:
-            _log.error("A job is set aside", extra={"fields": {"job": job.id, "kind": job.kind}})
-            self._finish(running, JobState.FAILED, ("job_crashed", CRASHED))
-            return
         try:
             self._works[job.kind](running)
         except JobLost:
             raise
         except LikenessError as error:
             if isinstance(error, RETRIED) and self._may_retry(running):
-                self._release(running, again_in=RETRY)
-                return
-            self._finish(running, JobState.FAILED, (error.code, error.message))
+                self._release(job, again_in=RETRY)
+            else:
+                self._finish(running, JobState.FAILED, (error.code, error.message))
         except Exception as error:  # noqa: BLE001 - the thread's edge
             _log.error("A job failed", exc_info=error, extra={"fields": {"job": job.id, "kind": job.kind}})
             self._finish(running, JobState.FAILED, ("internal_error", "The server failed; its log says more."))
         else:
-            self._end(running)
+            if running.lost:
+                raise JobLost(job.id)
+            if running.cancel_asked:
+                self._finish(running, JobState.CANCELLED)
+            elif self._closing.is_set():
+                self._release(job)
+            else:
+                self._finish(running, JobState.DONE)
 
     def _may_retry(self, running: Running) -> bool:
         """Count the retry. A job that got to a checkpoint since the last one begins to count again."""
@@ -283,42 +275,31 @@ class Runner:
             self._retries[running.job.id] += 1
             return self._retries[running.job.id] < MAX_RETRIES and not running.cancel_asked
 
-    def _end(self, running: Running) -> None:
-        if running.lost:
-            raise JobLost(running.job.id)
-        if running.cancel_asked:
-            self._finish(running, JobState.CANCELLED)
-        elif self._closing.is_set():
-            self._release(running)
-        else:
-            self._finish(running, JobState.DONE)
-
-    def _release(self, running: Running, *, again_in: timedelta = timedelta()) -> None:
+    def _release(self, job: Job, *, again_in: timedelta = timedelta()) -> None:
         """Hand the job back; if the database is away, later: no crash is to be counted for a start that was none."""
         try:
-            running.release(again_in=again_in)
+            self._store.release(job, again_in=again_in)
         except RETRIED:
             with self._lock:
-                self._unreleased.append(running)
+                self._unreleased.append(job)
             raise
 
-    def _release_late(self) -> None:
-        with self._lock:
-            late, self._unreleased = self._unreleased, []
-        for running in late:
-            self._release(running)
-
     def _finish(self, running: Running, state: JobState, error: tuple[str, str] | None = None) -> None:
+        job = running.job
         release_memory()  # a job leaves freed memory in many places
-        running.finish(state, error)
+        result = running.result if state is JobState.DONE else None
+        self._store.finish(job, state, done=running.done, total=running.total, error=error, result=result)
         if self._files is not None:
-            self._files.upload(running.job.id).unlink(missing_ok=True)
+            self._files.upload(job.id).unlink(missing_ok=True)
         with self._lock:
-            del self._retries[running.job.id]
-            self._ended[running.job.kind, state.value] += 1
+            del self._retries[job.id]
+            self._ended[job.kind, state.value] += 1
 
     def _renew(self) -> None:
         with self._lock:
             held = list(self._running.values())
         for running in held:
-            running.renew(self._lease)
+            try:
+                running.cancel_asked = self._store.renew(running.job, self._lease, running.done, running.total)
+            except JobLost:
+                running.lost = True

@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -114,10 +114,9 @@ class JobStore:
         query = _JOBS
         if only is not None:
             query = query.where(GALLERIES.c.id.in_(only))
-        if gallery is not None:
-            query = query.where(GALLERIES.c.id == gallery)
-        if state is not None:
-            query = query.where(JOBS.c.state == state)
+        for column, wanted in ((GALLERIES.c.id, gallery), (JOBS.c.state, state)):
+            if wanted is not None:
+                query = query.where(column == wanted)
         return read_page(
             self._database, query, JOBS.c.key, _job, listing="jobs", cursor=cursor, limit=limit, newest_first=True
         )
@@ -128,24 +127,21 @@ class JobStore:
         Raises NotFound ``job_not_found``.
         """
         with self._database.write() as connection:
-            _lock(connection, _find(connection, job_id).key)
-            job = _find(connection, job_id)
-            if job.state is JobState.QUEUED:
-                _change(connection, job.key, _end(JobState.CANCELLED))
-            elif not job.finished:
-                _change(connection, job.key, {"cancel_asked": True})
+            job = _find(connection, job_id, lock=True)
+            if not job.finished:
+                queued = job.state is JobState.QUEUED
+                values = _end(JobState.CANCELLED) if queued else {"cancel_asked": True}
+                connection.execute(sa.update(JOBS).where(JOBS.c.key == job.key).values(values))
             return _find(connection, job_id)
 
     def refusals(self, job: Job, after: int = -1, limit: int = REPORT_ROWS) -> Sequence[Refusal]:
         """Return the items rejected so far, in order, from the item after `after` on."""
-        table = JOB_REFUSALS
-        query = sa.select(table).where((table.c.job_key == job.key) & (table.c.item > after))
+        c = JOB_REFUSALS.c
+        query = sa.select(c.item, c.name, c.code, c.message, c.reasons, c.enrolled)
+        query = query.where((c.job_key == job.key) & (c.item > after)).order_by(c.item).limit(limit)
         with self._database.read() as connection:
-            rows = connection.execute(query.order_by(table.c.item).limit(limit)).all()
-        return [
-            Refusal(row.item, row.name, row.code, row.message, tuple(json.loads(row.reasons)), bool(row.enrolled))
-            for row in rows
-        ]
+            rows = connection.execute(query).all()
+        return [Refusal(*row[:4], tuple(json.loads(row.reasons)), row.enrolled) for row in rows]
 
     def secret(self, job: Job) -> bytes | None:
         """Return the key of the job's files; None when they are of no more use.
@@ -199,19 +195,13 @@ class JobStore:
                 "attempts": JOBS.c.attempts + 1,
                 "started_at": sa.func.coalesce(JOBS.c.started_at, utc_now()),
             }
-            _change(connection, key, values)
+            connection.execute(sa.update(JOBS).where(JOBS.c.key == key).values(values))
             return _job(connection.execute(_JOBS.where(JOBS.c.key == key)).one())
 
     def renew(self, job: Job, lease: timedelta, done: int, total: int | None) -> bool:
         """Extend the lease; return whether the job is to be cancelled. Raises JobLost."""
-        update = sa.update(JOBS).where(*_owned(job)).returning(JOBS.c.cancel_asked)
         with self._database.write() as connection:
-            values = {"lease_until": _lease_time(connection, lease), "done": done, "total": total}
-            update = update.values(values)
-            asked = connection.execute(update).scalar()
-        if asked is None:
-            raise JobLost(job.id)
-        return bool(asked)
+            return _write(connection, job, lease_until=_lease_time(connection, lease), done=done, total=total)
 
     def save(
         self,
@@ -226,10 +216,18 @@ class JobStore:
     ) -> None:
         """Write a checkpoint, in the transaction of `connection` if given, so that the work and its checkpoint are
         written together. Raises JobLost, which must undo that transaction."""
-        values = {"saved": _dump(saved), "counts": _dump(counts), "done": done, "total": total, "attempts": 0}
+        rows = [
+            asdict(refusal)
+            | {
+                "job_key": job.key,
+                "name": _storable(refusal.name),
+                "message": _storable(refusal.message),
+                "reasons": _dump(refusal.reasons),
+            }
+            for refusal in refusals
+        ]
         with nullcontext(connection) if connection is not None else self._database.write() as writing:
-            _write(writing, job, values)
-            rows = [_refusal(job, one) for one in refusals]
+            _write(writing, job, saved=_dump(saved), counts=_dump(counts), done=done, total=total, attempts=0)
             if rows:
                 writing.execute(self._database.insert(JOB_REFUSALS).on_conflict_do_nothing(), rows)
 
@@ -245,12 +243,12 @@ class JobStore:
     ) -> None:
         """End a job; `error` is a code and a sentence. Deletes the secret unless a result needs it. Raises JobLost."""
         code, message = error or (None, None)
-        values: dict[str, Any] = _end(state) | {"error_code": code, "error_message": message}
+        values = _end(state) | {"error_code": code, "error_message": message}
         values |= {"done": done, "total": total}  # a renewal may have written smaller ones after the last checkpoint
         if result is not None:
             values |= {"result": _dump(asdict(result)), "secret": JOBS.c.secret}
         with self._database.write() as connection:
-            _write(connection, job, values)
+            _write(connection, job, **values)
         self._database.request_scrub()
 
     def release(self, job: Job, *, again_in: timedelta = timedelta()) -> None:
@@ -289,27 +287,23 @@ def new_job_id() -> str:
 _JOBS = sa.select(JOBS, GALLERIES.c.id.label("gallery")).select_from(JOBS.outerjoin(GALLERIES))
 
 
-def _find(connection: Connection, job_id: str) -> Job:
+def _find(connection: Connection, job_id: str, *, lock: bool = False) -> Job:
     row = None
     if _JOB_ID.fullmatch(job_id):
-        row = connection.execute(_JOBS.where(JOBS.c.id == job_id)).one_or_none()
+        query = _JOBS.where(JOBS.c.id == job_id)
+        row = connection.execute(query.with_for_update(of=JOBS) if lock else query).one_or_none()
     if row is None:
         raise NotFound(f"There is no job {job_id!r}.", code="job_not_found", job=job_id)
     return _job(row)
 
 
-def _lock(connection: Connection, key: int) -> None:
-    connection.execute(sa.select(JOBS.c.key).where(JOBS.c.key == key).with_for_update())
-
-
-def _change(connection: Connection, key: int, values: Mapping[str, Any]) -> None:
-    connection.execute(sa.update(JOBS).where(JOBS.c.key == key).values(values))
-
-
-def _write(connection: Connection, job: Job, values: Mapping[str, Any]) -> None:
-    """Change a job that its process still holds. Raises JobLost."""
-    if connection.execute(sa.update(JOBS).where(*_owned(job)).values(values)).rowcount != 1:
+def _write(connection: Connection, job: Job, **values: Any) -> bool:
+    """Change a job that its process still holds; return whether it is to be cancelled. Raises JobLost."""
+    update = sa.update(JOBS).where(*_owned(job)).values(values).returning(JOBS.c.cancel_asked)
+    cancel_asked = connection.execute(update).scalar()
+    if cancel_asked is None:
         raise JobLost(job.id)
+    return bool(cancel_asked)
 
 
 def _end(state: JobState) -> dict[str, Any]:
@@ -361,41 +355,10 @@ def _free(
     )
 
 
-def _refusal(job: Job, one: Refusal) -> dict[str, Any]:
-    return {
-        "job_key": job.key,
-        "item": one.item,
-        "name": _storable(one.name),
-        "code": one.code,
-        "message": _storable(one.message),
-        "reasons": _dump(list(one.reasons)),
-        "enrolled": one.enrolled,
-    }
-
-
 def _job(row: Row[Any]) -> Job:
-    return Job(
-        key=row.key,
-        id=row.id,
-        kind=row.kind,
-        gallery=row.gallery,
-        state=JobState(row.state),
-        done=row.done,
-        total=row.total,
-        params=json.loads(row.params),
-        saved=json.loads(row.saved),
-        counts=json.loads(row.counts),
-        result=None if row.result is None else Result(**json.loads(row.result)),
-        who=row.who,
-        cancel_asked=bool(row.cancel_asked),
-        error_code=row.error_code,
-        error_message=row.error_message,
-        attempts=row.attempts,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        lease_owner=row.lease_owner,
-    )
+    read = {name: json.loads(getattr(row, name)) for name in ("params", "saved", "counts")}
+    read |= {"state": JobState(row.state), "result": row.result and Result(**json.loads(row.result))}
+    return Job(**{field.name: getattr(row, field.name) for field in fields(Job)} | read)
 
 
 def _storable(text: str) -> str:

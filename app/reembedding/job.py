@@ -144,7 +144,16 @@ class Reembedder:
             faces = self._reembeddings.crops(gallery, found.target, after, BATCH)
             if not faces:
                 return
-            crops = {face: pixels for face in faces if (pixels := self._pixels(running, face)) is not None}
+            crops: dict[StoredCrop, Pixels] = {}
+            for face in faces:
+                pixels = None if face.jpeg is None else _decoded(face.jpeg)
+                if pixels is not None:
+                    crops[face] = pixels
+                elif face.jpeg is not None:
+                    running.refuse(face.key, face.face_id, "invalid_image", "The stored crop can't be read.")
+                    running.counts["unreadable"] += 1
+            running.counts["without_crop"] += sum(face.jpeg is None for face in faces)
+            running.counts["embedded"] += len(crops)
             with self._embedders.use(found.target) as used:
                 templates, _ = used.embedder.embed(list(crops.values()))
             after = faces[-1].key
@@ -162,17 +171,6 @@ class Reembedder:
         added, left_out = self._corrections.reembed(gallery, target, embed)
         running.counts["corrections"], running.counts["corrections_left_out"] = added, left_out
         running.checkpoint(running.saved)
-
-    def _pixels(self, running: Running, face: StoredCrop) -> Pixels | None:
-        """Return None without a readable crop; the job's report lists damaged ones."""
-        if face.jpeg is None:
-            running.counts["without_crop"] += 1
-            return None
-        pixels = _decoded(face.jpeg)
-        if pixels is None:
-            running.refuse(face.key, face.face_id, "invalid_image", "The stored crop can't be read.")
-        running.counts["unreadable" if pixels is None else "embedded"] += 1
-        return pixels
 
     def _clear(self, running: Running, gallery: Gallery) -> None:
         after: int = running.saved.get("after", 0)

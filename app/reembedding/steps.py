@@ -7,7 +7,8 @@ face gets templates of exactly the packages that `Gallery.written` lists at that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Literal, TypeAlias
@@ -159,14 +160,12 @@ class Reembeddings:
 
         Raises NotFound ``reembedding_not_found`` if it was cancelled meanwhile.
         """
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            if _found(connection, gallery).state != "embedding":
+        with self._step(gallery) as (connection, found):
+            if found.state != "embedding":
                 raise _not_found(gallery)
             self._blobs.mark(connection)
-            keys = [face.key for face, _ in templates]
-            here = sa.select(FACES.c.key).where(FACES.c.key.in_(keys)).order_by(FACES.c.key)
-            there = set(connection.execute(here).scalars())
+            there = sa.select(FACES.c.key).where(FACES.c.key.in_([face.key for face, _ in templates]))
+            keys = set(connection.execute(there).scalars())
             values = [
                 {
                     "face_key": face.key,
@@ -174,7 +173,7 @@ class Reembeddings:
                     "template": self._blobs.pack("second", face.face_id, to_bytes(template)),
                 }
                 for face, template in templates
-                if face.key in there
+                if face.key in keys
             ]
             if values:
                 connection.execute(self._database.insert(SECOND_TEMPLATES).on_conflict_do_nothing(), values)
@@ -186,9 +185,7 @@ class Reembeddings:
         Raises Conflict ``crops_missing`` if there are such exceptions and they aren't to be dropped,
         ``reembedding_incomplete`` if other faces lack one; NotFound ``reembedding_not_found``.
         """
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            found = _found(connection, gallery)
+        with self._step(gallery) as (connection, found):
             if found.state != "embedding":
                 return found
             left = _count(connection, gallery, found.target)
@@ -204,9 +201,7 @@ class Reembeddings:
 
         Raises Conflict ``reembedding_incomplete``; NotFound ``reembedding_not_found``.
         """
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            found = _found(connection, gallery)
+        with self._step(gallery) as (connection, found):
             if found.state == "switched":
                 return found
             if found.state != "ready":
@@ -220,17 +215,17 @@ class Reembeddings:
 
         Raises Conflict ``reembedding_not_switched``; NotFound ``reembedding_not_found``.
         """
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            found = _switched(connection, gallery)
+        with self._step(gallery) as (connection, found):
+            if found.state != "switched":
+                raise _not_switched(found)
             _set_own(connection, gallery, found.source, found.source_dimension, found.source_generation)
             return _update(connection, gallery, state="ready", switched_at=None, keep_until=None)
 
     def finish(self, gallery: Gallery) -> Reembedding:
         """Rule out a rollback; `clear` has to follow. Raises as `rollback` does."""
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            _switched(connection, gallery, or_ending=True)
+        with self._step(gallery) as (connection, found):
+            if found.state not in {"switched", "ending"}:
+                raise _not_switched(found)
             return _update(connection, gallery, state="ending", keep_until=None)
 
     def cancel(self, gallery: Gallery) -> Reembedding:
@@ -238,9 +233,8 @@ class Reembeddings:
 
         Raises Conflict ``reembedding_switched``; NotFound ``reembedding_not_found``.
         """
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            if _found(connection, gallery).state == "switched":
+        with self._step(gallery) as (connection, found):
+            if found.state == "switched":
                 message = f"Gallery {gallery.id!r} has switched: roll back first, or finish."
                 raise Conflict(message, code="reembedding_switched")
             return _update(connection, gallery, state="ending")
@@ -253,13 +247,12 @@ class Reembeddings:
         """
         with self._database.write() as connection:
             package = lock_gallery(connection, gallery).embedder
-            if not _is_ending(connection, gallery):
+            found = _find(connection, gallery)
+            if found is None or found.state != "ending":
                 return [], []
-            some = sa.select(FACES.c.key).where((FACES.c.gallery_key == gallery.key) & (FACES.c.key > after))
-            query = some.order_by(FACES.c.key).limit(limit)
+            query = sa.select(FACES.c.key).where((FACES.c.gallery_key == gallery.key) & (FACES.c.key > after))
+            query = query.order_by(FACES.c.key).limit(limit)
             keys = list(connection.execute(query).scalars())
-            if not keys:
-                return [], []
             second = SECOND_TEMPLATES.c
             its = (second.face_key == FACES.c.key) & (second.package == package)
             other = FACES.c.key.in_(keys) & (FACES.c.package != package)
@@ -275,16 +268,24 @@ class Reembeddings:
         """Delete the record if everything is cleared; return False if faces are left. Another job may have done it."""
         with self._database.write() as connection:
             package = lock_gallery(connection, gallery).embedder
-            if not _is_ending(connection, gallery):
+            found = _find(connection, gallery)
+            if found is None or found.state != "ending":
                 return True
             second = sa.exists().where(SECOND_TEMPLATES.c.face_key == FACES.c.key)
             left = sa.select(FACES.c.key).where(FACES.c.gallery_key == gallery.key)
             left = left.where((FACES.c.package != package) | second).limit(1)
             if connection.execute(left).one_or_none() is not None:
                 return False
-            connection.execute(sa.delete(REEMBEDDINGS).where(_is(gallery) & (REEMBEDDINGS.c.state == "ending")))
+            connection.execute(sa.delete(REEMBEDDINGS).where(_is(gallery)))
         self._database.request_scrub()
         return True
+
+    @contextmanager
+    def _step(self, gallery: Gallery) -> Iterator[tuple[Connection, Reembedding]]:
+        """Begin a transaction in which nobody enrolls. Raises NotFound ``reembedding_not_found``."""
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            yield connection, _found(connection, gallery)
 
 
 _REEMBEDDINGS = sa.select(
@@ -302,11 +303,6 @@ def _find(connection: Connection, gallery: Gallery) -> Reembedding | None:
     return None if row is None else Reembedding(*row)
 
 
-def _is_ending(connection: Connection, gallery: Gallery) -> bool:
-    found = _find(connection, gallery)
-    return found is not None and found.state == "ending"
-
-
 def _found(connection: Connection, gallery: Gallery) -> Reembedding:
     found = _find(connection, gallery)
     if found is None:
@@ -319,12 +315,9 @@ def _update(connection: Connection, gallery: Gallery, **columns: object) -> Reem
     return _found(connection, gallery)
 
 
-def _switched(connection: Connection, gallery: Gallery, *, or_ending: bool = False) -> Reembedding:
-    found = _found(connection, gallery)
-    if found.state != "switched" and not (or_ending and found.state == "ending"):
-        message = f"Gallery {gallery.id!r} has not switched to {found.target} ({found.state})."
-        raise Conflict(message, code="reembedding_not_switched", state=found.state)
-    return found
+def _not_switched(found: Reembedding) -> Conflict:
+    message = f"Gallery {found.gallery!r} has not switched to {found.target} ({found.state})."
+    return Conflict(message, code="reembedding_not_switched", state=found.state)
 
 
 def _set_own(connection: Connection, gallery: Gallery, package: str, dimension: int, generation: int) -> None:

@@ -42,14 +42,6 @@ def nearest_of(rows: Sequence[Sequence[Match]], width: int) -> Nearest:
     return Nearest(scores, faces, subjects)
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """The findings about a subject, and its row for `app.review.separation`."""
-
-    drafts: Sequence[Draft]
-    counts: Counts
-
-
 class Examiner:
     """Examines subjects at one gallery's operating points.
 
@@ -71,13 +63,14 @@ class Examiner:
         """The lowest score with another subject that may lead to a finding."""
         return self._points.identify.uncertain
 
-    def examine(self, block: FaceBlock, nearest: Nearest, wrong: Mapping[int, Vectors]) -> Examined:
+    def examine(self, block: FaceBlock, nearest: Nearest, wrong: Mapping[int, Vectors]) -> tuple[list[Draft], Counts]:
         """Examine a subject, whose faces these are, given what other subjects each looks like.
 
-        `wrong` are the recorded wrong probes of this subject and of those, by the subject's key.
+        `wrong` are the recorded wrong probes of this subject and of those, by the subject's key. Return the findings
+        about the subject, and its row for `app.review.separation`.
         """
-        everything = np.ones(len(block.faces), bool)
-        own = rules.compare_own(block.vectors, everything)
+        uncertain, verify = self._points.identify.uncertain, self._points.verify.threshold
+        own = rules.compare_own(block.vectors, np.ones(len(block.faces), bool))
         other = nearest.scores[:, 0]
         misplaced = self._find_misplaced(nearest, own)
         pairs = self._pairs(block, nearest, ~misplaced, wrong)
@@ -85,11 +78,13 @@ class Examiner:
         corrected = rules.find_corrected(own, wrong_scores, self._points)
         misplaced &= ~np.isin(nearest.subjects[:, 0], list(pairs))
         corrected &= ~misplaced
-        drafts = [
-            *pairs.values(),
-            *(self._misplaced(block, nearest, own, row) for row in np.flatnonzero(misplaced).tolist()),
-            *(self._corrected(block, wrong_scores, own, row) for row in np.flatnonzero(corrected).tolist()),
-        ]
+        drafts = list(pairs.values())
+        for row in np.flatnonzero(misplaced).tolist():
+            terms = {"score": other[row], "threshold": uncertain, "beyond": own.best[row]}
+            drafts += [self._draft(Kind.MISPLACED, block, own, row, **terms, other=nearest.faces[row, 0])]
+        for row in np.flatnonzero(corrected).tolist():
+            terms = {"score": wrong_scores[row], "threshold": verify, "beyond": max(own.best[row], verify)}
+            drafts += [self._draft(Kind.CORRECTED, block, own, row, **terms)]
         misplaced |= corrected
         drafts += self._two_people(block.only(~misplaced))
         rest = rules.compare_own(block.vectors, ~misplaced)
@@ -97,12 +92,15 @@ class Examiner:
         outliers = rules.find_outliers(rest, block.qualities, strangers) & ~misplaced
         drafts += [self._outlier(block, rest, row, strangers) for row in _once(block, rest, outliers)]
         harmful = rules.find_harmful(rest, other, block.qualities, self._points) & ~misplaced & ~outliers
-        drafts += [self._harmful(block, nearest, rest, row) for row in np.flatnonzero(harmful).tolist()]
+        for row in np.flatnonzero(harmful).tolist():
+            terms = {"score": other[row], "threshold": uncertain, "beyond": uncertain}
+            drafts += [self._draft(Kind.HARMFUL, block, rest, row, **terms, other=nearest.faces[row, 0])]
         if block.qualities.max() < rules.GOOD:
-            drafts.append(_no_good_face(block))
-        misses = (own.best < self._points.verify.threshold) | corrected
-        counts = count(misses, other >= self._points.identify.threshold, mated=np.isfinite(own.best))
-        return Examined(drafts, counts)
+            best = int(block.qualities.argmax())
+            strength = (rules.GOOD - float(block.qualities[best])) / 100
+            drafts.append(Draft(Kind.NO_GOOD_FACE, strength, int(block.faces[best]), None, Evidence()))
+        misses = (own.best < verify) | corrected
+        return drafts, count(misses, other >= self._points.identify.threshold, mated=np.isfinite(own.best))
 
     def _find_misplaced(self, nearest: Nearest, own: Own) -> Mask:
         """Return which faces are misplaced. A face that resembles a misplaced one may itself be where it belongs."""
@@ -167,46 +165,34 @@ class Examiner:
             drafts.append(Draft(Kind.TWO_PEOPLE, threshold - best, face, other, evidence, group))
         return drafts
 
-    def _misplaced(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
-        score, face = float(nearest.scores[row, 0]), int(nearest.faces[row, 0])
-        evidence = self._evidence(own, row, score, self._points.identify.uncertain)
-        return Draft(Kind.MISPLACED, score - float(own.best[row]), int(block.faces[row]), face, evidence)
-
-    def _corrected(self, block: FaceBlock, wrong: Scores, own: Own, row: int) -> Draft:
-        score, threshold = float(wrong[row]), self._points.verify.threshold
-        evidence = self._evidence(own, row, score, threshold)
-        strength = score - max(float(own.best[row]), threshold)
-        return Draft(Kind.CORRECTED, strength, int(block.faces[row]), None, evidence)
-
-    def _harmful(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
-        score, face, threshold = (
-            float(nearest.scores[row, 0]),
-            int(nearest.faces[row, 0]),
-            self._points.identify.uncertain,
-        )
-        evidence = self._evidence(own, row, score, threshold)
-        return Draft(Kind.HARMFUL, score - threshold, int(block.faces[row]), face, evidence)
-
-    def _evidence(self, own: Own, row: int, score: float, threshold: float) -> Evidence:
-        own_score = float(own.best[row])
-        return Evidence(
+    def _draft(
+        self,
+        kind: Kind,
+        block: FaceBlock,
+        own: Own,
+        row: int,
+        *,
+        score: float,
+        threshold: float,
+        beyond: float,
+        other: int | None = None,
+    ) -> Draft:
+        """Return a finding about a face that looks like somebody else: it scores more than `beyond`."""
+        score, own_score = float(score), float(own.best[row])
+        evidence = Evidence(
             score=score,
             own_score=own_score if np.isfinite(own_score) else None,
             threshold=threshold,
             fmr=self._fmr_of(score),
         )
+        face = None if other is None else int(other)
+        return Draft(kind, score - float(beyond), int(block.faces[row]), face, evidence)
 
     def _outlier(self, block: FaceBlock, own: Own, row: int, threshold: float) -> Draft:
         score = float(own.best[row])
         evidence = Evidence(own_score=score, threshold=threshold, fmr=self._fmr_of(score))
         face, nearest = int(block.faces[row]), int(block.faces[own.at[row]])
         return Draft(Kind.OUTLIER, threshold - score, face, nearest, evidence)
-
-
-def _no_good_face(block: FaceBlock) -> Draft:
-    best = int(block.qualities.argmax())
-    strength = (rules.GOOD - float(block.qualities[best])) / 100
-    return Draft(Kind.NO_GOOD_FACE, strength, int(block.faces[best]), None, Evidence())
 
 
 def _once(block: FaceBlock, own: Own, outliers: Mask) -> list[int]:

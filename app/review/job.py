@@ -17,10 +17,10 @@ from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.recognition.corrections import Corrections
 from app.recognition.decisions import LINKED_FMR, identify_point, verify_point
-from app.review.examine import Examined, Examiner, Nearest, nearest_of
-from app.review.records import Summary
+from app.review.examine import Examiner, Nearest, nearest_of
+from app.review.records import Draft, Summary
 from app.review.rules import STRANGERS_FMR, Points
-from app.review.separation import Separation
+from app.review.separation import Counts, Separation
 from app.review.store import Reviews, UnderWay
 from app.search.gallery_index import Searchable
 from app.search.rows import WIDEN
@@ -94,12 +94,12 @@ class Reviewer:
             if running.cancelled:
                 return
             if examined:
-                separation.add(np.stack([one.counts for one in examined]), seed=after)
+                separation.add(np.stack([counts for _, counts in examined]), seed=after)
             after = subjects[-1][0]
             running.progress(running.done + sum(faces for _, faces in subjects))
             saved = {"terms": terms, "after": after, "faces": running.done, "separation": separation.save()}
             running.counts["subjects"] += len(examined)
-            drafts = [draft for one in examined for draft in one.drafts]
+            drafts = [draft for found, _ in examined for draft in found]
             self.reviews.add(gallery, running.job.id, drafts, partial(running.checkpoint, saved))
         self._publish(running, gallery, points, separation)
 
@@ -132,15 +132,18 @@ class Reviewer:
 
     def _examine(
         self, running: Running, gallery: Gallery, examiner: Examiner, subjects: Sequence[int]
-    ) -> list[Examined]:
+    ) -> list[tuple[list[Draft], Counts]]:
         """Examine these subjects, by key; stop where the job is cancelled."""
         blocks = list(self._read(gallery, subjects).values())
+        if not blocks:
+            return []
+        vectors = np.concatenate([block.vectors for block in blocks])
         found: list[list[Match]] = []
-        for probes in _passes(blocks):
+        for start in range(0, len(vectors), PROBES_AT_ONCE):
             if running.cancelled:
                 return []
             index = self._galleries.indexes.ready(gallery.index_spec)
-            found += self._near(index, probes, examiner.least)
+            found += self._near(index, vectors[start : start + PROBES_AT_ONCE], examiner.least)
         keys = {int(block.subjects[0]) for block in blocks} | {match.subject for row in found for match in row}
         wrong = self._corrections.wrong_by_key(gallery, gallery.embedder, keys)
         nearest = self._nearest(blocks, found, wrong)
@@ -198,12 +201,3 @@ def _sizes(terms: Mapping[str, Any]) -> Sizes:
 def _is_ruled_out(match: Match, vector: Vector, wrong: Mapping[int, Vectors]) -> bool:
     probes = wrong.get(match.subject)
     return probes is not None and float((probes @ vector).max()) > match.score
-
-
-def _passes(blocks: Sequence[FaceBlock]) -> Iterator[Vectors]:
-    """Yield the blocks' vectors, PROBES_AT_ONCE at a time."""
-    if not blocks:
-        return
-    vectors = np.concatenate([block.vectors for block in blocks])
-    for start in range(0, len(vectors), PROBES_AT_ONCE):
-        yield vectors[start : start + PROBES_AT_ONCE]

@@ -1,11 +1,10 @@
-"""Reviews and their findings, as frozen values."""
+"""What the job finds, as frozen values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, TypeAlias
 
 from app.recognition.decisions import IdentifyPoint, VerifyPoint
 from app.review.separation import Rate
@@ -26,11 +25,6 @@ class Kind(StrEnum):
     """A poor face that could be confused with another subject, while its own subject doesn't need it."""
     NO_GOOD_FACE = "no_good_face"
     """A subject all of whose faces are poor."""
-
-
-SUGGESTED = 200
-"""Characters of a subject's id that begin the id suggested for another one."""
-Do: TypeAlias = Literal["merge", "part", "move", "delete", "enroll"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,61 +56,6 @@ class Draft:
     evidence: Evidence
     group: tuple[int, ...] = ()
     """The keys of the faces of `Evidence.group`, which has the ids once the finding is stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFace:
-    """A face of a finding, with its subject as they are now."""
-
-    face_id: str
-    quality: float
-    has_crop: bool
-    subject: str
-    name: str | None
-    faces: int
-    """How many faces the subject has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """``other`` is the face it was compared with; None for a subject without a good face, and for a wrong probe."""
-
-    id: str
-    kind: Kind
-    strength: float
-    face: FoundFace
-    other: FoundFace | None
-    evidence: Evidence
-    dismissed: bool
-
-    @property
-    def actions(self) -> tuple[Action, ...]:
-        """Return what can be done, the likeliest first."""
-        face, other = self.face, self.other
-        delete = Action("delete", face.subject, face.face_id)
-        if self.kind is Kind.SAME_PERSON and other is not None:
-            small, large = sorted((face, other), key=lambda one: one.faces)
-            return (Action("merge", small.subject, None, large.subject),)
-        if self.kind is Kind.TWO_PEOPLE and other is not None:
-            to = f"{face.subject[:SUGGESTED]}-{other.face_id[:4]}"
-            return (Action("part", face.subject, None, to, self.evidence.group or (other.face_id,)),)
-        if self.kind is Kind.MISPLACED and other is not None:
-            return (Action("move", face.subject, face.face_id, other.subject), delete)
-        if self.kind is Kind.NO_GOOD_FACE:
-            return (Action("enroll", face.subject),)
-        return (delete,)
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """Merge `subject` into the subject `to`, give its `faces` to a new one, move or delete its face, or enroll a better
-    photo of it."""
-
-    do: Do
-    subject: str
-    face_id: str | None = None
-    to: str | None = None
-    faces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from app.recognition.decisions import CoarseScores
 from app.recognition.operations import Operations
 from app.review import schemas
 from app.review.job import Reviewer
-from app.review.records import Finding, Kind
+from app.review.records import Kind
 from app.review.records import Review as Reviewed
 
 router = Router("galleries")
@@ -63,16 +63,15 @@ def get_review(
     found = reviews.find(home)
     kind = None if query.kind is None else Kind(query.kind)
     page = reviews.findings(home, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
-    coarse = None
-    if page.items and found.summary and not grant.has(Scope.ADMIN):
-        done = found.summary
-        package = operations.thresholds(done.package)
-        coarse = CoarseScores.of(package, done.verify.threshold, done.identify.threshold)
+    findings, done = list(page.items), found.summary
+    if findings and done and not grant.has(Scope.ADMIN):
+        coarse = CoarseScores.of(operations.thresholds(done.package), done.verify.threshold, done.identify.threshold)
+        findings = [_coarsened(finding, coarse) for finding in findings]
     return schemas.Review(
         gallery=home.id,
         job=last_job(jobs, found.job),
         summary=_summary(found),
-        findings=[_finding(one, coarse) for one in page.items],
+        findings=findings,
         next_cursor=page.next_cursor,
     )
 
@@ -111,13 +110,13 @@ def _summary(found: Reviewed) -> schemas.ReviewSummary | None:
     )
 
 
-def _finding(found: Finding, coarse: CoarseScores | None) -> schemas.Finding:
-    """Return a finding, with scores as fine as they are if `coarse` is None."""
-    evidence, strength = found.evidence, found.strength
-    score, own_score = evidence.score, evidence.own_score
-    if coarse is not None:
-        score, own_score = (None if one is None else coarse.answered(one) for one in (score, own_score))
-        strength = round(strength / coarse.step) * coarse.step
-    fmr = evidence.fmr if coarse is None else None
-    shown = schemas.FindingEvidence.of(evidence, score=score, own_score=own_score, fmr=fmr)
-    return schemas.Finding.of(found, kind=found.kind.value, strength=strength, evidence=shown)
+def _coarsened(found: schemas.Finding, coarse: CoarseScores) -> schemas.Finding:
+    evidence = found.evidence
+    scores = {"score": evidence.score, "own_score": evidence.own_score}
+    coarsened = {name: None if score is None else coarse.answered(score) for name, score in scores.items()}
+    return found.model_copy(
+        update={
+            "strength": round(found.strength / coarse.step) * coarse.step,
+            "evidence": evidence.model_copy(update=coarsened | {"fmr": None}),
+        }
+    )

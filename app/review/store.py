@@ -22,11 +22,14 @@ from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
 from app.gallery.text import is_unnamed
 from app.jobs.records import FINISHED
-from app.review.records import Draft, Evidence, Finding, FoundFace, Kind, Review, Summary
+from app.review.records import Draft, Evidence, Kind, Review, Summary
+from app.review.schemas import Finding, FindingAction, FindingEvidence, FindingFace
 from app.timestamps import utc_now
 
 _EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(Summary)
 _FINDING_ID = re.compile("[0-9a-f]{32}")
+SUGGESTED = 200
+"""Characters of a subject's id that begin the id suggested for another one."""
 
 
 class UnderWay(Exception):
@@ -191,6 +194,7 @@ _SUBJECT, _OTHER_SUBJECT = SUBJECTS.alias("subject"), SUBJECTS.alias("other_subj
 def _columns(prefix: str, faces: sa.FromClause, subjects: sa.FromClause) -> list[sa.Label[Any]]:
     count = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.subject_key == subjects.c.key)
     found = {
+        "face_id": faces.c.face_id,
         "quality": faces.c.quality,
         "has_crop": sa.exists().where(CROPS.c.face_key == faces.c.key),
         "subject": subjects.c.id,
@@ -201,7 +205,7 @@ def _columns(prefix: str, faces: sa.FromClause, subjects: sa.FromClause) -> list
 
 
 _FINDINGS = (
-    sa.select(FINDINGS, *_columns("face", _FACE, _SUBJECT), *_columns("other", _OTHER, _OTHER_SUBJECT))
+    sa.select(FINDINGS, *_columns("first", _FACE, _SUBJECT), *_columns("second", _OTHER, _OTHER_SUBJECT))
     .select_from(FINDINGS)
     .join(_FACE, _FACE.c.face_id == FINDINGS.c.face_id)
     .join(_SUBJECT, _SUBJECT.c.key == _FACE.c.subject_key)
@@ -236,17 +240,32 @@ def _find(connection: Connection, gallery: Gallery, finding_id: str) -> Row[Any]
 
 
 def _finding(row: Row[Any]) -> Finding:
-    other = None if row.other_face_id is None else _face(row, "other", row.other_face_id)
-    evidence = _EVIDENCE.validate_json(row.evidence)
-    kind, face = Kind(row.kind), _face(row, "face", row.face_id)
-    return Finding(row.id, kind, row.strength, face, other, evidence, bool(row.dismissed))
+    face, evidence = _face(row, "first"), _EVIDENCE.validate_json(row.evidence)
+    other = None if row.other_face_id is None else _face(row, "second")
+    actions = _actions(row.kind, face, other, evidence.group or ())
+    return Finding.of(row, face=face, other=other, evidence=FindingEvidence.of(evidence), actions=actions)
 
 
-def _face(row: Row[Any], prefix: str, face_id: str) -> FoundFace:
-    quality, has_crop, subject, name, faces = (
-        getattr(row, f"{prefix}_{column}") for column in ("quality", "has_crop", "subject", "name", "faces")
-    )
-    return FoundFace(face_id, quality, bool(has_crop), subject, name, faces)
+def _face(row: Row[Any], prefix: str) -> FindingFace:
+    return FindingFace.model_validate({name: getattr(row, f"{prefix}_{name}") for name in FindingFace.model_fields})
+
+
+def _actions(kind: str, face: FindingFace, other: FindingFace | None, group: Sequence[str]) -> list[FindingAction]:
+    """Return what can be done, the likeliest first."""
+    delete = FindingAction(do="delete", subject=face.subject, face_id=face.face_id, to=None)
+    if kind == Kind.NO_GOOD_FACE:
+        return [FindingAction(do="enroll", subject=face.subject, face_id=None, to=None)]
+    if other is None:
+        return [delete]
+    if kind == Kind.SAME_PERSON:
+        small, large = sorted((face, other), key=lambda one: one.faces)
+        return [FindingAction(do="merge", subject=small.subject, face_id=None, to=large.subject)]
+    if kind == Kind.TWO_PEOPLE:
+        to, faces = f"{face.subject[:SUGGESTED]}-{other.face_id[:4]}", list(group) or [other.face_id]
+        return [FindingAction(do="part", subject=face.subject, face_id=None, to=to, faces=faces)]
+    if kind == Kind.MISPLACED:
+        return [FindingAction(do="move", subject=face.subject, face_id=face.face_id, to=other.subject), delete]
+    return [delete]
 
 
 def _lock_faces(connection: Connection, gallery: Gallery, keys: Sequence[int]) -> dict[int, str]:

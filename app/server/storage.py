@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from app.access.audit import AuditLog, AuditSink, AuditStore
-from app.access.keys import KeyStore
 from app.access.one_time import SignInCodes
 from app.config import PREFIX, Settings
 from app.db import usage
@@ -42,7 +41,6 @@ class Storage:
     sealer: Sealer
     secrets: SecretStore
     signer: Signer
-    keys: KeyStore
     codes: SignInCodes
     audit: AuditLog
     jobs: JobStore
@@ -81,7 +79,6 @@ def open_storage(settings: Settings, stack: ExitStack, open_index: OpenIndex | N
         sealer=rings.secrets,
         secrets=secrets,
         signer=signer,
-        keys=KeyStore(sql.database),
         codes=SignInCodes(sql.database, rings.secrets),
         audit=audit,
         jobs=JobStore(sql.database, sql.blobs),

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from app.access import keys as keys_module
 from app.access.grants import NO_ADDRESS, Buckets, Rate, Scope, address_group, parse_rate
-from app.access.keys import CACHE_S, KEY_ID, Key, Keys, KeyStore, KeyTerms, access_key_of, key_id_of
+from app.access.keys import CACHE_S, KEY_ID, Key, Keys, KeyTerms, access_key_of, key_id_of
 from app.access.keys_file import read_keys
 from app.api.auth import ADMIN, ALL_ADDRESSES, AdminKey, Guard
 from app.db.encryption import Sealer, new_key
@@ -59,7 +59,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def keys(database: Database, clock: Clock) -> Keys:
-    return Keys(KeyStore(database), clock=clock, monotonic=clock)
+    return Keys(database, clock=clock, monotonic=clock)
 
 
 def code_of(caught: pytest.ExceptionInfo[LikenessError]) -> str:
@@ -92,7 +92,7 @@ def test_admin_implies_every_scope_but_templates(keys: Keys) -> None:
 
 def test_the_secret_is_in_no_file_and_in_no_row(tmp_path: Path) -> None:
     with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
-        keys = Keys(KeyStore(store.database))
+        keys = Keys(store.database)
         first = keys.create(KeyTerms("door", READ))
         second = keys.rotate("door", grace_s=60)
         keys.check(first.token)
@@ -116,7 +116,7 @@ def test_ids_are_taken_once_even_by_a_revoked_key(keys: Keys) -> None:
 @pytest.mark.parametrize("key_id", ["", "-a", "a-", "A", "a_b", "ä", "a" * 64, "a.b", "a\n"])
 def test_an_id_that_could_not_be_told_from_the_secret_is_refused(tmp_path: Path, key_id: str) -> None:
     with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store, pytest.raises(InvalidInput) as caught:
-        Keys(KeyStore(store.database)).create(KeyTerms(key_id, READ))
+        Keys(store.database).create(KeyTerms(key_id, READ))
     assert code_of(caught) == "invalid_key_id"
 
 
@@ -170,7 +170,7 @@ def test_a_revoked_key_stops_at_once_here_and_within_the_cache_time_elsewhere(
     keys: Keys, database: Database, clock: Clock
 ) -> None:
     made = keys.create(KeyTerms("door", READ))
-    elsewhere = Keys(KeyStore(database), clock=clock, monotonic=clock)
+    elsewhere = Keys(database, clock=clock, monotonic=clock)
     keys.check(made.token)
     elsewhere.check(made.token)
     keys.revoke("door")
@@ -204,7 +204,7 @@ def test_what_is_not_there_can_be_neither_shown_nor_changed(keys: Keys) -> None:
 
 def test_a_checked_key_costs_no_look_at_the_database_for_a_while(tmp_path: Path, clock: Clock) -> None:
     with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
-        keys = Keys(KeyStore(store.database), clock=clock, monotonic=clock)
+        keys = Keys(store.database, clock=clock, monotonic=clock)
         made = keys.create(KeyTerms("door", READ))
         keys.check(made.token)
     clock.now += CACHE_S * 0.9
@@ -430,7 +430,7 @@ def test_each_key_has_its_own_rate_and_the_admin_key_none(keys: Keys, clock: Clo
 
 
 def test_keys_without_a_rate_have_the_default_one(database: Database, clock: Clock) -> None:
-    keys = Keys(KeyStore(database), default_rate=Rate(1, 2), clock=clock, monotonic=clock)
+    keys = Keys(database, default_rate=Rate(1, 2), clock=clock, monotonic=clock)
     assert keys.check(keys.create(KeyTerms("plain", READ)).token).rate == Rate(1, 2)
     assert keys.check(keys.create(KeyTerms("free", READ, rate="unlimited")).token).rate is None
 
@@ -529,7 +529,7 @@ def test_a_file_that_is_wrong_says_where_and_never_what_the_secret_is(tmp_path: 
 def signing(database: Database, clock: Clock) -> Keys:
     """Keys that requests may be signed with."""
     secrets = SecretStore(database, Sealer([new_key()]))
-    return Keys(KeyStore(database), secrets=secrets, clock=clock, monotonic=clock)
+    return Keys(database, secrets=secrets, clock=clock, monotonic=clock)
 
 
 def good(keys: Keys, access_key: str) -> list[str]:

@@ -27,7 +27,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from app.access.grants import Rate
-from app.access.keys import Keys, KeyStore
+from app.access.keys import Keys
 from app.api import schemas
 from app.api.auth import FOLLOW_S, AdminKey, Guard, load_key, replace_key
 from app.api.body import read_body
@@ -172,7 +172,7 @@ def test_the_admin_key_follows_its_file_and_a_bad_file_changes_nothing(tmp_path:
 
 def test_only_the_hash_of_the_key_is_kept(tmp_path: Path) -> None:
     with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
-        assert "secret" not in repr(Guard(AdminKey("secret"), Keys(KeyStore(store.database)), Rate(1, 1)))
+        assert "secret" not in repr(Guard(AdminKey("secret"), Keys(store.database), Rate(1, 1)))
 
 
 # ---------------------------------------------------------------- answers

@@ -24,12 +24,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from app.bulk import json_lines, photo_import, tar_stream
-from app.bulk.import_batch import BulkContext, Upload
+from app.bulk.imports import Import
 from app.bulk.npy import RowReader
-from app.bulk.sealed_files import PieceReader
+from app.bulk.tar_stream import PieceReader
 from app.errors import InvalidInput
 from app.gallery.store import Store
-from app.jobs.runner import Running
 from tests.conftest import PROJECT
 from tests.support.commands import run
 from tests.support.jobs import end_leases
@@ -331,7 +330,7 @@ def test_nothing_of_an_upload_is_on_the_disk_in_the_clear(tmp_path: Path, monkey
     mark = b"a photo that nobody should find "
     looked, people = threading.Event(), photo_import._people
 
-    def people_later(upload: Upload) -> dict[str, bytes]:
+    def people_later(upload: Import) -> dict[str, bytes]:
         """What it does first; a job that is done takes the upload away."""
         assert looked.wait(60)
         return people(upload)
@@ -551,11 +550,11 @@ def test_an_import_is_cancelled_and_what_is_done_stays(
 ) -> None:
     write = photo_import._write
 
-    def write_and_wait(tools: BulkContext, job: Running, *batch: Any) -> None:
+    def write_and_wait(imported: Import, *batch: Any) -> None:
         """Until the job has heard of the end: a quick machine would be done by then."""
-        write(tools, job, *batch)
+        write(imported, *batch)
         end = time.monotonic() + 60
-        while not job.cancelled and time.monotonic() < end:
+        while not imported.job.cancelled and time.monotonic() < end:
             time.sleep(0.01)
 
     monkeypatch.setattr(photo_import, "_write", write_and_wait)

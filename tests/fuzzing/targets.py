@@ -27,7 +27,7 @@ from app.api import body, json_reader, schemas
 from app.api.body import MANY_IMAGES, ONE_IMAGE, Body, BodyLimits, FormReader
 from app.bulk import archive, backup, json_lines, tar_stream
 from app.bulk.npy import RowReader
-from app.bulk.sealed_files import PieceReader
+from app.bulk.tar_stream import PieceReader
 from app.cli import compreface, transfer
 from app.compat.rekognition import requests, sigv4
 from app.compat.rekognition.sigv4 import SignedRequest

@@ -68,7 +68,7 @@ def test_every_kind_is_found_and_nothing_else(planted: Reviewing) -> None:
 
 def test_findings_say_what_can_be_done(planted: Reviewing) -> None:
     planted.review()
-    by_kind = {one.kind: one for one in planted.findings()}
+    by_kind = {Kind(one.kind): one for one in planted.findings()}
     done = {kind: [(action.do, action.subject, action.to) for action in one.actions] for kind, one in by_kind.items()}
     assert done == {
         Kind.SAME_PERSON: [("merge", "twice", "p1")],
@@ -184,7 +184,7 @@ def test_a_dismissal_can_be_taken_back(planted: Reviewing) -> None:
 
 def test_work_takes_its_findings_along(planted: Reviewing) -> None:
     planted.review()
-    by_kind = {one.kind: one for one in planted.findings()}
+    by_kind = {Kind(one.kind): one for one in planted.findings()}
     planted.reviews.dismiss(planted.gallery, by_kind[Kind.NO_GOOD_FACE].id)
     moved = by_kind[Kind.MISPLACED]
     changed(planted.galleries, "staff", move_faces, [Move(moved.face.face_id, "p2", "p3")])
@@ -290,7 +290,7 @@ def test_a_stopped_review_goes_on_from_its_checkpoint(database_url: str, monkeyp
             running.checkpoint = stop_after  # type: ignore[method-assign]
             super().work(running)
             if running.lost:
-                running.release()
+                self.jobs.release(running.job)
 
     reviewing = Stopping(database_url)
     try:

@@ -20,7 +20,8 @@ from app.jobs.store import JobStore
 from app.milvus.indexes import MilvusBackend
 from app.recognition.corrections import Corrections
 from app.review.job import KIND, Reviewer
-from app.review.records import Finding, Kind, Summary
+from app.review.records import Kind, Summary
+from app.review.schemas import Finding
 from app.review.store import Reviews
 from app.search.follower import LocalBackend
 from app.types import Box, Quality, Template, Vector
@@ -130,10 +131,10 @@ class Reviewing:
 
     def found(self) -> set[tuple[str, str, str | None]]:
         """Kind, subject and other subject of each finding; pairs in alphabetical order."""
-        rows = set()
+        rows: set[tuple[str, str, str | None]] = set()
         for one in self.findings():
             subjects = one.face.subject, None if one.other is None else one.other.subject
-            if one.kind is Kind.SAME_PERSON:
+            if one.kind == "same_person":
                 subjects = min(map(str, subjects)), max(map(str, subjects))
-            rows.add((one.kind.value, *subjects))
+            rows.add((one.kind, *subjects))
         return rows

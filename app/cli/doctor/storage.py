@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 from app.cli.doctor import REMEDIES, Finding
 from app.config import Settings
-from app.db.clock import CLOCK, SETTLED, Watched, read_clock
+from app.db.clock import CLOCK, SETTLED_DAYS, Watched, read_clock
 from app.db.encryption import ADMIN_KEY_FILE, VAULT_FILE, find_rings, read_admin_key
 from app.db.inspection import inspect
 from app.db.sealed_columns import MARK_PREFIX
 from app.db.secrets import purpose_of
+from app.timestamps import utc_text
 
 CLOCK_OFF_S = 5.0
 """Difference between the database's clock and this machine's that is a warning."""
@@ -102,8 +103,8 @@ def check_vault(settings: Settings) -> Iterator[Finding]:
         if rings.secrets:
             opened = rings.secrets.open(blob, purpose_of(name))
             if name == CLOCK and (watched := Watched.decode(opened).after(read_clock())).ahead:
-                message = f"too far ahead of {watched.trusted.at}: nothing is expired or deleted by its age"
-                remedy = f"Correct it. If it is right, it is trusted after {SETTLED.days} days with a server."
+                message = f"too far ahead of {utc_text(watched.trusted.at)}: nothing is expired or deleted by its age"
+                remedy = f"Correct it. If it is right, it is trusted after {SETTLED_DAYS} days with a server."
                 yield Finding("warning", message, remedy, check="clock")
     for name, blob in marks.items():
         if rings.faces:
