@@ -82,14 +82,18 @@ class AuditStore:
 
     def write(self, entries: Sequence[AuditEntry]) -> None:
         """Insert the entries that have no ``row`` yet, which they get, and update the others."""
-        new = [entry for entry in entries if entry.row is None]
-        known = [{"of": entry.row, **_values(entry)} for entry in entries if entry.row is not None]
-        rows: Sequence[int] = ()
+        new: list[AuditEntry] = []
+        inserted, updated = [], []
+        for entry in entries:
+            if entry.row is None:
+                new.append(entry)
+                inserted.append(_values(entry))
+            else:
+                updated.append({"of": entry.row, **_values(entry)})
         with self.database.write() as connection:
-            if new:
-                rows = connection.execute(_INSERT, [_values(entry) for entry in new]).scalars().all()
-            if known:
-                connection.execute(_UPDATE, known)
+            rows = connection.execute(_INSERT, inserted).scalars().all() if inserted else ()
+            if updated:
+                connection.execute(_UPDATE, updated)
         for entry, row in zip(new, rows, strict=True):
             entry.row = row
 

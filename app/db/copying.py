@@ -39,7 +39,13 @@ def copy_database(source: str, target: str) -> dict[str, int]:
         with new.write() as here:
             for table in reversed(METADATA.sorted_tables):  # what a server made at its start
                 here.execute(sa.delete(table))
-            counts = {table.name: _copy_table(there, here, table) for table in METADATA.sorted_tables}
+            counts = dict.fromkeys(METADATA.tables, 0)
+            for table in METADATA.sorted_tables:
+                query = sa.select(table).order_by(*table.primary_key.columns)
+                found = there.execution_options(yield_per=ROWS_AT_ONCE).execute(query).mappings()
+                for rows in found.partitions():
+                    here.execute(sa.insert(table), [dict(row) for row in rows])
+                    counts[table.name] += len(rows)
             _number(here, _last_keys(there))
         return counts
 
@@ -57,16 +63,6 @@ def _opened(url: str) -> Iterator[Database]:
         _check_empty(connection)
     with closing(Database(url, alone=True)) as database:
         yield database
-
-
-def _copy_table(there: Connection, here: Connection, table: sa.Table) -> int:
-    query = sa.select(table).order_by(*table.primary_key.columns)
-    count = 0
-    found = there.execution_options(yield_per=ROWS_AT_ONCE).execute(query).mappings()
-    for rows in found.partitions():
-        here.execute(sa.insert(table), [dict(row) for row in rows])
-        count += len(rows)
-    return count
 
 
 def _last_keys(connection: Connection) -> dict[str, int]:

@@ -129,27 +129,21 @@ def _close_cursors(connection: _SqliteConnection | None, _record: object) -> Non
 def _prepare_sqlite(busy_timeout_ms: int, connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # transactions begin in `_begin_sqlite`, not when the driver thinks best
     connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
-    _enter_wal(connection, busy_timeout_ms / 1000)
+    end = time.monotonic() + busy_timeout_ms / 1000
+    while True:  # the busy timeout doesn't cover this
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")  # readers never wait for the writer
+            break
+        except sqlite3.OperationalError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(WAL_RETRY_S)
     for pragma in (
         "synchronous = FULL",  # NORMAL may lose the last commits with the power
         "foreign_keys = ON",
         "secure_delete = ON",  # what is deleted is overwritten
     ):
         connection.execute(f"PRAGMA {pragma}")
-
-
-def _enter_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
-    """Switch to write-ahead logging: readers never wait for the writer. SQLite's busy timeout doesn't cover this."""
-    end = time.monotonic() + timeout_s
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() >= end:
-                raise
-            time.sleep(WAL_RETRY_S)
-        else:
-            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

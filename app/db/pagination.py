@@ -57,25 +57,18 @@ def read_page(
 def encode_cursor(listing: str, last_key: int) -> str:
     """Return an opaque cursor that continues the list called `listing` after `last_key`."""
     payload = last_key.to_bytes(8, "big")
-    return base64.urlsafe_b64encode(payload + _checksum(listing, payload)).decode().rstrip("=")
+    # Detects typing errors and cursors of other lists. It is no secret: every key is one the caller may read.
+    checksum = hashlib.blake2s(listing.encode() + b"\0" + payload, digest_size=_CHECK_BYTES).digest()
+    return base64.urlsafe_b64encode(payload + checksum).decode().rstrip("=")
 
 
 def decode_cursor(listing: str, cursor: str) -> int:
     """Return the key to continue after. Raises InvalidInput ``invalid_cursor`` if this isn't a cursor of `listing`."""
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise _invalid() from error
+    except (binascii.Error, ValueError):
+        raw = b""
     key = int.from_bytes(raw[:8], "big")
     if key > _LARGEST_KEY or cursor != encode_cursor(listing, key):
-        raise _invalid()
+        raise InvalidInput("This cursor doesn't belong to this list.", code="invalid_cursor")
     return key
-
-
-def _checksum(listing: str, payload: bytes) -> bytes:
-    """Detects typing errors and cursors of other lists. It is no secret: every key is one the caller may read."""
-    return hashlib.blake2s(listing.encode() + b"\0" + payload, digest_size=_CHECK_BYTES).digest()
-
-
-def _invalid() -> InvalidInput:
-    return InvalidInput("This cursor doesn't belong to this list.", code="invalid_cursor")

@@ -81,20 +81,23 @@ class Examiner:
         drafts = list(pairs.values())
         for row in np.flatnonzero(misplaced).tolist():
             terms = {"score": other[row], "threshold": uncertain, "beyond": own.best[row]}
-            drafts += [self._draft(Kind.MISPLACED, block, own, row, **terms, other=nearest.faces[row, 0])]
+            drafts.append(self._draft(Kind.MISPLACED, block, own, row, **terms, other=nearest.faces[row, 0]))
         for row in np.flatnonzero(corrected).tolist():
             terms = {"score": wrong_scores[row], "threshold": verify, "beyond": max(own.best[row], verify)}
-            drafts += [self._draft(Kind.CORRECTED, block, own, row, **terms)]
+            drafts.append(self._draft(Kind.CORRECTED, block, own, row, **terms))
         misplaced |= corrected
         drafts += self._two_people(block.only(~misplaced))
         rest = rules.compare_own(block.vectors, ~misplaced)
         strangers = self._points.strangers(max(1, int((~misplaced).sum()) - 1))
         outliers = rules.find_outliers(rest, block.qualities, strangers) & ~misplaced
-        drafts += [self._outlier(block, rest, row, strangers) for row in _once(block, rest, outliers)]
+        for row in _once(block, rest, outliers):
+            score, face = float(rest.best[row]), int(block.faces[row])
+            evidence = Evidence(own_score=score, threshold=strangers, fmr=self._fmr_of(score))
+            drafts.append(Draft(Kind.OUTLIER, strangers - score, face, int(block.faces[rest.at[row]]), evidence))
         harmful = rules.find_harmful(rest, other, block.qualities, self._points) & ~misplaced & ~outliers
         for row in np.flatnonzero(harmful).tolist():
             terms = {"score": other[row], "threshold": uncertain, "beyond": uncertain}
-            drafts += [self._draft(Kind.HARMFUL, block, rest, row, **terms, other=nearest.faces[row, 0])]
+            drafts.append(self._draft(Kind.HARMFUL, block, rest, row, **terms, other=nearest.faces[row, 0]))
         if block.qualities.max() < rules.GOOD:
             best = int(block.qualities.argmax())
             strength = (rules.GOOD - float(block.qualities[best])) / 100
@@ -187,12 +190,6 @@ class Examiner:
         )
         face = None if other is None else int(other)
         return Draft(kind, score - float(beyond), int(block.faces[row]), face, evidence)
-
-    def _outlier(self, block: FaceBlock, own: Own, row: int, threshold: float) -> Draft:
-        score = float(own.best[row])
-        evidence = Evidence(own_score=score, threshold=threshold, fmr=self._fmr_of(score))
-        face, nearest = int(block.faces[row]), int(block.faces[own.at[row]])
-        return Draft(Kind.OUTLIER, threshold - score, face, nearest, evidence)
 
 
 def _once(block: FaceBlock, own: Own, outliers: Mask) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -143,7 +143,12 @@ class Reviews:
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             keys = {key for draft in drafts for key in (draft.face, draft.other_face, *draft.group) if key is not None}
-            ids = _lock_faces(connection, gallery, sorted(keys))
+            ids: dict[int, str] = {}
+            for some in in_parts(sorted(keys)):  # those that exist aren't deleted until the transaction ends
+                query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.key.in_(some))
+                query = query.where(FACES.c.gallery_key == gallery.key).order_by(FACES.c.key)
+                rows = connection.execute(query.with_for_update(read=True, key_share=True))
+                ids |= {row.key: row.face_id for row in rows}
             values = [
                 {
                     "id": uuid.uuid4().hex,
@@ -153,7 +158,10 @@ class Reviews:
                     "strength": draft.strength,
                     "face_id": ids[draft.face],
                     "other_face_id": None if draft.other_face is None else ids[draft.other_face],
-                    "evidence": _EVIDENCE.dump_json(_evidence(draft, ids), exclude_none=True).decode(),
+                    "evidence": _EVIDENCE.dump_json(
+                        replace(draft.evidence, group=tuple(ids[key] for key in draft.group if key in ids) or None),
+                        exclude_none=True,
+                    ).decode(),
                 }
                 for draft in drafts
                 if draft.face in ids and (draft.other_face is None or draft.other_face in ids)
@@ -266,22 +274,6 @@ def _actions(kind: str, face: FindingFace, other: FindingFace | None, group: Seq
     if kind == Kind.MISPLACED:
         return [FindingAction(do="move", subject=face.subject, face_id=face.face_id, to=other.subject), delete]
     return [delete]
-
-
-def _lock_faces(connection: Connection, gallery: Gallery, keys: Sequence[int]) -> dict[int, str]:
-    """Keep the faces that exist from being deleted until the transaction ends; return their ids by key."""
-    found: dict[int, str] = {}
-    for some in in_parts(keys):
-        query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.key.in_(some))
-        query = query.where(FACES.c.gallery_key == gallery.key).order_by(FACES.c.key)
-        rows = connection.execute(query.with_for_update(read=True, key_share=True))
-        found |= {row.key: row.face_id for row in rows}
-    return found
-
-
-def _evidence(draft: Draft, ids: Mapping[int, str]) -> Evidence:
-    group = tuple(ids[key] for key in draft.group if key in ids)
-    return replace(draft.evidence, group=group) if group else draft.evidence
 
 
 def _is_reviewed(subject_id: str, expires_at: str | None) -> bool:
