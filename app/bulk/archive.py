@@ -34,9 +34,8 @@ from app.errors import InvalidInput, PackageMismatch, Unusable
 from app.gallery import dismissals
 from app.gallery.enrolling import BulkSubject
 from app.gallery.faces import decode_crop
-from app.gallery.records import Consent, Gallery, StoredFace
+from app.gallery.records import Consent, Gallery, StoredFace, is_unit
 from app.gallery.subjects import brief_subjects, drop_unnamed
-from app.gallery.templates import is_unit
 from app.gallery.text import is_unnamed
 from app.jobs.files import SealedWriter, read_sealed
 from app.jobs.records import Result

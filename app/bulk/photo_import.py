@@ -21,7 +21,7 @@ from app.face.quality import QualityLevel
 from app.gallery.enrolling import BulkSubject, crop_to_keep
 from app.gallery.records import NewFace
 from app.jobs.runner import Running
-from app.recognition.completing import complete, retried
+from app.recognition.photos import complete, retried
 
 if TYPE_CHECKING:
     from app.api.components import Components

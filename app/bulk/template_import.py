@@ -13,7 +13,7 @@ from app.bulk.imports import FACES, Batch, Import, Row, face_of
 from app.bulk.json_lines import FaceLine
 from app.errors import InvalidInput, PackageMismatch
 from app.gallery.enrolling import BulkSubject
-from app.gallery.templates import is_unit
+from app.gallery.records import is_unit
 from app.jobs.runner import Running
 from app.types import Vector
 

@@ -22,9 +22,9 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database, in_parts
 from app.db.schema import CHANGES, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
+from app.gallery.faces import join_templates, template_column
 from app.gallery.gallery_rows import GALLERY_ROWS, is_unnamed_row, template_sets
 from app.gallery.records import to_block
-from app.gallery.templates import join_templates, template_column
 from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition, Moved, Removed, Step
 from app.timestamps import utc_now
 from app.types import Sizes

@@ -18,7 +18,7 @@ from app.db.sealed_columns import Blobs
 from app.errors import InvalidInput
 from app.gallery.change import Change
 from app.gallery.change_log import ADD
-from app.gallery.faces import encode_crop, face_query, to_face
+from app.gallery.faces import encode_crop, face_query, join_templates, template_column, to_face
 from app.gallery.records import (
     NO_TERMS,
     Consent,
@@ -29,7 +29,9 @@ from app.gallery.records import (
     StoredFace,
     Subject,
     Terms,
+    fit_face,
     from_bytes,
+    is_unit,
     package_mismatch,
     to_bytes,
     two_packages,
@@ -45,7 +47,6 @@ from app.gallery.subjects import (
     touch_subjects,
     update_subject,
 )
-from app.gallery.templates import fit_face, is_unit, join_templates, template_column
 from app.gallery.text import check_visible, clean_id, clean_name, encode_metadata, fold
 
 

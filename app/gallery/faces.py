@@ -1,4 +1,9 @@
-"""Faces' rows and what belongs to them: read, found, given to another subject, with their origins and crops."""
+"""Faces' rows and what belongs to them: their templates, origins and crops.
+
+The faces of a gallery have templates of one package. While the gallery is being re-embedded there are two: a face's row
+holds one of them, and the table of second templates the other. Which of the two is in the row depends on when the face
+was enrolled and means nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import sqlalchemy as sa
@@ -15,16 +20,13 @@ from PIL import Image
 from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import in_parts
-from app.db.schema import CROPS, FACE_ORIGINS, FACES, METADATA, SUBJECTS
+from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import FaceNotFound
 from app.face.align import CROP_SIDE
 from app.face.formats import Limits
 from app.face.image import decode
-from app.gallery.change import Change
-from app.gallery.change_log import MOVE
 from app.gallery.records import Gallery, Origin, StoredFace, Subject, from_bytes
-from app.gallery.templates import face_columns, join_templates, template_column
 from app.types import Box, Pixels, Quality, Reason, Vector, Vectors
 
 JPEG_QUALITY = 95
@@ -38,8 +40,32 @@ CROP_LIMITS = Limits(
     formats=frozenset({"JPEG"}),
 )
 """What a stored crop may be: imported archives bring crops that other programs made."""
-_GIVE = sa.update(FACES).where(FACES.c.key == sa.bindparam("face")).values(subject_key=sa.bindparam("subject"))
 _FACE_ID = re.compile("[0-9a-f]{32}")
+
+
+Package: TypeAlias = str | sa.BindParameter[str]
+"""A package's id, or the statement's parameter that takes it."""
+
+
+def join_templates(faces: sa.FromClause, package: Package) -> sa.FromClause:
+    """Return `faces`, which includes FACES, joined with the second templates of this package."""
+    second = SECOND_TEMPLATES.c
+    return faces.outerjoin(SECOND_TEMPLATES, (second.face_key == FACES.c.key) & (second.package == package))
+
+
+def template_column(package: Package) -> sa.ColumnElement[bytes | None]:
+    """Return the face's template of this package, or NULL; for queries over `join_templates`."""
+    return sa.case((FACES.c.package == package, FACES.c.template), else_=SECOND_TEMPLATES.c.template)
+
+
+def face_columns(package: str) -> Sequence[sa.ColumnElement[Any]]:
+    """Return FACES' columns with the template of this package, or the row's own if the face has none of it."""
+    found = template_column(package)
+    chosen: Mapping[str, sa.ColumnElement[Any]] = {
+        "package": sa.case((found.is_not(None), sa.literal(package)), else_=FACES.c.package).label("package"),
+        "template": sa.func.coalesce(found, FACES.c.template).label("template"),
+    }
+    return [chosen.get(column.name, column) for column in FACES.c]
 
 
 def face_query(package: str) -> sa.Select[Any]:
@@ -117,39 +143,13 @@ def faces_by_id(connection: Connection, gallery: Gallery, ids: Sequence[str]) ->
     return found
 
 
-def give(change: Change, faces: Mapping[int, int]) -> None:
-    """Give each face, by its key, to the subject of that key, with everything that refers to the face's key.
-
-    What refers to its id was said of it as its former subject's face, and is deleted.
-    """
-    if not faces:
-        return
-    order = sorted(faces)
-    change.connection.execute(_GIVE, [{"face": key, "subject": faces[key]} for key in order])
-    for some in in_parts(order):
-        ids = sa.select(FACES.c.face_id).where(FACES.c.key.in_(some))
-        for column in _said_of_faces():
-            change.connection.execute(sa.delete(column.table).where(column.in_(ids)))
-    change.log(MOVE, [(faces[key], key) for key in order])
-
-
-def _said_of_faces() -> list[sa.Column[Any]]:
-    """Return the columns of other tables that refer to a face's id."""
-    return [
-        column
-        for table in METADATA.sorted_tables
-        for column in table.columns
-        if any(key.column is FACES.c.face_id for key in column.foreign_keys)
-    ]
-
-
-def templates_of(change: Change, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
+def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
     """Return the (N, D) templates of this package of each of the subjects, by key, that has some."""
     template = template_column(package)
     query = sa.select(FACES.c.subject_key, FACES.c.face_id, template.label("template"))
     query = query.select_from(join_templates(FACES, package)).where(template.is_not(None)).order_by(FACES.c.key)
     found: dict[int, list[Vector]] = defaultdict(list)
     for some in in_parts(sorted(subjects)):
-        for row in change.connection.execute(query.where(FACES.c.subject_key.in_(some))):
-            found[row.subject_key].append(from_bytes(change.blobs.unpack("template", row.face_id, bytes(row.template))))
+        for row in connection.execute(query.where(FACES.c.subject_key.in_(some))):
+            found[row.subject_key].append(from_bytes(blobs.unpack("template", row.face_id, bytes(row.template))))
     return {key: np.stack(vectors) for key, vectors in found.items()}

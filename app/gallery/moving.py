@@ -1,7 +1,7 @@
 """Faces deleted, or given to other subjects: moved, merged into one subject, or each to an unnamed one of its own.
 
 A face keeps its key and its id, so everything that refers to its key stays, and the index only learns whose it is. What
-refers to its id speaks of it as its subject's face and goes (`faces.give`). An unnamed subject
+refers to its id speaks of it as its subject's face and goes (`_give`). An unnamed subject
 (`app.gallery.text.unnamed_id`) is made with its only face and deleted with it.
 
 Nothing is kept longer than was promised: a subject that is made to take faces expires with the one that had them, one
@@ -13,18 +13,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from app.db.engine import in_parts
-from app.db.schema import CORRECTIONS, FACES, SUBJECTS
+from app.db.schema import CORRECTIONS, FACES, METADATA, SUBJECTS
 from app.errors import InvalidInput
 from app.gallery.change import Change, KeptAnswer, forget_answer, keep_answer, recall_answer
-from app.gallery.change_log import REMOVE
-from app.gallery.faces import face_not_found, faces_by_id, find_face, give
+from app.gallery.change_log import MOVE, REMOVE
+from app.gallery.faces import face_not_found, faces_by_id, find_face
 from app.gallery.records import Move, Subject
 from app.gallery.subjects import (
     brief_subjects,
@@ -42,6 +42,7 @@ from app.gallery.text import check_visible, clean_id, fold, is_unnamed, unnamed_
 
 MERGE = "merge"
 """The operation under which merges are kept; the token stands for the subject that is gone."""
+_GIVE = sa.update(FACES).where(FACES.c.key == sa.bindparam("face")).values(subject_key=sa.bindparam("subject"))
 
 
 def delete_face(change: Change, subject_id: str, face_id: str) -> None:
@@ -89,7 +90,7 @@ def move_faces(change: Change, moves: Sequence[Move], *, create: bool = False) -
         if face is None or source is None or face.subject_key != source.key:
             raise face_not_found(move.source, move.face_id)
         moved[face.key] = targets[move.target]
-    give(change, moved)
+    _give(change, moved)
     tidy(change, {face.subject_key for face in faces.values()} | set(moved.values()))
 
 
@@ -170,7 +171,7 @@ def _make_targets(
 def _merge(change: Change, source: Row[Any], target: Row[Any]) -> list[str]:
     check_unexpired(change.gallery, [source, target])
     faces = _faces_of(change, source.key)
-    give(change, dict.fromkeys((face.key for face in faces), target.key))
+    _give(change, dict.fromkeys((face.key for face in faces), target.key))
     update_subject(change, target.key, inherited(change.connection, source.key, target.key))
     change.connection.execute(sa.delete(CORRECTIONS).where(CORRECTIONS.c.subject_key == target.key))
     change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == source.key))
@@ -180,3 +181,29 @@ def _merge(change: Change, source: Row[Any], target: Row[Any]) -> list[str]:
 def _faces_of(change: Change, subject_key: int) -> list[Row[Any]]:
     query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.subject_key == subject_key).order_by(FACES.c.key)
     return list(change.connection.execute(query))
+
+
+def _give(change: Change, faces: Mapping[int, int]) -> None:
+    """Give each face, by its key, to the subject of that key, with everything that refers to the face's key.
+
+    What refers to its id was said of it as its former subject's face, and is deleted.
+    """
+    if not faces:
+        return
+    order = sorted(faces)
+    change.connection.execute(_GIVE, [{"face": key, "subject": faces[key]} for key in order])
+    for some in in_parts(order):
+        ids = sa.select(FACES.c.face_id).where(FACES.c.key.in_(some))
+        for column in _said_of_faces():
+            change.connection.execute(sa.delete(column.table).where(column.in_(ids)))
+    change.log(MOVE, [(faces[key], key) for key in order])
+
+
+def _said_of_faces() -> list[sa.Column[Any]]:
+    """Return the columns of other tables that refer to a face's id."""
+    return [
+        column
+        for table in METADATA.sorted_tables
+        for column in table.columns
+        if any(key.column is FACES.c.face_id for key in column.foreign_keys)
+    ]

@@ -1,4 +1,4 @@
-"""The records of the gallery: frozen values without behaviour of their own."""
+"""The records of the gallery: frozen values, and what is checked of their templates."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from enum import Enum
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, OnConflict
-from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
+from app.errors import Conflict, GalleryNotFound, InvalidInput, NotFound, PackageMismatch, TwoPackages, Unusable
 from app.search.types import FaceBlock, IndexSpec
-from app.types import Box, Pixels, Quality, Template, Vector
+from app.types import Box, Pixels, Quality, Template, Vector, Vectors
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -342,3 +343,43 @@ def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
     return FaceBlock(
         np.array(faces, dtype=np.int64), np.array(subjects, dtype=np.int64), np.array(qualities, np.float32), vectors
     )
+
+
+UNIT_TOLERANCE = 1e-3
+"""Largest difference of a template's length from 1."""
+
+
+def fit_face(face: NewFace, written: Sequence[IndexSpec]) -> NewFace:
+    """Return the face with a template for each of these sets. Raises Conflict ``package_mismatch`` if it lacks one, and
+    what `check_templates` raises."""
+    templates: list[Template] = []
+    for spec in written:
+        template = face.template_of(spec.key.package)
+        if template is None:
+            packages = [spec.key.package for spec in written]
+            message = f"The gallery takes templates of {' and of '.join(packages)} now."
+            raise PackageMismatch(message, expected=packages, given=face.template.package)
+        check_templates(spec, [template])
+        templates.append(template)
+    return replace(face, template=templates[0], second=templates[1] if len(templates) > 1 else None)
+
+
+def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> None:
+    """Check that the templates are of the wanted package and of length 1.
+
+    Raises Conflict ``package_mismatch``; InvalidInput ``invalid_template``.
+    """
+    for template in templates:
+        if template.package != wanted.key.package:
+            raise package_mismatch(wanted, template.package)
+        if template.vector.shape != (wanted.dimension,):
+            message = f"A template of {wanted.key.package} has {wanted.dimension} numbers."
+            raise InvalidInput(message, code="invalid_template")
+        if not abs(float(np.linalg.norm(template.vector)) - 1) <= UNIT_TOLERANCE:  # NaN is rejected too
+            raise InvalidInput("A template must be a vector of length 1.", code="invalid_template")
+
+
+def is_unit(vectors: Vectors) -> NDArray[np.bool_]:
+    """Return which rows have length 1, (N,). Rows with NaN have not."""
+    found: NDArray[np.bool_] = np.abs(np.linalg.norm(vectors, axis=1) - 1) <= UNIT_TOLERANCE
+    return found

@@ -33,9 +33,9 @@ from app.gallery.records import (
     GallerySettings,
     NewFace,
     Terms,
+    check_templates,
 )
 from app.gallery.store import Store
-from app.gallery.templates import check_templates
 from app.gallery.text import is_unnamed
 from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend

@@ -23,10 +23,9 @@ from app.errors import InvalidInput, NotFound
 from app.gallery.change import Change
 from app.gallery.enrolling import crop_to_keep, id_here
 from app.gallery.faces import templates_of
-from app.gallery.records import Candidate, Gallery, NewFace, Subject, from_bytes, to_bytes
+from app.gallery.records import Candidate, Gallery, NewFace, Subject, fit_face, from_bytes, to_bytes
 from app.gallery.store import Store
 from app.gallery.subjects import brief_subjects, find_subject, find_unexpired
-from app.gallery.templates import fit_face
 from app.gallery.text import clean_id
 from app.timestamps import utc_now
 from app.types import Template, Vectors
@@ -184,7 +183,9 @@ class Corrections:
         doomed: set[str] = set()
         for package in {row.package for row in rows}:
             mine = [row for row in rows if row.package == package]
-            faces = templates_of(change, package, {subject.key, *(row.subject_key for row in mine)})
+            faces = templates_of(
+                change.connection, change.blobs, package, {subject.key, *(row.subject_key for row in mine)}
+            )
             for row in mine if subject.key in faces else ():
                 probe = from_bytes(self._opened(row)[0])
                 score, other = (

@@ -23,7 +23,6 @@ from app.inference.embedders import Embedders, Model
 from app.inference.thresholds import Thresholds
 from app.liveness.gate import OFF, Gate, LivenessGates
 from app.pipeline import Pipeline, timed
-from app.recognition.completing import complete, retried
 from app.recognition.corrections import Correction, Corrections
 from app.recognition.decisions import (
     AnsweredCandidate,
@@ -47,8 +46,10 @@ from app.recognition.photos import (
     SubjectVerified,
     Verified,
     all_rejected,
+    complete,
     identified,
     new_face,
+    retried,
     template_of,
 )
 from app.types import Photo, Template

@@ -5,12 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from app.choices import Decision
-from app.errors import AmbiguousFace, InvalidInput, NoFace
+from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
-from app.gallery.records import Candidate, NewFace, Origin, StoredFace
-from app.inference.embedders import Model
+from app.gallery.records import Candidate, Gallery, NewFace, Origin, StoredFace
+from app.inference.embedders import Embedders, Model
 from app.liveness.gate import OFF, Gate
 from app.pipeline import AMBIGUOUS_SHARE, Choice, Pipeline, choose_face, embed_faces, pick_face
 from app.recognition.corrections import RuledOut
@@ -240,3 +242,47 @@ class Photos:
         for photo in photos:
             self._observe({name: spent for name, spent in photo.stages.items() if name == stage})
         return [replace(one, photo=photo) for one, photo in zip(chosen, photos, strict=True)]
+
+
+ATTEMPTS = 3
+"""How often something is tried while its gallery's packages change under it."""
+T = TypeVar("T")
+Arguments = ParamSpec("Arguments")
+
+
+def retried(work: Callable[Arguments, T]) -> Callable[Arguments, T]:
+    """Return a function that calls ``work`` again if the gallery changed its packages meanwhile, by a re-embedding."""
+
+    @wraps(work)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return work(*args, **kwargs)
+            except (PackageMismatch, TwoPackages):
+                continue
+        return work(*args, **kwargs)
+
+    return run
+
+
+def complete(embedders: Embedders, home: Gallery, faces: Sequence[NewFace]) -> list[NewFace]:
+    """Return the faces with a template of each package that the gallery stores now, made from their crops.
+
+    A gallery's packages may change before the faces are written; writing then raises Conflict ``package_mismatch``
+    (see `retried`).
+    """
+    own, *others = home.packages
+    whole = [replace(face, template=one) for face, one in zip(faces, _by(embedders, faces, own), strict=True)]
+    for other in others:
+        whole = [replace(face, second=one) for face, one in zip(whole, _by(embedders, faces, other), strict=True)]
+    return whole
+
+
+def _by(embedders: Embedders, faces: Sequence[NewFace], package: str) -> list[Template]:
+    """Return the faces' templates of this package, made from their crops where they have none."""
+    lacking = [face.crop for face in faces if face.template_of(package) is None and face.crop is not None]
+    if not lacking:
+        return [face.template_of(package) or face.template for face in faces]
+    with embedders.use(package) as used:
+        made = iter(used.embedder.embed(lacking)[0])
+    return [face.template_of(package) or next(made, face.template) for face in faces]

@@ -19,10 +19,10 @@ from sqlalchemy.engine import Connection
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.errors import Conflict, NotFound, ReembeddingIncomplete
 from app.gallery import change_log
+from app.gallery.faces import join_templates, template_column
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery, to_bytes
 from app.gallery.store import Store
-from app.gallery.templates import join_templates, template_column
 from app.timestamps import utc_now
 from app.types import Template
 

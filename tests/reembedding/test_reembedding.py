@@ -37,8 +37,8 @@ from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.milvus.indexes import MilvusBackend
-from app.recognition.completing import retried
 from app.recognition.corrections import Corrections
+from app.recognition.photos import retried
 from app.reembedding.job import BATCH, KIND, Reembedder
 from app.reembedding.steps import Reembedding, Reembeddings
 from app.search.follower import LocalBackend
