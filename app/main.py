@@ -42,7 +42,7 @@ from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
 from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures
-from app.gallery.gallery_rows import PackageBindings
+from app.gallery.gallery_rows import bind_package
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.inference.embedders import Embedder, Embedders
 from app.inference.manifest import CROP_SIDE
@@ -267,7 +267,7 @@ def _build_inference(models: Models, storage: Storage, stack: ExitStack) -> _Inf
     """Take over the open models; other embedders are opened when they are used."""
     stack.callback(models.detector.close)
     budget = Budget(cores())
-    embedders = _embedders(models, budget, PackageBindings(storage.database).bind)
+    embedders = _embedders(models, budget, partial(bind_package, storage.database))
     stack.callback(embedders.close)
     liveness = LivenessPackages(embedders.packages, models.liveness, models.settings.liveness)
     stack.callback(liveness.close)

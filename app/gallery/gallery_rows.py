@@ -111,50 +111,33 @@ def is_unnamed_row() -> sa.ColumnElement[bool]:
     return (sa.func.substr(SUBJECTS.c.id, 1, 1) == UNNAMED_SIGN) & (sa.func.length(SUBJECTS.c.id) == UNNAMED_LENGTH)
 
 
-class PackageBindings:
-    """Bind each package id to the model that was first used under it. Safe to share between threads and processes."""
+def bind_package(database: Database, package: Package) -> None:
+    """Bind the package's id to its model, unless it is bound; a binding that no gallery needs is replaced.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def bind(self, package: Package) -> None:
-        """Bind the package's id to its model, unless it is bound; a binding that no gallery needs is replaced.
-
-        Raises PackageUnavailable with the reason ``package_changed`` if galleries have templates of another model.
-        """
-        digest = package.manifest.recipe_digest
-        query = sa.select(PACKAGES.c.digest).where(PACKAGES.c.id == package.id)
-        with self._database.read() as connection:
-            bound = connection.execute(query).scalar()
-        if bound == digest:
+    Raises PackageUnavailable with the reason ``package_changed`` if galleries have templates of another model.
+    """
+    digest = package.manifest.recipe_digest
+    query = sa.select(PACKAGES.c.digest).where(PACKAGES.c.id == package.id)
+    with database.read() as connection:
+        bound = connection.execute(query).scalar()
+    if bound == digest:
+        return
+    on_its_way = (REEMBEDDINGS.c.source == package.id) | (REEMBEDDINGS.c.target == package.id)
+    moving = GALLERIES.c.key.in_(sa.select(REEMBEDDINGS.c.gallery_key).where(on_its_way))
+    needing = sa.select(GALLERIES.c.id).where((GALLERIES.c.embedder == package.id) | moving).limit(1)
+    insert = database.insert(PACKAGES).values(id=package.id, digest=digest)
+    with database.write() as connection:
+        connection.execute(insert.on_conflict_do_nothing())
+        if (bound := connection.execute(query).scalar_one()) == digest:
             return
-        insert = self._database.insert(PACKAGES).values(id=package.id, digest=digest)
-        with self._database.write() as connection:
-            connection.execute(insert.on_conflict_do_nothing())
-            if (bound := connection.execute(query).scalar_one()) == digest:
-                return
-            needing = connection.execute(_needing(package.id)).first()
-            if needing is None:
-                connection.execute(sa.update(PACKAGES).where(PACKAGES.c.id == package.id).values(digest=digest))
-                return
-        raise _changed(package, bound, needing.id)
-
-
-def _needing(package_id: str) -> sa.Select[tuple[str]]:
-    """Return the query for a gallery that needs templates of the package."""
-    moving = sa.select(REEMBEDDINGS.c.gallery_key).where(
-        (REEMBEDDINGS.c.source == package_id) | (REEMBEDDINGS.c.target == package_id)
-    )
-    needing = (GALLERIES.c.embedder == package_id) | GALLERIES.c.key.in_(moving)
-    return sa.select(GALLERIES.c.id).where(needing).limit(1)
-
-
-def _changed(package: Package, bound: str, gallery: str) -> PackageUnavailable:
-    found = package.manifest.recipe_digest
+        gallery = connection.execute(needing).scalar()
+        if gallery is None:
+            connection.execute(sa.update(PACKAGES).where(PACKAGES.c.id == package.id).values(digest=digest))
+            return
     message = (
         f"{package.folder} has another model than the one that gallery {gallery!r} has templates of, under the same id "
         f"{package.id}. Put the previous package back; or give this one another version in its manifest and move the "
         f"gallery: likeness reembed start {gallery} NAME@VERSION"
     )
-    details = {"package": package.id, "reason": "package_changed", "expected": bound, "found": found}
-    return PackageUnavailable(message, gallery=gallery, **details)
+    details = {"package": package.id, "reason": "package_changed", "expected": bound, "found": digest}
+    raise PackageUnavailable(message, gallery=gallery, **details)

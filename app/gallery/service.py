@@ -105,11 +105,7 @@ class Galleries:
     # Galleries
 
     def create_gallery(
-        self,
-        gallery_id: str,
-        embedder: str,
-        dimension: int,
-        **settings: Unpack[GallerySettings],
+        self, gallery_id: str, embedder: str, dimension: int, **settings: Unpack[GallerySettings]
     ) -> Gallery:
         """Create a gallery for templates of the package `embedder`, `dimension` numbers long.
 
@@ -158,12 +154,7 @@ class Galleries:
             yield change
 
     def enroll(
-        self,
-        gallery_id: str,
-        subject_id: str,
-        faces: Sequence[NewFace],
-        *,
-        terms: Terms = NO_TERMS,
+        self, gallery_id: str, subject_id: str, faces: Sequence[NewFace], *, terms: Terms = NO_TERMS
     ) -> Enrolled:
         """Add one or more faces to the subject, all or none; create the subject if it is missing. Raises as
         `enrolling.enroll`; requests that come together share a transaction."""

@@ -108,11 +108,7 @@ class Store:
             self.database.request_scrub()
 
     def create_gallery(
-        self,
-        gallery_id: str,
-        embedder: str,
-        dimension: int,
-        **settings: Unpack[GallerySettings],
+        self, gallery_id: str, embedder: str, dimension: int, **settings: Unpack[GallerySettings]
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
@@ -133,10 +129,9 @@ class Store:
         with self.database.write() as connection:
             key = connection.execute(insert).scalar()
             if key is None:
-                message = f"There is already a gallery {values['id']!r}."
-                raise Conflict(message, code="gallery_exists", gallery=values["id"])
+                raise Conflict(f"There is already a gallery {cleaned!r}.", code="gallery_exists", gallery=cleaned)
             change_log.begin(connection, key, stamp, now)
-            return find_gallery(connection, str(values["id"]))
+            return find_gallery(connection, cleaned)
 
     def gallery(self, gallery_id: str) -> Gallery:
         """Return the gallery of this id. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""

@@ -23,12 +23,12 @@ from app.errors import InvalidInput, NotFound
 from app.gallery.change import Change
 from app.gallery.enrolling import crop_to_keep, id_here
 from app.gallery.faces import templates_of
-from app.gallery.records import Candidate, Gallery, NewFace, Subject, fit_face, from_bytes, to_bytes
+from app.gallery.records import Candidate, Gallery, NewFace, fit_face, from_bytes, to_bytes
 from app.gallery.store import Store
 from app.gallery.subjects import brief_subjects, find_subject, find_unexpired
 from app.gallery.text import clean_id
 from app.timestamps import utc_now
-from app.types import Template, Vectors
+from app.types import Template, Vector, Vectors
 
 MOST = 32
 """Corrections of one subject; a further one replaces the oldest. They bound what a decision reads."""
@@ -114,7 +114,8 @@ class Corrections:
         correction_id = uuid.uuid4().hex
         with self._store.change(gallery) as change:
             fitted = fit_face(probe, change.gallery.written)
-            subject = _current_subject(change, subject_id)
+            found = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
+            (subject,) = find_unexpired(change, [found.key]).values()
             row = {"id": correction_id, "subject_key": subject.key, "created_at": utc_now(), "expires_at": ends}
             templates = [fitted.template, *([fitted.second] if fitted.second else [])]
             rows = [row | self._probe(correction_id, one.package, to_bytes(one), crop) for one in templates]
@@ -129,11 +130,10 @@ class Corrections:
             subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))
             query = _current(gallery.embedder).where(CORRECTIONS.c.subject_key == subject.key)
             rows = connection.execute(query.order_by(CORRECTIONS.c.key)).all()
+        opened = ((row, self._opened(row)[1]) for row in rows)
         return [
-            Correction(
-                row.id, row.subject, row.package, self._opened(row)[1] is not None, row.created_at, row.expires_at
-            )
-            for row in rows
+            Correction(row.id, row.subject, row.package, bool(crop), row.created_at, row.expires_at)
+            for row, crop in opened
         ]
 
     def delete(self, gallery: Gallery, subject_id: str, correction_id: str) -> None:
@@ -148,13 +148,12 @@ class Corrections:
 
     def wrong_probes(self, gallery: Gallery, package: str, subjects: Collection[str]) -> dict[str, Wrong]:
         """Return the recorded wrong probes of these subjects, as templates of this package, by the subjects' ids."""
-        rows = self._read_wrong(gallery, package, SUBJECTS.c.id, subjects)
-        return {str(whose[0].subject): self._wrong(whose) for whose in rows}
+        return {subject: wrong for _, subject, wrong in self._read_wrong(gallery, package, SUBJECTS.c.id, subjects)}
 
     def wrong_by_key(self, gallery: Gallery, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
         """Return the recorded wrong probes, (N, D), of the subjects of these keys, by key."""
-        rows = self._read_wrong(gallery, package, CORRECTIONS.c.subject_key, subjects)
-        return {int(whose[0].subject_key): self._wrong(whose).vectors for whose in rows}
+        found = self._read_wrong(gallery, package, CORRECTIONS.c.subject_key, subjects)
+        return {key: wrong.vectors for key, _, wrong in found}
 
     def sift(
         self, gallery: Gallery, probes: Sequence[Template], rankings: Sequence[Sequence[Candidate]], floor: float
@@ -187,7 +186,7 @@ class Corrections:
                 change.connection, change.blobs, package, {subject.key, *(row.subject_key for row in mine)}
             )
             for row in mine if subject.key in faces else ():
-                probe = from_bytes(self._opened(row)[0])
+                probe = self._template(row)
                 score, other = (
                     float((faces[key] @ probe).max()) if key in faces else -1.0
                     for key in (subject.key, row.subject_key)
@@ -222,11 +221,7 @@ class Corrections:
         if not rows:
             return 0, 0
         crops = {row.id: crop for row in rows if (crop := self._opened(row)[1]) is not None}
-        made = {
-            name: template
-            for name, template in zip(crops, embed(list(crops.values())), strict=True)
-            if template is not None
-        }
+        made = {name: one for name, one in zip(crops, embed(list(crops.values())), strict=True) if one is not None}
         with self._store.change(gallery) as change:
             there = set(change.connection.execute(sa.select(CORRECTIONS.c.id).where(_of(gallery))).scalars())
             values = [
@@ -285,20 +280,22 @@ class Corrections:
 
     def _read_wrong(
         self, gallery: Gallery, package: str, column: sa.ColumnElement[Any], subjects: Collection[int] | Collection[str]
-    ) -> list[list[Row[Any]]]:
-        """Return the rows of each subject that has some, oldest first; `column` is what names the subjects."""
-        found: dict[int, list[Row[Any]]] = {}
+    ) -> list[tuple[int, str, Wrong]]:
+        """Return key, id and wrong probes, oldest first, of each subject that has some; `column` names the subjects."""
+        found: dict[tuple[int, str], list[Row[Any]]] = {}
         if gallery.corrected:
             with self._database.read() as connection:
                 for some in in_parts(sorted(subjects)):
                     query = _current(package).where(_of(gallery) & column.in_(some)).order_by(CORRECTIONS.c.key)
                     for row in connection.execute(query):
-                        found.setdefault(row.subject_key, []).append(row)
-        return list(found.values())
+                        found.setdefault((row.subject_key, row.subject), []).append(row)
+        return [
+            (key, subject, Wrong(tuple(row.id for row in rows), np.stack([self._template(row) for row in rows])))
+            for (key, subject), rows in found.items()
+        ]
 
-    def _wrong(self, rows: Sequence[Row[Any]]) -> Wrong:
-        templates = [np.frombuffer(self._opened(row)[0], "<f4") for row in rows]
-        return Wrong(tuple(row.id for row in rows), np.stack(templates))
+    def _template(self, row: Row[Any]) -> Vector:
+        return from_bytes(self._opened(row)[0])
 
     def _probe(self, correction_id: str, package: str, template: bytes, crop: bytes | None) -> dict[str, object]:
         plain = PLAIN + len(template).to_bytes(_FLOAT_BYTES, "little") + template + (crop or b"")
@@ -336,11 +333,6 @@ def rule_out(
                 continue
         kept.append(one)
     return kept, tuple(out)
-
-
-def _current_subject(change: Change, subject_id: str) -> Subject:
-    subject = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
-    return find_unexpired(change, [subject.key])[subject.key]
 
 
 def _rows() -> sa.Select[tuple[object, ...]]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.choices import OnConflict
 from app.errors import InvalidInput, SubjectNotFound
 from app.gallery.records import Candidate, Gallery
 from app.gallery.service import Galleries
@@ -64,11 +63,14 @@ class Findings:
     @property
     def error(self) -> InvalidInput | None:
         """Return why the face is refused, or would be; None if nothing was found."""
+        resembled = self.conflict or self.duplicate
+        if resembled is None:
+            return None
+        code, message = "duplicate_face", "The face is enrolled already."
         if self.conflict is not None:
-            return _error("face_conflict", "The face matches another subject.", self.conflict)
-        if self.duplicate is not None:
-            return _error("duplicate_face", "The face is enrolled already.", self.duplicate)
-        return None
+            code, message = "face_conflict", "The face matches another subject."
+        details = {"subject": resembled.subject, "face_id": resembled.face_id, "score": resembled.score}
+        return InvalidInput(message, code=code, **{name: value for name, value in details.items() if value is not None})
 
     def each(self, change: Callable[[Resemblance], Resemblance]) -> Findings:
         """Return the findings with what they resemble changed."""
@@ -88,20 +90,19 @@ def look(
     galleries: Galleries,
     home: Gallery,
     faces: Sequence[tuple[str, Template]],
-    thresholds: Callable[[str], Thresholds],
-    on_conflict: OnConflict,
+    measured: Thresholds,
     *,
+    refuse: bool,
     tell: bool = True,
 ) -> list[Findings]:
-    """Return what each face, given with its subject's id, resembles; `thresholds` are a package's, by its id.
+    """Return what each face, given with its subject's id, resembles; with `refuse`, a face that resembles one is refused.
 
     With `tell`, findings name whom a face resembles. A package without measured operating points has no conflicts.
     Raises what `Galleries.resembling` raises, InvalidInput ``invalid_id``.
     """
-    measured, conflict_at = thresholds(faces[0][1].package), None
+    conflict_at = None
     if measured.calibration is not None:
-        point = identify_point(measured, None, None, CONFLICT_FPIR, galleries.sizes(home))
-        conflict_at = point.threshold
+        conflict_at = identify_point(measured, None, None, CONFLICT_FPIR, galleries.sizes(home)).threshold
     templates = [template for _, template in faces]
     least = DUPLICATE_SCORE if conflict_at is None else min(DUPLICATE_SCORE, conflict_at)
     rankings = [
@@ -110,7 +111,7 @@ def look(
         for ranking in galleries.resembling(home.id, templates[start : start + AT_ONCE], NEAREST, least)
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
-    found = compare(subjects, templates, rankings, conflict_at, refuse=on_conflict == "reject")
+    found = compare(subjects, templates, rankings, conflict_at, refuse=refuse)
     if not tell:
         return [one.each(lambda _: Resemblance()) for one in found]
     return [one if one == NOTHING else _answered(one, measured, conflict_at) for one in found]
@@ -160,7 +161,6 @@ def find_unlike(
 def _answered(found: Findings, measured: Thresholds, conflict_at: float | None) -> Findings:
     """Return the findings with scores as coarse as they are answered; without any if no points were measured."""
     scores = None if conflict_at is None else CoarseScores.of(measured, DUPLICATE_SCORE, conflict_at)
-
     return found.each(lambda one: replace(one, score=None if scores is None else scores.answered(_score(one))))
 
 
@@ -222,8 +222,3 @@ def _nearest_within(
 
 def _score(one: Resemblance) -> float:
     return -1.0 if one.score is None else one.score
-
-
-def _error(code: str, message: str, found: Resemblance) -> InvalidInput:
-    details = {"subject": found.subject, "face_id": found.face_id, "score": found.score}
-    return InvalidInput(message, code=code, **{name: value for name, value in details.items() if value is not None})

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import TypeAlias, Unpack
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
@@ -364,8 +363,9 @@ class Operations:
         policy = on_conflict or home.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
+        measured = self.thresholds_in(home, faces[0][1].package)
         with timed({} if stages is None else stages, "search"):
-            return look(self._galleries, home, faces, partial(self.thresholds_in, home), policy, tell=tell)
+            return look(self._galleries, home, faces, measured, refuse=policy == "reject", tell=tell)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package.
