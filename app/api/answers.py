@@ -102,8 +102,8 @@ def enroll(found: Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
     return schemas.EnrollAnswer.of(
         found,
         enrolled=[
-            schemas.EnrolledFace.of(row, findings, index=index, liveness=found.liveness.get(index))
-            for index, row, findings in found.enrolled
+            schemas.EnrolledFace.of(row, findings, index=index, liveness=face.liveness)
+            for index, face, row, findings in found.enrolled
         ],
         rejected=[
             schemas.RejectedImage.of(image, image.error, image.findings, reasons=reasons_of(image.error))

@@ -95,9 +95,10 @@ def look(
     refuse: bool,
     tell: bool = True,
 ) -> list[Findings]:
-    """Return what each face, given with its subject's id, resembles; with `refuse`, a face that resembles one is refused.
+    """Return what each face, given with its subject's id, resembles.
 
-    With `tell`, findings name whom a face resembles. A package without measured operating points has no conflicts.
+    With `refuse`, faces with a finding are refused; with `tell`, findings name whom a face resembles. A package without
+    measured operating points has no conflicts.
     Raises what `Galleries.resembling` raises, InvalidInput ``invalid_id``.
     """
     conflict_at = None

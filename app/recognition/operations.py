@@ -320,15 +320,15 @@ class Operations:
         rows = dict(zip(good, made.faces, strict=True))
         # What a face resembles may be a face of this request, known until now by its place among those taken.
         ids = {place: (index, rows[index].face_id) for place, index in enumerate(taken) if index in rows}
+        enrolled = [(index, chosen.face, rows[index], named(one, ids)) for index, (chosen, one) in good.items()]
         return Enrollment(
             subject=made.subject.id,
             created=made.created,
-            enrolled=tuple((index, row, named(good[index][1], ids)) for index, row in rows.items()),
+            enrolled=tuple(enrolled),
             rejected=tuple(replace(one, findings=named(one.findings, ids)) for one in rejected),
             chosen=tuple(faces),
             stages=stages,
             model=used.id,
-            liveness={index: one.face.liveness for index, one in taken.items()},
         )
 
     def _taken(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -26,7 +26,7 @@ from app.recognition.decisions import (
     decide,
 )
 from app.recognition.duplicate_check import NOTHING, Findings
-from app.types import Face, Liveness, Photo, Template
+from app.types import Face, Photo, Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +108,15 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Enrollment:
-    """``enrolled`` pairs the index of each accepted image with the face it became and what that resembles."""
+    """``enrolled`` has the index of each accepted image, its face, what that became, and what it resembles."""
 
     subject: str
     created: bool
-    enrolled: tuple[tuple[int, StoredFace, Findings], ...]
+    enrolled: tuple[tuple[int, Face, StoredFace, Findings], ...]
     rejected: tuple[Rejected, ...]
     chosen: tuple[Chosen, ...]
     stages: Mapping[str, float]
     model: str
-    liveness: Mapping[int, Liveness | None] = field(default_factory=dict)
-    """The verdict on each image's face, by index."""
 
 
 def template_of(face: Face) -> Template:
