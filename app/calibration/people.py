@@ -43,7 +43,6 @@ class Photographed:
 
     @property
     def count(self) -> int:
-        """The number of people."""
         return int(self.people.max()) + 1
 
 
@@ -204,7 +203,6 @@ def _powers(place: Place, low: int, high: int) -> list[tuple[float, str]]:
 
 
 def _frame(across: Sequence[tuple[float, str]], upwards: Sequence[tuple[float, str]], below: str, beside: str) -> str:
-    """Draw both axes with their labels."""
     parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#999"/>']
     parts += [f'<text x="{x:.1f}" y="{HEIGHT + 18}" text-anchor="middle">{text}</text>' for x, text in across]
     parts += [f'<text x="-8" y="{y + 4:.1f}" text-anchor="end">{text}</text>' for y, text in upwards]

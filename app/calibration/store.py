@@ -90,7 +90,6 @@ class Calibrations:
         return self._known.get(gallery.key, lambda: self.standing(gallery).measured)
 
     def standing(self, gallery: Gallery) -> Standing:
-        """Return how it stands with a gallery."""
         found = self._standings(GALLERIES.c.key == gallery.key)
         if not found:
             raise gallery_not_found(gallery.id)
@@ -110,7 +109,6 @@ class Calibrations:
         ]
 
     def assign(self, gallery: Gallery, job_id: str) -> None:
-        """Store the id of the job that measures."""
         insert = self._database.insert(GALLERY_CALIBRATIONS).values(gallery_key=gallery.key, job=job_id)
         with self._database.write() as connection:
             lock_gallery(connection, gallery)

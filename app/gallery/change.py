@@ -90,7 +90,6 @@ def recall_answer(connection: Connection, gallery: Gallery, operation: str, toke
 
 
 def forget_answer(change: Change, operation: str, token: str) -> None:
-    """Forget the answer, if there is one, so that the request is carried out again."""
     same = (ANSWERED_REQUESTS.c.gallery_key == change.gallery.key) & (ANSWERED_REQUESTS.c.token == token)
     change.connection.execute(sa.delete(ANSWERED_REQUESTS).where(same & (ANSWERED_REQUESTS.c.operation == operation)))
 

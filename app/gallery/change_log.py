@@ -46,7 +46,6 @@ _INSERT = sa.insert(CHANGES)
 
 
 def begin_stamp() -> int:
-    """Return a random stamp for a new gallery's `last_stamp`."""
     return secrets.randbits(STAMP_BITS)
 
 
@@ -57,7 +56,6 @@ def begin(connection: Connection, gallery_key: int, stamp: int, now: str) -> Non
 
 
 def record(connection: Connection, gallery_key: int, entries: Sequence[Entry]) -> None:
-    """Append the entries."""
     stamp, now = begin_stamp(), utc_now()
     new = {"gallery": gallery_key, "count": len(entries), "stamp": stamp}
     last: int = connection.execute(_BUMP, new).scalar_one()
@@ -203,7 +201,6 @@ def _head(connection: Connection, spec: IndexSpec) -> LogPosition | None:
 
 
 def _faces(spec: IndexSpec, *, named: bool = False) -> sa.Select[Any]:
-    """Select what `_opened` takes."""
     template = template_column(spec.key.package)
     columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.face_id, template.label("template"))
     query = sa.select(*columns).select_from(join_templates(FACES, spec.key.package))

@@ -97,7 +97,6 @@ def enroll(change: Change, wanted: Sequence[Enrollment]) -> list[Enrolled]:
 
 
 def crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:
-    """Return the face's crop as JPEG if the gallery keeps crops."""
     return encode_crop(face.crop) if gallery.store == "crop" and face.crop is not None else None
 
 
@@ -291,7 +290,6 @@ def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], f
 
 
 def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubject]:
-    """Read the gallery's subjects in the order of their keys."""
     query = sa.select(SUBJECTS).where(SUBJECTS.c.gallery_key == gallery.key).order_by(SUBJECTS.c.key)
     for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
         times = (row.created_at, row.updated_at, row.expires_at)

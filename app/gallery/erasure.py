@@ -231,7 +231,6 @@ def check_receipt(receipt: Mapping[str, Any], public_key: bytes | None = None) -
 
 
 def is_about(receipt: Mapping[str, Any], gallery_id: str, subject_id: str) -> bool:
-    """Return whether the receipt is about this subject."""
     about = receipt["subject"]
     return hmac.compare_digest(str(about["digest"]), subject_digest(str(about["salt"]), gallery_id, subject_id))
 

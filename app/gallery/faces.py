@@ -116,7 +116,6 @@ def face_not_found(subject_id: str, face_id: str) -> FaceNotFound:
 
 
 def read_crop(connection: Connection, face_key: int) -> bytes | None:
-    """Return the face's crop as it is stored."""
     crop: bytes | None = connection.execute(sa.select(CROPS.c.jpeg).where(CROPS.c.face_key == face_key)).scalar()
     return crop
 

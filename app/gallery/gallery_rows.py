@@ -40,7 +40,6 @@ _LOCK = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == sa.bindparam("wanted
 
 
 def to_gallery(row: Row[Any]) -> Gallery:
-    """Convert a row of GALLERY_ROWS."""
     answering, written = template_sets(row)
     return Gallery(
         key=row.key,

@@ -217,7 +217,6 @@ class NewFace:
     """Of the gallery's other package, while it is being re-embedded (`Gallery.written`)."""
 
     def template_of(self, package: str) -> Template | None:
-        """Return its template of this package, or None."""
         both = (self.template, self.second)
         return next((template for template in both if template is not None and template.package == package), None)
 
@@ -282,7 +281,6 @@ class CheckReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The disagreements as text."""
         found = (
             ("faces in the database that the index lacks", self.missing),
             ("faces that differ between the database and the index", self.different),
@@ -328,7 +326,6 @@ def from_bytes(template: bytes) -> Vector:
 
 
 def stored_template(row: StoredFace) -> Template:
-    """Return the template of a face that was read."""
     return Template(from_bytes(row.template), row.package)
 
 

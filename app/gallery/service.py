@@ -239,7 +239,6 @@ class Galleries:
         )
 
     def rebuild(self, gallery_id: str) -> None:
-        """Build the gallery's index again from the database."""
         with self.indexes.inspecting(self.store.gallery(gallery_id).index_specs) as index:
             index.rebuild()
 

@@ -167,7 +167,6 @@ class Store:
         return counts
 
     def packages(self) -> frozenset[str]:
-        """Return the ids of the packages that galleries have templates of."""
         with self.database.read() as connection:
             return frozenset(connection.execute(sa.select(GALLERIES.c.embedder).distinct()).scalars())
 

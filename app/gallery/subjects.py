@@ -47,7 +47,6 @@ _TOUCH = (
 
 
 def to_subject(row: Row[Any]) -> Subject:
-    """Convert a row of SUBJECT_ROWS."""
     return Subject(
         key=row.key,
         id=row.id,
@@ -151,12 +150,10 @@ def inherited(connection: Connection, source: int, target: int) -> dict[str, obj
 
 
 def earliest(ends: Iterable[str | None]) -> str | None:
-    """Return the first of these expiries, None if there is none."""
     return min((end for end in ends if end is not None), default=None)
 
 
 def touch_subjects(change: Change, keys: Iterable[int]) -> None:
-    """Set the time of the subjects' last change."""
     for some in in_parts(sorted(keys)):
         change.connection.execute(_TOUCH, {"keys": some, "now": change.now})
 
@@ -256,7 +253,6 @@ def delete_subject(change: Change, subject_id: str) -> Subject:
 
 
 def delete_subjects(change: Change) -> Counts:
-    """Delete all subjects with their faces and crops; return their numbers."""
     everybody = sa.select(SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == change.gallery.key)
     keys = list(change.connection.execute(everybody.order_by(SUBJECTS.c.key)).scalars())
     faces = change.connection.execute(sa.delete(FACES).where(FACES.c.gallery_key == change.gallery.key)).rowcount

@@ -68,7 +68,6 @@ class Gate:
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
-        """The cuts to take of each face."""
         return self.scorer.cuts if self.scorer else ()
 
     def judged(self, photos: Sequence[Photo], which: Sequence[Sequence[int]]) -> list[Photo]:

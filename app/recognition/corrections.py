@@ -70,7 +70,6 @@ class RuledOut:
     correction_score: float | None
 
     def answered(self, answer: Callable[[float], float | None]) -> RuledOut:
-        """Return it with the scores as they are answered."""
         both = (self.score, self.correction_score)
         score, correction_score = (None if one is None else answer(one) for one in both)
         return RuledOut(self.subject, score, self.correction, correction_score)
@@ -240,7 +239,6 @@ class Corrections:
             change.overwrites |= bool(change.connection.execute(sa.delete(CORRECTIONS).where(others)).rowcount)
 
     def read_all(self, gallery: Gallery, *, crops: bool) -> Iterator[StoredCorrection]:
-        """Yield the gallery's corrections, oldest first."""
         query = _current(gallery.embedder).where(_of(gallery)).order_by(CORRECTIONS.c.key)
         with self._database.read() as connection:
             rows = connection.execute(query).all()
@@ -340,7 +338,6 @@ def _rows() -> sa.Select[tuple[object, ...]]:
 
 
 def _current(package: str) -> sa.Select[tuple[object, ...]]:
-    """Return the query for corrections of this package that have not expired."""
     return _rows().where((CORRECTIONS.c.package == package) & (CORRECTIONS.c.expires_at > utc_now()))
 
 

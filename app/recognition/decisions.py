@@ -158,7 +158,6 @@ class AnsweredScores:
         )
 
     def candidates(self, ranking: Iterable[Candidate]) -> list[AnsweredCandidate]:
-        """Return the candidates whose score is answered."""
         return [one for one in map(self.candidate, ranking) if one.score is not None]
 
 

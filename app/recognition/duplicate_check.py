@@ -73,7 +73,6 @@ class Findings:
         return InvalidInput(message, code=code, **{name: value for name, value in details.items() if value is not None})
 
     def each(self, change: Callable[[Resemblance], Resemblance]) -> Findings:
-        """Return the findings with what they resemble changed."""
         duplicate, conflict, unlike = (one and change(one) for one in (self.duplicate, self.conflict, self.unlike))
         return replace(self, duplicate=duplicate, conflict=conflict, unlike=unlike)
 

@@ -94,7 +94,6 @@ class Operations:
 
     @property
     def package(self) -> str:
-        """Id of the default package."""
         return self._embedders.default.id
 
     def thresholds(self, model: str | None = None) -> Thresholds:

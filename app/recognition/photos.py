@@ -99,8 +99,6 @@ class Identification:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An image of an enrollment that was rejected."""
-
     index: int
     error: InvalidInput
     findings: Findings = NOTHING
