@@ -30,7 +30,7 @@ from app.calibration.intervals import (
     wilson,
 )
 from app.calibration.pairs import AllPairs, Pairs, measure_independence
-from app.inference.manifest import SCORE_BINS, Calibration, Manifest, Point, Scores
+from app.inference.manifest import SCORE_BINS, Calibration, Point, Scores
 from app.inference.thresholds import LEAST_RISE
 from app.types import Vectors
 
@@ -105,17 +105,12 @@ def compare_all(
     progress: Callable[[int], None] = lambda _rows: None,
 ) -> AllPairs:
     """Compare every pair of (N, D) unit ``vectors`` once; keep the scores that rates up to ``highest_fmr`` need."""
-    floor = _floor(vectors, people, min(1.0, MARGIN * highest_fmr))
+    share, floor = min(1.0, MARGIN * highest_fmr), -math.inf
+    if share < 1:  # a score that about this share of the non-mated pairs reach, from a sample of rows
+        rows = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE_ROWS]
+        other = people[rows][:, None] != people[None, :]
+        floor = float(np.quantile((vectors[rows] @ vectors.T)[other], 1 - share))
     return comparing.all_pairs(vectors, people, floor=floor, block=block, progress=progress)
-
-
-def _floor(vectors: Vectors, people: Ints, share: float) -> float:
-    """Return a score that about ``share`` of the non-mated pairs reach, from a sample of rows."""
-    rows = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE_ROWS]
-    other = people[rows][:, None] != people[None, :]
-    if share >= 1:
-        return -math.inf
-    return float(np.quantile((vectors[rows] @ vectors.T)[other], 1 - share))
 
 
 def measure(
@@ -319,6 +314,8 @@ def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs:
     found = tuple(_point(point) for point in rising(measurement.points))
     if len(found) < 2:
         raise ValueError(f"{measurement.comparisons} pairs support fewer than two false match rates: more people")
+    mated, _ = np.histogram(measurement.pairs.mated, SCORE_BINS, (-1, 1))
+    nonmated = measurement.pairs.histogram.reshape(SCORE_BINS, -1).sum(axis=1)
     return Calibration(
         name=name,
         measured_on=measured_on,
@@ -327,15 +324,9 @@ def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs:
         mated=len(measurement.pairs.mated),
         points=found,
         default=default,
-        scores=_scores(measurement.pairs),
+        scores=Scores(nonmated=tuple(nonmated.tolist()), mated=tuple(mated.tolist())),
         independence=measurement.independence,
     )
-
-
-def _scores(pairs: AllPairs) -> Scores:
-    mated, _ = np.histogram(pairs.mated, SCORE_BINS, (-1, 1))
-    nonmated = pairs.histogram.reshape(SCORE_BINS, -1).sum(axis=1)
-    return Scores(nonmated=tuple(nonmated.tolist()), mated=tuple(mated.tolist()))
 
 
 def _point(point: OperatingPoint) -> Point:
@@ -352,19 +343,3 @@ def _point(point: OperatingPoint) -> Point:
         fnmr_low=None if fnmr is None else min(fnmr, round(point.fnmr.low, 7)),
         fnmr_high=None if fnmr is None else max(fnmr, round(point.fnmr.high, 7)),
     )
-
-
-def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
-    """Return the manifest with ``new`` in place of the calibration of that name, or added to the others.
-
-    If ``new`` is the default, no other one is; the only calibration always is.
-    """
-    new = manifest.bind(new)
-    others = [each for each in manifest.calibrations if each.name != new.name]
-    if new.default:
-        others = [each.model_copy(update={"default": False}) for each in others]
-    elif not any(each.default for each in others):
-        new = new.model_copy(update={"default": True})
-    calibrations = tuple(sorted([*others, new], key=lambda each: each.name))
-    # Validated anew: model_copy alone would check nothing.
-    return Manifest.model_validate_json(manifest.model_copy(update={"calibrations": calibrations}).model_dump_json())

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from app.calibration import operating_points as points
 from app.calibration.intervals import Interval, Ints
-from app.calibration.operating_points import Measurement, SamePeople
+from app.calibration.operating_points import SamePeople
 from app.inference.manifest import Calibration
 from app.inference.thresholds import Thresholds, extended, raised
 from app.types import Sizes, Vectors
@@ -131,8 +131,11 @@ def measure_population(
     if people < LEAST_SUBJECTS:
         return Population(Figures(people, len(who), people, len(who)))
     compared = points.compare_all(vectors, who, block=BLOCK, progress=progress)
-    suspicious = _suspicious(vectors, who, _above(package), progress)
-    same = _same(who, suspicious)
+    # Without operating points, from what only photos of one moment score.
+    above = points.SAME_PHOTO if package.lowest is None else package.threshold(package.lowest)
+    suspicious = _suspicious(vectors, who, above, progress)
+    keys = [points.pair_keys(rows, others, len(who)) for rows, others in suspicious]
+    same = SamePeople(np.unique(np.concatenate([np.empty(0, np.int64), *keys])), len(keys), 0, 0)
     share = len(same.keys) / (compared.nonmated_count - len(same.keys))
     rates = [rate for rate in points.RATES if rate >= share]
     measured = points.measure(compared, who, same=same, rates=rates, progress=lambda _: progress(0))
@@ -140,6 +143,8 @@ def measure_population(
     calibration = None
     if len(points.rising(measured.points)) > 1:
         calibration = points.calibration(measured, name=NAME, measured_on=measured_on, pairs=about, default=True)
+    own = package.calibration.points if package.calibration else ()
+    found = points.false_match_rates(measured, who, [point.threshold for point in own])
     figures = Figures(
         subjects=people,
         faces=len(who),
@@ -149,14 +154,9 @@ def measure_population(
         left_out=len(same.keys),
         expected=None if package.lowest is None else package.lowest * people * (people - 1) / 2,
         missed=len(same.keys) / calibration.comparisons if calibration else 0.0,
-        differences=_differences(measured, who, package),
+        differences=tuple(Difference(one.fmr, one.threshold, rate) for one, rate in zip(own, found, strict=True)),
     )
     return Population(figures, calibration, _suspicions(vectors, suspicious))
-
-
-def _above(package: Thresholds) -> float:
-    """Return the package's strictest threshold; without one, what only photos of one moment score."""
-    return points.SAME_PHOTO if package.lowest is None else package.threshold(package.lowest)
 
 
 def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[int], None]) -> list[tuple[Ints, Ints]]:
@@ -176,11 +176,6 @@ def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[i
     return [(rows_of[one], rows_of[nearest[one]]) for one in np.flatnonzero(mutual)]
 
 
-def _same(who: Ints, suspicious: list[tuple[Ints, Ints]]) -> SamePeople:
-    keys = [points.pair_keys(rows, others, len(who)) for rows, others in suspicious]
-    return SamePeople(np.unique(np.concatenate([np.empty(0, np.int64), *keys])), len(keys), 0, 0)
-
-
 def _suspicions(vectors: Vectors, suspicious: list[tuple[Ints, Ints]]) -> tuple[Suspicion, ...]:
     found = []
     for rows, others in suspicious:
@@ -188,12 +183,6 @@ def _suspicions(vectors: Vectors, suspicious: list[tuple[Ints, Ints]]) -> tuple[
         row, column = np.unravel_index(int(scores.argmax()), scores.shape)
         found.append(Suspicion(int(rows[row]), int(others[column]), float(scores.max())))
     return tuple(sorted(found, key=lambda each: -each.score))
-
-
-def _differences(measured: Measurement, who: Ints, package: Thresholds) -> tuple[Difference, ...]:
-    own = package.calibration.points if package.calibration else ()
-    found = points.false_match_rates(measured, who, [point.threshold for point in own])
-    return tuple(Difference(point.fmr, point.threshold, rate) for point, rate in zip(own, found, strict=True))
 
 
 FLOOR_FACTOR = 10**0.5

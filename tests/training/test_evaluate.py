@@ -26,7 +26,7 @@ from app.inference.thresholds import Thresholds
 from app.types import Vector
 from tests.conftest import PROJECT
 from tests.support.crops import write_pack
-from training.commands.evaluate import app
+from training.commands.evaluate import app, with_calibration
 from training.commands.options import TemplateOptions
 from training.evaluation import identification as searching
 from training.evaluation import metrics, protocols
@@ -339,7 +339,7 @@ def test_calibrations_replace_their_namesake_and_leave_one_default() -> None:
         new = Calibration(
             name=name, measured_on="toys", pairs="all", comparisons=9, mated=1, points=both, default=default
         )
-        return points.with_calibration(to, new)
+        return with_calibration(to, new)
 
     first = calibrated(manifest, "a", 0.3, default=False)
     assert [each.default for each in first.calibrations] == [True]

@@ -20,6 +20,7 @@ from rich.console import Console
 from app.calibration import operating_points as points
 from app.face.align import align
 from app.inference import golden
+from app.inference.manifest import Calibration, Manifest
 from app.inference.package import load_package, write_manifest
 from app.inference.session import open_embedder, target_of
 from app.machine import cores
@@ -236,8 +237,24 @@ def operating_points(
             manifest = golden.with_golden(
                 package.manifest, lambda crops: open_embedder(package, way.cache, way.device).run(crops)
             )
-            write_manifest(way.folder, points.with_calibration(manifest, new))
+            write_manifest(way.folder, with_calibration(manifest, new))
             Console().print(f"Written to {way.folder}/manifest.json")
+
+
+def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
+    """Return the manifest with ``new`` in place of the calibration of that name, or added to the others.
+
+    If ``new`` is the default, no other one is; the only calibration always is.
+    """
+    new = manifest.bind(new)
+    others = [each for each in manifest.calibrations if each.name != new.name]
+    if new.default:
+        others = [each.model_copy(update={"default": False}) for each in others]
+    elif not any(each.default for each in others):
+        new = new.model_copy(update={"default": True})
+    calibrations = tuple(sorted([*others, new], key=lambda each: each.name))
+    # Validated anew: model_copy alone would check nothing.
+    return Manifest.model_validate_json(manifest.model_copy(update={"calibrations": calibrations}).model_dump_json())
 
 
 @app.command()
