@@ -160,7 +160,10 @@ class ChangeReader:
             position = _head(connection, spec)
             if position is None:
                 raise spec.not_found()
-            yield position, _blocks(connection, self._blobs, spec, named=named)
+            query = _faces(spec, named=named).order_by(FACES.c.key)
+            with connection.execution_options(yield_per=STREAM_ROWS).execute(query) as result:
+                parts = result.partitions()
+                yield position, (to_block(_opened(rows, self._blobs), spec.dimension) for rows in parts)
 
     def faces_of(self, spec: IndexSpec, subjects: Sequence[int]) -> FaceBlock | None:
         return self._some_faces(spec, FACES.c.subject_key, subjects)
@@ -214,13 +217,6 @@ def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int,
         (key, subject, quality, blobs.unpack("template", face_id, template))
         for key, subject, quality, face_id, template in rows
     ]
-
-
-def _blocks(connection: Connection, blobs: Blobs, spec: IndexSpec, *, named: bool) -> Iterator[FaceBlock]:
-    query = _faces(spec, named=named).order_by(FACES.c.key)
-    with connection.execution_options(yield_per=STREAM_ROWS).execute(query) as result:
-        for rows in result.partitions():
-            yield to_block(_opened(rows, blobs), spec.dimension)
 
 
 def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[Step, ...]:

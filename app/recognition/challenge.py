@@ -23,7 +23,7 @@ from app.inference.embedders import Embedders
 from app.inference.manifest import LivenessCut
 from app.pipeline import AMBIGUOUS_SHARE, Pipeline, choose_face
 from app.recognition.decisions import cosine, verify_point
-from app.types import Photo, Pixels
+from app.types import Pixels
 
 FIRST: Step = "ahead"
 MOVES: tuple[Step, ...] = ("left", "right", "nearer")
@@ -98,32 +98,28 @@ class ChallengeJudge:
                 raise _failed(place, steps[place], "other_person")
 
     def _look(self, frame: bytes, place: int, step: Step) -> Seen:
+        """Return the only prominent face of the frame.
+
+        A photo that is turned in its plane is refused: its landmarks are made up, and may look like those of a turned
+        head.
+        """
         try:
             photo = self._pipeline.detect(frame, (CUT,))
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **error.details, index=place) from error
         if not photo.faces:
             raise _failed(place, step, "no_face")
-        return look_at(self._pipeline, photo, place, step)
-
-
-def look_at(pipeline: Pipeline, photo: Photo, place: int, step: Step) -> Seen:
-    """Return the only prominent face of the frame. Raises InvalidInput ``challenge_failed``.
-
-    ``photo`` has CUT of its faces. A photo that is turned in its plane is refused: its landmarks are made up, and may
-    look like those of a turned head.
-    """
-    choice = choose_face(photo)
-    if choice.runner_up >= AMBIGUOUS_SHARE:
-        raise _failed(place, step, "several_faces")
-    face = photo.faces[choice.index]
-    if face.detection.score < SURE_SCORE and _is_surer_tilted(face.cuts[0], pipeline):
-        raise _failed(place, step, "tilted")
-    landmarks = face.detection.landmarks
-    pose = pose_of(landmarks)
-    if pose is None:
-        raise _failed(place, step, "no_face")
-    return Seen(pose.yaw, float(np.linalg.norm(landmarks[1] - landmarks[0])) / photo.width, face.crop)
+        choice = choose_face(photo)
+        if choice.runner_up >= AMBIGUOUS_SHARE:
+            raise _failed(place, step, "several_faces")
+        face = photo.faces[choice.index]
+        if face.detection.score < SURE_SCORE and _is_surer_tilted(face.cuts[0], self._pipeline):
+            raise _failed(place, step, "tilted")
+        landmarks = face.detection.landmarks
+        pose = pose_of(landmarks)
+        if pose is None:
+            raise _failed(place, step, "no_face")
+        return Seen(pose.yaw, float(np.linalg.norm(landmarks[1] - landmarks[0])) / photo.width, face.crop)
 
 
 def _is_surer_tilted(seen: Pixels, pipeline: Pipeline) -> bool:
