@@ -305,11 +305,11 @@ class Operations:
                 with timed(stages, "search"):
                     findings = find_unlike(self._galleries, home, subject, templates, found=findings, measured=measured)
         good: dict[int, tuple[Chosen, Findings]] = {}
-        for index, chosen, one in zip(taken, faces, findings, strict=True):
-            if one.refused and one.error:
-                rejected.append(Rejected(index, one.error, one))
+        for index, chosen, finding in zip(taken, faces, findings, strict=True):
+            if finding.refused and finding.error:
+                rejected.append(Rejected(index, finding.error, finding))
             else:
-                good[index] = chosen, one
+                good[index] = chosen, finding
         rejected.sort(key=lambda one: one.index)
         if not good:
             raise all_rejected(rejected)
@@ -319,7 +319,7 @@ class Operations:
         rows = dict(zip(good, made.faces, strict=True))
         # What a face resembles may be a face of this request, known until now by its place among those taken.
         ids = {place: (index, rows[index].face_id) for place, index in enumerate(taken) if index in rows}
-        enrolled = [(index, chosen.face, rows[index], named(one, ids)) for index, (chosen, one) in good.items()]
+        enrolled = [(index, chosen.face, rows[index], named(finding, ids)) for index, (chosen, finding) in good.items()]
         return Enrollment(
             subject=made.subject.id,
             created=made.created,
