@@ -188,14 +188,6 @@ class StoredFace:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
-    """A named subject in a list."""
-
-    id: str
-    has_faces: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Move:
     """A request to give a face from one subject, by id, to another."""
 

@@ -39,7 +39,6 @@ from app.gallery.records import (
     Gallery,
     GalleryChanges,
     GallerySettings,
-    Person,
     StoredFace,
     Subject,
     Totals,
@@ -200,9 +199,13 @@ class Store:
         search: str | None = None,
         *,
         expires_before: str | None = None,
+        named: bool = False,
     ) -> Page[Subject]:
-        """List subjects whose id or name contains `search`, both folded. Raises InvalidInput ``invalid_search``."""
+        """List subjects, or only `named` ones, whose id or name contains `search`, both folded. Raises InvalidInput
+        ``invalid_search``."""
         query = SUBJECT_ROWS.where(SUBJECTS.c.gallery_key == gallery.key)
+        if named:
+            query = query.where(~is_unnamed_row())
         if expires_before is not None:
             query = query.where(SUBJECTS.c.expires_at < expires_before)
         if search:
@@ -286,22 +289,10 @@ class Store:
             rows = connection.execute(face_query(gallery.embedder).where(mine).order_by(FACES.c.key)).all()
         return [to_face(row, self.blobs) for row in rows]
 
-    def people(self, gallery: Gallery, cursor: str | None = None, limit: int = 100) -> Page[Person]:
-        """List the named subjects, oldest first. Raises InvalidInput ``invalid_cursor``."""
-        has_faces = sa.exists().where(FACES.c.subject_key == SUBJECTS.c.key).label("has_faces")
-        query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, has_faces).where(_is_named(gallery))
-        return read_page(
-            self.database,
-            query,
-            SUBJECTS.c.key,
-            lambda row: Person(row.id, bool(row.has_faces)),
-            listing=f"people/{gallery.key}",
-            cursor=cursor,
-            limit=limit,
-        )
-
     def count_people(self, gallery: Gallery) -> int:
-        query = sa.select(sa.func.count()).select_from(SUBJECTS).where(_is_named(gallery))
+        """Count the named subjects."""
+        mine = (SUBJECTS.c.gallery_key == gallery.key) & ~is_unnamed_row()
+        query = sa.select(sa.func.count()).select_from(SUBJECTS).where(mine)
         with self.database.read() as connection:
             return connection.execute(query).scalar_one()
 
@@ -378,7 +369,3 @@ _LABELS = (
     .where(FACES.c.key.in_(sa.bindparam("keys", expanding=True)))
 )
 _CURRENT_LABELS = _LABELS.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now")))
-
-
-def _is_named(gallery: Gallery) -> sa.ColumnElement[bool]:
-    return (SUBJECTS.c.gallery_key == gallery.key) & ~is_unnamed_row()

@@ -68,8 +68,8 @@ def delete(call: Call, wanted: requests.UserRequest) -> Shape:
 
 def list_all(call: Call, wanted: requests.ListUsers) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    page = call.galleries.store.people(gallery, wanted.NextToken, wanted.MaxResults or PAGE)
-    users = [{"UserId": person.id, "UserStatus": status_of(person.has_faces)} for person in page.items]
+    page = call.galleries.store.subjects(gallery, wanted.NextToken, wanted.MaxResults or PAGE, named=True)
+    users = [{"UserId": user.id, "UserStatus": status_of(user.face_count > 0)} for user in page.items]
     return paged({"Users": users}, page)
 
 
