@@ -241,24 +241,21 @@ def _rows(
 ) -> Iterator[tuple[str, Mapping[str, str | None]]]:
     """Yield the rows of these tables, each with its table; every table of the dump is added to ``seen``."""
     with _opened(path) as file:
-        for line in _lines(path, file):
+        lines = _lines(path, file)
+        for line in lines:
             if not (head := _COPY.fullmatch(line)):
                 continue
             table = head[1].decode("ascii", "replace")
             if seen is not None:
                 seen.add(table)
             columns = [column.strip().strip(b'"').decode("utf-8", "replace") for column in head[2].split(b",")]
-            for row in _block(path, file):
+            for row in lines:
+                if row in _END:
+                    break
                 if table in tables:
                     yield table, _fields(path, row, columns)
-
-
-def _block(path: Path, file: IO[bytes]) -> Iterator[bytes]:
-    for line in _lines(path, file):
-        if line in _END:
-            return
-        yield line
-    raise InvalidInput(f"{path}: the dump is cut short", code="invalid_dump")
+            else:
+                raise InvalidInput(f"{path}: the dump is cut short", code="invalid_dump")
 
 
 def _fields(path: Path, row: bytes, columns: Sequence[str]) -> Mapping[str, str | None]:
