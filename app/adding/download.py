@@ -13,6 +13,8 @@ import zipfile
 import zlib
 from pathlib import Path
 
+import httpx
+
 from app.errors import Unusable
 from app.files import PUBLIC, replacing, sha256_of
 from app.inference.manifest import Licence, UrlSource
@@ -64,8 +66,6 @@ def download(
     It takes ``total_s`` seconds at most, by default `TOTAL_S`. Raises Unusable: package_download_failed (what arrived
     is kept), package_too_large and package_hash_mismatch (nothing is).
     """
-    import httpx  # noqa: PLC0415 - only downloads need it
-
     part = path.with_suffix(".part")
     until = time.monotonic() + (total_s or TOTAL_S)
     problem: Exception | None = None
@@ -96,8 +96,6 @@ def download(
 
 def _receive(name: str, url: str, part: Path, max_bytes: int, until: float) -> None:
     """Append what is missing; start anew where the server sends the whole file. Raises TimeoutError at ``until``."""
-    import httpx  # noqa: PLC0415 - only downloads need it
-
     have = part.stat().st_size if part.is_file() else 0
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S) as response:

@@ -83,8 +83,11 @@ def _model(layers: Sequence[Layer], weights: bytes, name: str) -> ModelProto:
         elif layer.kind == "Convert" and layer.inputs[0] in constants:
             layer.expect(destination_type="f32")
             constants[layer.name] = constants.pop(layer.inputs[0]).astype(np.float32)
+        elif layer.kind in OPERATIONS:
+            nodes.append(OPERATIONS[layer.kind](layer, constants))
         elif layer.kind not in {"Parameter", "Result"}:
-            nodes.append(_node(layer, constants))
+            known = ", ".join(sorted(OPERATIONS))
+            raise ValueError(f"it has the operation {layer.kind}, which is not among {known}")
     (given,) = (layer for layer in layers if layer.kind == "Parameter")
     (result,) = (layer for layer in layers if layer.kind == "Result")
     (last,) = (layer for layer in layers if layer.name == result.inputs[0])
@@ -105,13 +108,6 @@ def _constant(layer: Layer, weights: bytes) -> Weights:
     if len(weights) < start + size:
         raise ValueError(f"{layer.name} lies behind the end of the weights")
     return np.frombuffer(weights, dtype, size // dtype().itemsize, start).reshape(layer.shape)
-
-
-def _node(layer: Layer, constants: dict[str, Weights]) -> NodeProto:
-    make = OPERATIONS.get(layer.kind)
-    if make is None:
-        raise ValueError(f"it has the operation {layer.kind}, which is not among {', '.join(sorted(OPERATIONS))}")
-    return make(layer, constants)
 
 
 def _same(onnx_type: str) -> Callable[[Layer, dict[str, Weights]], NodeProto]:
