@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.db import usage
+from app.db.migrations import revision_of, revisions
 from app.db.opening import connected, parse_url, sqlite_file
 from app.db.schema import GALLERIES, PACKAGES, REEMBEDDINGS, SECRETS
 from app.errors import DatabaseBusy, DatabaseUnavailable
@@ -74,13 +75,9 @@ def inspect(data_dir: Path, url: str) -> Inspection:
 
 
 def _look(connection: Connection, found: Inspection) -> None:
-    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 - slow to import
-    from alembic.script import ScriptDirectory  # noqa: PLC0415
-
-    scripts = ScriptDirectory(str(Path(__file__).parent / "migrations"))
-    found.newest = scripts.get_current_head()
-    found.revision = MigrationContext.configure(connection).get_current_revision()
-    found.known = found.revision in {None, *(one.revision for one in scripts.walk_revisions())}
+    found.newest = revisions()[-1]
+    found.revision = revision_of(connection)
+    found.known = found.revision in {None, *revisions()}
     if sa.inspect(connection).has_table(SECRETS.name):
         found.sealed = {row.name: bytes(row.sealed) for row in connection.execute(sa.select(SECRETS))}
     found.needs = _needs(connection)

@@ -24,7 +24,7 @@ MIGRATION_LOCK = 0x4C494B45
 
 def is_current(connection: Connection) -> bool:
     """Return whether the schema is up to date, without importing Alembic, which takes long."""
-    return _revision(connection) == _newest()
+    return revision_of(connection) == revisions()[-1]
 
 
 def bring_up_to_date(connection: Connection) -> None:
@@ -32,19 +32,21 @@ def bring_up_to_date(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
         _check_encoding(connection)
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
-    if _revision(connection) is None:
+    if revision_of(connection) is None:
         METADATA.create_all(connection, checkfirst=False)
         VERSION.create(connection, checkfirst=True)
-        connection.execute(sa.insert(VERSION).values(version_num=_newest()))
+        connection.execute(sa.insert(VERSION).values(version_num=revisions()[-1]))
     else:
         _migrate(connection)
 
 
-def _newest() -> str:
-    return max(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py"))
+def revisions() -> list[str]:
+    """Return the revisions that this program knows, the newest last."""
+    return sorted(path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py"))
 
 
-def _revision(connection: Connection) -> str | None:
+def revision_of(connection: Connection) -> str | None:
+    """Return the revision of the database; None if it has no tables yet."""
     if not sa.inspect(connection).has_table(VERSION.name):
         return None
     return connection.execute(sa.select(VERSION.c.version_num)).scalar_one_or_none()
