@@ -175,6 +175,31 @@ def test_a_start_that_ends_while_the_database_is_away_is_no_crash(
     assert not failures
 
 
+def test_all_jobs_are_handed_back_once_the_database_is_there_again(
+    jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RETRY", timedelta())
+    real, failures, both = jobs.release, [1, 1, 1], threading.Barrier(2)
+    begun: set[str] = set()
+
+    def release(job: Job, *, again_in: timedelta = timedelta()) -> None:
+        if failures:
+            failures.pop()
+            raise DatabaseUnavailable("away")
+        real(job, again_in=again_in)
+
+    def work(job: Running) -> None:
+        if job.job.id not in begun:
+            begun.add(job.job.id)
+            both.wait(SOON_S)
+            raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(jobs, "release", release)
+    made = [jobs.create("count") for _ in range(2)]
+    with running(jobs, work, workers=2, lease=timedelta(hours=1)):
+        assert [ended(jobs, job).state for job in made] == [JobState.DONE] * 2
+
+
 @pytest.mark.parametrize(("deaths", "state"), [(1, JobState.DONE), (2, JobState.FAILED)])
 def test_a_job_whose_process_ended_twice_is_set_aside(
     jobs: JobStore, gallery: Gallery, deaths: int, state: JobState
