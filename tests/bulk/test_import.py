@@ -27,6 +27,7 @@ from app.bulk import json_lines, photo_import, tar_stream
 from app.bulk.imports import Import
 from app.bulk.npy import RowReader
 from app.bulk.tar_stream import PieceReader
+from app.cli import transfer
 from app.errors import InvalidInput
 from app.gallery.store import Store
 from tests.conftest import PROJECT
@@ -609,6 +610,18 @@ def test_a_killed_server_goes_on_and_enrolls_nothing_twice(tmp_path: Path, full:
 
 
 # ---------------------------------------------------------------- command line
+
+
+def test_a_row_of_parquet_without_a_person_names_nobody(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet needs the extra `parquet`")
+    pyarrow = pytest.importorskip("pyarrow")
+    table = {"id": ["ada", None, "7"], "embedding": units(3, seed=4).tolist()}
+    parquet.write_table(pyarrow.table(table), tmp_path / "vectors.parquet")
+    packed = b"".join(transfer.find(tmp_path / "vectors.parquet", None, None).tar())
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        file = tar.extractfile("faces.jsonl")
+        assert file is not None
+        assert [json.loads(line)["subject"] for line in file] == ["ada", "", "7"]
 
 
 @pytest.mark.long
