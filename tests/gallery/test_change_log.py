@@ -21,7 +21,7 @@ from app.gallery.subjects import create_subject, delete_subject, edit_subject
 from app.search.types import FaceBlock, LogPosition
 from tests.support.changing import changed, written
 from tests.support.following import found, log_of, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, staff
 
 
 def head_of(store: Store, gallery: Gallery) -> LogPosition:
@@ -39,12 +39,12 @@ def galleries(database_url: str) -> Iterator[Galleries]:
 
 
 def test_each_change_of_faces_has_an_entry_of_keys_alone(galleries: Galleries, database_url: str) -> None:
-    key = galleries.store.gallery("staff").key
+    key = staff(galleries).key
     made = enroll(galleries, "ann", 1, 2)
-    home = galleries.store.gallery("staff")
+    home = staff(galleries)
     subject, faces = made.subject.key, [galleries.store.find_face(home, one.face_id).key for one in made.faces]
-    written(galleries.store, galleries.store.gallery("staff"), create_subject, "bob")  # no face, no entry
-    written(galleries.store, galleries.store.gallery("staff"), edit_subject, "bob", name="Bob")
+    written(galleries.store, staff(galleries), create_subject, "bob")  # no face, no entry
+    written(galleries.store, staff(galleries), edit_subject, "bob", name="Bob")
     changed(galleries, "staff", delete_face, "ann", made.faces[0].face_id)
     changed(galleries, "staff", delete_subject, "ann")
     assert log_of(database_url) == [
@@ -114,7 +114,7 @@ def test_writers_of_several_processes_leave_no_gap_and_readers_never_see_one(dat
 
 def test_reading_stops_where_it_is_told_and_leaves_out_who_has_gone(galleries: Galleries, database_url: str) -> None:
     store = Store(database_url)
-    gallery = galleries.store.gallery("staff")
+    gallery = staff(galleries)
     begin = head_of(store, gallery)
     enroll(galleries, "ann", 1, 2)
     enroll(galleries, "bob", 3)
@@ -139,7 +139,7 @@ def test_another_history_is_not_followed(galleries: Galleries, database_url: str
     """As after a database was restored from an older copy, and then went on otherwise."""
     enroll(galleries, "ann", 1)
     store = Store(database_url)
-    gallery = galleries.store.gallery("staff")
+    gallery = staff(galleries)
     here = head_of(store, gallery)
     assert store.change_reader.changes(gallery.index_spec, here, 10) is not None
     assert store.change_reader.changes(gallery.index_spec, LogPosition(here.number, here.stamp ^ 1), 10) is None
@@ -149,7 +149,7 @@ def test_another_history_is_not_followed(galleries: Galleries, database_url: str
 
 def test_old_entries_go_but_the_last_one_stays(galleries: Galleries, database_url: str) -> None:
     store = Store(database_url)
-    gallery = galleries.store.gallery("staff")
+    gallery = staff(galleries)
     begin = head_of(store, gallery)
     for seed in range(4):
         enroll(galleries, "ann", seed)

@@ -24,7 +24,7 @@ from app.gallery.service import Galleries
 from app.search.snapshots import Snapshots
 from tests.support.commands import run
 from tests.support.following import engine_of, found, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures, staff
 from tests.support.live import serving
 from tests.support.postgres import new_database
 from tests.support.service import COLLINS, HOPPER, error_of, running
@@ -74,10 +74,7 @@ def left(pieces: dict[str, bytes], *folders: Path) -> set[str]:
 @pytest.mark.long
 def test_an_erased_subject_is_in_no_file_of_a_running_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with (
-        serving(data, {"SNAPSHOT_SECONDS": 0}) as server,
-        server.client() as client,
-    ):
+    with serving(data, {"SNAPSHOT_SECONDS": 0}) as server, server.client() as client:
         pieces = enroll_somebody(client)
         assert left(pieces, data) == set(pieces)
         receipt = client.post("/v1/galleries/crew/subjects/gone/erase").raise_for_status().json()
@@ -216,7 +213,7 @@ def test_a_server_that_died_leaves_a_receipt_that_another_completes(
         work.erase("staff", "eileen")
     monkeypatch.undo()
     with pytest.raises(NotFound):
-        alone.store.subject(alone.store.gallery("staff"), "eileen")
+        alone.store.subject(staff(alone), "eileen")
     assert work.receipts().items == ()
     assert work.complete_pending() == 0, "its server may still be at it"
     with engine_of(database_url).begin() as connection:

@@ -28,7 +28,7 @@ from app.timestamps import utc_text
 from app.types import Box, Quality
 from tests.support.changing import changed, written
 from tests.support.following import PAST, found, let_expire, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures, template
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures, staff, template
 from tests.support.live import serving
 from tests.support.service import COLLINS, HOPPER, error_of, running
 
@@ -54,25 +54,23 @@ def soon(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
 
 def test_terms_are_kept_changed_and_taken_away(alone: Galleries) -> None:
     agreed = Consent("form 12, Müller", "2026-05-01T00:00:00.000000Z")
-    made = written(alone.store, alone.store.gallery("staff"), create_subject, "eileen", terms=Terms(LATER, agreed))
+    made = written(alone.store, staff(alone), create_subject, "eileen", terms=Terms(LATER, agreed))
     assert (made.expires_at, made.consent) == (LATER, agreed)
-    same = written(alone.store, alone.store.gallery("staff"), edit_subject, "eileen", name="Eileen")
+    same = written(alone.store, staff(alone), edit_subject, "eileen", name="Eileen")
     assert (same.expires_at, same.consent) == (LATER, agreed)
-    gone = written(alone.store, alone.store.gallery("staff"), edit_subject, "eileen", terms=Terms(None, None))
+    gone = written(alone.store, staff(alone), edit_subject, "eileen", terms=Terms(None, None))
     assert (gone.expires_at, gone.consent) == (None, None)
     face = NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))
     enrolled = alone.enroll("staff", "eileen", [face], terms=Terms(expires_at=LATER)).subject
     assert (enrolled.expires_at, enrolled.consent) == (LATER, None)
     assert alone.enroll("staff", "eileen", [face]).subject.expires_at == LATER
-    written(alone.store, alone.store.gallery("staff"), create_subject, "grace")
-    assert [
-        one.id for one in alone.store.subjects(alone.store.gallery("staff"), expires_before="2999-01-01").items
-    ] == ["eileen"]
-    assert alone.store.subjects(alone.store.gallery("staff"), expires_before=LATER).items == ()
+    written(alone.store, staff(alone), create_subject, "grace")
+    assert [one.id for one in alone.store.subjects(staff(alone), expires_before="2999-01-01").items] == ["eileen"]
+    assert alone.store.subjects(staff(alone), expires_before=LATER).items == ()
 
 
 def ends_of(galleries: Galleries) -> dict[str, str | None]:
-    found = galleries.store.subjects(galleries.store.gallery("staff")).items
+    found = galleries.store.subjects(staff(galleries)).items
     return {"~" if is_unnamed(one.id) else one.id: one.expires_at for one in found}
 
 
@@ -112,12 +110,12 @@ def test_terms_that_make_no_sense_change_nothing(database_url: str) -> None:
         (Terms(consent=Consent("x" * 1001, PAST)), "invalid_consent"),
     ):
         with pytest.raises(InvalidInput) as caught:
-            written(galleries.store, galleries.store.gallery("staff"), create_subject, "eileen", terms=terms)
+            written(galleries.store, staff(galleries), create_subject, "eileen", terms=terms)
         assert caught.value.code == code
         with pytest.raises(InvalidInput):
             galleries.enroll("staff", "eileen", [NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))], terms=terms)
     with pytest.raises(NotFound):
-        galleries.store.subject(galleries.store.gallery("staff"), "eileen")
+        galleries.store.subject(staff(galleries), "eileen")
     galleries.close()
 
 
@@ -137,7 +135,7 @@ def test_who_has_expired_is_not_answered_before_anybody_sweeps(alone: Galleries,
         enroll(alone, "eileen", 3)
     assert conflict.value.code == "subject_expired"
     assert alone.check("staff").faces == 2, "nothing came of the enrollment"
-    written(alone.store, alone.store.gallery("staff"), edit_subject, "eileen", terms=Terms(expires_at=LATER))
+    written(alone.store, staff(alone), edit_subject, "eileen", terms=Terms(expires_at=LATER))
     assert found(alone, 1) == ["eileen"]
 
 
@@ -145,11 +143,11 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(alone: Galleries,
     for seed in range(4):
         enroll(alone, f"s{seed}", seed)
     let_expire(database_url, "s1", "s3")
-    written(alone.store, alone.store.gallery("staff"), edit_subject, "s2", terms=Terms(expires_at=LATER))
+    written(alone.store, staff(alone), edit_subject, "s2", terms=Terms(expires_at=LATER))
     work, log = open_expiry(alone)
     assert work.sweep() == 2
     assert work.sweep() == 0
-    assert [one.id for one in alone.store.subjects(alone.store.gallery("staff")).items] == ["s0", "s2"]
+    assert [one.id for one in alone.store.subjects(staff(alone)).items] == ["s0", "s2"]
     assert alone.check("staff").ok
     receipts = erasures(alone).receipts().items
     assert [(one["reason"], one["erased"]["faces"]) for one in receipts] == [("expired", 1)] * 2

@@ -21,7 +21,7 @@ from app.gallery.text import is_unnamed, unnamed_id
 from app.types import Box, Quality
 from tests.support.changing import changed, written
 from tests.support.following import engine_of, found, log_of, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, staff, template
 from tests.support.service import COLLINS, error_of
 
 ORIGIN = Origin("a" * 32, 640, 480, 0.93, "holiday.jpg")
@@ -49,7 +49,7 @@ def test_a_moved_face_is_found_under_its_new_subject_by_everybody(pair: tuple[Ga
     assert (found(one, 1), found(one, 2), found(one, 3)) == (["bob"], ["ann"], ["bob"])
     other.indexes.follow()
     assert (found(other, 1), found(other, 2), found(other, 3)) == (["bob"], ["ann"], ["bob"])
-    assert [one.store.subject(one.store.gallery("staff"), name).face_count for name in ("ann", "bob")] == [1, 2]
+    assert [one.store.subject(staff(one), name).face_count for name in ("ann", "bob")] == [1, 2]
     assert agree(one, other)
 
 
@@ -57,11 +57,11 @@ def test_a_moved_face_keeps_its_key_and_the_log_says_so(pair: tuple[Galleries, G
     one, _ = pair
     made = enroll(one, "ann", 1)
     enroll(one, "bob", 2)
-    store, staff = one.store, one.store.gallery("staff")
-    before = store.face(staff, "ann", made.faces[0].face_id)
+    store, home = one.store, staff(one)
+    before = store.face(home, "ann", made.faces[0].face_id)
     changed(one, "staff", move_faces, [Move(before.face_id, "ann", "bob")])
-    assert store.face(staff, "bob", before.face_id) == replace(before, subject="bob")
-    assert log_of(database_url)[-1][2:] == ("move", store.subject(staff, "bob").key, before.key)
+    assert store.face(home, "bob", before.face_id) == replace(before, subject="bob")
+    assert log_of(database_url)[-1][2:] == ("move", store.subject(home, "bob").key, before.key)
 
 
 def test_a_face_that_moved_and_went_before_others_looked_is_gone_for_them(pair: tuple[Galleries, Galleries]) -> None:
@@ -80,9 +80,8 @@ def test_what_said_something_of_a_face_as_its_subjects_goes_when_it_moves(pair: 
     one, _ = pair
     face = enroll(one, "ann", 1).faces[0].face_id
     other = enroll(one, "bob", 2).faces[0].face_id
-    staff = one.store.gallery("staff")
     with one.store.database.write() as connection:
-        values = {"gallery_key": staff.key, "kind": "one_person", "face_id": face, "other_face_id": other}
+        values = {"gallery_key": staff(one).key, "kind": "one_person", "face_id": face, "other_face_id": other}
         connection.execute(sa.insert(DISMISSALS).values(values | {"created_at": "2026-01-01T00:00:00.000000Z"}))
     changed(one, "staff", move_faces, [Move(other, "bob", unnamed_id())])
     with one.store.database.read() as connection:
@@ -93,7 +92,7 @@ def test_a_process_that_starts_later_finds_moved_faces_where_they_are(database_u
     one = quiet(database_url)
     one.create_gallery("staff", PACKAGE, DIMENSION)
     face_id, subject = unnamed(one, 1)
-    written(one.store, one.store.gallery("staff"), create_subject, "ann")
+    written(one.store, staff(one), create_subject, "ann")
     changed(one, "staff", move_faces, [Move(face_id, subject, "ann")])
     later = quiet(database_url)
     assert found(later, 1) == ["ann"]
@@ -105,26 +104,23 @@ def test_a_process_that_starts_later_finds_moved_faces_where_they_are(database_u
 def test_unnamed_subjects_come_and_go_with_their_faces(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
     face_id, subject = unnamed(one, 1)
-    written(one.store, one.store.gallery("staff"), create_subject, "ann")
+    written(one.store, staff(one), create_subject, "ann")
     assert is_unnamed(subject)
-    assert [person.id for person in one.store.subjects(one.store.gallery("staff"), named=True).items] == ["ann"]
+    assert [person.id for person in one.store.subjects(staff(one), named=True).items] == ["ann"]
     changed(one, "staff", move_faces, [Move(face_id, subject, "ann")])
     with pytest.raises(NotFound):
-        one.store.subject(one.store.gallery("staff"), subject)
-    assert [
-        (person.id, person.face_count > 0)
-        for person in one.store.subjects(one.store.gallery("staff"), named=True).items
-    ] == [("ann", True)]
+        one.store.subject(staff(one), subject)
+    assert [(person.id, person.face_count > 0) for person in one.store.subjects(staff(one), named=True).items] == [
+        ("ann", True)
+    ]
     again = unnamed_id()
     changed(one, "staff", move_faces, [Move(face_id, "ann", again)])
     assert found(one, 1) == [again]
-    assert one.store.subject(one.store.gallery("staff"), "ann").face_count == 0
+    assert one.store.subject(staff(one), "ann").face_count == 0
     assert changed(one, "staff", delete_faces, [face_id, "f" * 32]) == [face_id]
     with pytest.raises(NotFound):
-        one.store.subject(one.store.gallery("staff"), again)
-    assert (
-        one.store.counts(one.store.gallery("staff")).subjects == one.store.count_people(one.store.gallery("staff")) == 1
-    )
+        one.store.subject(staff(one), again)
+    assert one.store.counts(staff(one)).subjects == one.store.count_people(staff(one)) == 1
     assert agree(one, other)
 
 
@@ -158,8 +154,8 @@ def test_a_dissolved_subject_leaves_its_faces(pair: tuple[Galleries, Galleries])
     owners = [found(one, 1)[0], found(one, 2)[0]]
     assert all(map(is_unnamed, owners))
     assert owners[0] != owners[1]
-    assert [person.id for person in one.store.subjects(one.store.gallery("staff"), named=True).items] == ["bob"]
-    assert one.store.counts(one.store.gallery("staff")).faces == 3
+    assert [person.id for person in one.store.subjects(staff(one), named=True).items] == ["bob"]
+    assert one.store.counts(staff(one)).faces == 3
     assert agree(one, other)
 
 
@@ -167,24 +163,22 @@ def test_faces_are_listed_with_where_they_came_from(pair: tuple[Galleries, Galle
     one, _ = pair
     known, _ = unnamed(one, 1, ORIGIN)
     plain = enroll(one, "ann", 2).faces[0].face_id
-    page = one.store.placed_faces(one.store.gallery("staff"), limit=1)
-    rest = one.store.placed_faces(one.store.gallery("staff"), page.next_cursor)
+    page = one.store.placed_faces(staff(one), limit=1)
+    rest = one.store.placed_faces(staff(one), page.next_cursor)
     assert [face.face_id for face in (*page.items, *rest.items)] == [known, plain]
     assert page.items[0].origin == ORIGIN
     assert page.items[0].box == Box(1, 2, 3, 4)
     assert (rest.items[0].subject, rest.items[0].origin, rest.next_cursor) == ("ann", None, None)
-    assert [face.face_id for face in one.store.placed_faces(one.store.gallery("staff"), subject="ann").items] == [plain]
-    assert one.store.placed_faces(one.store.gallery("staff"), subject="nobody").items == ()
-    assert [
-        face.face_id for face in one.store.placed_faces(one.store.gallery("staff"), only=[known, "0" * 32]).items
-    ] == [known]
-    assert set(one.store.find_faces(one.store.gallery("staff"), [plain, known, "0" * 32])) == {known, plain}
-    assert [face.face_id for face in one.store.faces_of_image(one.store.gallery("staff"), ORIGIN.image_id)] == [known]
+    assert [face.face_id for face in one.store.placed_faces(staff(one), subject="ann").items] == [plain]
+    assert one.store.placed_faces(staff(one), subject="nobody").items == ()
+    assert [face.face_id for face in one.store.placed_faces(staff(one), only=[known, "0" * 32]).items] == [known]
+    assert set(one.store.find_faces(staff(one), [plain, known, "0" * 32])) == {known, plain}
+    assert [face.face_id for face in one.store.faces_of_image(staff(one), ORIGIN.image_id)] == [known]
     with pytest.raises(InvalidInput) as caught:
-        one.store.placed_faces(one.store.gallery("staff"), page.next_cursor, subject="ann")
+        one.store.placed_faces(staff(one), page.next_cursor, subject="ann")
     assert caught.value.code == "invalid_cursor"
     changed(one, "staff", delete_faces, [known])
-    assert one.store.faces_of_image(one.store.gallery("staff"), ORIGIN.image_id) == []
+    assert one.store.faces_of_image(staff(one), ORIGIN.image_id) == []
 
 
 def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleries, Galleries]) -> None:
@@ -196,18 +190,16 @@ def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleri
             create_subject(change, subject)
 
     kept = KeptAnswer("CreateUser", "token", b"digest", "{}")
-    assert one.store.recall_answer(one.store.gallery("staff"), "CreateUser", "token") is None
+    assert one.store.recall_answer(staff(one), "CreateUser", "token") is None
     make(one, "ann", kept)
     with pytest.raises(AlreadyAnswered):
         make(other, "bob", replace(kept, digest=b"another"))
-    assert [person.id for person in one.store.subjects(one.store.gallery("staff"), named=True).items] == ["ann"]
-    assert other.store.recall_answer(other.store.gallery("staff"), "CreateUser", "token") == (b"digest", "{}")
-    assert other.store.recall_answer(other.store.gallery("staff"), "DeleteUser", "token") is None
+    assert [person.id for person in one.store.subjects(staff(one), named=True).items] == ["ann"]
+    assert other.store.recall_answer(staff(other), "CreateUser", "token") == (b"digest", "{}")
+    assert other.store.recall_answer(staff(other), "DeleteUser", "token") is None
     with pytest.raises(Conflict):
         make(one, "ann", replace(kept, token="failed"))
-    assert one.store.recall_answer(one.store.gallery("staff"), "CreateUser", "failed") is None, (
-        "what failed is not answered"
-    )
+    assert one.store.recall_answer(staff(one), "CreateUser", "failed") is None, "what failed is not answered"
 
 
 def again(galleries: Galleries, answer: KeptAnswer, verb: Callable[..., object], *args: object) -> None:
@@ -218,7 +210,7 @@ def again(galleries: Galleries, answer: KeptAnswer, verb: Callable[..., object],
 
 def test_what_was_answered_is_not_done_again(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
-    written(one.store, one.store.gallery("staff"), create_subject, "ann")
+    written(one.store, staff(one), create_subject, "ann")
     face, owner = unnamed(one, 1)
     move = KeptAnswer("AssociateFaces", "token", b"digest", "{}")
     again(one, move, move_faces, [Move(face, owner, "ann")])
@@ -227,11 +219,11 @@ def test_what_was_answered_is_not_done_again(pair: tuple[Galleries, Galleries]) 
         again(other, move, move_faces, [Move(face, owner, "ann")])
     end = KeptAnswer("DeleteUser", "token", b"digest", "{}")
     again(one, end, dissolve_subject, "ann")
-    written(one.store, one.store.gallery("staff"), create_subject, "ann")
+    written(one.store, staff(one), create_subject, "ann")
     with pytest.raises(AlreadyAnswered):
         again(other, end, dissolve_subject, "ann")
-    assert [person.id for person in one.store.subjects(one.store.gallery("staff"), named=True).items] == ["ann"]
-    assert one.store.count_people(one.store.gallery("staff")) == 1
+    assert [person.id for person in one.store.subjects(staff(one), named=True).items] == ["ann"]
+    assert one.store.count_people(staff(one)) == 1
     assert agree(one, other)
 
 
@@ -242,7 +234,7 @@ def test_any_order_of_moves_leaves_everybody_in_agreement(database_url: str) -> 
     owner: dict[str, str] = {}
     seeds: dict[str, int] = {}
     for name in ("ann", "bob"):
-        written(one.store, one.store.gallery("staff"), create_subject, name)
+        written(one.store, staff(one), create_subject, name)
     for step in range(60):
         actor = rng.choice([one, other])
         kind = rng.choice(["enroll", "move", "loosen", "delete", "follow"]) if owner else "enroll"
@@ -266,7 +258,7 @@ def test_any_order_of_moves_leaves_everybody_in_agreement(database_url: str) -> 
     assert agree(one, other)
     for galleries in (one, other):
         assert {face: found(galleries, seeds[face]) for face in owner} == {face: [who] for face, who in owner.items()}
-        assert galleries.store.counts(galleries.store.gallery("staff")).faces == len(owner)
+        assert galleries.store.counts(staff(galleries)).faces == len(owner)
         galleries.close()
     with engine_of(database_url).connect() as connection:
         there = set(connection.execute(sa.select(SUBJECTS.c.id)).scalars())

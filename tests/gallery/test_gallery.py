@@ -28,7 +28,7 @@ from app.search.types import FaceBlock
 from app.types import Box, Quality, Template
 from tests.support.changing import changed, written
 from tests.support.following import engine_of, let_expire
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, found, template
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, found, staff, template
 
 
 def change_sql(url: str, *statements: sa.Executable) -> None:
@@ -41,7 +41,7 @@ def change_sql(url: str, *statements: sa.Executable) -> None:
 
 def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries, database_url: str) -> None:
     """Half of them for a subject that has expired: the others are found, and nothing of those is there."""
-    written(galleries.store, galleries.store.gallery("staff"), create_subject, "gone")
+    written(galleries.store, staff(galleries), create_subject, "gone")
     let_expire(database_url, "gone")
 
     def one(number: int) -> str:
@@ -53,7 +53,7 @@ def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries
     with ThreadPoolExecutor(8) as pool:
         told = list(pool.map(one, range(16)))
     assert told == ["subject_expired" if number % 2 else f"s{number}" for number in range(16)]
-    assert galleries.store.subject(galleries.store.gallery("staff"), "gone").face_count == 0
+    assert galleries.store.subject(staff(galleries), "gone").face_count == 0
     assert [found(galleries, number, 1) for number in range(0, 16, 2)] == [[f"s{n}"] for n in range(0, 16, 2)]
     assert galleries.check("staff").ok
 
@@ -62,7 +62,7 @@ def test_enrollments_of_one_subject_that_come_together_all_count(galleries: Gall
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda seed: enroll(galleries, "ann", seed), range(16)))
     assert sum(one.created for one in made) == 1
-    assert galleries.store.subject(galleries.store.gallery("staff"), "ann").face_count == 16
+    assert galleries.store.subject(staff(galleries), "ann").face_count == 16
     assert len({row.face_id for one in made for row in one.faces}) == 16
     assert galleries.check("staff").ok
 
@@ -82,7 +82,7 @@ def test_unnamed_faces_hide_no_named_one_from_an_enrollment(galleries: Galleries
 
 def test_an_enrolled_subject_is_found_at_once_with_its_words(galleries: Galleries) -> None:
     made = galleries.enroll("staff", "ann/😀", [face(1, 90), face(2, 10)])
-    written(galleries.store, galleries.store.gallery("staff"), edit_subject, "ann/😀", "Ann")
+    written(galleries.store, staff(galleries), edit_subject, "ann/😀", "Ann")
     enroll(galleries, "bob", 3)
     assert (made.subject.id, made.subject.face_count, made.created) == ("ann/😀", 2, True)
     best, second = galleries.search("staff", [template(2)], 5)[0]
@@ -92,7 +92,7 @@ def test_an_enrolled_subject_is_found_at_once_with_its_words(galleries: Gallerie
     assert best.template_score == pytest.approx(float(template(2).vector @ mean / np.linalg.norm(mean)), abs=1e-6)
     assert (second.subject, second.name) == ("bob", None)
     assert galleries.verify("staff", "ann/😀", template(2)) == best
-    assert sum(galleries.sizes(galleries.store.gallery("staff")).values()) == 2
+    assert sum(galleries.sizes(staff(galleries)).values()) == 2
 
 
 def test_several_probes_are_answered_in_their_order(galleries: Galleries) -> None:
@@ -154,7 +154,7 @@ def test_templates_of_another_package_are_refused(galleries: Galleries) -> None:
         with pytest.raises(Conflict) as caught:
             call()
         assert caught.value.code == "package_mismatch"
-    assert galleries.store.counts(galleries.store.gallery("staff")).subjects == 0
+    assert galleries.store.counts(staff(galleries)).subjects == 0
 
 
 def test_what_is_no_unit_vector_is_refused(galleries: Galleries) -> None:
@@ -196,9 +196,7 @@ def test_a_restart_changes_no_answer(database_url: str) -> None:
     for seed in range(60):
         enroll(before, f"s{seed % 17}", seed)
     changed(before, "staff", delete_subject, "s3")
-    changed(
-        before, "staff", delete_face, "s4", before.store.faces(before.store.gallery("staff"), "s4").items[1].face_id
-    )
+    changed(before, "staff", delete_face, "s4", before.store.faces(staff(before), "s4").items[1].face_id)
     probes = [template(seed) for seed in range(100, 110)]
     answers = before.search("staff", probes, 6)
     before.close()
@@ -212,7 +210,7 @@ def test_a_restart_changes_no_answer(database_url: str) -> None:
 
 def test_check_names_what_disagrees_and_rebuild_mends_it(galleries: Galleries, database_url: str) -> None:
     made = [enroll(galleries, f"s{seed}", seed).faces[0] for seed in range(5)]
-    rows = [galleries.store.find_face(galleries.store.gallery("staff"), one.face_id) for one in made]
+    rows = [galleries.store.find_face(staff(galleries), one.face_id) for one in made]
     damaged, gone, _, _, added = rows
     copy: dict[str, sa.ColumnElement[object]] = {column.name: sa.literal_column(column.name) for column in FACES.c}
     copy |= {"key": sa.literal(1000), "face_id": sa.literal("f" * 32)}
@@ -281,7 +279,7 @@ def test_a_refused_enrollment_leaves_nothing_behind(galleries: Galleries) -> Non
     with pytest.raises(InvalidInput):
         galleries.enroll("staff", hidden, [face(1)])
     with pytest.raises(NotFound):
-        galleries.store.subject(galleries.store.gallery("staff"), hidden)
+        galleries.store.subject(staff(galleries), hidden)
     assert found(galleries, 1) == []
 
 
@@ -312,9 +310,7 @@ def test_sixteen_callers_at_once_leave_sql_and_index_agreed(galleries: Galleries
     report = galleries.check("staff")
     assert report.ok
     assert report.faces == report.indexed == 16 * 6 + sum(expected.values())
-    counts = {
-        subject.id: subject.face_count for subject in galleries.store.subjects(galleries.store.gallery("staff")).items
-    }
+    counts = {subject.id: subject.face_count for subject in galleries.store.subjects(staff(galleries)).items}
     assert counts == {**expected, "shared": 96}
 
 
@@ -358,9 +354,7 @@ def test_a_subject_gone_from_sql_only_is_left_out_of_answers(galleries: Gallerie
     enroll(galleries, "bob", 2)
     change_sql(
         database_url,
-        sa.delete(FACES).where(
-            FACES.c.subject_key == galleries.store.subject(galleries.store.gallery("staff"), "ann").key
-        ),
+        sa.delete(FACES).where(FACES.c.subject_key == galleries.store.subject(staff(galleries), "ann").key),
     )
     assert found(galleries, 1) == ["bob"]
 

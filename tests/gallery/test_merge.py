@@ -16,13 +16,13 @@ from app.gallery.service import Galleries
 from app.gallery.subjects import create_subject
 from tests.support.changing import changed, written
 from tests.support.following import engine_of, found, let_expire
-from tests.support.galleries import enroll
+from tests.support.galleries import enroll, staff
 
 SOON, LATER = "2095-01-01T00:00:00.000000Z", "2096-01-01T00:00:00.000000Z"
 
 
 def ids_of(galleries: Galleries, subject: str) -> list[str]:
-    return [row.face_id for row in galleries.store.faces(galleries.store.gallery("staff"), subject).items]
+    return [row.face_id for row in galleries.store.faces(staff(galleries), subject).items]
 
 
 def test_faces_keep_their_ids_and_every_process_finds_them(pair: tuple[Galleries, Galleries]) -> None:
@@ -33,7 +33,7 @@ def test_faces_keep_their_ids_and_every_process_finds_them(pair: tuple[Galleries
     assert moved == [face.face_id for face in ann.faces]
     assert sorted(ids_of(one, "bob")) == sorted([*moved, bob.faces[0].face_id])
     with pytest.raises(NotFound):
-        one.store.subject(one.store.gallery("staff"), "ann")
+        one.store.subject(staff(one), "ann")
     other.indexes.follow()
     for galleries in pair:
         assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
@@ -53,7 +53,7 @@ def test_a_repeated_request_gets_the_same_answer(pair: tuple[Galleries, Gallerie
     again = changed(one, "staff", merge_subjects, "ann", "bob")
     assert len(again) == 1, "somebody who has come back is merged anew"
     assert changed(one, "staff", merge_subjects, "ann", "bob") == again
-    assert one.store.subject(one.store.gallery("staff"), "bob").face_count == 4
+    assert one.store.subject(staff(one), "bob").face_count == 4
 
 
 def test_it_is_undone_by_one_move(pair: tuple[Galleries, Galleries]) -> None:
@@ -77,7 +77,7 @@ def test_it_is_undone_by_one_move(pair: tuple[Galleries, Galleries]) -> None:
 
 def test_the_one_that_stays_takes_what_it_lacks_and_the_earlier_end(pair: tuple[Galleries, Galleries]) -> None:
     one, _ = pair
-    store, gallery = one.store, one.store.gallery("staff")
+    store, gallery = one.store, staff(one)
     form, other_form = Consent("form", SOON), Consent("other form", SOON)
     written(store, gallery, create_subject, "ann", "Ann", {"team": 1}, terms=Terms(SOON, form))
     written(store, gallery, create_subject, "bob", terms=Terms(LATER))

@@ -26,7 +26,7 @@ from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.enrolling import crop_to_keep, write_many
 from app.gallery.faces import decode_crop, encode_crop
 from app.gallery.moving import delete_face, move_faces
-from app.gallery.records import Move, NewFace
+from app.gallery.records import Gallery, Move, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import create_subject, delete_subject
@@ -103,6 +103,11 @@ class Server:
         if runs:
             self.runner.start({KIND: self.reembedder.work}, self.scheduler)
 
+    @property
+    def staff(self) -> Gallery:
+        """The gallery as it is now."""
+        return self.store.gallery("staff")
+
     def close(self) -> None:
         self.runner.close()
         self.scheduler.close()
@@ -114,7 +119,7 @@ class Server:
         return template
 
     def new(self, number: int, *taken: str, keep_crop: bool = True) -> NewFace:
-        own, *others = taken or self.galleries.store.gallery("staff").packages
+        own, *others = taken or self.staff.packages
         second = self.template(number, others[0]) if others else None
         face = NewFace(self.template(number, own), Quality(50, ()), Box(0, 0, 9, 9), crop(number), second=second)
         return face if keep_crop else replace(face, crop=None)
@@ -124,7 +129,7 @@ class Server:
             self.galleries.enroll("staff", f"s{number}", [self.new(number, keep_crop=keep_crop)])
 
     def found(self, number: int, package: str | None = None) -> tuple[str, float] | None:
-        probe = self.template(number, package or self.galleries.probed_by(self.galleries.store.gallery("staff")))
+        probe = self.template(number, package or self.galleries.probed_by(self.staff))
         (candidates,) = self.galleries.search("staff", [probe], 1)
         return (candidates[0].subject, candidates[0].score) if candidates else None
 
@@ -164,10 +169,8 @@ class Server:
         with self.store.database.read() as connection:
             assert connection.execute(sa.select(sa.func.count()).select_from(SECOND_TEMPLATES)).scalar_one() == 0
             found = set(connection.execute(sa.select(FACES.c.package)).scalars())
-        assert found == {self.galleries.store.gallery("staff").embedder}
-        assert self.galleries.store.gallery("staff").packages == (
-            self.galleries.probed_by(self.galleries.store.gallery("staff")),
-        )
+        assert found == {self.staff.embedder}
+        assert self.staff.packages == (self.galleries.probed_by(self.staff),)
 
     def move(self) -> None:
         self.reembedder.begin("staff", "new")
@@ -212,15 +215,15 @@ def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_s
     one.move()
     assert one.reembedder.find("staff").state == "switched"
     for server in two_servers:
-        assert server.galleries.store.gallery("staff").embedder == NEW
+        assert server.staff.embedder == NEW
         assert server.finds(*numbers[::7])
         server.enroll(1000 + id(server) % 100)
         assert server.galleries.check("staff").ok
     end = time.monotonic() + WAIT_S
-    while other.galleries.probed_by(other.galleries.store.gallery("staff")) != NEW and time.monotonic() < end:
+    while other.galleries.probed_by(other.staff) != NEW and time.monotonic() < end:
         time.sleep(0.01)
-    assert other.galleries.probed_by(other.galleries.store.gallery("staff")) == NEW
-    (face,) = other.galleries.store.faces(other.galleries.store.gallery("staff"), "s3").items
+    assert other.galleries.probed_by(other.staff) == NEW
+    (face,) = other.galleries.store.faces(other.staff, "s3").items
     expected = other.template(3, NEW).vector
     assert (face.package, len(face.template)) == (NEW, NEW_DIMENSION * 4)
     assert float(np.frombuffer(face.template, "<f4") @ expected) > 0.99
@@ -234,12 +237,12 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
     one.move()
     other.enroll(5)
     changed(one.galleries, "staff", delete_subject, "s1")
-    (face,) = other.galleries.store.faces(other.galleries.store.gallery("staff"), "s2").items
-    written(one.galleries.store, one.galleries.store.gallery("staff"), create_subject, "s6")
+    (face,) = other.galleries.store.faces(other.staff, "s2").items
+    written(one.galleries.store, one.staff, create_subject, "s6")
     changed(other.galleries, "staff", move_faces, [Move(face.face_id, "s2", "s6")])
     for package in (NEW, OLD):
         for server in two_servers:
-            assert server.galleries.store.gallery("staff").embedder == package
+            assert server.staff.embedder == package
             assert server.finds(3, 4), package
             assert server.soon_finds_moved(2, "s6")
             assert server.finds(5), package
@@ -254,15 +257,15 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
 
 def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
     server.enroll(1)
-    gallery = server.galleries.store.gallery("staff")
+    gallery = server.staff
     server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
-    assert server.galleries.store.gallery("staff").packages == (OLD, NEW)
+    assert server.staff.packages == (OLD, NEW)
     with pytest.raises(Conflict) as caught:
         server.galleries.enroll("staff", "s2", [server.new(2, OLD)])
     assert (caught.value.code, caught.value.details["expected"]) == ("package_mismatch", [OLD, NEW])
     server.enroll(2)
     assert server.reembeddings.left(gallery, NEW) == 1, "only the face that was there before"
-    assert server.galleries.probed_by(server.galleries.store.gallery("staff")) == OLD
+    assert server.galleries.probed_by(server.staff) == OLD
     with pytest.raises(Conflict):
         server.found(2, NEW)
     server.reembedder.cancel("staff")
@@ -274,14 +277,14 @@ def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
 
 
 def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(server: Server) -> None:
-    gallery = server.galleries.store.gallery("staff")
+    gallery = server.staff
     tried: list[int] = []
 
     def write() -> None:
         face = server.new(1)
         if not tried:
             server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
-        tried.append(len(server.galleries.store.gallery("staff").packages))
+        tried.append(len(server.staff.packages))
         one = face.stored("s1", crop_to_keep(gallery, face))
         changed(server.galleries, "staff", write_many, face.template.package, [], [one])
 
@@ -314,11 +317,11 @@ def test_after_the_end_the_gallery_can_move_again(server: Server) -> None:
         server.ended()
         server.enroll(3 if package == NEW else 4)
         server.reembedder.finish("staff")
-        faces = server.galleries.store.counts(server.galleries.store.gallery("staff")).faces
+        faces = server.galleries.store.counts(server.staff).faces
         job = server.ended()
         assert (job.done, job.total) == (faces, faces)
         server.over()
-        assert server.galleries.store.gallery("staff").embedder == package
+        assert server.staff.embedder == package
         assert server.finds(1, 2, 3)
     with pytest.raises(Conflict) as caught:
         server.reembedder.begin("staff", "old")
@@ -341,7 +344,7 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
     lost = server.found(3)
     assert lost is not None
     assert lost[0] != "s3"
-    assert server.galleries.store.counts(server.galleries.store.gallery("staff")).faces == 3
+    assert server.galleries.store.counts(server.staff).faces == 3
     assert server.galleries.check("staff").ok
     server.reembedder.rollback("staff")
     assert server.finds(1, 2, 3)
@@ -350,8 +353,8 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
     server.reembedder.finish("staff")
     assert server.ended().counts == {"dropped": 1}
     server.over()
-    assert server.galleries.store.counts(server.galleries.store.gallery("staff")).faces == 2
-    assert server.galleries.store.subject(server.galleries.store.gallery("staff"), "s3").face_count == 0
+    assert server.galleries.store.counts(server.staff).faces == 2
+    assert server.galleries.store.subject(server.staff, "s3").face_count == 0
 
 
 @pytest.mark.parametrize("kind", ["snapshots", "milvus"])
@@ -365,7 +368,7 @@ def test_what_was_derived_from_templates_that_were_removed_is_not_used_again(
 
     with served() as server:
         server.enroll(1, 2)
-        server.reembeddings.begin(server.galleries.store.gallery("staff"), NEW, NEW_DIMENSION, **TERMS)
+        server.reembeddings.begin(server.staff, NEW, NEW_DIMENSION, **TERMS)
         server.enroll(3, keep_crop=False)  # one template of each package, and nothing to make either from again
         server.move()
         assert server.finds(1, 2, 3)
@@ -377,7 +380,7 @@ def test_what_was_derived_from_templates_that_were_removed_is_not_used_again(
     with served() as server:
         server.reembedder.begin("staff", "new", without_crop="drop")
         server.ended()
-        assert server.galleries.store.gallery("staff").embedder == NEW
+        assert server.staff.embedder == NEW
         assert server.finds(1, 2)
         assert not server.finds(3)
         assert server.galleries.check("staff").ok
@@ -409,7 +412,7 @@ def test_after_a_restart_a_rollback_waits_for_the_index_that_answers(tmp_path: P
         server.scheduler.close()
         server.galleries.indexes.load()
         server.reembedder.rollback("staff")
-        assert server.galleries.probed_by(server.galleries.store.gallery("staff")) == OLD
+        assert server.galleries.probed_by(server.staff) == OLD
 
 
 def test_a_damaged_crop_counts_as_none(server: Server) -> None:
@@ -461,7 +464,7 @@ def test_only_one_move_at_a_time_and_only_the_steps_that_fit(server: Server, mod
     server.reembedder.cancel("staff")
     server.ended()
     server.over()
-    assert server.galleries.store.gallery("staff").embedder == OLD
+    assert server.staff.embedder == OLD
     assert server.finds(1)
 
 
@@ -482,7 +485,7 @@ def test_the_way_back_closes_by_itself(server: Server) -> None:
 def test_a_job_that_was_stopped_goes_on_where_it_was(server: Server) -> None:
     numbers = range(3 * BATCH)
     server.enroll(*numbers)
-    gallery = server.galleries.store.gallery("staff")
+    gallery = server.staff
     server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
     first = server.reembeddings.crops(gallery, NEW, 0, BATCH)
     server.reembeddings.add(gallery, [(face, server.template(0, NEW)) for face in first])  # and then it was killed
@@ -490,7 +493,7 @@ def test_a_job_that_was_stopped_goes_on_where_it_was(server: Server) -> None:
     server.reembedder.begin("staff", "new")
     job = server.ended()
     assert job.counts == {"embedded": 2 * BATCH - 1}
-    assert server.galleries.store.gallery("staff").embedder == NEW
+    assert server.staff.embedder == NEW
     assert server.finds(BATCH, 50, 3 * BATCH - 1)
 
 
@@ -498,7 +501,7 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
     """Faces that move get new keys, behind the one that the job has come to."""
     numbers = range(4 * BATCH)
     server.enroll(*numbers)
-    written(server.galleries.store, server.galleries.store.gallery("staff"), create_subject, "s1000")
+    written(server.galleries.store, server.staff, create_subject, "s1000")
     stop = threading.Event()
     trouble: list[LikenessError] = []
 
@@ -507,7 +510,7 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
             if stop.is_set():
                 return
             try:
-                (face,) = server.galleries.store.faces(server.galleries.store.gallery("staff"), f"s{number}").items
+                (face,) = server.galleries.store.faces(server.staff, f"s{number}").items
                 if number % 2:
                     changed(server.galleries, "staff", move_faces, [Move(face.face_id, f"s{number}", "s1000")])
                 else:
@@ -525,7 +528,7 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
     assert server.reembedder.find("staff").missing == 0
     server.reembedder.finish("staff")
     server.over()
-    counts = server.galleries.store.counts(server.galleries.store.gallery("staff"))
+    counts = server.galleries.store.counts(server.staff)
     assert server.galleries.check("staff").indexed == counts.faces
 
 
@@ -534,7 +537,7 @@ def test_an_enrollment_that_waited_for_the_beginning_of_a_move_knows_of_it(
 ) -> None:
     """Its statement began before the other transaction ended."""
     with serving(new_database(postgresql), embedders) as server, ThreadPoolExecutor(1) as pool:
-        gallery, face = server.galleries.store.gallery("staff"), server.new(1)
+        gallery, face = server.staff, server.new(1)
         database = server.store.database
         with database.write() as connection:
             connection.execute(sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key).with_for_update())

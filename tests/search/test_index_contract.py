@@ -17,7 +17,7 @@ from app.search.rows import MIN_WEIGHT
 from app.types import Box, Quality, Template, Vector
 from tests.support.changing import changed, written
 from tests.support.following import found, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, staff, template
 from tests.support.milvus import lite, remote
 
 KINDS = ("faiss", "milvus")
@@ -53,9 +53,9 @@ def near(vector: Vector, by: float, seed: int) -> Vector:
 
 def test_an_empty_gallery_finds_nobody_and_knows_that_it_is_whole(galleries: Galleries) -> None:
     assert found(galleries, 1) == []
-    assert sum(galleries.sizes(galleries.store.gallery("staff")).values()) == 0
+    assert sum(galleries.sizes(staff(galleries)).values()) == 0
     assert galleries.check("staff").ok
-    written(galleries.store, galleries.store.gallery("staff"), create_subject, "ann")
+    written(galleries.store, staff(galleries), create_subject, "ann")
     with pytest.raises(Conflict) as caught:
         galleries.verify("staff", "ann", template(1))
     assert caught.value.code == "subject_without_faces"
@@ -64,17 +64,13 @@ def test_an_empty_gallery_finds_nobody_and_knows_that_it_is_whole(galleries: Gal
 def test_what_was_acknowledged_is_found_and_what_was_deleted_is_not(galleries: Galleries) -> None:
     made = enroll(galleries, "ann", 1, 2)
     enroll(galleries, "bob", 3)
-    assert (found(galleries, 1), found(galleries, 2), found(galleries, 3)) == (
-        ["ann"],
-        ["ann"],
-        ["bob"],
-    )
-    assert sum(galleries.sizes(galleries.store.gallery("staff")).values()) == 2
+    assert (found(galleries, 1), found(galleries, 2), found(galleries, 3)) == (["ann"], ["ann"], ["bob"])
+    assert sum(galleries.sizes(staff(galleries)).values()) == 2
     changed(galleries, "staff", delete_face, "ann", made.faces[0].face_id)
     assert (found(galleries, 1), found(galleries, 2)) == ([], ["ann"])
     changed(galleries, "staff", delete_subject, "ann")
     assert (found(galleries, 2), found(galleries, 3)) == ([], ["bob"])
-    assert sum(galleries.sizes(galleries.store.gallery("staff")).values()) == 1
+    assert sum(galleries.sizes(staff(galleries)).values()) == 1
     report = galleries.check("staff")
     assert (report.ok, report.faces, report.indexed) == (True, 1, 1)
     galleries.rebuild("staff")
@@ -93,7 +89,7 @@ def test_who_gets_another_id_and_whose_faces_go_over_is_found_by_it(galleries: G
     assert (found(galleries, 1), found(galleries, 3)) == (["anna"], ["bob"])
     changed(galleries, "staff", rename_subject, "anna", "bob")
     assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
-    assert sum(galleries.sizes(galleries.store.gallery("staff")).values()) == 1
+    assert sum(galleries.sizes(staff(galleries)).values()) == 1
     assert galleries.check("staff").ok
     changed(galleries, "staff", delete_subjects)
     assert found(galleries, 1) == []
@@ -104,11 +100,7 @@ def test_a_start_finds_what_was_left(galleries: Galleries, tmp_path: Path, reque
     enroll(galleries, "ann", 1, 2)
     galleries.indexes.follow()
     again = open_galleries(request.node.callspec.params["galleries"], tmp_path)
-    assert (found(again, 2), sum(again.sizes(again.store.gallery("staff")).values()), again.check("staff").ok) == (
-        ["ann"],
-        1,
-        True,
-    )
+    assert (found(again, 2), sum(again.sizes(staff(again)).values()), again.check("staff").ok) == (["ann"], 1, True)
     again.close()
 
 

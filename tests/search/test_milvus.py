@@ -33,7 +33,7 @@ from app.search.types import FaceBlock, LogPosition
 from tests.conftest import PROJECT
 from tests.support.changing import changed
 from tests.support.following import engine_of, found
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, staff, template
 from tests.support.milvus import lite, milvus_server, need_milvus, remote
 from tests.support.service import COLLINS, error_of, running
 
@@ -162,7 +162,7 @@ def test_a_face_moved_while_another_server_still_adds_it_is_its_new_subjects(
 
     def add(self: Milvus, name: str, block: FaceBlock) -> None:
         if not moved:
-            moved.extend(face.face_id for face in other.store.faces(other.store.gallery("staff"), "ann").items)
+            moved.extend(face.face_id for face in other.store.faces(staff(other), "ann").items)
             changed(other, "staff", move_faces, [Move(face, "ann", "bob") for face in moved])
         real_add(self, name, block)
 
@@ -298,7 +298,7 @@ def held(url: str, address: str) -> list[int]:
 
 def test_what_a_dead_server_added_too_late_is_removed_later(one: Galleries, place: Place) -> None:
     enroll(one, "ann", 1)
-    face = one.store.find_face(one.store.gallery("staff"), enroll(one, "bob", 2).faces[0].face_id)
+    face = one.store.find_face(staff(one), enroll(one, "bob", 2).faces[0].face_id)
     subject = enroll(one, "cem", 3).subject
     changed(one, "staff", delete_face, "bob", face.face_id)
     changed(one, "staff", delete_subject, "cem")
@@ -428,11 +428,7 @@ def test_an_older_copy_of_milvus_is_brought_up_to_date(tmp_path: Path, port: int
         galleries.close()
     with milvus_server(tmp_path / "copy", port):
         started = remote(url, Milvus(address))
-        assert (found(started, 1), found(started, 2), found(started, 3)) == (
-            [],
-            ["bob"],
-            ["cem"],
-        )
+        assert (found(started, 1), found(started, 2), found(started, 3)) == ([], ["bob"], ["cem"])
         assert started.check("staff").ok
         with engine_of(url).connect() as connection:
             assert connection.execute(sa.select(sa.func.count()).select_from(COLLECTIONS)).scalar() == 1
@@ -441,7 +437,7 @@ def test_an_older_copy_of_milvus_is_brought_up_to_date(tmp_path: Path, port: int
 
 def test_check_names_what_disagrees_and_rebuild_mends_it(one: Galleries, place: Place) -> None:
     faces = enroll(one, "ann", 1, 2, 3, 4).faces
-    keys = [one.store.find_face(one.store.gallery("staff"), face.face_id).key for face in faces]
+    keys = [one.store.find_face(staff(one), face.face_id).key for face in faces]
     milvus, name = place.milvus(), place.name()
     milvus.remove(name, keys[:1])
     milvus.add(name, block(keys[1] + 100, 999))  # one that SQL doesn't know, and another
@@ -479,27 +475,21 @@ def test_without_milvus_and_with_it_again(tmp_path: Path, port: int, monkeypatch
         with pytest.raises(Unusable) as caught:
             work()
         assert caught.value.code == "index_unavailable"
-    assert (
-        galleries.store.subject(galleries.store.gallery("staff"), "ann").face_count == 2
-    )  # nothing was written any more
+    assert galleries.store.subject(staff(galleries), "ann").face_count == 2  # nothing was written any more
     assert galleries.verify("guests", "gil", template(9)).score > 0.999
     galleries.delete_gallery("guests")
     assert comes_to(galleries, available=False)
     monkeypatch.undo()
     with milvus_server(folder, port):
         assert comes_to(galleries, available=True)
-        assert (found(galleries, 1), found(galleries, 3), found(galleries, 4)) == (
-            ["ann"],
-            ["bob"],
-            ["cem"],
-        )
+        assert (found(galleries, 1), found(galleries, 3), found(galleries, 4)) == (["ann"], ["bob"], ["cem"])
         enroll(galleries, "dan", 5)
         assert found(galleries, 5) == ["dan"]
         assert galleries.check("staff").ok
         galleries.keep()
         with engine_of(url).connect() as connection:
             left = connection.execute(sa.select(COLLECTIONS.c.gallery_key).distinct()).scalars().all()
-        assert left == [galleries.store.gallery("staff").key]
+        assert left == [staff(galleries).key]
         galleries.close()
 
 
@@ -637,22 +627,22 @@ def test_a_collection_that_is_not_there_is_told_from_a_milvus_that_is_not(place:
 
 def test_the_catalogue_keeps_apart_what_is_whose(database_url: str) -> None:
     store = Store(database_url)
-    staff, guests = (store.create_gallery(name, PACKAGE, DIMENSION) for name in ("staff", "guests"))
+    home, guests = (store.create_gallery(name, PACKAGE, DIMENSION) for name in ("staff", "guests"))
     here, there = Collections(store.database, "here"), Collections(store.database, "there")
-    first, second = (here.begin(staff.index_spec.key) for _ in range(2))
-    foreign, third = there.begin(staff.index_spec.key), here.begin(guests.index_spec.key)
-    assert here.current(staff.index_spec.key) is None
-    here.switch(staff.index_spec, first)
-    there.switch(staff.index_spec, foreign)
+    first, second = (here.begin(home.index_spec.key) for _ in range(2))
+    foreign, third = there.begin(home.index_spec.key), here.begin(guests.index_spec.key)
+    assert here.current(home.index_spec.key) is None
+    here.switch(home.index_spec, first)
+    there.switch(home.index_spec, foreign)
     here.switch(guests.index_spec, third)
-    here.switch(staff.index_spec, second)
-    found = [place.current(staff.index_spec.key) for place in (here, there)]
+    here.switch(home.index_spec, second)
+    found = [place.current(home.index_spec.key) for place in (here, there)]
     assert [*found, here.current(guests.index_spec.key)] == [second, foreign, third]
     late, soon = timedelta(hours=1), timedelta()
     assert list(here.unwanted(replaced=late, abandoned=late)) == []
     assert list(here.unwanted(replaced=soon, abandoned=late)) == [first]
     here.forget(first)
-    making = here.begin(staff.index_spec.key)
+    making = here.begin(home.index_spec.key)
     assert list(here.unwanted(replaced=soon, abandoned=soon)) == [making]
     assert list(here.orphans(guests.key)) == []
     store.delete_gallery(guests)

@@ -7,7 +7,7 @@ import numpy as np
 from app.db.signing import Signer
 from app.gallery.enrolling import Enrolled
 from app.gallery.erasure import Erasures
-from app.gallery.records import NewFace
+from app.gallery.records import Gallery, NewFace
 from app.gallery.service import Galleries
 from app.types import Box, Pixels, Quality, Template
 
@@ -24,6 +24,11 @@ def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> T
 
 def face(seed: int, quality: float = 50.0, crop: Pixels | None = None) -> NewFace:
     return NewFace(template(seed), Quality(quality, ()), Box(0, 0, 1, 1), crop)
+
+
+def staff(galleries: Galleries) -> Gallery:
+    """The gallery `staff` as it is now."""
+    return galleries.store.gallery("staff")
 
 
 def enroll(galleries: Galleries, subject: str, *seeds: int, gallery: str = "staff") -> Enrolled:
