@@ -17,8 +17,7 @@ from app.config import PROJECT, load_settings
 from app.errors import InvalidInput, LikenessError
 
 if TYPE_CHECKING:
-    from bench.effort import Effort
-    from bench.run import Run
+    from bench.run import Effort, Run
 
 WIDTH = 190
 """Columns of the table when the output is no terminal."""
@@ -55,15 +54,14 @@ def bench(
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Seconds of each load on the server.")] = None,
     faces: Annotated[int | None, typer.Option(min=1_000, help="Faces in the largest index.")] = None,
 ) -> None:
-    """Measure speed next to the raw limit and the simple ways to do the same work; write a table, JSON and plots.
+    """Measure speed next to the raw limit and the simple ways to do the same work; write a table and JSON.
 
     Run nothing else meanwhile. Everything takes about 25 minutes on two cores. docs/explanation/performance.md explains
     the figures and the method.
     """
     from app.cli.sample_photos import SAMPLES  # noqa: PLC0415 (the other commands start quicker without)
-    from bench import plots, report  # noqa: PLC0415 (the same)
-    from bench.effort import QUICK, WHOLE  # noqa: PLC0415 (the same)
-    from bench.run import Run  # noqa: PLC0415 (the same)
+    from bench import report  # noqa: PLC0415 (the same)
+    from bench.run import QUICK, WHOLE, Run  # noqa: PLC0415 (the same)
     from bench.stages import open_stages  # noqa: PLC0415 (the same)
 
     known = (*PARTS, *ON_REQUEST)
@@ -88,10 +86,8 @@ def bench(
         for part in chosen:
             failed += [] if _measured(part, run, console) else [part]
             report.write(path, run.findings, asked)  # a later failure loses nothing
-    drawn = plots.draw(run.findings, path)
-    report.write(path, run.findings, asked)
     report.show(run.findings, console)
-    console.print("\n".join(f"Written to {each}" for each in (path, *drawn)), highlight=False)
+    console.print(f"Written to {path}", highlight=False)
     if failed:
         raise typer.Exit(1)
 

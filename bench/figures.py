@@ -1,9 +1,10 @@
-"""The findings of a run: figures with what they are compared to, curves, and notes on what could not be measured."""
+"""The findings of a run: figures with what they are compared to, and notes on what could not be measured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from training.evaluation.speed import Speeds, Spread
 
@@ -43,24 +44,11 @@ class Figure:
         return None if self.goal is None or self.ratio is None else self.goal.reached(self.ratio.median)
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One line of a plot: its name and its points."""
-
-    plot: str
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    x_label: str
-    y_label: str
-
-
 @dataclass(slots=True)
 class Findings:
     """Everything measured so far, in order."""
 
     figures: list[Figure] = field(default_factory=list)
-    curves: list[Curve] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What was not measured, and why."""
 
@@ -75,24 +63,27 @@ def compared(
     unit: str,
     goal: Goal | None = None,
     details: Mapping[str, object] | None = None,
+    published: float | None = None,
 ) -> Figure:
-    """Return a figure from two contenders of one contest."""
-    told = {"theirs": speeds.of(against).median, "rounds": len(speeds.rounds[name]), **(details or {})}
-    return Figure(part, work, speeds.of(name).median, unit, against, speeds.ratio(name, against), goal, told)
+    """Return a figure from two contenders of one contest, or from one and a `published` speed of what isn't here."""
+    theirs = speeds.of(against).median if published is None else published
+    ratio = speeds.ratio(name, against) if published is None else speeds.against(name, published)
+    told = {"theirs": theirs, "rounds": len(speeds.rounds[name]), **(details or {})}
+    return Figure(part, work, speeds.of(name).median, unit, against, ratio, goal, told)
 
 
-def beside(
-    part: str,
-    work: str,
-    speeds: Speeds,
-    name: str,
-    against: str,
-    *,
-    theirs: float,
-    unit: str,
-    goal: Goal | None = None,
-    details: Mapping[str, object] | None = None,
-) -> Figure:
-    """Return a figure from a contender and a published speed of something that isn't installed here."""
-    told = {"theirs": theirs, **(details or {})}
-    return Figure(part, work, speeds.of(name).median, unit, against, speeds.against(name, theirs), goal, told)
+PEER: Final = "InsightFace Server 0.2.0, keys checked (its published range's best)"
+"""The nearest other self-hosted server, which PyPI doesn't have with weights, by published speeds.
+
+InsightFace Server 0.2.0 (deepinsight/insightface, folder `server`), measured in 2026 on a machine of two cores (Zen 5,
+AVX-512) with authentication on: its HTTP server with a stand-in for the model, and its real stages separately, so each
+figure combines the two. Ratios mean something only on a machine of that kind.
+"""
+PEER_IDENTIFY: Final = 29.0
+"""Photos a second searched among 1,000 people (20-29)."""
+PEER_VERIFY: Final = 21.0
+"""Pairs of photos a second compared (15-21)."""
+PEER_ENROLL: Final = 20.0
+"""Photos a second enrolled."""
+PEER_IMPORT: Final = 380.0
+"""Templates made elsewhere taken in a second (320-380, in twenties)."""

@@ -30,8 +30,6 @@ from app.inference.thresholds import Thresholds
 from app.recognition.decisions import identify_point, verify_point
 from app.recognition.duplicate_check import CONFLICT_FPIR
 from app.types import Vectors
-from bench import plots
-from bench.figures import Curve, Findings
 from training.commands.options import Images, Out, TemplateOptions, templates_of, with_template_options
 from training.evaluation.pairs import person_of
 
@@ -266,12 +264,15 @@ def write(folder: Path, found: Sequence[Row], about: Mapping[str, object]) -> No
         and (row.setting.subjects, row.setting.unnamed, row.setting.source)
         == (first.subjects, first.unnamed, first.source)
     ]
-    curves = []
+    from matplotlib.figure import Figure  # noqa: PLC0415 (slow, and only wanted here)
+
+    picture = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = picture.subplots()
     for what, asked in ASKED:
         name = f"{what} {asked:g}"
         there = [row for row in line if name in row.found]
-        if there:
-            ratios = [row.found[name][0] / asked for row in there]
-            axis = [row.setting.photos for row in there]
-            curves.append(Curve("asked", name, axis, ratios, "photos a subject", "rate found / asked"))
-    plots.draw(Findings(curves=curves), folder / "rates.json")
+        ratios = [row.found[name][0] / asked for row in there]
+        axes.plot([row.setting.photos for row in there], ratios, marker="o", label=name)
+    axes.set(ylim=(0, None), xlabel="photos a subject", ylabel="rate found / asked")
+    axes.legend()
+    picture.savefig(folder / "rates.svg")

@@ -50,7 +50,6 @@ def write(path: Path, findings: Findings, asked: Mapping[str, object]) -> None:
         "machine": machine.describe(),
         "asked": asked,
         "figures": [asdict(figure) | {"reached": figure.reached} for figure in findings.figures],
-        "curves": [asdict(curve) for curve in findings.curves],
         "not_measured": findings.notes,
     }
     path.parent.mkdir(parents=True, exist_ok=True)

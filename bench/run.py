@@ -1,4 +1,4 @@
-"""One run of the benchmark, as its parts see it."""
+"""One run of the benchmark, as its parts see it, and how much work it does to measure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.effort import Effort
-from bench.figures import Curve, Figure, Findings
+from bench.figures import Figure, Findings
 from bench.server import Server, serving
 from bench.stages import Stages
 from training.evaluation.speed import Speeds, contest
@@ -18,6 +17,51 @@ from training.evaluation.speed import Speeds, contest
 CLIENTS = 16
 CACHE = "models"
 """Where a server keeps prepared models in its data folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """``rounds`` of each comparison, ``turn_s`` of each turn in one, ``seconds`` of each load on a server; how many
+    ``photos`` are sent, so many that few are enrolled twice; people in the ``gallery`` that is searched by photos;
+    ``faces`` in the largest index; ``growth``, the sizes of gallery at which costs are compared; ``starts`` of a
+    server; ``widths`` of the photos that faces are found in, in pixels; ``batches`` of faces that a device gets."""
+
+    rounds: int
+    turn_s: float
+    seconds: float
+    photos: int
+    gallery: int
+    faces: int
+    growth: tuple[int, ...]
+    starts: int
+    widths: tuple[int, ...]
+    batches: tuple[int, ...]
+
+
+WHOLE = Effort(
+    rounds=7,
+    turn_s=0.3,
+    seconds=4.0,
+    photos=2_500,
+    gallery=10_000,
+    faces=1_000_000,
+    growth=(1_000, 10_000, 100_000, 1_000_000),
+    starts=7,
+    widths=(250, 640, 1280, 4000),
+    batches=(1, 4, 16, 64, 256),
+)
+QUICK = Effort(
+    rounds=3,
+    turn_s=0.1,
+    seconds=1.5,
+    photos=60,
+    gallery=10_000,
+    faces=200_000,
+    growth=(1_000, 10_000, 50_000),
+    starts=3,
+    widths=(250, 640, 1280),
+    batches=(1, 4, 16),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +78,6 @@ class Run:
 
     def add(self, *figures: Figure) -> None:
         self.findings.figures.extend(figures)
-
-    def draw(self, curve: Curve) -> None:
-        self.findings.curves.append(curve)
 
     def note(self, note: str) -> None:
         """Note what was not measured, and why."""

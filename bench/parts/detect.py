@@ -10,7 +10,7 @@ import numpy as np
 from app.cli import sample_photos
 from app.pipeline import Pipeline
 from bench.contenders.recognising import SAMPLE_NMS, SAMPLE_SCORE, SAMPLE_TOP
-from bench.figures import Curve, compared
+from bench.figures import compared
 from bench.run import Run
 
 PART = "detect"
@@ -19,8 +19,6 @@ OURS, PLAIN = "ours", "OpenCV: imdecode, YuNet once at full size"
 
 def measure(run: Run) -> None:
     source = (sample_photos.SAMPLES / "both.jpg").read_bytes()
-    costs: dict[str, list[float]] = {OURS: [], PLAIN: []}
-    sizes: list[float] = []
     for width in run.effort.widths:
         photo, pixels = resized(source, width)
         million = pixels / 1e6
@@ -30,11 +28,6 @@ def measure(run: Run) -> None:
         per = {f"{name}_ms_a_megapixel": value / million for name, value in stages.items()}
         told = per | {"ms_a_photo": 1000 / speeds.of(OURS).median}
         run.add(compared(PART, work, speeds, OURS, PLAIN, unit="photos/s", details=told))
-        sizes.append(million)
-        for name, points in costs.items():
-            points.append(1000 / speeds.of(name).median / million)
-    for name, points in costs.items():
-        run.draw(Curve("detection", name, sizes, points, "megapixels", "ms a megapixel"))
 
 
 def resized(photo: bytes, width: int) -> tuple[bytes, int]:

@@ -24,7 +24,7 @@ from app.types import Vectors
 from bench import galleries
 from bench.contenders import searching
 from bench.contenders.embedding import many
-from bench.figures import Curve, Figure, compared
+from bench.figures import Figure, compared
 from bench.run import Run
 
 PART = "device"
@@ -68,8 +68,6 @@ def _embed(run: Run, package: Package, precision: Precision) -> None:
         work = f"embed, {package.id}, {precision}, {name}, {session.device}"
         least = names[min(crops)]
         run.add(compared(PART, work, speeds, name, least, unit="faces/s", details={"cosine_to_fp32": cosine}))
-    y = [speeds.of(f"batches of {size}").median for size in crops]
-    run.draw(Curve("batches", f"{package.manifest.name}, {precision}", list(crops), y, "faces in a batch", "faces/s"))
 
 
 def in_half(model: ModelProto) -> ModelProto:

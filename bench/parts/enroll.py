@@ -10,9 +10,9 @@ from pathlib import Path
 from app.machine import cores
 from bench import galleries
 from bench.callers import Reel
-from bench.contenders import embedding, peer
+from bench.contenders import embedding
 from bench.contenders.storing import Rows, raw_enrolling
-from bench.figures import Goal, beside, compared
+from bench.figures import PEER, PEER_ENROLL, Goal, compared
 from bench.load import Target, closed_loop
 from bench.run import CLIENTS, Run
 
@@ -48,7 +48,7 @@ def measure(run: Run) -> None:
     run.add(
         compared(PART, work, speeds, "ours", RAW, unit=unit, goal=Goal(0.8), details=details),
         compared(PART, work, speeds, "ours", ONE, unit=unit),
-        beside(PART, work, speeds, "ours", peer.NAME, theirs=peer.ENROLL, unit=unit),
+        compared(PART, work, speeds, "ours", PEER, published=PEER_ENROLL, unit=unit),
     )
 
 

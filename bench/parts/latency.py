@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import galleries
-from bench.figures import Curve, Figure, Goal
+from bench.figures import Figure, Goal
 from bench.load import Load, Target, closed_loop, open_loop
 from bench.parts.serve import GALLERY, identification
 from bench.run import CLIENTS, Run
@@ -42,7 +42,6 @@ def measure(run: Run) -> None:
                 loads[share].append(open_loop(server.target, requests, rate, LONGER * effort.seconds, seed=number))
     for share, some in loads.items():
         run.add(figure(share, np.array(unloaded), np.array(capacity), some))
-    _draw(run, loads)
 
 
 def figure(share: float, unloaded: NDArray[np.float64], capacity: NDArray[np.float64], loads: list[Load]) -> Figure:
@@ -63,9 +62,3 @@ def figure(share: float, unloaded: NDArray[np.float64], capacity: NDArray[np.flo
 def _answers(target: Target, requests: list[bytes], clients: int, seconds: float) -> Load:
     endless = cycle(requests)
     return closed_loop(target, lambda _client: endless, clients, seconds).checked()
-
-
-def _draw(run: Run, loads: dict[float, list[Load]]) -> None:
-    for q in (50, 99):
-        y = [1000 * float(np.median([load.percentile(q) for load in some])) for some in loads.values()]
-        run.draw(Curve("latency", f"p{q}", [100 * share for share in loads], y, "% of capacity", "ms"))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bench import galleries
 from bench.callers import Reel
-from bench.contenders import embedding, peer, recognising
-from bench.figures import Goal, beside, compared
+from bench.contenders import embedding, recognising
+from bench.figures import PEER, PEER_IDENTIFY, PEER_VERIFY, Goal, compared
 from bench.load import Target, closed_loop
 from bench.run import CLIENTS, Run
 from bench.stages import EMBEDDER
@@ -58,18 +58,18 @@ def measure(run: Run) -> None:
             if name == SAMPLE
         ),
         compared(PART, both, photos_a_s, "verify", RAW_MAIN, unit="photos/s", goal=Goal(0.85), details=pair),
-        beside(
+        compared(
             PART,
             who,
             speeds,
             "identify",
-            peer.NAME,
-            theirs=peer.IDENTIFY,
+            PEER,
+            published=PEER_IDENTIFY,
             unit="photos/s",
             goal=Goal(4),
             details={"their_gallery": 1000},
         ),
-        beside(PART, both, speeds, "verify", peer.NAME, theirs=peer.VERIFY, unit="pairs/s", goal=Goal(4)),
+        compared(PART, both, speeds, "verify", PEER, published=PEER_VERIFY, unit="pairs/s", goal=Goal(4)),
     )
 
 

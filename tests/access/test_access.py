@@ -18,12 +18,22 @@ from app.api.operation import CALL_CODES, JSON_CODES, KEYED_CODES, NO_SUBJECT
 from app.api.route import Router
 from app.api.schemas.base import Example, Params, Wire
 from app.gallery.service import Galleries
-from tests.support.access import OPEN, OTHER, OWN, SCOPES, Ground, access_ground, check_access, keys, token
+from tests.support.access import (
+    FACE,
+    GALLERY,
+    OPEN,
+    OTHER,
+    OWN,
+    SCOPES,
+    SUBJECT,
+    Ground,
+    access_ground,
+    check_access,
+    keys,
+    token,
+)
 from tests.support.service import error_of, running
 
-GALLERY = "/v1/galleries/{gallery}"
-SUBJECT = f"{GALLERY}/subjects/{{subject}}"
-FACE = f"{SUBJECT}/faces/{{face_id}}"
 NEEDS: dict[str, str] = {
     "POST /v1/detect": "recognize",
     "POST /v1/embed": "recognize",

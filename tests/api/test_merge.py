@@ -18,9 +18,9 @@ from app.inference.package import find_packages, select
 from app.types import Quality
 from tests.conftest import PROJECT
 from tests.support.changing import written
-from tests.support.filling import DIMENSION
 from tests.support.live import serving
 from tests.support.service import AGAIN, COLLINS, HOPPER, error_of
+from tests.support.stores import DIMENSION
 from tests.support.tarred import units
 
 

@@ -19,19 +19,17 @@ from typer.testing import CliRunner
 from app.cli import sample_photos
 from app.errors import InvalidInput, Unusable
 from bench import __main__ as command
-from bench import plots
-from bench.contenders import peer, searching
-from bench.effort import Effort
-from bench.figures import Curve, Figure, Findings, Goal, compared
+from bench.contenders import searching
+from bench.figures import PEER, Goal, compared
 from bench.galleries import create, enroll_photos, people, probes
 from bench.load import Load, Target, closed_loop, open_loop
 from bench.parts import PARTS
 from bench.parts import latency as latency_part
 from bench.parts.device import searched_on
-from bench.run import Run
+from bench.run import Effort, Run
 from bench.stages import Stages, open_stages
 from tests.conftest import PROJECT
-from tests.support.cpu_gpu import CpuGpu
+from tests.support.index_faces import CpuGpu
 from tests.support.live import LiveServer
 from tests.support.ready import fill_cache, give_models
 from training.evaluation.speed import Speeds, Spread, contest
@@ -219,7 +217,7 @@ def test_each_part_measures(part: str, stages: Stages, full: bool, monkeypatch: 
         assert figure.part == part
         assert np.isfinite(figure.ours)
         assert figure.ratio is None or figure.ratio.low <= figure.ratio.median <= figure.ratio.high
-        if figure.against == peer.NAME:
+        if figure.against == PEER:
             assert figure.ratio is not None
             assert figure.ratio.median * float(str(figure.details["theirs"])) == pytest.approx(figure.ours)
     if part == "growth":
@@ -288,12 +286,3 @@ def test_a_part_that_fails_costs_only_its_own_figures(tmp_path: Path, monkeypatc
     document = json.loads(written.read_text())
     assert document["not_measured"] == ["serve: the machine melted"]
     assert {figure["part"] for figure in document["figures"]} == {"search"}
-
-
-def test_plots_are_drawn_where_matplotlib_is(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="plots need matplotlib, of the bench and train extras")
-    figure = Figure("p", "w", 1.0, "x/s", "theirs", Spread(2.0, 1.0, 3.0), Goal(2.1))
-    curves = [Curve("growth", "enroll", [1e3, 1e6], [1.0, 1.5], "faces", "ms")]
-    drawn = plots.draw(Findings([figure, Figure("p", "told", 1.0, "MB")], curves), tmp_path / "run.json")
-    assert [path.name for path in drawn] == ["run.svg", "run-growth.svg"]
-    assert all(path.read_bytes().startswith(b"<?xml") for path in drawn)

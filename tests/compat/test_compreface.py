@@ -33,7 +33,6 @@ RECOGNITION = f"{API}/recognition"
 SUBJECTS, FACES = f"{RECOGNITION}/subjects", f"{RECOGNITION}/faces"
 NOBODY = "6b135f5b-a365-4522-b1f1-4c9ac2dd0728"
 WALL = encoded(np.full((200, 200, 3), 128, np.uint8))
-NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")

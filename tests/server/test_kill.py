@@ -22,10 +22,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.filling import fill
 from tests.support.live import LiveServer, serving
 from tests.support.postgres import cluster
 from tests.support.service import COLLINS
+from tests.support.stores import fill
 
 pytestmark = pytest.mark.long
 

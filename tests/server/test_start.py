@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.filling import fill
 from tests.support.live import LiveServer, serving
 from tests.support.service import COLLINS
+from tests.support.stores import fill
 
 FEW, MANY = 20_000, 1_000_000
 

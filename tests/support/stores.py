@@ -1,4 +1,4 @@
-"""Faces written straight into a store."""
+"""Faces written straight into a store, and large galleries of them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any
 import numpy as np
 
 from app.gallery import enrolling
-from app.gallery.enrolling import Enrolled, Enrollment
-from app.gallery.records import Gallery, NewFace
+from app.gallery.enrolling import Enrolled, Enrollment, write_many
+from app.gallery.records import Gallery, NewFace, StoredFace
 from app.gallery.store import Store
 from app.gallery.subjects import edit_subject
+from app.inference.package import find_packages, select
 from app.types import Box, Quality, Reason, Template
+from tests.conftest import PROJECT
 from tests.support.changing import written
 
 DIMENSION = 4
 
 
 PACKAGE = "tiny@1"
+AT_ONCE = 10_000
 
 
 def face(seed: int = 0, quality: float = 80.0) -> NewFace:
@@ -36,3 +39,23 @@ def enroll(
     if not changes:
         return made
     return replace(made, subject=written(store, gallery, edit_subject, made.subject.id, **changes))
+
+
+def fill(url: str, count: int) -> None:
+    """A gallery of `count` subjects with a face each, random unit vectors, written as an import does."""
+    store = Store(url)
+    package = select(find_packages(PROJECT / "models"), "sface").id
+    gallery = store.create_gallery("many", package, 128, store="none")
+    generator = np.random.default_rng(1)
+    for start in range(1, count, AT_ONCE):
+        vectors = generator.standard_normal((AT_ONCE, 128), dtype=np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        written(
+            store,
+            gallery,
+            write_many,
+            gallery.embedder,
+            [],
+            [StoredFace(f"s{start + n}", vectors[n].tobytes(), Quality(50.0, ())) for n in range(AT_ONCE)],
+        )
+    store.close()
