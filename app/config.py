@@ -8,11 +8,11 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.errors import InvalidSetting
 from app.machine import cores
@@ -50,22 +50,11 @@ def _host(value: str) -> str:
     return value.lower()
 
 
-def _network(value: str) -> str:
-    return str(ipaddress.ip_network(value))  # its ValueError says what is wrong
-
-
-Origins: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(_split)]
-Hosts: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], NoDecode, BeforeValidator(_split)]
-Names: TypeAlias = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
-Networks: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(_split)]
-
-
-def _default_threads() -> int:
-    """Return four times the cores, at least sixteen.
-
-    Most threads wait for a core, for their batch or for the database, and more of them fill the batches.
-    """
-    return max(16, 4 * cores())
+Item = TypeVar("Item")
+Listed: TypeAlias = Annotated[tuple[Item, ...], NoDecode, BeforeValidator(_split)]
+Origin: TypeAlias = Annotated[str, AfterValidator(_origin)]
+Host: TypeAlias = Annotated[str, AfterValidator(_host)]
+Network: TypeAlias = Annotated[str, AfterValidator(lambda value: str(ipaddress.ip_network(value)))]
 
 
 class Settings(BaseSettings):
@@ -75,7 +64,7 @@ class Settings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on; `0.0.0.0` for all of them.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    hosts: Hosts = Field(
+    hosts: Listed[Host] = Field(
         default=(),
         description="Names, separated by commas, that requests may name the server by (header `Host`), such as "
         "`faces.example.org`; others are refused. The address that a connection arrives at is always accepted. All "
@@ -131,7 +120,7 @@ class Settings(BaseSettings):
         default=0.01,
         description="False positive identification rate that identification decides at unless asked otherwise.",
     )
-    liveness: Names = Field(
+    liveness: Listed[str] = Field(
         default=(),
         description="Liveness packages whose scores are averaged, separated by commas; by default the only one "
         "installed (`docs/how-to/liveness.md`).",
@@ -156,7 +145,8 @@ class Settings(BaseSettings):
         default=16 * 1024, ge=2, description="Largest metadata of one subject, in bytes of JSON."
     )
     threads: int = Field(
-        default_factory=_default_threads,
+        # Most wait for a core, for their batch or for the database, and more of them fill the batches.
+        default_factory=lambda: max(16, 4 * cores()),
         ge=1,
         le=1024,
         description="Requests worked on at once, those included that wait for templates or the database; by default "
@@ -204,12 +194,12 @@ class Settings(BaseSettings):
         default=None, description="Certificate chain (PEM) to serve HTTPS with, together with `LIKENESS_TLS_KEY`."
     )
     tls_key: Path | None = Field(default=None, description="The certificate's private key (PEM).")
-    trusted_proxies: Networks = Field(
+    trusted_proxies: Listed[Network] = Field(
         default=(),
         description="Addresses or networks of proxies, separated by commas, whose `X-Forwarded-For` and "
         "`X-Forwarded-Proto` are believed; nobody's by default.",
     )
-    cors_origins: Origins = Field(
+    cors_origins: Listed[Origin] = Field(
         default=(),
         description="Origins, separated by commas, whose pages may call from a browser, e.g. `https://example.org`; "
         "none by default.",
@@ -305,18 +295,6 @@ class Settings(BaseSettings):
         if self.encryption_key is not None and self.encryption_key_file is not None:
             raise ValueError("give LIKENESS_ENCRYPTION_KEY_FILE or LIKENESS_ENCRYPTION_KEY, not both")
         return self
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 (pydantic-settings' own signature)
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the same)
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the same)
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read arguments first, then the environment, and nothing else."""
-        return init_settings, env_settings
 
 
 def load_settings(**given: object) -> Settings:

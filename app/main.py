@@ -8,7 +8,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -59,7 +58,7 @@ from app.reembedding.feature import FEATURE as REEMBEDDING
 from app.review.feature import FEATURE as REVIEW
 from app.server import data_folder
 from app.server.models import Models, open_models
-from app.server.storage import Storage, open_storage
+from app.server.storage import open_storage
 from app.types import Pixels
 from app.version import VERSION
 
@@ -67,6 +66,8 @@ JSON_OVERHEAD = 64 * 1024
 """Bytes of a JSON body beside the metadata; escapes make six bytes of one."""
 CROPS_WAITING = 4096
 """Faces that may wait for the embedder: more than one photo can hold; requests are bounded by themselves."""
+GREY: Pixels = np.full((CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)
+"""Warms models up: no first caller waits for what that sets up."""
 NOT_RUNNING: tuple[None, list[str]] = (None, [])
 JOBS = 2
 """Jobs that run at the same time: a long import should not delay an export."""
@@ -83,14 +84,7 @@ MEMORY_RESERVE = 0.2
 LEAST_BUDGET = 64 * MIB
 MEMORY_S = 60.0
 """Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
-FEATURES: tuple[Feature, ...] = (
-    REVIEW,
-    REEMBEDDING,
-    BULK,
-    MILVUS,
-    COMPREFACE,
-    REKOGNITION,
-)
+FEATURES: tuple[Feature, ...] = (REVIEW, REEMBEDDING, BULK, MILVUS, COMPREFACE, REKOGNITION)
 """What is at the edge: each is one folder that nothing but its import and its line here knows of."""
 OPERATIONS = [
     operation
@@ -148,26 +142,6 @@ async def _lifespan(settings: Settings, models: Future[Models] | None, app: Fast
         app.state.components, app.state.status = None, "starting"
 
 
-@dataclass(frozen=True, slots=True)
-class _Inference:
-    """The loaded models, the memory and cores that requests share, and which thresholds decide."""
-
-    models: Models
-    budget: Budget
-    embedders: Embedders
-    calibrator: Calibrator
-    liveness: LivenessPackages
-
-
-@dataclass(frozen=True, slots=True)
-class _Background:
-    """Jobs, and what hands them in. Everything that runs at intervals is in the scheduler."""
-
-    runner: Runner
-    scheduler: Scheduler
-    erasures: Erasures
-
-
 def _build(
     settings: Settings, opening: Future[Models] | None, stack: ExitStack, counted: metrics.Metrics
 ) -> Components:
@@ -176,68 +150,105 @@ def _build(
     data_folder.prepare_data_dir(settings.data_dir)
     stack.enter_context(usage.shared(settings.data_dir, settings.database))
     key, _ = auth.load_key(settings.data_dir)
+
+    # Storage
     open_index = next((one.open_index for one in FEATURES if one.open_index), None)
     storage = open_storage(settings, stack, open_index)
+    galleries, audit = storage.galleries, storage.audit
     clock = ClockGuard(storage.database, storage.secrets)
     clock.trusted()  # before the first request writes a later time
-    api_keys = _keys(settings, storage, clock)
-    loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.indexes.load)  # while the models load
-    inference = _build_inference(opening.result() if opening else open_models(settings), storage, stack)
-    settings = inference.models.settings
-    signatures = SeenSignatures(storage.database)
-    operations, judge = _build_recognition(settings, storage, inference, counted)
-    admission = Admission(inference.budget, settings.queue_limit)
+    keys = _keys(settings, storage, clock)
+    loading = stack.enter_context(ThreadPoolExecutor(1)).submit(galleries.indexes.load)  # while the models load
+
+    # Inference: other embedders than the default are opened when they are used
+    models = opening.result() if opening else open_models(settings)
+    settings = models.settings
+    stack.callback(models.detector.close)
+    budget = Budget(cores())
+    embedders = _embedders(models, budget, partial(bind_package, storage.database))
+    stack.callback(embedders.close)
+    liveness = LivenessPackages(embedders.packages, models.liveness, settings.liveness)
+    stack.callback(liveness.close)
+    calibrator = Calibrator(galleries, embedders, storage.jobs, recorded=partial(audit.recorded, "calibrate_gallery"))
+
+    # Recognition
+    limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
+    pipeline = Pipeline(models.detector, limits, budget=budget)
+    operations = Operations(
+        pipeline,
+        embedders,
+        galleries,
+        storage.corrections,
+        liveness=LivenessGates(liveness, apcer=settings.apcer, bpcer=settings.bpcer),
+        fmr=settings.fmr,
+        fpir=settings.fpir,
+        calibrated=calibrator.thresholds,
+        observe=counted.stages,
+    )
+    admission = Admission(budget, settings.queue_limit)
     workers = WorkerPool(settings.threads, settings.request_timeout, admission)
     stack.callback(workers.close)
-    inference.models.detector.detect(_grey())  # no request waits for what the first call sets up
-    _open_embedders(inference.embedders, storage.galleries, settings.max_embedders)
+    models.detector.detect(GREY)
+    _open_embedders(embedders, galleries, settings.max_embedders)
     loading.result()
-    background = _build_background(settings, storage, inference, stack, clock)
-    inference.budget.size = _for_requests(settings.memory_bytes or memory_limit())
+
+    # Background work
+    kept = timedelta(days=settings.job_days)
+    runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
+    drop_like = partial(storage.corrections.drop_like, least=embedders.most_lenient)
+    erasures = Erasures(galleries, storage.signer, drop_like, partial(audit.recorded, "expire_subject"))
+    scheduler = stack.enter_context(Scheduler())
+    galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S, may_prune=clock.trusted)
+    scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(erasures.sweep))
+    scheduler.every(settings.expiry_seconds, "corrections", clock.guarded(storage.corrections.prune))
+    scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(audit.prune), at_once=True)
+    scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)
+    scheduler.every(CALIBRATIONS_S, "calibrations", calibrator.look)
+    scheduler.every(MEMORY_S, "memory", release_memory)
+    scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
+    stack.callback(runner.close)
+
+    budget.size = _for_requests(settings.memory_bytes or memory_limit())
+    signatures = SeenSignatures(storage.database)
     core = Components(
         operations=operations,
-        embedders=inference.embedders,
-        liveness=inference.liveness,
-        galleries=storage.galleries,
-        calibrator=inference.calibrator,
+        embedders=embedders,
+        liveness=liveness,
+        galleries=galleries,
+        calibrator=calibrator,
         admission=admission,
         workers=workers,
         limits=BodyLimits(
             image_bytes=settings.max_image_bytes,
-            request_bytes=min(settings.max_request_bytes, int(inference.budget.most_kept)),
+            request_bytes=min(settings.max_request_bytes, int(budget.most_kept)),
             images=settings.max_images,
             seconds=settings.request_timeout,
             json_bytes=settings.max_metadata_bytes * 6 + JSON_OVERHEAD,
             upload_bytes=settings.max_import_bytes,
         ),
-        guard=auth.Guard(
-            auth.AdminKey(key, settings.data_dir / ADMIN_KEY_FILE),
-            api_keys,
-            _failures(settings),
-            vector_rate=_rate("vector_rate", settings.vector_rate),
-        ),
-        keys=api_keys,
+        guard=_guard(settings, key, keys),
+        keys=keys,
         codes=storage.codes,
         challenges=Challenges(storage.sealer, signatures),
-        challenge_judge=judge,
-        audit=storage.audit,
+        challenge_judge=ChallengeJudge(pipeline, embedders, galleries, settings.fmr),
+        audit=audit,
         signatures=signatures,
         signer=storage.signer,
-        erasures=background.erasures,
+        erasures=erasures,
         corrections=storage.corrections,
         jobs=storage.jobs,
-        runner=background.runner,
+        runner=runner,
         files=storage.files,
         clock=clock,
-        models=partial(_models, inference),
+        models=partial(_models, models, embedders, liveness),
         skipped_models=partial(_skipped_models, settings.models_dir, settings.data_dir),
     )
-    _start_jobs(core, _wanted(settings), background.scheduler)
+    _start_features(core, _wanted(settings), scheduler)
     return core
 
 
-def _start_jobs(core: Components, features: Sequence[Feature], scheduler: Scheduler) -> None:
-    """Start the features, and with them the jobs, whose work they do."""
+def _start_features(core: Components, features: Sequence[Feature], scheduler: Scheduler) -> None:
+    """Start the features, and then the jobs, whose work they do."""
     works = {CALIBRATE: core.calibrator.work}
     for feature in features:
         if feature.start is None:
@@ -263,79 +274,26 @@ def _for_requests(memory: int) -> int:
     return size
 
 
-def _build_inference(models: Models, storage: Storage, stack: ExitStack) -> _Inference:
-    """Take over the open models; other embedders are opened when they are used."""
-    stack.callback(models.detector.close)
-    budget = Budget(cores())
-    embedders = _embedders(models, budget, partial(bind_package, storage.database))
-    stack.callback(embedders.close)
-    liveness = LivenessPackages(embedders.packages, models.liveness, models.settings.liveness)
-    stack.callback(liveness.close)
-    recorded = partial(storage.audit.recorded, "calibrate_gallery")
-    calibrator = Calibrator(storage.galleries, embedders, storage.jobs, recorded=recorded)
-    return _Inference(models, budget, embedders, calibrator, liveness)
-
-
-def _build_recognition(
-    settings: Settings, storage: Storage, inference: _Inference, counted: metrics.Metrics
-) -> tuple[Operations, ChallengeJudge]:
-    limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
-    pipeline = Pipeline(inference.models.detector, limits, budget=inference.budget)
-    operations = Operations(
-        pipeline,
-        inference.embedders,
-        storage.galleries,
-        storage.corrections,
-        liveness=LivenessGates(inference.liveness, apcer=settings.apcer, bpcer=settings.bpcer),
-        fmr=settings.fmr,
-        fpir=settings.fpir,
-        calibrated=inference.calibrator.thresholds,
-        observe=counted.stages,
-    )
-    return operations, ChallengeJudge(pipeline, inference.embedders, storage.galleries, settings.fmr)
-
-
-def _build_background(
-    settings: Settings, storage: Storage, inference: _Inference, stack: ExitStack, clock: ClockGuard
-) -> _Background:
-    """Start the work that no request waits for: jobs, and the tasks of the scheduler."""
-    kept = timedelta(days=settings.job_days)
-    runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
-    drop_like = partial(storage.corrections.drop_like, least=inference.embedders.most_lenient)
-    recorded = partial(storage.audit.recorded, "expire_subject")
-    erasures = Erasures(storage.galleries, storage.signer, drop_like, recorded)
-    scheduler = stack.enter_context(Scheduler())
-    storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S, may_prune=clock.trusted)
-    scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(erasures.sweep))
-    scheduler.every(settings.expiry_seconds, "corrections", clock.guarded(storage.corrections.prune))
-    scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
-    scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)
-    scheduler.every(CALIBRATIONS_S, "calibrations", inference.calibrator.look)
-    scheduler.every(MEMORY_S, "memory", release_memory)
-    scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
-    stack.callback(runner.close)
-    return _Background(runner, scheduler, erasures)
-
-
 def _keys(settings: Settings, storage: Storage, clock: ClockGuard) -> Keys:
     """Return the API keys, with those of the keys file. One that has expired stays so where the clock is set back.
 
     Raises Unusable (``keys_file_invalid``, ``invalid_setting``).
     """
     rate = _rate("rate_limit", settings.rate_limit)
-    found = Keys(storage.database, secrets=storage.secrets, default_rate=rate, clock=clock.now)
+    keys = Keys(storage.database, secrets=storage.secrets, default_rate=rate, clock=clock.now)
     if settings.keys_file is not None:
         from app.access.keys_file import read_keys  # noqa: PLC0415 - brings a YAML reader, which few starts need
 
-        found.declare(read_keys(settings.keys_file, os.environ))
-    return found
+        keys.declare(read_keys(settings.keys_file, os.environ))
+    return keys
 
 
-def _failures(settings: Settings) -> Rate:
-    rate = _rate("failed_keys", settings.failed_keys)
-    if rate is None:
+def _guard(settings: Settings, admin_key: str, keys: Keys) -> auth.Guard:
+    failures = _rate("failed_keys", settings.failed_keys)
+    if failures is None:
         raise InvalidSetting(f"{PREFIX}FAILED_KEYS: give a rate")
-    return rate
+    admin = auth.AdminKey(admin_key, settings.data_dir / ADMIN_KEY_FILE)
+    return auth.Guard(admin, keys, failures, vector_rate=_rate("vector_rate", settings.vector_rate))
 
 
 def _rate(name: str, text: str) -> Rate | None:
@@ -357,7 +315,7 @@ def _embedders(models: Models, budget: Budget, bind: Callable[[Package], None]) 
             workers=settings.embed_workers,
             spare=lambda busy: busy < budget.free,  # of other packages' embedders nothing is known here
         )
-        embedder.embed([_grey()])  # so that no first caller waits for what that sets up
+        embedder.embed([GREY])
         return embedder
 
     find = partial(find_packages, settings.models_dir, settings.data_dir)
@@ -383,13 +341,11 @@ def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> N
             _log.warning("galleries wait for their model package", extra={"fields": {"error": error.message}})
 
 
-def _models(inference: _Inference) -> list[schemas.Model]:
+def _models(models: Models, embedders: Embedders, liveness: LivenessPackages) -> list[schemas.Model]:
     """List the installed packages, and the device that each loaded one runs on."""
-    detector, embedders = inference.models.detector_package, inference.embedders
-    liveness = inference.liveness.scorer
-    device, devices = inference.models.detector.device, embedders.devices() | (liveness.devices if liveness else {})
+    devices = embedders.devices() | (liveness.scorer.devices if liveness.scorer else {})
+    devices[models.detector_package.id] = models.detector.device
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
-    running[detector.id] = (device, PROVIDERS[device])
     return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
 
 
@@ -401,10 +357,6 @@ def _skipped_models(models_dir: Path, data_dir: Path) -> list[schemas.SkippedMod
         return []
     told = [(one.folder.name, one.problem.replace(f"{models_dir}/", "").replace(f"{data_dir}/", "")) for one in skipped]
     return [schemas.SkippedModel(folder=folder, problem=problem) for folder, problem in told]
-
-
-def _grey() -> Pixels:
-    return np.full((CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)
 
 
 def admin_key(data_dir: Path) -> str:
