@@ -58,7 +58,7 @@ from app.reembedding.feature import FEATURE as REEMBEDDING
 from app.review.feature import FEATURE as REVIEW
 from app.server import data_folder
 from app.server.models import Models, open_models
-from app.server.storage import open_storage
+from app.server.storage import Storage, open_storage
 from app.types import Pixels
 from app.version import VERSION
 

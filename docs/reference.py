@@ -34,7 +34,7 @@ from app.access.grants import Scope
 from app.api.wire import problems_table
 from app.cli.output import Exit
 from app.compat.compreface import endpoints_table as compreface_table
-from app.compat.rekognition.endpoints import endpoints_table as rekognition_table
+from app.compat.rekognition.routes import endpoints_table as rekognition_table
 from app.compat.similarity import similarity_table
 from app.config import settings_table
 from app.inference.manifest import Manifest

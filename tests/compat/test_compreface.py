@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from app.api.operation import Operation
-from app.compat.compreface import ROUTERS, errors
+from app.compat.compreface import ROUTERS, wire
 from app.compat.similarity import Similarity
 from app.error_codes import KINDS, About
 from app.errors import LikenessError
@@ -502,10 +502,10 @@ def test_whatever_comes_is_answered_and_never_by_a_fault_of_ours(bound: httpx.Cl
 
 
 def test_every_code_of_the_one_table_has_its_answer_here() -> None:
-    assert set(errors.NAMED) <= {kind.code for kind in KINDS} | {"invalid_template"}
+    assert set(wire.NAMED) <= {kind.code for kind in KINDS} | {"invalid_template"}
     for kind in KINDS:
-        found = errors.answer_of(LikenessError("Why.", code=kind.code))
-        if kind.code in errors.NAMED:
+        found, _, _ = wire.answer_of(LikenessError("Why.", code=kind.code))
+        if kind.code in wire.NAMED:
             continue
         if kind.about is About.REQUEST and kind.status in {400, 422}:
             assert found.status == 400, kind.code  # CompreFace knows no 422

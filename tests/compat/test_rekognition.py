@@ -32,8 +32,8 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from likeness_client import Client
 
-from app.compat.rekognition.endpoints import TARGETS
 from app.compat.rekognition.errors import answer_of
+from app.compat.rekognition.routes import TARGETS
 from app.db.schema import API_KEYS
 from app.errors import (
     DatabaseBusy,

@@ -7,12 +7,11 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from app.access.audit import AuditEntry, fit_id
+from app.access.audit import fit_id
 from app.access.grants import Scope
 from app.api.body import File
 from app.api.route import Router
 from app.compat.compreface.answers import Json, wanted_faces
-from app.compat.compreface.errors import MISSING_PARAMETER, VALIDATION, Refused
 from app.compat.compreface.requests import (
     FILE,
     MAX_PAGE,
@@ -26,14 +25,13 @@ from app.compat.compreface.requests import (
     image_id_of,
     is_stored,
 )
-from app.compat.compreface.wire import COMPREFACE, PREFIX
+from app.compat.compreface.wire import COMPREFACE, MISSING_PARAMETER, PREFIX, VALIDATION, Refused
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
 from app.gallery import moving, subjects
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.pipeline import Choice
-from app.recognition.operations import Operations
 from app.recognition.photos import Chosen
 
 router = Router(COMPREFACE.name, COMPREFACE)
@@ -45,13 +43,11 @@ BYTES = "application/octet-stream"
 
 
 @router.operation("GET", FACES, scope=Scope.READ)
-def list_faces(
-    galleries: Galleries, home: CollectionDep, entry: AuditEntry, query: Annotated[PageParams, Query()]
-) -> Json:
+def list_faces(home: CollectionDep, query: Annotated[PageParams, Query()]) -> Json:
     """List the images of all subjects, or of one."""
     size, subject = min(query.size, MAX_PAGE), query.subject or None
-    entry.subject = fit_id(subject)
-    rows, total = galleries.store.face_ids(home.find(), subject, offset=query.page * size, limit=size)
+    home.entry.subject = fit_id(subject)
+    rows, total = home.galleries.store.face_ids(home.find(), subject, offset=query.page * size, limit=size)
     return {
         "faces": [{"image_id": image_id_of(face_id), "subject": subject} for face_id, subject in rows],
         "page_number": query.page,
@@ -65,9 +61,7 @@ def list_faces(
     "POST", FACES, scope=Scope.ENROLL, name="enroll", changes=True, status=201, body=FileRequest, images=FILE
 )
 def add_face(
-    operations: Operations,
     home: CollectionDep,
-    entry: AuditEntry,
     sent: Photos[EnrollParams],
     subject: str | None = None,
 ) -> Json:
@@ -79,31 +73,31 @@ def add_face(
         raise Refused(MISSING_PARAMETER, "Required parameter subject is missing")
     if not subject.strip():
         raise Refused(VALIDATION, "Subject name is empty")
-    entry.subject = fit_id(subject)
+    home.entry.subject = fit_id(subject)
     gallery = home.find_or_create()
-    photo = operations.embed_for(gallery.id, sent.images[0])
+    photo = home.operations.embed_for(gallery.id, sent.images[0])
     faces = wanted_faces(photo, sent.params.det_prob_threshold)
     if len(faces) > 1:
         raise AmbiguousFace("More than one face in the source image")
     place = next(place for place, face in enumerate(photo.faces) if face is faces[0])
     chosen = Chosen(photo, Choice(place, "the only face", 0.0))
-    row = operations.enroll_face(gallery.id, subject, chosen, QualityLevel.NONE)
+    row = home.operations.enroll_face(gallery.id, subject, chosen, QualityLevel.NONE)
     return {"image_id": image_id_of(row.face_id), "subject": row.subject}
 
 
 @router.operation("DELETE", FACES, scope=Scope.DELETE, name="delete_subject", changes=True)
-def delete_faces_of(galleries: Galleries, home: CollectionDep, entry: AuditEntry, subject: str | None = None) -> Json:
+def delete_faces_of(home: CollectionDep, subject: str | None = None) -> Json:
     """Delete all images of a subject.
 
     The subject is deleted too; without `subject`, all subjects are. An unknown subject has no images: 0 are deleted.
     """
     if subject is not None and not subject.strip():
         raise Refused(VALIDATION, "Subject name is empty")
-    entry.subject = fit_id(subject)
+    home.entry.subject = fit_id(subject)
     gallery = home.find()
     if not is_stored(gallery):
         return {"deleted": 0}
-    with suppress(SubjectNotFound), galleries.change(gallery.id) as change:
+    with suppress(SubjectNotFound), home.galleries.change(gallery.id) as change:
         if subject is None:
             return {"deleted": subjects.delete_subjects(change).faces}
         return {"deleted": subjects.delete_subject(change, subject).face_count}
@@ -111,7 +105,7 @@ def delete_faces_of(galleries: Galleries, home: CollectionDep, entry: AuditEntry
 
 
 @router.operation("POST", f"{FACES}/delete", scope=Scope.DELETE, changes=True)
-def delete_faces(galleries: Galleries, home: CollectionDep, asked: FaceIdList) -> list[Json]:
+def delete_faces(home: CollectionDep, asked: FaceIdList) -> list[Json]:
     """Delete the listed images.
 
     Unknown ids are skipped.
@@ -119,28 +113,28 @@ def delete_faces(galleries: Galleries, home: CollectionDep, asked: FaceIdList) -
     gallery, deleted = home.find(), []
     for face_id in [face_id_of(one) for one in asked.root]:
         with suppress(FaceNotFound, SubjectNotFound):
-            deleted.append(_delete(galleries, gallery, face_id))
+            deleted.append(_delete(home.galleries, gallery, face_id))
     return deleted
 
 
 @router.operation("DELETE", FACE, scope=Scope.DELETE, changes=True)
-def delete_face(galleries: Galleries, home: CollectionDep, entry: AuditEntry, face_id: str) -> Json:
+def delete_face(home: CollectionDep, face_id: str) -> Json:
     """Delete an image."""
     wanted = face_id_of(face_id)
-    entry.target = wanted
-    return _delete(galleries, home.find(), wanted)
+    home.entry.target = wanted
+    return _delete(home.galleries, home.find(), wanted)
 
 
 @router.operation("GET", f"{FACE}/img", scope=Scope.READ, name="show_crop", file=IMAGE)
-def show_image(galleries: Galleries, home: CollectionDep, entry: AuditEntry, face_id: str) -> Response:
+def show_image(home: CollectionDep, face_id: str) -> Response:
     """Download an image.
 
     The aligned crop, which is all that is stored; empty if there is none, as in CompreFace.
     """
     wanted = face_id_of(face_id)
-    entry.target = wanted
+    home.entry.target = wanted
     try:
-        crop = galleries.store.find_face(home.find(), wanted).crop
+        crop = home.galleries.store.find_face(home.find(), wanted).crop
     except FaceNotFound:
         crop = None
     return Response(crop or b"", media_type=BYTES)

@@ -7,13 +7,11 @@ from typing import Annotated, TypeAlias
 
 from fastapi import Query
 
-from app.access.audit import AuditEntry
 from app.access.grants import Grant, Scope
 from app.api.auth import Guard
 from app.api.components import Components
 from app.api.route import Router
 from app.compat.compreface.answers import Json, face_answer, rounded, wanted_faces
-from app.compat.compreface.errors import EMPTY_FIELD, VALIDATION, Refused
 from app.compat.compreface.requests import (
     FILE,
     MAX_PREDICTIONS,
@@ -31,11 +29,10 @@ from app.compat.compreface.requests import (
     given_template,
     is_stored,
 )
-from app.compat.compreface.wire import COMPREFACE, PREFIX
+from app.compat.compreface.wire import COMPREFACE, EMPTY_FIELD, PREFIX, VALIDATION, Refused
 from app.compat.similarity import AnsweredSimilarity, Similarity
 from app.errors import AmbiguousFace
 from app.gallery.records import Gallery, stored_template
-from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.recognition.decisions import cosine, mean_comparisons
 from app.recognition.operations import Operations
@@ -95,9 +92,9 @@ def verify_embeddings(operations: Operations, embedders: Embedders, asked: Verif
 @router.operation(
     "POST", f"{RECOGNITION}/recognize", scope=Scope.RECOGNIZE, name="identify", body=FileRequest, images=FILE
 )
-def recognize(components: Components, home: CollectionDep, grant: Grant, sent: Photos[RecognizeParams]) -> Json:
+def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
     """Find the subjects that the faces of a photo may show."""
-    operations, params = components.operations, sent.params
+    operations, params = home.operations, sent.params
     if not params.detect_faces:
         message = "detect_faces=false is not served: a face that was not aligned by its landmarks can't be compared"
         raise Refused(VALIDATION, message)
@@ -105,24 +102,20 @@ def recognize(components: Components, home: CollectionDep, grant: Grant, sent: P
     photo = _embed(operations, gallery, sent.images[0])
     faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
     templates = [template_of(face) for face in faces]
-    sizes = components.galleries.sizes(gallery) if is_stored(gallery) else None
-    similarity = _answered(operations, gallery, templates[0].package, exact=grant.sees_exact_scores, sizes=sizes)
+    sizes = home.galleries.sizes(gallery) if is_stored(gallery) else None
+    similarity = _answered(operations, gallery, templates[0].package, exact=home.grant.sees_exact_scores, sizes=sizes)
     rankings = _rank(operations, gallery, templates, params.prediction_count, similarity, one_photo=True)
-    components.guard.count_faces(grant, len(faces))
+    home.components.guard.count_faces(home.grant, len(faces))
     result = [
         face_answer(face, photo, params, embedded=True) | {"subjects": subjects}
         for face, subjects in zip(faces, rankings, strict=True)
     ]
-    return _with_versions({"result": result}, components, params, faces)
+    return _with_versions({"result": result}, home.components, params, faces)
 
 
 @router.operation("POST", f"{RECOGNITION}/embeddings/recognize", scope=Scope.TEMPLATES, name="identify")
 def recognize_embeddings(
-    operations: Operations,
-    galleries: Galleries,
-    guard: Guard,
     home: CollectionDep,
-    grant: Grant,
     asked: Embeddings,
     query: Annotated[PredictionParams, Query()],
 ) -> Json:
@@ -131,34 +124,31 @@ def recognize_embeddings(
     Needs the scope `templates`. Similarities are rounded down to steps, and none below the most lenient operating point
     is answered, because enough exact ones show the enrolled templates.
     """
-    embeddings, gallery = _admitted(asked, guard, grant), home.find()
-    sizes = galleries.sizes(gallery) if is_stored(gallery) else None
-    similarity = _answered(operations, gallery, gallery.embedder, exact=False, sizes=sizes)
+    embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.find()
+    sizes = home.galleries.sizes(gallery) if is_stored(gallery) else None
+    similarity = _answered(home.operations, gallery, gallery.embedder, exact=False, sizes=sizes)
     templates = [given_template(one, gallery.embedder, gallery.dimension) for one in embeddings]
-    rankings = _rank(operations, gallery, templates, query.prediction_count, similarity)
+    rankings = _rank(home.operations, gallery, templates, query.prediction_count, similarity)
     result = [{"embedding": one, "similarities": found} for one, found in zip(embeddings, rankings, strict=True)]
     return {"result": result}
 
 
 @router.operation("POST", f"{FACE}/verify", scope=Scope.RECOGNIZE, body=FileRequest, images=FILE)
 def verify_face(
-    components: Components,
     home: CollectionDep,
-    grant: Grant,
-    entry: AuditEntry,
     face_id: str,
     sent: Photos[FaceParams],
 ) -> Json:
     """Compare each face of a photo with an image."""
     wanted = face_id_of(face_id)
-    entry.target = wanted
-    operations, gallery, params = components.operations, home.find(), sent.params
-    row = components.galleries.store.find_face(gallery, wanted)
+    home.entry.target = wanted
+    operations, gallery, params = home.operations, home.find(), sent.params
+    row = home.galleries.store.find_face(gallery, wanted)
     enrolled = stored_template(row)
-    similarity = _answered(operations, gallery, row.package, exact=grant.sees_exact_scores)
+    similarity = _answered(operations, gallery, row.package, exact=home.grant.sees_exact_scores)
     photo = operations.embed_for(gallery.id, sent.images[0])
     faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
-    components.guard.count_faces(grant, len(faces))
+    home.components.guard.count_faces(home.grant, len(faces))
     result = [
         face_answer(face, photo, params, embedded=True)
         | {
@@ -167,19 +157,14 @@ def verify_face(
         }
         for face in faces
     ]
-    return _with_versions({"result": result}, components, params, faces)
+    return _with_versions({"result": result}, home.components, params, faces)
 
 
 @router.operation(
     "POST", f"{RECOGNITION}/embeddings/faces/{{face_id}}/verify", scope=Scope.TEMPLATES, name="verify_face"
 )
 def verify_face_embeddings(
-    operations: Operations,
-    galleries: Galleries,
-    guard: Guard,
     home: CollectionDep,
-    grant: Grant,
-    entry: AuditEntry,
     face_id: str,
     asked: Embeddings,
 ) -> Json:
@@ -189,10 +174,10 @@ def verify_face_embeddings(
     point, because enough exact ones show the enrolled template.
     """
     wanted = face_id_of(face_id)
-    entry.target = wanted
-    embeddings, gallery = _admitted(asked, guard, grant), home.find()
-    enrolled = stored_template(galleries.store.find_face(gallery, wanted))
-    similarity = _answered(operations, gallery, enrolled.package, exact=False)
+    home.entry.target = wanted
+    embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.find()
+    enrolled = stored_template(home.galleries.store.find_face(gallery, wanted))
+    similarity = _answered(home.operations, gallery, enrolled.package, exact=False)
     return _compared(enrolled, embeddings, lambda score: similarity.answered(score) or 0.0)
 
 

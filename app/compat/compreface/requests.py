@@ -17,9 +17,11 @@ from app.api import body
 from app.api.body import Body, BodyLimits, ImageFields, Sent
 from app.api.components import Components, components_of
 from app.api.schemas import Base64
-from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, Refused
+from app.compat.compreface.wire import EMPTY_FIELD, INCORRECT_ARGUMENT, Refused
 from app.errors import Conflict, GalleryNotFound, MissingImage, NotFound
 from app.gallery.records import Gallery
+from app.gallery.service import Galleries
+from app.recognition.operations import Operations
 from app.search.types import IndexKey, IndexSpec
 from app.timestamps import utc_now
 from app.types import Template, Vector
@@ -158,13 +160,21 @@ class Collection:
     entry: AuditEntry
     name: str
 
+    @property
+    def galleries(self) -> Galleries:
+        return self.components.galleries
+
+    @property
+    def operations(self) -> Operations:
+        return self.components.operations
+
     def find(self) -> Gallery:
         """Return the gallery; a missing `default` as it would be if it were created now, not stored and empty.
 
         Raises NotFound (``gallery_not_found``) if the key is restricted to a missing one.
         """
         try:
-            return self.components.galleries.store.gallery(self.name)
+            return self.galleries.store.gallery(self.name)
         except NotFound:
             if self.grant.galleries is not None:
                 raise
@@ -185,9 +195,9 @@ class Collection:
         entry.gallery = DEFAULT
         audit.write(entry).result()
         try:
-            made, entry.status = self.components.operations.create_gallery(DEFAULT, None), CREATED
+            made, entry.status = self.operations.create_gallery(DEFAULT, None), CREATED
         except Conflict:
-            made, entry.status = self.components.galleries.store.gallery(DEFAULT), THERE_ALREADY
+            made, entry.status = self.galleries.store.gallery(DEFAULT), THERE_ALREADY
         audit.write(entry).result()
         return made
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 
-from app.access.audit import AuditEntry, fit_id
+from app.access.audit import fit_id
 from app.access.grants import Scope
 from app.api.components import SubjectId
 from app.api.route import Router
 from app.compat.compreface.answers import Json
-from app.compat.compreface.errors import INCORRECT_ARGUMENT, VALIDATION, Refused
 from app.compat.compreface.requests import CollectionDep, SubjectRequest, is_stored
-from app.compat.compreface.wire import COMPREFACE, PREFIX
+from app.compat.compreface.wire import COMPREFACE, INCORRECT_ARGUMENT, PREFIX, VALIDATION, Refused
 from app.gallery import moving, subjects
-from app.gallery.service import Galleries
 from app.gallery.subjects import subject_not_found
 
 router = Router(COMPREFACE.name, COMPREFACE)
@@ -39,25 +37,23 @@ def checked_name(name: str | None) -> str:
 
 @router.operation("GET", SUBJECTS, scope=Scope.READ)
 @router.operation("GET", f"{SUBJECTS}/", scope=Scope.READ, in_document=False)
-def list_subjects(galleries: Galleries, home: CollectionDep) -> Json:
+def list_subjects(home: CollectionDep) -> Json:
     """List the subjects."""
-    return {"subjects": galleries.store.subject_ids(home.find())}
+    return {"subjects": home.galleries.store.subject_ids(home.find())}
 
 
 @router.operation("POST", SUBJECTS, scope=Scope.ENROLL, changes=True, status=201)
-def create_subject(galleries: Galleries, home: CollectionDep, entry: AuditEntry, asked: SubjectRequest) -> Json:
+def create_subject(home: CollectionDep, asked: SubjectRequest) -> Json:
     """Create a subject."""
     name = checked_name(asked.subject)
-    entry.subject = fit_id(name)
-    with galleries.store.change(home.find_or_create()) as change:
+    home.entry.subject = fit_id(name)
+    with home.galleries.store.change(home.find_or_create()) as change:
         return {"subject": subjects.create_subject(change, name).id}
 
 
 @router.operation("PUT", SUBJECT, scope=Scope.ENROLL, changes=True)
 def rename_subject(
-    galleries: Galleries,
     home: CollectionDep,
-    entry: AuditEntry,
     subject: SubjectId,
     asked: SubjectRequest,
 ) -> Json:
@@ -66,32 +62,32 @@ def rename_subject(
     If there is a subject with the new name, the two become one.
     """
     name = checked_name(asked.subject)
-    entry.target = fit_id(name)
+    home.entry.target = fit_id(name)
     gallery = home.find()
     if name == subject:
         return {"updated": False}
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
-    with galleries.change(gallery.id) as change:
+    with home.galleries.change(gallery.id) as change:
         moving.rename_subject(change, subject, name)
     return {"updated": True}
 
 
 @router.operation("DELETE", SUBJECT, scope=Scope.DELETE, changes=True)
-def delete_subject(galleries: Galleries, home: CollectionDep, subject: SubjectId) -> Json:
+def delete_subject(home: CollectionDep, subject: SubjectId) -> Json:
     """Delete a subject."""
     gallery = home.find()
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
-    with galleries.change(gallery.id) as change:
+    with home.galleries.change(gallery.id) as change:
         return {"subject": subjects.delete_subject(change, subject).id}
 
 
 @router.operation("DELETE", SUBJECTS, scope=Scope.DELETE, changes=True)
-def delete_all_subjects(galleries: Galleries, home: CollectionDep) -> Json:
+def delete_all_subjects(home: CollectionDep) -> Json:
     """Delete all subjects."""
     gallery = home.find()
     if not is_stored(gallery):
         return {"deleted": 0}
-    with galleries.change(gallery.id) as change:
+    with home.galleries.change(gallery.id) as change:
         return {"deleted": subjects.delete_subjects(change).subjects}

@@ -1,15 +1,107 @@
-"""CompreFace's wire format: how its errors look, and which unknown paths are answered in it."""
+"""CompreFace's wire format: its errors, which are a status and `{"message", "code"}` with a numeric code.
+
+Numbers and statuses are those of CompreFace's `CommonExceptionCode` and exception handler (version 1.2). An error
+that CompreFace has no number for is answered by what the table of codes says it is about, or keeps our status, with the
+number 0, CompreFace's "undefined".
+"""
 
 from __future__ import annotations
 
 import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from starlette.responses import Response
 from starlette.types import Scope
 
-from app.api.wire import WireFormat
-from app.compat.compreface.errors import answer_of
-from app.errors import LikenessError
+from app.api.wire import WireFormat, answer_problem
+from app.error_codes import BY_CODE, About
+from app.errors import FaceNotFound, InvalidInput, LikenessError, SubjectNotFound
+
+UNDEFINED = 0
+ACCESS_DENIED = 1
+EMPTY_FIELD = 5
+SERVICE_NOT_FOUND = 10
+MISSING_HEADER = 20
+UNAVAILABLE_FILE = 21
+VALIDATION = 26
+NO_FACES = 28
+TOO_MANY_FACES = 31
+MISSING_PARAMETER = 33
+MISSING_PART = 34
+INCORRECT_ARGUMENT = 36
+SUBJECT_NOT_FOUND = 42
+SUBJECT_EXISTS = 43
+IMAGE_NOT_FOUND = 44
+
+
+class Refused(InvalidInput):
+    """An error with a number and message of CompreFace's own, and status 400."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """``message``: CompreFace's own; None: our message says more."""
+
+    status: int
+    number: int
+    message: str | None = None
+
+
+NAMED: Mapping[str, Kind] = MappingProxyType(
+    {
+        "missing_key": Kind(400, MISSING_HEADER, "Missing header: x-api-key"),
+        "wrong_key": Kind(404, SERVICE_NOT_FOUND, "Service with this API Key not found"),
+        "gallery_not_found": Kind(404, SERVICE_NOT_FOUND),
+        "no_face": Kind(400, NO_FACES, "No face is found in the given image"),
+        "ambiguous_face": Kind(400, TOO_MANY_FACES, "More than one face in the source image"),
+        "subject_exists": Kind(400, SUBJECT_EXISTS, "Subject already exists"),
+        "missing_image": Kind(400, MISSING_PART),
+        "invalid_base64": Kind(400, UNAVAILABLE_FILE, "Provided value is not Base64"),
+        "unsupported_image": Kind(400, UNAVAILABLE_FILE),
+        "invalid_image": Kind(400, UNAVAILABLE_FILE),
+        "empty_image": Kind(400, UNAVAILABLE_FILE),
+        "image_too_small": Kind(400, NO_FACES),
+        "too_many_images": Kind(400, VALIDATION),
+        "invalid_template": Kind(400, INCORRECT_ARGUMENT),
+        "method_not_allowed": Kind(404, UNDEFINED),
+    }
+)
+"""Codes of ours for which CompreFace has a number of its own."""
+RULES: Mapping[tuple[int, About], Kind] = MappingProxyType(
+    {
+        (400, About.REQUEST): Kind(400, UNDEFINED),
+        (401, About.KEY): Kind(404, SERVICE_NOT_FOUND),
+        (403, About.KEY): Kind(403, ACCESS_DENIED),
+        (422, About.REQUEST): Kind(400, VALIDATION),
+    }
+)
+"""All others, by their status and by what the table of codes says they are about."""
+
+
+def answer_of(error: LikenessError) -> tuple[Kind, str, dict[str, str]]:
+    """Return CompreFace's answer to an error of ours: what it is, its message, and further headers."""
+    ours = answer_problem(error, "")
+    if isinstance(error, Refused):
+        return Kind(400, error.number), error.message, {}
+    if isinstance(error, SubjectNotFound):
+        return Kind(404, SUBJECT_NOT_FOUND), f"Subject {error.details.get('subject', '')} not found", {}
+    if isinstance(error, FaceNotFound):
+        return Kind(404, IMAGE_NOT_FOUND), f"Image {uuid.UUID(str(error.details['face_id']))} not found", {}
+    row = BY_CODE.get(error.code)
+    kind = NAMED.get(error.code) or (RULES.get((row.status, row.about)) if row else None)
+    # `answer_problem` replaces messages that only the log should have
+    message = error.message if error.code in NAMED else ours.body.error.message
+    headers = {name: value for name, value in ours.headers.items() if name == "retry-after"}
+    kind = kind or Kind(ours.status, UNDEFINED)
+    return kind, kind.message or message, headers
+
 
 PREFIX = "/api/v1/"
 
@@ -27,9 +119,9 @@ class CompreFace(WireFormat):
         return path.startswith(PREFIX)
 
     def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (not in it)
-        found = answer_of(error)
-        content = json.dumps({"message": found.message, "code": found.number}, ensure_ascii=False)
-        return Response(content, found.status, dict(found.headers), "application/json")
+        kind, message, headers = answer_of(error)
+        content = json.dumps({"message": message, "code": kind.number}, ensure_ascii=False)
+        return Response(content, kind.status, headers, "application/json")
 
 
 COMPREFACE = CompreFace()

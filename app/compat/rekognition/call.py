@@ -35,11 +35,13 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request, and what it works with; ``region`` is the one that the client signed for, a part of resource names."""
+    """A request, and what it works with: ``name`` is its operation's, ``region`` the one that the client signed for, a
+    part of resource names."""
 
     components: Components
     grant: Grant
     entry: AuditEntry
+    name: str
     region: str
 
     @property

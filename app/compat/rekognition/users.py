@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from functools import partial
-from typing import TypeAlias
+from functools import wraps
+from typing import Any, TypeAlias
 
 from app.compat.rekognition import errors, requests
 from app.compat.rekognition.answers import (
@@ -35,35 +35,65 @@ MOST_FACES = 100
 PAGE = 500
 StoreAnswer: TypeAlias = Callable[[Change, Shape], None]
 """Stores the answer with the change, unless the request has no token."""
-Work: TypeAlias = Callable[[StoreAnswer], Shape]
+Work: TypeAlias = Callable[[Call, Gallery, Any, StoreAnswer], Shape]
 
 
-def create(call: Call, wanted: requests.UserRequest) -> Shape:
-    gallery = call.gallery(wanted.CollectionId)
-    call.entry.subject = wanted.UserId
+def once(work: Work) -> Callable[[Call, Any], Shape]:
+    """Let ``work`` run once per token: a repeated request gets the stored answer.
 
-    def make(store_answer: StoreAnswer) -> Shape:
-        galleries = call.galleries
-        with galleries.store.change(gallery) as change:
-            store_answer(change, {})
-            subjects.create_subject(change, wanted.UserId)
-        return {}
+    ``work`` stores its answer in the transaction of its change, so that a retry after a crash gets it too.
+    Raises Refused (IdempotentParameterMismatchException) if the token was used with other parameters.
+    """
 
-    return _once(call, gallery, "CreateUser", wanted, make)
+    @wraps(work)
+    def answer(call: Call, wanted: Any) -> Shape:
+        gallery = call.gallery(wanted.CollectionId)
+        call.entry.subject = wanted.UserId
+        token = wanted.ClientRequestToken
+        if token is None:
+            return work(call, gallery, wanted, lambda _change, _answer: None)
+        text = json.dumps(wanted.model_dump(exclude={"ClientRequestToken"}), sort_keys=True)
+        digest = hashlib.sha256(text.encode()).digest()
+
+        def store(change: Change, shape: Shape) -> None:
+            keep_answer(change, KeptAnswer(call.name, token, digest, json.dumps(shape)))
+
+        before = _stored_answer(call, gallery, token, digest)
+        if before is not None:
+            return before
+        try:
+            return work(call, gallery, wanted, store)
+        except AlreadyAnswered:
+            return _stored_answer(call, gallery, token, digest) or {}
+
+    return answer
 
 
-def delete(call: Call, wanted: requests.UserRequest) -> Shape:
+def _stored_answer(call: Call, gallery: Gallery, token: str, digest: bytes) -> Shape | None:
+    before = call.galleries.store.recall_answer(gallery, call.name, token)
+    if before is None:
+        return None
+    if before[0] != digest:
+        raise Refused(errors.MISMATCH, "This ClientRequestToken was used with other parameters.", code="conflict")
+    answer: Shape = json.loads(before[1])
+    return answer
+
+
+@once
+def create(call: Call, gallery: Gallery, wanted: requests.UserRequest, store_answer: StoreAnswer) -> Shape:
+    with call.galleries.store.change(gallery) as change:
+        store_answer(change, {})
+        subjects.create_subject(change, wanted.UserId)
+    return {}
+
+
+@once
+def delete(call: Call, gallery: Gallery, wanted: requests.UserRequest, store_answer: StoreAnswer) -> Shape:
     """Delete a user; its faces stay, and belong to no user."""
-    gallery = call.gallery(wanted.CollectionId)
-    call.entry.subject = wanted.UserId
-
-    def remove(store_answer: StoreAnswer) -> Shape:
-        with call.galleries.change(gallery.id) as change:
-            store_answer(change, {})
-            moving.dissolve_subject(change, wanted.UserId)
-        return {}
-
-    return _once(call, gallery, "DeleteUser", wanted, remove)
+    with call.galleries.change(gallery.id) as change:
+        store_answer(change, {})
+        moving.dissolve_subject(change, wanted.UserId)
+    return {}
 
 
 def list_all(call: Call, wanted: requests.ListUsers) -> Shape:
@@ -71,18 +101,6 @@ def list_all(call: Call, wanted: requests.ListUsers) -> Shape:
     page = call.galleries.store.subjects(gallery, wanted.NextToken, wanted.MaxResults or PAGE, named=True)
     users = [{"UserId": user.id, "UserStatus": status_of(user.face_count > 0)} for user in page.items]
     return paged({"Users": users}, page)
-
-
-def associate(call: Call, wanted: requests.AssociateFaces) -> Shape:
-    gallery = call.gallery(wanted.CollectionId)
-    call.entry.subject = wanted.UserId
-    return _once(call, gallery, "AssociateFaces", wanted, partial(_associate, call, gallery, wanted))
-
-
-def disassociate(call: Call, wanted: requests.DisassociateFaces) -> Shape:
-    gallery = call.gallery(wanted.CollectionId)
-    call.entry.subject = wanted.UserId
-    return _once(call, gallery, "DisassociateFaces", wanted, partial(_disassociate, call, gallery, wanted))
 
 
 def search(call: Call, wanted: requests.SearchUsers) -> Shape:
@@ -123,7 +141,8 @@ def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
     return answer
 
 
-def _associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, store_answer: StoreAnswer) -> Shape:
+@once
+def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
     found = call.galleries.store.find_faces(gallery, ids)
@@ -147,16 +166,11 @@ def _associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, st
         "UnsuccessfulFaceAssociations": refused,
         "UserStatus": status_of(bool(user.face_count or accepted)),
     }
-    _move(
-        call,
-        gallery,
-        [Move(face, found[face].subject, user.id) for face in accepted],
-        lambda change: store_answer(change, answer),
-    )
-    return answer
+    return _move(call, gallery, [Move(face, found[face].subject, user.id) for face in accepted], answer, store_answer)
 
 
-def _disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFaces, store_answer: StoreAnswer) -> Shape:
+@once
+def disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
     found = call.galleries.store.find_faces(gallery, ids)
@@ -171,10 +185,7 @@ def _disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFac
         "UnsuccessfulFaceDisassociations": refused,
         "UserStatus": status_of(user.face_count > len(mine)),
     }
-    _move(
-        call, gallery, [Move(face, user.id, unnamed_id()) for face in mine], lambda change: store_answer(change, answer)
-    )
-    return answer
+    return _move(call, gallery, [Move(face, user.id, unnamed_id()) for face in mine], answer, store_answer)
 
 
 def _refusal(face: str, found: dict[str, StoredFace], user: str) -> Shape | None:
@@ -197,43 +208,12 @@ def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.Associa
     return {"UserId": wanted.UserId, "Confidence": confidence, "Reasons": ["LOW_MATCH_CONFIDENCE"]}
 
 
-def _move(call: Call, gallery: Gallery, moves: list[Move], note: Callable[[Change], None]) -> None:
+def _move(call: Call, gallery: Gallery, moves: list[Move], answer: Shape, store_answer: StoreAnswer) -> Shape:
     """Move faces and store the answer. Raises Refused if one was moved or deleted meanwhile; then none is moved."""
     try:
         with call.galleries.change(gallery.id) as change:
-            note(change)
+            store_answer(change, answer)
             moving.move_faces(change, moves)
     except FaceNotFound:
         raise Refused(errors.CONFLICT, "A face was moved or deleted meanwhile.", code="conflict") from None
-
-
-def _once(call: Call, gallery: Gallery, operation: str, wanted: requests.UserRequest, work: Work) -> Shape:
-    """Run ``work`` once per token: a repeated request gets the stored answer.
-
-    ``work`` stores its answer in the transaction of its change, so that a retry after a crash gets it too.
-    Raises Refused (IdempotentParameterMismatchException) if the token was used with other parameters.
-    """
-    token = wanted.ClientRequestToken
-    if token is None:
-        return work(lambda _change, _answer: None)
-    text = json.dumps(wanted.model_dump(exclude={"ClientRequestToken"}), sort_keys=True)
-    digest = hashlib.sha256(text.encode()).digest()
-    before = _stored_answer(call, gallery, operation, token, digest)
-    if before is not None:
-        return before
-    try:
-        return work(
-            lambda change, answer: keep_answer(change, KeptAnswer(operation, token, digest, json.dumps(answer)))
-        )
-    except AlreadyAnswered:
-        return _stored_answer(call, gallery, operation, token, digest) or {}
-
-
-def _stored_answer(call: Call, gallery: Gallery, operation: str, token: str, digest: bytes) -> Shape | None:
-    before = call.galleries.store.recall_answer(gallery, operation, token)
-    if before is None:
-        return None
-    if before[0] != digest:
-        raise Refused(errors.MISMATCH, "This ClientRequestToken was used with other parameters.", code="conflict")
-    answer: Shape = json.loads(before[1])
     return answer
