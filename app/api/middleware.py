@@ -66,7 +66,12 @@ class RequestMiddleware:
         answer = _Answer(send, scope["request_id"])
         start = time.perf_counter()
         try:
-            _keep_encoded(scope)
+            raw = scope.get("raw_path")
+            try:
+                scope["path"] = raw.decode("ascii") if raw else scope["path"]
+                unquote(scope["path"], errors="strict")
+            except UnicodeDecodeError:
+                raise InvalidInput("The path is not percent-encoded UTF-8.", code="invalid_path") from None
             _check_host(scope)
             await self._app(scope, receive, answer.send)
         except ClientDisconnect:
@@ -93,16 +98,6 @@ class _Answer:
             added = [header for header in _RAW if header[0] not in names]
             message["headers"] = [*given, (_ID_NAME, self._id), *added]
         await self._send(message)
-
-
-def _keep_encoded(scope: Scope) -> None:
-    raw = scope.get("raw_path")
-    try:
-        path = raw.decode("ascii") if raw else scope["path"]
-        unquote(path, errors="strict")
-    except UnicodeDecodeError:
-        raise InvalidInput("The path is not percent-encoded UTF-8.", code="invalid_path") from None
-    scope["path"] = path
 
 
 def _check_host(scope: Scope) -> None:

@@ -87,7 +87,7 @@ def document(app: FastAPI, operations: Sequence[Operation], wires: Iterable[Wire
     )
     components = document.setdefault("components", {})
     models: dict[type[BaseModel], None] = {schemas.ErrorAnswer: None}
-    models |= {model: None for operation in operations for model in operation.models}
+    models |= {model: None for operation in operations for model in (*operation.more_models, operation.body) if model}
     _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     known = components.setdefault("schemas", {})
     known |= {name: schema for name, schema in bodies["$defs"].items() if name not in known}

@@ -104,11 +104,6 @@ class Operation:
     wire: WireFormat = OWN
 
     @property
-    def models(self) -> tuple[type[BaseModel], ...]:
-        """The models of its body."""
-        return (*self.more_models, *((self.body,) if self.body else ()))
-
-    @property
     def error_codes(self) -> tuple[str, ...]:
         """All error codes, each once."""
         if self.public:

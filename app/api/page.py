@@ -9,12 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 
+import app.page
 from app.api import openapi
 from app.api.auth import given_key
 from app.api.middleware import CSP
@@ -51,19 +49,10 @@ TYPES = {
     "svg": "image/svg+xml",
 }
 """Kinds of files that are served, with their content types."""
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' blob:",
-        "connect-src 'self'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
 """The page's own files and its own server, nothing inline; `blob:` is for photos that the browser already has."""
 HEADERS = {
@@ -81,13 +70,9 @@ class File:
     """Including content type and ETag."""
 
 
-def install(app: FastAPI) -> None:
-    """Make ``app`` serve both pages and the OpenAPI document."""
-    _install_web_page(app)
-    _install_api_page(app)
-
-
-def _install_web_page(app: FastAPI) -> None:
+def install(server: FastAPI) -> None:
+    """Make ``server`` serve both pages and the OpenAPI document."""
+    _install_api_page(server)
     files = read_files()
 
     async def show(request: Request) -> Response:
@@ -95,22 +80,23 @@ def _install_web_page(app: FastAPI) -> None:
         found = files.get(name)
         if found is None:
             raise NotFound("There is no such file.")
-        if found.headers["etag"] in _tags(request.headers.get("if-none-match", "")):
+        given = request.headers.get("if-none-match", "").split(",")  # weak ones compare as strong (RFC 9110, 13.1.2)
+        if found.headers["etag"] in {tag.strip().removeprefix("W/") for tag in given}:
             return Response(status_code=304, headers=found.headers)
         return Response(found.content, headers=found.headers)
 
-    app.add_api_route(PAGE_PATH, show, methods=[*PAGE_METHODS], include_in_schema=False)
-    app.add_api_route(PAGE_FILES + "{name:path}", show, methods=[*PAGE_METHODS], include_in_schema=False)
+    server.add_api_route(PAGE_PATH, show, methods=[*PAGE_METHODS], include_in_schema=False)
+    server.add_api_route(PAGE_FILES + "{name:path}", show, methods=[*PAGE_METHODS], include_in_schema=False)
 
 
-def _install_api_page(app: FastAPI) -> None:
+def _install_api_page(server: FastAPI) -> None:
     """Serve Swagger UI and the document to those with a key."""
     router = Router("server")
     declare = partial(router.operation, "GET", scope=None, monitoring=True, in_document=False)
     files = StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static")
     page = get_swagger_ui_html(
         openapi_url="/openapi.json",
-        title=app.title,
+        title=server.title,
         swagger_js_url=f"{ASSETS_PATH}/swagger-ui-bundle.js",
         swagger_css_url=f"{ASSETS_PATH}/swagger-ui.css",
         swagger_favicon_url=f"{ASSETS_PATH}/favicon.png",
@@ -129,53 +115,35 @@ def _install_api_page(app: FastAPI) -> None:
 
     @declare("/openapi.json")
     async def document() -> JSONResponse:
-        return JSONResponse(app.openapi())
+        return JSONResponse(server.openapi())
 
     def openapi_document() -> dict[str, Any]:
-        if not app.openapi_schema:
-            app.openapi_schema = openapi.document(app, operations_of(app), app.state.wires)
-        return app.openapi_schema
+        if not server.openapi_schema:
+            server.openapi_schema = openapi.document(server, operations_of(server), server.state.wires)
+        return server.openapi_schema
 
-    app.openapi = openapi_document  # type: ignore[method-assign]  # FastAPI's documented way
-    install_routers(app, [router])
+    server.openapi = openapi_document  # type: ignore[method-assign]  # FastAPI's documented way
+    install_routers(server, [router])
 
 
 def _api_page_policy(html: str) -> str:
     """Allow the page's own files, its inline script by its hash, and Swagger UI's inline styles."""
-    scripts = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in _SCRIPT.findall(html)]
-    return "; ".join(
-        (
-            "default-src 'none'",
-            " ".join(("script-src 'self'", *(f"'sha256-{digest}'" for digest in scripts))),
-            "style-src 'self' 'unsafe-inline'",
-            "img-src 'self' data:",
-            "connect-src 'self'",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-        )
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in _SCRIPT.findall(html)]
+    scripts = "".join(f" 'sha256-{digest}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src 'self'{scripts}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
 
 def read_files() -> dict[str, File]:
     """Return the web page's files by their path below its folder."""
-    return {name: _file(name, file.read_bytes()) for name, file in _walk(resources.files("app.page"), "")}
-
-
-def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for entry in folder.iterdir():
-        name = prefix + entry.name
-        if entry.is_dir():
-            yield from _walk(entry, f"{name}/")
-        elif name.rpartition(".")[2] in TYPES:
-            yield name, entry
-
-
-def _file(name: str, content: bytes) -> File:
-    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    return File(content, HEADERS | {"content-type": TYPES[name.rpartition(".")[2]], "etag": tag})
-
-
-def _tags(text: str) -> set[str]:
-    """Return the tags of an `If-None-Match`; weak ones compare as strong ones (RFC 9110, 13.1.2)."""
-    return {tag.strip().removeprefix("W/") for tag in text.split(",")}
+    folder = Path(app.page.__file__).parent
+    found = {}
+    for path in folder.rglob("*"):
+        if kind := TYPES.get(path.suffix.removeprefix(".")):
+            content = path.read_bytes()
+            tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            headers = HEADERS | {"content-type": kind, "etag": tag}
+            found[path.relative_to(folder).as_posix()] = File(content, headers)
+    return found

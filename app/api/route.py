@@ -23,16 +23,7 @@ from app.access.audit import AuditEntry, AuditLog, fit_id
 from app.access.grants import Grant
 from app.api import openapi
 from app.api.auth import require_scope
-from app.api.body import (
-    JSON_TYPE,
-    PARSED_COPIES,
-    ImageFields,
-    Sent,
-    invalid_request,
-    is_quick,
-    parse_json,
-    read_body,
-)
+from app.api.body import JSON_TYPE, PARSED_COPIES, ImageFields, Sent, invalid_request, is_quick, parse_json, read_body
 from app.api.components import components_of
 from app.api.operation import Operation
 from app.api.schemas.base import Base64

@@ -51,7 +51,9 @@ def answer_problem(error: LikenessError, request_id: str) -> ProblemAnswer:
     kind = BY_CODE.get(error.code) or BY_CODE["unusable" if isinstance(error, Unusable) else "internal_error"]
     headers = {}
     if isinstance(error, Overloaded) or kind.status == 429:
-        headers["retry-after"] = str(math.ceil(_seconds(error.details.get("retry_after"))))
+        wait_s = error.details.get("retry_after")
+        known_s = wait_s if isinstance(wait_s, (int, float)) and math.isfinite(wait_s) else 0
+        headers["retry-after"] = str(math.ceil(max(RETRY_AFTER_S, known_s)))
     if kind.status == 401:
         headers["www-authenticate"] = 'Bearer realm="Likeness"'
     known = kind.code == error.code
@@ -83,10 +85,6 @@ def problems_table() -> str:
     lines = ["| status | code | meaning |", "|---|---|---|"]
     lines += [f"| {kind.status} | `{kind.code}` | {kind.meaning} |" for kind in KINDS]
     return "\n".join(lines)
-
-
-def _seconds(value: object) -> float:
-    return max(RETRY_AFTER_S, value) if isinstance(value, (int, float)) and math.isfinite(value) else RETRY_AFTER_S
 
 
 Authenticate: TypeAlias = Callable[[Scope, Receive, Components], Awaitable[tuple[Grant, Receive]]]

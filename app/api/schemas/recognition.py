@@ -6,15 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from app.api.schemas.base import (
-    MAX_CANDIDATES,
-    MAX_ID_LENGTH,
-    Example,
-    Params,
-    Population,
-    Rate,
-    Wire,
-)
+from app.api.schemas.base import MAX_CANDIDATES, MAX_ID_LENGTH, Example, Params, Population, Rate, Wire
 from app.api.schemas.calibration import DecidedBy
 from app.choices import Decision, LivenessMode, LivenessOf, PopulationCode
 
