@@ -336,8 +336,8 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
 
         return await components.workers.run(work)
 
-    own = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
-    endpoint.__signature__ = inspect.Signature([own, *parameters.read])  # type: ignore[attr-defined]  # `inspect` reads it
+    first = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
+    endpoint.__signature__ = inspect.Signature([first, *parameters.read])  # type: ignore[attr-defined]  # `inspect` reads it
     return endpoint
 
 
