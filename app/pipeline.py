@@ -95,7 +95,7 @@ class Pipeline:
                 seen = self._aligned(_decoded(encoded, 1, stages), *seen, cuts, stages)
         task = current_task()
         if task.caller:  # the crops count for the request until its work ends; raises Overloaded
-            size = sum(face.crop.nbytes + sum(cut.nbytes for cut in face.cuts) for face in seen.faces)
+            size = sum(pixels.nbytes for face in seen.faces for pixels in (face.crop, *face.cuts))
             self._budget.keep(task.caller, size)
             task.kept += size
         return seen
@@ -145,21 +145,18 @@ class Pipeline:
     ) -> Photo:
         """Align the faces, assess their quality, and cut out what liveness models are shown."""
         check_deadline()
-        with timed(stages, "align"):
-            if self._refine:
-                detections = [self._refined(decoded.pixels, detection) for detection in detections]
-            crops = [align(decoded.pixels, detection.landmarks) for detection in detections]
-            shown = [
-                tuple(cut_face(decoded.pixels, detection.box, cut, turned=turned) for cut in cuts)
-                for detection in detections
-            ]
-        with timed(stages, "quality"):
-            originals = [_scaled(detection, decoded) for detection in detections]
-            faces = tuple(
-                Face(detection, assess(crop, detection, decoded.width, decoded.height), crop, cuts=pictures)
-                for detection, crop, pictures in zip(originals, crops, shown, strict=True)
-            )
-        return Photo(decoded.width, decoded.height, faces, turned, stages)
+        stages |= {"align": 0.0, "quality": 0.0}
+        faces = []
+        for rough in detections:
+            with timed(stages, "align"):
+                detection = self._refined(decoded.pixels, rough) if self._refine else rough
+                crop = align(decoded.pixels, detection.landmarks)
+                shown = tuple(cut_face(decoded.pixels, detection.box, cut, turned=turned) for cut in cuts)
+            with timed(stages, "quality"):
+                original = _scaled(detection, decoded)
+                quality = assess(crop, original, decoded.width, decoded.height)
+            faces.append(Face(original, quality, crop, cuts=shown))
+        return Photo(decoded.width, decoded.height, tuple(faces), turned, stages)
 
     def embed(self, image: bytes, embedder: Embedder) -> Photo:
         """Return what `detect` returns, each face with its template. Raises what `detect` raises, and Overloaded."""
@@ -210,19 +207,13 @@ def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Seq
     spent: dict[str, float] = {}
     with timed(spent, "embed"):
         templates, batch_size = embedder.embed(crops)
-    left, share = iter(templates), {"embed": spent["embed"] / len(photos)}
-    return [
-        replace(
-            photo,
-            faces=tuple(
-                replace(face, template=next(left)) if place in places else face
-                for place, face in enumerate(photo.faces)
-            ),
-            stages={**photo.stages, **share},
-            batch_size=batch_size,
-        )
-        for photo, places in zip(photos, which, strict=True)
-    ]
+    left, embedded = iter(templates), []
+    for photo, places in zip(photos, which, strict=True):
+        faces, stages = list(photo.faces), {**photo.stages, "embed": spent["embed"] / len(photos)}
+        for place in places:
+            faces[place] = replace(faces[place], template=next(left))
+        embedded.append(replace(photo, faces=tuple(faces), stages=stages, batch_size=batch_size))
+    return embedded
 
 
 def choose_face(photo: Photo) -> Choice:
@@ -271,8 +262,8 @@ def _off_centre(box: Box, width: int, height: int) -> float:
     return math.hypot(box.x + box.width / 2 - (width - 1) / 2, box.y + box.height / 2 - (height - 1) / 2)
 
 
-def _best_score(found: list[Detection]) -> float:
-    return max((detection.score for detection in found), default=0.0)
+def _best_score(detections: list[Detection]) -> float:
+    return detections[0].score if detections else 0.0  # the highest comes first
 
 
 def turn_pixels(pixels: Pixels, degrees: int) -> Pixels:

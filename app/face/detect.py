@@ -128,13 +128,21 @@ class Detector:
             large[-1] = large[-1][large[-1][:, _SEEN_WIDTH] <= HUGE_WIDTH]
             seen = self._look(pixels, level)
             large.append(seen[seen[:, _SEEN_WIDTH] >= KEPT_WIDTH])
-        faces = _clear(np.concatenate(large))
+        faces = np.concatenate(large)
+        faces = faces[faces[:, _SCORE] >= SCORE_THRESHOLD]
         hints = sights[small & (sights[:, 2] >= smallest * TOO_SMALL)]
         hints = suppress(hints[~_same_as_any(hints, faces)])[:MAX_HINTS]
-        some = (hints[start : start + TILES] for start in range(0, len(hints), TILES))
-        faces = merge(np.concatenate([faces, *(_clear(self._look_closer(pixels, each)) for each in some)]))
+        for start in range(0, len(hints), TILES):
+            closer = self._look_closer(pixels, hints[start : start + TILES])
+            faces = np.concatenate([faces, closer[closer[:, _SCORE] >= SCORE_THRESHOLD]])
+        faces = merge(faces)
         faces = faces[faces[:, 2] >= smallest * TOO_SMALL]
-        return [_detection(face) for face in faces[np.argsort(-faces[:, _SCORE], kind="stable")]]
+        return [
+            Detection(
+                Box(*face[:4].tolist()), face[4:14].astype(np.float32).reshape(5, 2), min(1.0, float(face[_SCORE]))
+            )
+            for face in faces[np.argsort(-faces[:, _SCORE], kind="stable")]
+        ]
 
     def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> Landmarks | None:
         """Measure a face's landmarks again, in a (H, W, 3) uint8 RGB ``view`` of it, upright and large.
@@ -236,10 +244,6 @@ def suppress(sights: _Sights) -> _Sights:
     return np.asarray(sights[kept])
 
 
-def _clear(sights: _Sights) -> _Sights:
-    return np.asarray(sights[sights[:, _SCORE] >= SCORE_THRESHOLD])
-
-
 def _same_as_any(sights: _Sights, faces: _Sights) -> NDArray[np.bool_]:
     """Return which detections overlap one of the faces as the same face would, or lie within it."""
     overlap = _intersections(sights, faces)
@@ -270,11 +274,6 @@ def _map(sights: _Sights, scale: float | NDArray[np.float64], shift: tuple[float
     pairs *= scale
     pairs[:, 0] += shift
     pairs[:, 2:] += shift
-
-
-def _detection(sight: NDArray[np.float64]) -> Detection:
-    landmarks = np.asarray(sight[4:14], np.float32).reshape(5, 2)
-    return Detection(Box(*sight[:4].tolist()), landmarks, min(1.0, float(sight[_SCORE])))
 
 
 def open_detector(
