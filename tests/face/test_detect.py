@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.errors import Unusable
-from app.face import detect, tiling
+from app.face import detect
 from app.face.detect import Detector, merge, suppress
 from app.face.formats import Limits
 from app.face.image import decode
@@ -258,7 +258,7 @@ class TestMerge:
     @given(st.lists(boxes, max_size=12, unique_by=lambda box: box[4]))
     def test_suppression_keeps_what_the_plain_rule_keeps(self, found: list[tuple[float, ...]]) -> None:
         def rank(box: tuple[float, ...]) -> float:
-            return box[4] * min(1.0, box[5] / tiling.SURE_WIDTH, tiling.LARGEST_WIDTH / box[5])
+            return box[4] * min(1.0, box[5] / detect.SURE_WIDTH, detect.LARGEST_WIDTH / box[5])
 
         kept: list[tuple[float, ...]] = []
         for box in sorted(found, key=rank, reverse=True):

@@ -7,8 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.face import tiling
-from app.face.tiling import COARSER, MAX_INPUT, SAFE_WIDTH, SEAM, TALLEST, Level, levels
+from app.face.detect import COARSER, HINT_WIDTH, LARGEST_WIDTH, MAX_INPUT, SAFE_WIDTH, SEAM, TALLEST, Level, levels
 
 sides = st.integers(1, 20_000)
 large_sides = st.integers(1000, 20_000)
@@ -21,10 +20,10 @@ def test_levels_together_cover_every_width(width: int, height: int, min_face: fl
     found = levels(width, height, min_face)
     scales = [level.scale for level in found]
     assert scales[0] <= 1
-    assert scales[0] == 1 or scales[0] * min_face >= tiling.HINT_WIDTH - 1e-9
+    assert scales[0] == 1 or scales[0] * min_face >= HINT_WIDTH - 1e-9
     assert scales == sorted(scales, reverse=True)
-    assert all(fine / coarse <= tiling.COARSER + 1e-9 for fine, coarse in pairwise(scales))
-    assert max(width, height) * scales[-1] <= tiling.LARGEST_WIDTH + 1e-9
+    assert all(fine / coarse <= COARSER + 1e-9 for fine, coarse in pairwise(scales))
+    assert max(width, height) * scales[-1] <= LARGEST_WIDTH + 1e-9
     assert all(level.width >= 1 and level.height >= 1 for level in found)
 
 
