@@ -52,7 +52,8 @@ ERRORS_ONLY = 3
 KEPT_FOR = 2**21
 """Bytes of input up to which a run's memory is kept for the next one: 46 MB of the detector's, for photos of up to 2.8
 megapixels. To ask the system for it anew takes up to half of a run's time (2 megapixels from decoding to the crops: 37
-ms of processor time, else 46, medians on a busy machine); after a large run it would be hundreds of megabytes that nobody may ever need again."""
+ms of processor time, else 46, medians on a busy machine); after a large run it would be hundreds of megabytes that
+nobody may ever need again."""
 EXACT_SUMS = "session.x64quantprecision"
 """ONNX Runtime's option for x86: products of uint8 and int8 are computed exactly, and slower, where its kernels would
 saturate. Weights within ±64 cannot saturate and are left as they are (its Avx2WeightS8ToU8Transformer)."""
