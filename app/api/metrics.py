@@ -165,7 +165,7 @@ class _ComponentsCollector(Collector):
 
     def _snapshots(self) -> Iterator[Metric]:
         try:
-            kept = self._components.galleries.indexes.snapshotted()
+            kept = self._components.galleries.indexes.backend.snapshotted()
         except OSError:  # an unreadable disk must not hide the other metrics
             return
         if kept is None:

@@ -93,7 +93,7 @@ class Galleries:
             self.keep()
         except (LikenessError, OSError) as error:
             _log.warning("The last snapshots could not be written: %s", error)
-        self.indexes.close()
+        self.indexes.backend.close()
         self.store.close()
 
     def keep(self) -> None:
@@ -255,9 +255,9 @@ class Galleries:
         return self.indexes.answering(gallery.index_specs)
 
     def _check_kind(self, search: IndexKind) -> None:
-        if search not in self.indexes.kinds:
+        if search not in self.indexes.backend.kinds:
             message = f"Vectors are searched in Milvus here, which has no kind {search!r}. Leave `search` out."
-            raise Conflict(message, code="search_unavailable", known=sorted(self.indexes.kinds))
+            raise Conflict(message, code="search_unavailable", known=sorted(self.indexes.backend.kinds))
 
     def _name(self, found: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
         """Look up the matches' ids; leave out faces deleted since and subjects that have expired."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from app.choices import IndexKind
 from app.errors import Conflict, GalleryNotFound, LikenessError, NotFound
 from app.search.gallery_index import GalleryIndex, IndexBackend, Searchable
-from app.search.types import FaceSource, Followed, GalleryState, Indexed, IndexKey, IndexSpec, Snapshotted
+from app.search.types import FaceSource, Followed, GalleryState, Indexed, IndexKey, IndexSpec
 
 
 class IndexRegistry:
@@ -24,7 +24,8 @@ class IndexRegistry:
 
     def __init__(self, source: FaceSource, backend: IndexBackend) -> None:
         self._source = source
-        self._backend = backend
+        self.backend = backend
+        """Keeps the indexes; says whether galleries can be searched, and by which kinds of search."""
         self._indexes: dict[IndexKey, GalleryIndex[Searchable]] = {}
         self._built: set[IndexKey] = set()
         self._lock = threading.Lock()
@@ -34,23 +35,10 @@ class IndexRegistry:
         self._up_to_date: set[IndexKey] = set()  # indexes that have all of these states
         self._followed_at = time.monotonic()
 
-    def close(self) -> None:
-        self._backend.close()
-
-    @property
-    def available(self) -> bool:
-        """Whether galleries could be searched at the last `follow`, a moment ago."""
-        return self._backend.available
-
-    @property
-    def kinds(self) -> Collection[IndexKind]:
-        """The kinds of search that galleries can have here."""
-        return self._backend.kinds
-
     def indexed(self) -> Indexed:
         """Return what this process's indexes hold together, without reading anything."""
         held = [index.held() for index in self._known().values()]
-        return Indexed(sum(one.faces for one in held), sum(one.size for one in held))
+        return Indexed(sum(each.faces for each in held), sum(each.size for each in held))
 
     def followed(self) -> Followed:
         """Return how far the indexes are behind, without reading anything."""
@@ -59,10 +47,6 @@ class IndexRegistry:
             index.behind(states[key.gallery].head) for key, index in self._known().items() if key.gallery in states
         )
         return Followed(behind, age_s)
-
-    def snapshotted(self) -> Snapshotted | None:
-        """Return what lies on disk; None if no snapshots are written. Raises OSError."""
-        return self._backend.snapshotted()
 
     # One gallery
 
@@ -73,14 +57,14 @@ class IndexRegistry:
     def ready(self, spec: IndexSpec) -> Searchable:
         """Return an index with everything that this process acknowledged."""
         with self._forgetting(spec.key.gallery):
-            found = self.index(spec).ready()
+            searchable = self.index(spec).ready()
         self._built.add(spec.key)
-        return found
+        return searchable
 
     def index(self, spec: IndexSpec) -> GalleryIndex[Searchable]:
         with self._lock:
             if spec.key not in self._indexes:
-                self._indexes[spec.key] = self._backend.open(spec)
+                self._indexes[spec.key] = self.backend.open(spec)
             return self._indexes[spec.key]
 
     @contextmanager
@@ -101,10 +85,10 @@ class IndexRegistry:
                     yield
                 self._built.add(spec.key)
             finally:
-                others = [(key, other) for key, other in self._known(gallery).items() if other is not answering]
-                for _, other in others:
+                others = {key: other for key, other in self._known(gallery).items() if other is not answering}
+                for other in others.values():
                     other.mark_stale()
-            for key, other in others:
+            for key, other in others.items():
                 if key in self._built:
                     with suppress(LikenessError):  # it stays stale, so the next search raises
                         other.ready()
@@ -130,7 +114,7 @@ class IndexRegistry:
 
     def follow(self) -> None:
         """Apply what other processes changed; called often."""
-        self._backend.check_health()
+        self.backend.check_health()
         version = self._source.version()  # read first: what is committed in between is found by the next look
         if version is None or version != self._version:
             self._states, self._version, self._up_to_date = self._source.states(), version, set()
@@ -168,7 +152,7 @@ class IndexRegistry:
         own = [
             index for key, index in known.items() if key.gallery in states and states[key.gallery].specs[0].key == key
         ]
-        self._backend.keep(own, states.keys())
+        self.backend.keep(own, states.keys())
 
     def _load(self, states: Iterable[GalleryState]) -> None:
         for state in states:
@@ -188,7 +172,7 @@ class IndexRegistry:
     def _forget(self, gallery: int) -> None:
         for key in self._known(gallery):
             self._drop(key)
-        self._backend.discard(gallery)
+        self.backend.discard(gallery)
 
     @contextmanager
     def _forgetting(self, gallery: int) -> Iterator[None]:

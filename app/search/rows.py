@@ -223,14 +223,9 @@ class Rows:
     def _resize(self, before: NDArray[np.int32], after: NDArray[np.int32]) -> None:
         """Count subjects that had so many rows, (S,), and have so many now; 0: none."""
         sizes = Counter(self.sizes)
-        sizes.update(_counted(after))
-        sizes.subtract(_counted(before))
+        sizes.update(after.tolist())
+        sizes.subtract(before.tolist())
         self.sizes = {faces: subjects for faces, subjects in sizes.items() if faces and subjects}
-
-
-def _counted(faces: NDArray[np.int32]) -> dict[int, int]:
-    values, counts = np.unique(faces, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 def _grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:

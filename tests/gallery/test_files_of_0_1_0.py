@@ -86,7 +86,7 @@ def test_snapshots_are_used(galleries: Galleries, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(ChangeReader, "read_all", build)
     galleries.indexes.load()
-    held = galleries.indexes.snapshotted()
+    held = galleries.indexes.backend.snapshotted()
     assert held is not None
     assert held.count == len(KINDS)
 

@@ -501,7 +501,7 @@ def comes_to(galleries: Galleries, *, available: bool) -> bool:
         while time.monotonic() < end:
             with suppress(Unusable):
                 galleries.indexes.follow()
-            if galleries.indexes.available == available:
+            if galleries.indexes.backend.available == available:
                 return True
             time.sleep(0.05)
     return False

@@ -52,7 +52,7 @@ async def readyz(request: Request) -> Response:
     """
     components: Components | None = request.app.state.components
     status = request.app.state.status
-    if components and status == "ok" and not components.galleries.indexes.available:
+    if components and status == "ok" and not components.galleries.indexes.backend.available:
         status = "index_unavailable"
     if components and status == "ok" and not components.galleries.store.database.writable:
         status = "storage_unavailable"
