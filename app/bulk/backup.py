@@ -30,12 +30,12 @@ import sqlalchemy as sa
 from app.bulk.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
 from app.db import signing
 from app.db.copying import replacing_sqlite
-from app.db.encryption import IRREPLACEABLE, FoundRings
+from app.db.encryption import IRREPLACEABLE
 from app.db.engine import Database
 from app.db.opening import sqlite_file
 from app.db.schema import SECRETS
 from app.db.sealed_columns import Blobs
-from app.db.secrets import IS_SECRET, SIGNING_KEY, purpose_of
+from app.db.secrets import IS_SECRET, SIGNING_KEY, FoundRings, purpose_of
 from app.db.signing import Signer
 from app.db.usage import RESTORING
 from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable

@@ -19,11 +19,11 @@ from app.cli.connect import require_data
 from app.config import Settings, load_settings
 from app.db import usage
 from app.db.copying import copy_database
-from app.db.encryption import VAULT_FILE, FoundRings, Rings, encode_key, find_rings, load_rings, new_key
+from app.db.encryption import encode_key, new_key
 from app.db.engine import Database
 from app.db.sealed_columns import PLAIN, Blobs, census
 from app.db.sealed_columns import reseal as reseal_columns
-from app.db.secrets import SIGNING_KEY, SecretStore, has_secrets
+from app.db.secrets import SIGNING_KEY, FoundRings, Rings, SecretStore, find_rings, load_rings
 from app.db.signing import Signer
 from app.errors import Conflict, InvalidSetting, SealedUnreadable
 from app.gallery.store import Store
@@ -75,12 +75,8 @@ def _signer(settings: Settings, database: Database) -> Signer | None:
 
 def _rings(settings: Settings) -> FoundRings:
     """Return the keys of the settings and the data folder."""
-    return find_rings(
-        settings.data_dir / VAULT_FILE,
-        settings.encryption_key_file,
-        settings.encryption_keys,
-        seals=settings.encryption == "seal",
-    )
+    keys = settings.encryption_key_file, settings.encryption_keys
+    return find_rings(settings.data_dir, *keys, seals=settings.encryption == "seal")
 
 
 @commands.command(epilog="Example: likeness restore /backups/likeness.tar")
@@ -226,12 +222,7 @@ def _opened() -> Iterator[tuple[Settings, Database, Rings]]:
     seals = settings.encryption == "seal"
     require_data(settings)
     with usage.shared(settings.data_dir, settings.database):
-        rings = load_rings(
-            settings.data_dir,
-            settings.encryption_key_file,
-            settings.encryption_keys,
-            seals=seals,
-            has_secrets=lambda: has_secrets(settings.database),
-        )
+        keys = settings.encryption_key_file, settings.encryption_keys
+        rings = load_rings(settings.data_dir, settings.database, *keys, seals=seals)
         with closing(Store(settings.database, blobs=Blobs(rings.faces, seals=seals))) as store:
             yield settings, store.database, rings

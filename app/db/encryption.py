@@ -18,8 +18,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -225,61 +224,6 @@ def load_or_make(path: Path) -> Sealer:
     except OSError as error:
         raise Unusable(f"{path}: can't take other users' access away ({error})", code="vault_key_unusable") from None
     return Sealer(read_keys(path))
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRings:
-    """``faces`` is the ring for templates and crops, None without one; if not ``seals``, it only decrypts.
-
-    ``secrets`` is the ring for the server's own secrets, None before the first start.
-    """
-
-    faces: Sealer | None
-    seals: bool
-    secrets: Sealer | None
-
-
-@dataclass(frozen=True, slots=True)
-class Rings(FoundRings):
-    secrets: Sealer
-
-
-def load_rings(
-    data_dir: Path,
-    file: Path | None,
-    text: str | None,
-    *,
-    seals: bool = True,
-    has_secrets: Callable[[], bool] = lambda: False,
-) -> Rings:
-    """Return the rings for these settings: encryption keys from a `file` or `text`, and those of VAULT_FILE.
-
-    VAULT_FILE, in `data_dir`, is made if no encryption key can seal the secrets, and the database has none that only
-    the missing file opens.
-
-    Raises Unusable ``vault_key_unusable``, ``vault_key_missing``.
-    """
-    if not (seals and (file or text)):
-        vault = data_dir / VAULT_FILE
-        if not (file or text or vault.exists()) and has_secrets():
-            message = (
-                f"{vault} is missing and no encryption key is set, and one of them opens the database's secrets: "
-                "put that one back, or restore a backup."
-            )
-            raise Unusable(message, code="vault_key_missing")
-        load_or_make(vault)
-    found = find_rings(data_dir / VAULT_FILE, file, text, seals=seals)
-    if found.secrets is None:
-        raise Unusable(f"{data_dir / VAULT_FILE}: doesn't exist any more", code="vault_key_unusable")
-    return Rings(found.faces, found.seals, found.secrets)
-
-
-def find_rings(vault: Path, file: Path | None, text: str | None, *, seals: bool = True) -> FoundRings:
-    """Return the same as `load_rings` without making a file; `vault` is the path of VAULT_FILE."""
-    given = read_keys(file) if file else parse_keys(text, "LIKENESS_ENCRYPTION_KEY") if text else ()
-    own = read_keys(vault) if vault.exists() else ()
-    both = list(dict.fromkeys([*given, *own] if seals else [*own, *given]))
-    return FoundRings(Sealer(given) if given else None, seals, Sealer(both) if both else None)
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:

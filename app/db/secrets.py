@@ -1,16 +1,19 @@
-"""The server's own secrets, encrypted in SQL, so that all servers of one database share them."""
+"""The server's own secrets, encrypted in SQL, so that all servers of one database share them; and all its keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import sqlalchemy as sa
 
-from app.db.encryption import Sealer
+from app.db.encryption import VAULT_FILE, Sealer, load_or_make, parse_keys, read_keys
 from app.db.engine import Database
 from app.db.opening import connected, sqlite_file
 from app.db.schema import SECRETS
 from app.db.sealed_columns import MARK_PREFIX
+from app.errors import Unusable
 
 SIGNING_KEY = "signing-key"
 BUSY_MS = 5_000
@@ -78,7 +81,61 @@ class SecretStore:
         return self._sealer.open(bytes(sealed), purpose_of(name))
 
 
-def has_secrets(url: str) -> bool:
+def purpose_of(name: str) -> bytes:
+    """Return the purpose that a secret of that name is sealed for."""
+    return b"secret\0" + name.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRings:
+    """``faces`` is the ring for templates and crops, None without one; if not ``seals``, it only decrypts.
+
+    ``secrets`` is the ring for the server's own secrets, None before the first start.
+    """
+
+    faces: Sealer | None
+    seals: bool
+    secrets: Sealer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rings(FoundRings):
+    secrets: Sealer
+
+
+def load_rings(data_dir: Path, url: str, file: Path | None, text: str | None, *, seals: bool) -> Rings:
+    """Return the rings for these settings: encryption keys from a `file` or `text`, and those of VAULT_FILE.
+
+    VAULT_FILE, in `data_dir`, is made if no encryption key can seal the secrets, and the database at `url` has none
+    that only the missing file opens.
+
+    Raises Unusable ``vault_key_unusable``, ``vault_key_missing``.
+    """
+    vault = data_dir / VAULT_FILE
+    if not (seals and (file or text)):
+        if not (file or text or vault.exists()) and _has_secrets(url):
+            message = (
+                f"{vault} is missing and no encryption key is set, and one of them opens the database's secrets: "
+                "put that one back, or restore a backup."
+            )
+            raise Unusable(message, code="vault_key_missing")
+        load_or_make(vault)
+    found = find_rings(data_dir, file, text, seals=seals)
+    if found.secrets is None:
+        raise Unusable(f"{vault}: doesn't exist any more", code="vault_key_unusable")
+    return Rings(found.faces, found.seals, found.secrets)
+
+
+def find_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bool) -> FoundRings:
+    """Return the same as `load_rings` without making a file."""
+    vault = data_dir / VAULT_FILE
+    given = read_keys(file) if file else parse_keys(text, "LIKENESS_ENCRYPTION_KEY") if text else ()
+    own = read_keys(vault) if vault.exists() else ()
+    both = list(dict.fromkeys([*given, *own] if seals else [*own, *given]))
+    return FoundRings(Sealer(given) if given else None, seals, Sealer(both) if both else None)
+
+
+def _has_secrets(url: str) -> bool:
     """Return whether the database at `url` holds secrets, without making or migrating it."""
     path = sqlite_file(url)
     if path is not None and not path.exists():
@@ -87,8 +144,3 @@ def has_secrets(url: str) -> bool:
         if not sa.inspect(connection).has_table(SECRETS.name):
             return False
         return connection.execute(sa.select(SECRETS.c.name).where(IS_SECRET).limit(1)).first() is not None
-
-
-def purpose_of(name: str) -> bytes:
-    """Return the purpose that a secret of that name is sealed for."""
-    return b"secret\0" + name.encode()

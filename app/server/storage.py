@@ -10,10 +10,10 @@ from app.access.audit import AuditLog, AuditSink, AuditStore
 from app.access.one_time import SignInCodes
 from app.config import PREFIX, Settings
 from app.db import usage
-from app.db.encryption import VAULT_FILE, Rings, Sealer, load_rings
+from app.db.encryption import VAULT_FILE, Sealer
 from app.db.engine import Database
 from app.db.sealed_columns import Blobs, seal_job_keys
-from app.db.secrets import SIGNING_KEY, SecretStore, has_secrets
+from app.db.secrets import SIGNING_KEY, Rings, SecretStore, load_rings
 from app.db.signing import Signer
 from app.errors import InvalidSetting, SealedUnreadable, Unusable
 from app.gallery.service import Galleries
@@ -54,10 +54,10 @@ def open_storage(settings: Settings, stack: ExitStack, open_index: OpenIndex | N
     """
     rings = load_rings(
         settings.data_dir,
+        settings.database,
         settings.encryption_key_file,
         settings.encryption_keys,
         seals=settings.encryption == "seal",
-        has_secrets=lambda: has_secrets(settings.database),
     )
     sql = Store(
         settings.database, max_metadata_bytes=settings.max_metadata_bytes, blobs=Blobs(rings.faces, seals=rings.seals)

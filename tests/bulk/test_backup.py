@@ -25,9 +25,10 @@ from app.access.one_time import SignInCodes
 from app.bulk.backup import OWN, PURPOSE, Summary, restore, unpack, write_backup
 from app.db import usage
 from app.db.copying import copy_database
-from app.db.encryption import FoundRings, Sealer, encode_key, new_key
+from app.db.encryption import Sealer, encode_key, new_key
 from app.db.opening import open_engine, parse_url
 from app.db.schema import FACES, JOBS, METADATA, SIGN_IN_CODES
+from app.db.secrets import FoundRings
 from app.db.signing import Signer, canonical, signed
 from app.errors import Conflict, InvalidInput, LikenessError
 from app.gallery.enrolling import BulkSubject, write_many

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from app.cli.doctor import REMEDIES, Finding
 from app.config import Settings
 from app.db.clock import CLOCK, SETTLED_DAYS, Watched, read_clock
-from app.db.encryption import ADMIN_KEY_FILE, VAULT_FILE, find_rings, read_admin_key
+from app.db.encryption import ADMIN_KEY_FILE, VAULT_FILE, read_admin_key
 from app.db.inspection import inspect
 from app.db.sealed_columns import MARK_PREFIX
-from app.db.secrets import purpose_of
+from app.db.secrets import find_rings, purpose_of
 from app.timestamps import utc_text
 
 CLOCK_OFF_S = 5.0
@@ -88,7 +88,7 @@ def check_vault(settings: Settings) -> Iterator[Finding]:
     path = settings.data_dir / VAULT_FILE
     sealed = inspect(settings.data_dir, settings.database).sealed
     seals = settings.encryption == "seal"
-    rings = find_rings(path, settings.encryption_key_file, settings.encryption_keys, seals=seals)
+    rings = find_rings(settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=seals)
     marks = {name: blob for name, blob in sealed.items() if name.startswith(MARK_PREFIX)}
     secrets = {name: blob for name, blob in sealed.items() if name not in marks}
     if marks and rings.faces is None:
