@@ -77,7 +77,7 @@ def list_keys(keys: Keys, query: Annotated[schemas.PageParams, Query()]) -> sche
     All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
     """
     page = keys.keys(query.cursor, query.limit)
-    return schemas.KeyPage(keys=[_answer(key) for key in page.items], next_cursor=page.next_cursor)
+    return schemas.KeyPage.of(page, keys=[_answer(key) for key in page.items])
 
 
 @router.operation(
@@ -200,9 +200,7 @@ def read_audit(request: Request, audit: AuditLog, query: Annotated[schemas.Audit
     )
     newest_first = query.order == "newest"
     page = audit.store.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
-    return schemas.AuditPage(
-        entries=[schemas.AuditEntry.model_validate(entry) for entry in page.items], next_cursor=page.next_cursor
-    )
+    return schemas.AuditPage.of(page, entries=page.items)
 
 
 @router.operation("GET", RECEIPTS, scope=Scope.ADMIN, answer=schemas.ReceiptPage, unrestricted=True, codes=CURSOR)

@@ -38,9 +38,7 @@ def list_faces(
     store = galleries.store
     home = store.gallery(gallery)
     page = store.faces(home, subject, cursor=query.cursor, limit=query.limit)
-    return schemas.FacePage(
-        faces=[answers.stored_face(face, home) for face in page.items], next_cursor=page.next_cursor
-    )
+    return schemas.FacePage.of(page, faces=[answers.stored_face(face, home) for face in page.items])
 
 
 @router.operation("GET", FACE, scope=Scope.READ, name="show_face", codes=NO_FACE)

@@ -29,9 +29,7 @@ def list_galleries(
     The galleries that the key may see, with their counts, in the order of their creation, page by page.
     """
     page = galleries.store.galleries(query.cursor, query.limit, grant.galleries)
-    return schemas.GalleryPage(
-        galleries=[_answer(galleries, gallery) for gallery in page.items], next_cursor=page.next_cursor
-    )
+    return schemas.GalleryPage.of(page, galleries=[_answer(galleries, gallery) for gallery in page.items])
 
 
 @router.operation(

@@ -44,7 +44,7 @@ def list_jobs(jobs: JobStore, grant: Grant, query: Annotated[schemas.JobPagePara
     """
     gallery = None if query.gallery is None else clean_id(query.gallery, "gallery")
     page = jobs.jobs(query.cursor, query.limit, only=grant.galleries, gallery=gallery, state=query.state)
-    return schemas.JobPage(jobs=[answer(job) for job in page.items], next_cursor=page.next_cursor)
+    return schemas.JobPage.of(page, jobs=[answer(job) for job in page.items])
 
 
 @router.operation("GET", JOB, scope=Scope.READ, name="show_job", codes=NO_JOB)

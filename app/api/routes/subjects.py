@@ -40,8 +40,7 @@ def list_subjects(
         search=query.search,
         expires_before=utc_text_or_none(query.expires_before),
     )
-    listed = [schemas.Subject.model_validate(subject) for subject in page.items]
-    return schemas.SubjectPage(subjects=listed, next_cursor=page.next_cursor)
+    return schemas.SubjectPage.of(page, subjects=page.items)
 
 
 @router.operation(

@@ -253,18 +253,21 @@ class EmbedAnswer(Wire):
     explain: Explain | None = None
 
 
-class VerifyAnswer(Wire):
+class Verified(Wire):
     match: bool
-    score: float
     threshold: float
     fmr: float = Field(description="The false match rate measured at this threshold.")
     fmr_asked: float | None = Field(description="The requested one; null: the server's default.")
     calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
-    face1: ChosenFace
-    face2: ChosenFace
     model: str
     explain: Explain | None = None
     warnings: Warnings = None
+
+
+class VerifyAnswer(Verified):
+    score: float
+    face1: ChosenFace
+    face2: ChosenFace
 
 
 class Candidate(Wire):
@@ -281,8 +284,7 @@ class Candidate(Wire):
     face_id: str = Field(description="The enrolled face with this score.")
 
 
-class SubjectVerifyAnswer(Wire):
-    match: bool
+class SubjectVerifyAnswer(Verified):
     subject: str
     name: str | None
     score: float | None = Field(
@@ -294,14 +296,7 @@ class SubjectVerifyAnswer(Wire):
         "operating point, unless the key has the scope `templates`."
     )
     face_id: str = Field(description="The enrolled face with this score.")
-    threshold: float
-    fmr: float
-    fmr_asked: float | None
-    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     face: ChosenFace
-    model: str
-    explain: Explain | None = None
-    warnings: Warnings = None
 
 
 class IdentifiedFace(DetectedFace):

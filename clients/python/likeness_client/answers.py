@@ -783,17 +783,17 @@ class SubjectPage(Answer):
 
 class SubjectVerifyAnswer(Answer):
     match: bool
+    threshold: float
+    fmr: float
+    fmr_asked: float | None
+    calibration: DecidedBy
+    model: str
     subject: str
     name: str | None
     score: float | None
     template_score: float | None
     face_id: str
-    threshold: float
-    fmr: float
-    fmr_asked: float | None
-    calibration: DecidedBy
     face: ChosenFace
-    model: str
     explain: Explain | None = None
     warnings: list[PopulationWarning] | None = None
 
@@ -813,14 +813,14 @@ class SuspiciousPair(Answer):
 
 class VerifyAnswer(Answer):
     match: bool
-    score: float
     threshold: float
     fmr: float
     fmr_asked: float | None
     calibration: DecidedBy
+    model: str
+    score: float
     face1: ChosenFace
     face2: ChosenFace
-    model: str
     explain: Explain | None = None
     warnings: list[PopulationWarning] | None = None
 
