@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from traceback import clear_frames
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from app.face.liveness import Cut, cut_face
 from app.face.quality import assess
 from app.inference.embedders import Embedder
 from app.types import Box, Detection, Face, Photo, Pixels
+
+T = TypeVar("T")
 
 SECOND_LOOK = (90, 180, 270)
 """Clockwise degrees by which a photo is turned when nothing sure was found in it."""
@@ -86,13 +88,13 @@ class Pipeline:
             if encoded.can_reduce():  # as far as the detector loses nothing
                 finest = self._detector.finest_scale(encoded.width, encoded.height)
                 factor = next((factor for factor in REDUCTIONS if factor * finest <= 1), 1)
-        with self._room(encoded, factor):
-            seen = self._seen(encoded, factor, cuts, stages)
+        seen = self._in_room(encoded, factor, lambda: self._seen(encoded, factor, cuts, stages))
         if not isinstance(seen, Photo):
             # The crop of a small face needs all the pixels there are.
-            encoded = open_image(image, self._limits)
-            with self._room(encoded):
-                seen = self._aligned(_decoded(encoded, 1, stages), *seen, cuts, stages)
+            encoded, (places, turned) = open_image(image, self._limits), seen
+            seen = self._in_room(
+                encoded, 1, lambda: self._aligned(_decoded(encoded, 1, stages), places, turned, cuts, stages)
+            )
         task = current_task()
         if task.caller:  # the crops count for the request until its work ends; raises Overloaded
             size = sum(pixels.nbytes for face in seen.faces for pixels in (face.crop, *face.cuts))
@@ -109,10 +111,8 @@ class Pipeline:
         searched = self._detector.search_bytes(width, height, self._detector.min_face / factor)
         return max(encoded.decode_bytes(factor), 2 * RGB_BYTES * width * height + searched)
 
-    @contextmanager
-    def _room(self, encoded: EncodedImage, factor: int = 1) -> Iterator[None]:
-        """Run the block when there is memory and a core for the photo. What it calls must have freed the pixels when it
-        returns, and has when it raises: the next photo is let in before an error arrives where it is caught.
+    def _in_room(self, encoded: EncodedImage, factor: int, work: Callable[[], T]) -> T:
+        """Return what ``work`` on the photo returns, done when there is memory and a core for it.
 
         Raises ImageTooLarge if the server never has so much memory.
         """
@@ -120,12 +120,7 @@ class Pipeline:
         if size > most:
             message = f"Working on the image takes {size} bytes; this server has {most:.0f} for one image."
             raise ImageTooLarge(message, width=encoded.width, height=encoded.height)
-        with self._budget.hold(size, pixels=encoded.pixels(factor)):
-            try:
-                yield
-            except BaseException as error:
-                clear_frames(error.__traceback__)
-                raise
+        return self._budget.run(work, size, pixels=encoded.pixels(factor))
 
     def _seen(
         self, encoded: EncodedImage, factor: int, cuts: Sequence[Cut], stages: dict[str, float]

@@ -29,12 +29,15 @@ from app.api.operation import Operation
 from app.api.schemas.base import Base64
 from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, expected, send_error
 from app.db.engine import again_if_ended
+from app.error_codes import KINDS
 from app.errors import InvalidInput, LikenessError, Overloaded
 from app.gallery.records import gallery_not_found
 
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
 """A request that was told to try again later did nothing; a flood of them must not become a flood of rows."""
+PAUSED = frozenset(kind.code for kind in KINDS if kind.status in (413, 429))
+"""Errors that cost the server little and a caller nothing: told again and again, they come late (`Admission.pause`)."""
 
 
 class AuditTrail:
@@ -132,22 +135,28 @@ class OperationRoute(APIRoute):
         ids = {name: unicodedata.normalize("NFC", unquote(text)) for name, text in scope["path_params"].items()}
         trail = AuditTrail(components.audit, operation, ids, scope["request_id"], send)
         try:
-            authenticate = operation.authenticate or operation.wire.authenticate
-            grant, receive = await authenticate(scope, receive, components)
-            scope["grant"], trail.entry.key = grant, grant.key_id
-            authorize(grant, operation, ids.get("gallery"))
-            if scope["query_string"] and operation.wire.strict and not operation.monitoring:
-                check_query(operation, scope["query_string"])
-            callers = callers_of(grant.key_id, scope)
-            with nullcontext() if operation.monitoring else components.admission.admit(*callers):
-                scope["audit"] = trail.entry
-                await trail.begin()
-                await self.app(scope, receive, trail.send)
-        except ClientDisconnect:
-            pass
-        except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
-            refusal = expected(error, scope["request_id"])
-            trail.refuse(refusal)
+            try:
+                authenticate = operation.authenticate or operation.wire.authenticate
+                grant, receive = await authenticate(scope, receive, components)
+                scope["grant"], trail.entry.key = grant, grant.key_id
+                authorize(grant, operation, ids.get("gallery"))
+                if scope["query_string"] and operation.wire.strict and not operation.monitoring:
+                    check_query(operation, scope["query_string"])
+                callers = callers_of(grant.key_id, scope)
+                with nullcontext() if operation.monitoring else components.admission.admit(*callers):
+                    scope["audit"] = trail.entry
+                    await trail.begin()
+                    await self.app(scope, receive, trail.send)
+            except ClientDisconnect:
+                return
+            except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
+                refusal = expected(error, scope["request_id"])
+                refusal.__traceback__ = refusal.__context__ = None  # whose frames hold the body while this waits
+                trail.refuse(refusal)
+            else:
+                return
+            if refusal.code in PAUSED:
+                await components.admission.pause(trail.entry.key or callers_of("", scope)[1])
             await send_error(refusal, operation.wire, scope, receive, trail)
         finally:
             trail.end()
@@ -325,13 +334,13 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
             most = limits.most(images, large=operation.wire.large_json)
             raw = await read_body(request, most, limits.seconds, admission.take)
 
+        def parse() -> object:
+            return model.parse(raw, images, limits, query) if images else parse_json(raw, model)
+
         def work() -> Response:
             if parameters.body:
-                copies = 0 if is_quick(raw) else PARSED_COPIES * len(raw.data)
-                with admission.budget.hold(copies, threads=0) if copies else nullcontext():
-                    given[parameters.body] = (
-                        model.parse(raw, images, limits, query) if images else parse_json(raw, model)
-                    )
+                copies = PARSED_COPIES * len(raw.data)
+                given[parameters.body] = parse() if is_quick(raw) else admission.budget.run(parse, copies, threads=0)
             return again_if_ended(lambda: respond(handler(**given), operation.status))
 
         return await components.workers.run(work)

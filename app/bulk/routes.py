@@ -60,10 +60,10 @@ async def import_faces(
     home, file = await workers.run(lambda: bulk.receive(gallery, query, grant.key_id))
     try:
         upload = body.read_upload(request, ARCHIVE, limits.seconds)
-        with admission.receive():
-            async with aclosing(upload) as pieces:
-                async for piece in pieces:
-                    await asyncio.to_thread(file.write, piece)
+        admission.receive()
+        async with aclosing(upload) as pieces:
+            async for piece in pieces:
+                await asyncio.to_thread(file.write, piece)
         job = await asyncio.to_thread(bulk.begin_import, home, query, file, grant.key_id)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(file.abort))

@@ -35,6 +35,11 @@ LOOKUPS = 16
 GREED = (4, 16)
 """Places that a key, and an address, may hold for each free one: alone, a key gets four fifths and an address, which
 may be many people's, 16 of 17. Others find some free."""
+REFUSAL_S, PATIENCE_S = 0.2, 2.0
+"""What each refusal of a caller adds to its debt, in seconds that pass; its answer waits for what is above PATIENCE_S,
+at most as long again."""
+MOST_REFUSED = 10_000
+"""Callers whose debt is remembered."""
 
 
 class Shares:
@@ -48,8 +53,9 @@ class Shares:
     def check(self, callers: tuple[str, ...]) -> None:
         """Raise Overloaded if there is no place for a request of ``callers``: its key and its address."""
         free = self.limit - self.held
-        if free <= 0 or any(self._by_caller[one] >= greed * free for one, greed in zip(callers, GREED, strict=False)):
-            raise Why.REQUESTS.error()
+        for caller, greed in zip(callers, GREED, strict=False):
+            if free <= 0 or self._by_caller[caller] >= greed * free:
+                raise Why.REQUESTS.error()
 
     def enter(self, callers: tuple[str, ...]) -> None:
         """Take a place. Raises Overloaded."""
@@ -85,17 +91,15 @@ class Admission:
 
     def __init__(self, budget: Budget, queue_limit: int) -> None:
         self.budget = budget
+        self.limit = queue_limit
         self._slots = Shares(queue_limit)
         self._receiving = Shares(queue_limit * RECEIVING)
         self._unproven, self._signing = Shares(math.inf), Shares(math.inf)
         self._arriving: dict[Visit, asyncio.Timeout] = {}
         """Unproven requests, the oldest first, and what ends each of them."""
         self._visit: ContextVar[Visit | None] = ContextVar("visit", default=None)
-
-    @property
-    def limit(self) -> int:
-        """Return the number of slots."""
-        return int(self._slots.limit)
+        self._refused: dict[str, float] = {}
+        """When the debt of each caller that was refused is over, in monotonic seconds; the last refused one last."""
 
     @property
     def admitted(self) -> int:
@@ -108,14 +112,21 @@ class Admission:
         return self._receiving.held + self._unproven.held + self._signing.held
 
     @contextmanager
-    def admit(self, *callers: str) -> Iterator[None]:
+    def admit(self, *callers: str, place: Shares | None = None) -> Iterator[Visit]:
         """Count a request while the block runs; ``callers`` are its key and its address.
 
         Raises Overloaded if there are too many, of all callers or of these.
         """
-        self._slots.check(callers)  # read no body that there is no slot for
-        with self._entered(Visit(callers, self._receiving)):
-            yield
+        if place is None:
+            self._slots.check(callers)  # read no body that there is no slot for
+        visit = Visit(callers, place or self._receiving)
+        visit.place.enter(callers)
+        token = self._visit.set(visit)
+        try:
+            yield visit
+        finally:
+            self._visit.reset(token)
+            self.leave(visit)
 
     @asynccontextmanager
     async def admit_unproven(self, address: str, key_id: str | None = None) -> AsyncIterator[None]:
@@ -126,76 +137,63 @@ class Admission:
         that has just begun arrives, and one that does not come holds nobody up.
         """
         if key_id is None:
-            visit, places = Visit((address,), self._unproven), UNPROVEN_EACH
+            caller, place, most = address, self._unproven, UNPROVEN_EACH
         else:
-            visit, places = Visit((f"{key_id} {address}",), self._signing), self.limit
-        self._make_way(visit, places)
+            caller, place, most = f"{key_id} {address}", self._signing, self.limit
+        crowds = Counter(visit.callers[0] for visit in self._arriving)
+        crowd = caller if crowds[caller] >= most else None
+        if crowd is None and len(self._arriving) >= UNPROVEN + self.limit:
+            crowd = crowds.most_common(1)[0][0]
+        if crowd is not None:
+            self._end(next(visit for visit in self._arriving if visit.callers[0] == crowd))
         try:
             async with asyncio.timeout(None) as end:
-                self._arriving[visit] = end
-                with self._entered(visit):
-                    yield
+                with self.admit(caller, place=place) as visit:
+                    self._arriving[visit] = end
+                    try:
+                        yield
+                    finally:
+                        self._arriving.pop(visit, None)
         except TimeoutError:
             raise Why.REQUESTS.error() from None
-        finally:
-            self._arriving.pop(visit, None)
-
-    def _make_way(self, visit: Visit, places: int) -> None:
-        crowds = Counter(one.callers for one in self._arriving)
-        if crowds[visit.callers] >= places:
-            self._end(next(one for one in self._arriving if one.callers == visit.callers))
-        elif len(self._arriving) >= UNPROVEN + self.limit:
-            crowd = crowds.most_common(1)[0][0]
-            self._end(next(one for one in self._arriving if one.callers == crowd))
-
-    def _make_room(self, visit: Visit, size: int) -> None:
-        """End the oldest unproven requests until so many bytes more of this one fit. Raises Overloaded."""
-        most = self.budget.size * KEPT_SHARE * UNPROVEN_SHARE
-        if visit.held + size > most:
-            raise Why.BYTES.error()
-        others = [one for one in self._arriving if one.place is self._unproven and one is not visit]
-        held = sum(one.held for one in others)
-        while visit.held + size + held > most:
-            oldest = others.pop(0)
-            held -= oldest.held
-            self._end(oldest)
 
     def _end(self, visit: Visit) -> None:
         self._arriving.pop(visit).reschedule(asyncio.get_running_loop().time())
 
-    @contextmanager
-    def _entered(self, visit: Visit) -> Iterator[None]:
-        visit.place.enter(visit.callers)
-        token = self._visit.set(visit)
-        try:
-            yield
-        finally:
-            self._visit.reset(token)
-            self.leave(visit)
-
     def take(self, size: int) -> None:
-        """Count bytes of the admitted request's body. Raises Overloaded if there are too many."""
+        """Count bytes of the admitted request's body. Raises Overloaded if there are too many.
+
+        The oldest unproven requests are ended until those of another one fit.
+        """
         visit = self._visit.get()
         if visit is None:
             raise RuntimeError("Bytes are counted for an admitted request only.")
         if visit.place is self._unproven:
-            self._make_room(visit, size)
+            left = self.budget.size * KEPT_SHARE * UNPROVEN_SHARE - visit.held - size
+            if left < 0:
+                raise Why.BYTES.error()
+            others = [other for other in self._arriving if other.place is self._unproven and other is not visit]
+            held = sum(other.held for other in others)
+            while held > left:
+                held -= others[0].held
+                self._end(others.pop(0))
         self.budget.keep(visit.callers[0], size)
         visit.held += size
 
-    @contextmanager
-    def receive(self) -> Iterator[None]:
-        """Give the request's slot back while the block receives a long body. Raises Overloaded."""
-        visit = self._visit.get()
-        if visit is not None and visit.place is self._slots:
-            self._move(visit, self._receiving)
-        yield
+    def receive(self) -> None:
+        """Give the request's slot back until its next work, to receive a long body. Raises Overloaded."""
+        self._move(self._receiving)
 
     def begin(self) -> Visit | None:
         """Return the request that work begins for, in a slot from now on, if any. Raises Overloaded."""
+        return self._move(self._slots)
+
+    def _move(self, place: Shares) -> Visit | None:
         visit = self._visit.get()
-        if visit is not None and visit.place is not self._slots:
-            self._move(visit, self._slots)
+        if visit is not None and visit.place is not place:
+            place.enter(visit.callers)
+            visit.place.leave(visit.callers)
+            visit.place = place
         return visit
 
     def leave(self, visit: Visit) -> None:
@@ -205,10 +203,18 @@ class Admission:
             visit.place.leave(visit.callers)
             self.budget.give_back(visit.callers[0], visit.held)
 
-    def _move(self, visit: Visit, place: Shares) -> None:
-        place.enter(visit.callers)
-        visit.place.leave(visit.callers)
-        visit.place = place
+    async def pause(self, caller: str) -> None:
+        """Wait before a refusal is answered if the caller was refused again and again.
+
+        A refusal costs a few milliseconds of the interpreter. A caller that comes back at once, whatever Retry-After
+        says, gets some in a second for each of its connections.
+        """
+        now = time.monotonic()
+        debt = min(max(self._refused.pop(caller, now) - now, 0.0) + REFUSAL_S, 2 * PATIENCE_S)
+        self._refused[caller] = now + debt
+        if len(self._refused) > MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
+        await asyncio.sleep(max(0.0, debt - PATIENCE_S))
 
 
 T = TypeVar("T")
@@ -217,11 +223,11 @@ T = TypeVar("T")
 class WorkerPool:
     """A thread pool for one event loop.
 
-    One caller's requests use at most ``threads`` threads; a quarter more are there for other callers.
+    One caller's requests use at most ``threads`` threads; as many more are there for other callers.
     """
 
     def __init__(self, threads: int, seconds: float, admission: Admission) -> None:
-        self._threads = threads + max(1, threads // 4)
+        self._threads = 2 * threads
         self.share = threads
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="work")
         self._seconds = seconds

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from traceback import clear_frames
+from typing import TypeVar
 
-from app.concurrency.overload import Task, Why, current_task, timed_out
+from app.concurrency.overload import Why, current_task, timed_out
+
+T = TypeVar("T")
 
 LARGE_PIXELS = 8_000_000
 """From this size on, decoding and searching a photo takes a core for a second and more."""
 COSTLY_PIXELS = 4_000_000
 """From this size on, searching a photo without a face takes a core for half a second and more."""
+COSTLY_PARSE = 4 * 1024**2
+"""Bytes from which on parsing a body counts as costly."""
+NICENESS = 10
+"""Of the threads for costly work: they get a tenth of the core that a thread of the usual priority wants."""
 RECENT_S = 5.0
 """How long after its last photo a caller still counts as another one."""
 LARGE_WAIT_S = 10.0
@@ -33,38 +45,44 @@ SMALL_SHARE = 0.15
 class _Waiter:
     caller: str
     size: int
-    pixels: int
     threads: int
+    pixels: int
     lock: threading.Lock = field(default_factory=threading.Lock)
     entered: bool = False
+
+    @property
+    def costly(self) -> bool:
+        return self.pixels >= COSTLY_PIXELS
 
 
 class Budget:
     """Lets ``threads`` threads work on photos at the same time, and all requests hold ``size`` bytes together.
 
-    Kept bytes (`keep`) are granted at once or never. Work (`hold`) waits: the next is one that fits, of the caller with
-    the fewest running; among those, the one that has waited longest. At most half of the threads, but one, work on
-    large photos; a caller's costly ones leave a thread to other callers, and all of them bytes to smaller ones.
-    Python's own semaphore lets newcomers pass, so that a request could wait for later ones. Safe to share between
-    threads.
+    Kept bytes (`keep`) are granted at once or never. Work (`run`, `hold`) waits: the next is one that fits, of the
+    caller with the fewest running; among those, the one that has waited longest. Costly photos have as many threads of
+    their own, of low priority, so that no other waits for one to end: at most half of them, but one, for large photos,
+    and not all for one caller. They leave bytes to smaller ones. Safe to share between threads.
     """
 
     def __init__(self, threads: int, size: float = math.inf) -> None:
         self.size = size
+        self._count = threads
+        self._free = {False: threads, True: threads}  # by whether the work is costly
+        self._large_left = max(1, threads // 2)
         self._lock = threading.Lock()
-        self._count = self._free = threads
+        self._aside = ThreadPoolExecutor(2 * threads, "costly", _lower_priority)
         self._working = 0
         self._kept: Counter[str] = Counter()
-        self._large_left = max(1, threads // 2)
-        self._running: Counter[str] = Counter()
+        self._running: Counter[tuple[bool, str]] = Counter()
+        """Threads, by whether the work is costly, and caller."""
         self._waiting: deque[_Waiter] = deque()
         self._recent: dict[str, float] = {}
         """When each caller last came or left, in monotonic seconds."""
 
     @property
     def free(self) -> int:
-        """Return how many more threads could work on photos now."""
-        return self._free
+        """Return how many more threads could work on photos that are not costly now."""
+        return self._free[False]
 
     @property
     def held(self) -> int:
@@ -79,22 +97,18 @@ class Budget:
     @property
     def most_work(self) -> float:
         """Return the bytes that one piece of work may ask for, and that costly photos hold together."""
-        return self._for_work * (1 - SMALL_SHARE)
+        return self.size * (1 - KEPT_SHARE) * (1 - SMALL_SHARE)
 
     @property
     def most_kept(self) -> float:
         """Return the bytes that one caller may keep."""
         return self.size * KEPT_SHARE * CALLER_SHARE
 
-    @property
-    def _for_work(self) -> float:
-        return self.size * (1 - KEPT_SHARE)
-
     def keep(self, caller: str, size: int) -> None:
         """Take bytes until `give_back`. Raises Overloaded if there are not so many left, of all or for this caller."""
         with self._lock:
-            total = self._kept.total() + size
-            if total > self.size * KEPT_SHARE or self._kept[caller] + size > self.most_kept:
+            left = self.size * KEPT_SHARE
+            if self._kept.total() + size > left or self._kept[caller] + size > left * CALLER_SHARE:
                 raise Why.BYTES.error()
             self._kept[caller] += size
 
@@ -105,6 +119,21 @@ class Budget:
             if not self._kept[caller]:
                 del self._kept[caller]
 
+    def run(self, work: Callable[[], T], size: int, *, pixels: int = 0, threads: int = 1) -> T:
+        """Return what ``work`` returns, done within `hold`, and in a thread of low priority if it is costly.
+
+        What it calls must have freed its memory when it returns, and has when it raises: the next one is let in before
+        an error arrives where it is caught.
+        """
+        with self.hold(size, pixels=pixels, threads=threads):
+            try:
+                if pixels >= COSTLY_PIXELS or (not threads and size >= COSTLY_PARSE):
+                    return self._aside.submit(copy_context().run, work).result()
+                return work()
+            except BaseException as error:
+                clear_frames(error.__traceback__)
+                raise
+
     @contextmanager
     def hold(self, size: int = 0, *, pixels: int = 0, threads: int = 1) -> Iterator[None]:
         """Run the block when ``size`` bytes, at most `most_work`, and a core for a photo of ``pixels`` are free.
@@ -113,74 +142,57 @@ class Budget:
         first, and Overloaded if a large photo of a request waits for LARGE_WAIT_S.
         """
         task = current_task()
-        mine = _Waiter(task.caller, size, pixels, threads)
-        self._enter(mine, task)
+        mine = _Waiter(task.caller, size, threads, pixels)
+        with self._lock:
+            self._recent[mine.caller] = time.monotonic()
+            self._waiting.append(mine)
+            mine.lock.acquire()
+            self._let_in()
+        seconds = min(task.seconds_left, LARGE_WAIT_S if pixels >= LARGE_PIXELS else math.inf)
+        # Work of no request has no deadline; who leaves releases the lock.
+        if not mine.lock.acquire(timeout=-1 if math.isinf(task.seconds_left) else max(0.0, seconds)):
+            with self._lock:
+                if not mine.entered:
+                    self._waiting.remove(mine)
+                    raise timed_out() if task.seconds_left <= 0 else Why.PHOTOS.error()
         try:
             yield
         finally:
             with self._lock:
-                self._leave(mine)
-
-    def _enter(self, mine: _Waiter, task: Task) -> None:
-        with self._lock:
-            self._recent[mine.caller] = time.monotonic()
-            if self._fits(mine):
-                self._take(mine)
-                return
-            mine.lock.acquire()
-            self._waiting.append(mine)
-        seconds = task.seconds_left
-        if math.isinf(seconds):  # work of no request has no deadline
-            mine.lock.acquire()  # released by the thread that leaves
-            return
-        if mine.pixels >= LARGE_PIXELS:
-            seconds = min(seconds, LARGE_WAIT_S)
-        if mine.lock.acquire(timeout=max(0.0, seconds)):
-            return
-        with self._lock:
-            if mine.entered:
-                return
-            self._waiting.remove(mine)
-        if task.seconds_left <= 0:
-            raise timed_out()
-        raise Why.PHOTOS.error()
-
-    def _leave(self, mine: _Waiter) -> None:
-        self._recent[mine.caller] = time.monotonic()
-        self._free += mine.threads
-        self._working -= mine.size
-        self._large_left += mine.pixels >= LARGE_PIXELS
-        self._running[mine.caller] -= mine.threads
-        if not self._running[mine.caller]:
-            del self._running[mine.caller]
-        self._let_in()
+                self._recent[mine.caller] = time.monotonic()
+                self._count_in(mine, -1)
+                self._let_in()
 
     def _let_in(self) -> None:
-        while fitting := [one for one in self._waiting if self._fits(one)]:
-            chosen = min(fitting, key=lambda one: self._running[one.caller])
+        while fitting := [waiter for waiter in self._waiting if self._fits(waiter)]:
+            chosen = min(fitting, key=lambda waiter: self._running[waiter.costly, waiter.caller])
             self._waiting.remove(chosen)
-            self._take(chosen)
+            self._count_in(chosen, 1)
+            chosen.entered = True
             chosen.lock.release()
 
-    def _fits(self, one: _Waiter) -> bool:
-        return (
-            self._free >= one.threads
-            and self._working + one.size <= (self.most_work if one.pixels >= COSTLY_PIXELS else self._for_work)
-            and (one.pixels < LARGE_PIXELS or self._large_left > 0)
-            and (one.pixels < COSTLY_PIXELS or self._leaves_a_core(one.caller))
-        )
-
-    def _leaves_a_core(self, caller: str) -> bool:
-        """Return whether a core is left to other callers when ``caller`` enters, or there are no others now."""
-        if self._running[caller] < max(1, self._count - 1):
+    def _fits(self, waiter: _Waiter) -> bool:
+        left = (self.most_work if waiter.costly else self.size * (1 - KEPT_SHARE)) - self._working
+        if self._free[waiter.costly] < waiter.threads or waiter.size > left:
+            return False
+        if waiter.pixels >= LARGE_PIXELS and not self._large_left:
+            return False
+        if not waiter.costly or self._running[True, waiter.caller] < max(1, self._count - 1):
             return True
-        since = time.monotonic() - RECENT_S
-        self._recent = {other: at for other, at in self._recent.items() if at >= since}
-        return self._recent.keys() <= {caller}
+        since = time.monotonic() - RECENT_S  # a core is left to other callers if there are any now
+        self._recent = {caller: at for caller, at in self._recent.items() if at >= since}
+        return self._recent.keys() <= {waiter.caller}
 
-    def _take(self, one: _Waiter) -> None:
-        one.entered = True
-        self._free -= one.threads
-        self._working += one.size
-        self._large_left -= one.pixels >= LARGE_PIXELS
-        self._running[one.caller] += one.threads
+    def _count_in(self, waiter: _Waiter, sign: int) -> None:
+        key = waiter.costly, waiter.caller
+        self._running[key] += sign * waiter.threads
+        if not self._running[key]:
+            del self._running[key]
+        self._free[waiter.costly] -= sign * waiter.threads
+        self._large_left -= sign * (waiter.pixels >= LARGE_PIXELS)
+        self._working += sign * waiter.size
+
+
+def _lower_priority() -> None:
+    if sys.platform == "linux":  # where each thread has a priority of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

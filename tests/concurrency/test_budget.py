@@ -119,7 +119,7 @@ def test_a_small_photo_does_not_wait_for_the_bytes_of_a_large_one() -> None:
     budget = Budget(4, 1000)
     with budget.hold(int(budget.most_work), pixels=LARGE_PIXELS):
         _entered(budget, 0, Task("other", time.monotonic() + 1), 100)
-        assert not budget._fits(_Waiter("greedy", 1, COSTLY_PIXELS, 1))
+        assert not budget._fits(_Waiter("greedy", 1, 1, COSTLY_PIXELS))
 
 
 def test_work_waits_until_its_bytes_are_free() -> None:
@@ -180,7 +180,7 @@ def test_callers_take_turns() -> None:
                 while len(cores._waiting) == waiting:
                     time.sleep(0.001)
             for _ in range(2):  # a second core would be the other's
-                cores._running["greedy"] += 1
+                cores._running[False, "greedy"] += 1
         pool.shutdown()
     assert order[0] == "other"
 

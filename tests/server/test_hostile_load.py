@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import multiprocessing
 import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,17 +58,27 @@ def heic(side: int) -> bytes:
 
 @dataclass
 class Honest:
+    """Verifies and identifies from CLIENTS clients at once, in a process that the hostile clients don't share."""
+
+    url: str
     key: str
     ms: list[float] = field(default_factory=list)
     failed: Counter[str] = field(default_factory=Counter)
 
-    async def run(self, url: str, seconds: float) -> float:
-        """Verify and identify from CLIENTS clients at once; return the p99 in milliseconds."""
-        self.ms = []
-        until = time.monotonic() + seconds
-        async with httpx.AsyncClient(base_url=url, headers={"x-api-key": self.key}, timeout=60) as client:
-            await asyncio.gather(*(self._one(client, number, until) for number in range(CLIENTS)))
+    async def run(self, seconds: float) -> float:
+        """Return the p99 in milliseconds, and note what failed."""
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:
+            sent = await asyncio.get_running_loop().run_in_executor(own, Honest(self.url, self.key).send, seconds)
+        self.ms, self.failed = sent.ms, self.failed + sent.failed
         return float(np.percentile(self.ms, 99))
+
+    def send(self, seconds: float) -> Honest:
+        asyncio.run(self._send(time.monotonic() + seconds))
+        return self
+
+    async def _send(self, until: float) -> None:
+        async with httpx.AsyncClient(base_url=self.url, headers={"x-api-key": self.key}, timeout=60) as client:
+            await asyncio.gather(*(self._one(client, number, until) for number in range(CLIENTS)))
 
     async def _one(self, client: httpx.AsyncClient, number: int, until: float) -> None:
         await asyncio.sleep(number * INTERVAL_S / CLIENTS)
@@ -162,7 +174,7 @@ async def _beside_hostile(server: LiveServer, honest: Honest, hostile: Keys, sec
                 for _ in range(count)
             ]
             await asyncio.sleep(1)
-            p99 = await honest.run(server.url, seconds)
+            p99 = await honest.run(seconds)
             for attack in attacks:
                 attack.cancel()
             ended = await asyncio.gather(*attacks, return_exceptions=True)
@@ -198,13 +210,13 @@ def _played(server: LiveServer) -> tuple[float, float, Honest]:
         for number, photo in enumerate(PHOTOS):
             files = {"images": photo}
             admin.post(f"/v1/galleries/people/subjects/{number}/faces", files=files).raise_for_status()
-    honest = Honest(made["honest"]["secret"])
+    honest = Honest(server.url, made["honest"]["secret"])
     camera = made["camera"]
     hostile = Keys(made["hostile"]["secret"], camera["aws_access_key_id"], camera["aws_secret_access_key"])
 
     async def play() -> tuple[float, float]:
-        await honest.run(server.url, 2)
-        quiet = await honest.run(server.url, SECONDS)
+        await honest.run(2)
+        quiet = await honest.run(SECONDS)
         return quiet, await _beside_hostile(server, honest, hostile, SECONDS)
 
     return *asyncio.run(play()), honest

@@ -145,12 +145,14 @@ async def call(request: Request, components: Components, grant: Grant, entry: Au
 
     used = False
 
+    def parse() -> Any:
+        return requests.read(target.model, load_json(body) if body else {})
+
     def work() -> dict[str, Any]:
         nonlocal used
         use_once(signatures, claim, request.headers, changes=target.operation.changes)
         used = True
-        with admission.budget.hold(JSON_COPIES * len(body), threads=0):
-            values = requests.read(target.model, load_json(body) if body else {})
+        values = admission.budget.run(parse, JSON_COPIES * len(body), threads=0)
         return again_if_ended(lambda: target.work(called, values))
 
     try:
