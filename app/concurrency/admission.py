@@ -182,14 +182,11 @@ class Admission:
 
     def receive(self) -> None:
         """Give the request's slot back until its next work, to receive a long body. Raises Overloaded."""
-        self._move(self._receiving)
+        self.begin(self._receiving)
 
-    def begin(self) -> Visit | None:
-        """Return the request that work begins for, in a slot from now on, if any. Raises Overloaded."""
-        return self._move(self._slots)
-
-    def _move(self, place: Shares) -> Visit | None:
-        visit = self._visit.get()
+    def begin(self, place: Shares | None = None) -> Visit | None:
+        """Return the request that work begins for, if any; it is in a slot from now on. Raises Overloaded."""
+        visit, place = self._visit.get(), place or self._slots
         if visit is not None and visit.place is not place:
             place.enter(visit.callers)
             visit.place.leave(visit.callers)

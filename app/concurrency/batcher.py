@@ -88,7 +88,7 @@ class Batcher(Generic[T, R]):
             if self._closed:
                 raise Why.STOPPING.error()
             if len(self._queue) + len(items) > self._queue_limit:
-                self._drop_cancelled()
+                self._queue = deque(each for each in self._queue if not each.future.cancelled())
             if len(self._queue) + len(items) > self._queue_limit:
                 retry = len(self._queue) * self._seconds_per_item / len(self._workers)
                 raise Why.FACES.error(max(Why.FACES.retry_after_s, round(retry, 3)))
@@ -127,9 +127,6 @@ class Batcher(Generic[T, R]):
         for worker in self._workers:
             worker.join()
 
-    def _drop_cancelled(self) -> None:
-        self._queue = deque(each for each in self._queue if not each.future.cancelled())
-
     def _work(self) -> None:
         while (batch := self._next_batch()) is not None:
             if batch:
@@ -141,7 +138,11 @@ class Batcher(Generic[T, R]):
         """Wait for up to ``max_batch`` items that are not cancelled; None when closed and empty."""
         with self._changed:
             self._changed.wait_for(self._wanted)
-            self._wait_for_company()
+            while self._queue and len(self._queue) < self._max_batch and not self._closed:  # wait for company
+                left = self._queue[0].since + self._max_wait_s - time.monotonic()
+                if left <= 0 or not self._pays(len(self._queue)):
+                    break
+                self._changed.wait(left)
             if not self._queue and self._closed:
                 return None
             batch: list[_Waiting[T, R]] = []
@@ -162,40 +163,24 @@ class Batcher(Generic[T, R]):
             return True
         return bool(self._queue) and (not self._busy or self._spare(self._busy))
 
-    def _wait_for_company(self) -> None:
-        while self._queue and len(self._queue) < self._max_batch and not self._closed:
-            left = self._queue[0].since + self._max_wait_s - time.monotonic()
-            if left <= 0 or not self._pays(len(self._queue)):
-                return
-            self._changed.wait(left)
-
     def _answer(self, batch: list[_Waiting[T, R]]) -> None:
         """Call ``fn`` and resolve every future of the batch, whatever ``fn`` does."""
-        started = time.monotonic()
+        started, failure = time.monotonic(), None
         try:
-            answers = self._call([each.item for each in batch])
+            results = list(self._fn([each.item for each in batch]))
         except Exception as error:  # noqa: BLE001 - the worker's edge: every caller must be answered
-            _fail(batch, error)
+            failure = error
         except BaseException as error:  # noqa: BLE001 - an exit raised here must stop neither this worker nor a caller
-            wrapped = LikenessError(f"The worker was told to stop: {type(error).__name__}.")
-            wrapped.__cause__ = error
-            _fail(batch, wrapped)
+            failure = LikenessError(f"The worker was told to stop: {type(error).__name__}.")
+            failure.__cause__ = error
         else:
-            self._learn((time.monotonic() - started) / len(batch))
-            for each, answer in zip(batch, answers, strict=True):
-                each.future.set_result((answer, len(batch)))
-
-    def _call(self, items: list[T]) -> list[R]:
-        results = list(self._fn(items))
-        if len(results) != len(items):
-            raise LikenessError(f"A batch of {len(items)} was answered with {len(results)} results.")
-        return results
-
-    def _learn(self, seconds: float) -> None:
-        known = self._seconds_per_item
+            if len(results) != len(batch):
+                failure = LikenessError(f"A batch of {len(batch)} was answered with {len(results)} results.")
+        if failure is not None:
+            for each in batch:
+                each.future.set_exception(failure)
+            return
+        seconds, known = (time.monotonic() - started) / len(batch), self._seconds_per_item
         self._seconds_per_item = MEMORY * known + (1 - MEMORY) * seconds if known else seconds
-
-
-def _fail(batch: Sequence[_Waiting[T, R]], error: Exception) -> None:
-    for each in batch:
-        each.future.set_exception(error)
+        for each, result in zip(batch, results, strict=True):
+            each.future.set_result((result, len(batch)))

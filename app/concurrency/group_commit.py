@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -25,14 +26,9 @@ OWN_FAULTS = (InvalidInput, NotFound, Conflict)
 @dataclass(slots=True)
 class _Waiting(Generic[T, R]):
     item: T
-    results: list[R] = field(default_factory=list)
-    error: Exception | None = None
+    answer: Future[R] = field(default_factory=Future)
     woken: threading.Event = field(default_factory=threading.Event)
     """Set when the item is done, or when its thread must do the next batch."""
-
-    @property
-    def is_done(self) -> bool:
-        return bool(self.results) or self.error is not None
 
 
 class GroupCommit(Generic[T, R]):
@@ -55,14 +51,18 @@ class GroupCommit(Generic[T, R]):
             self._lines.setdefault(kind, []).append(mine)
         if not is_first:
             mine.woken.wait()
-        if not mine.is_done:  # then this thread does the next batch
+        if not mine.answer.done():  # then this thread does the next batch
             try:
                 self._work(kind, work)
             finally:
-                self._hand_over(kind)
-        if mine.error is not None:
-            raise mine.error.with_traceback(None)
-        return mine.results[0]
+                with self._guard:
+                    if line := self._lines[kind]:  # the first that came meanwhile does the next, so that this returns
+                        line[0].woken.set()
+                    else:
+                        del self._lines[kind]
+        if error := mine.answer.exception():
+            raise error.with_traceback(None)
+        return mine.answer.result()
 
     def _work(self, kind: Hashable, work: Callable[[Sequence[T]], Sequence[R]]) -> None:
         with self._guard:
@@ -70,35 +70,25 @@ class GroupCommit(Generic[T, R]):
             batch, line[:] = line[: self._most], line[self._most :]
         try:
             if not _try(batch, work):
-                for one in batch:
-                    _try([one], work)
+                for waiting in batch:
+                    _try([waiting], work)
         finally:
-            for one in batch:
-                if not one.is_done:  # this thread is being stopped: no other may wait for ever
-                    one.error = LikenessError("The work was not finished.")
-                one.woken.set()
-
-    def _hand_over(self, kind: Hashable) -> None:
-        """Let the first of the items that came meanwhile do the next batch, so that this thread can return."""
-        with self._guard:
-            if line := self._lines[kind]:
-                line[0].woken.set()
-            else:
-                del self._lines[kind]
+            for waiting in batch:
+                if not waiting.answer.done():  # this thread is being stopped: no other may wait for ever
+                    waiting.answer.set_exception(LikenessError("The work was not finished."))
+                waiting.woken.set()
 
 
 def _try(batch: Sequence[_Waiting[T, R]], work: Callable[[Sequence[T]], Sequence[R]]) -> bool:
     """Run the batch; return False if each item should be tried alone."""
     try:
-        results = work([one.item for one in batch])
-    except OWN_FAULTS as error:
-        if len(batch) > 1:
-            return False
-        batch[0].error = error
+        results = work([waiting.item for waiting in batch])
     except Exception as error:  # noqa: BLE001 (the worker's edge: every caller gets the error)
-        for one in batch:
-            one.error = error
+        if isinstance(error, OWN_FAULTS) and len(batch) > 1:
+            return False
+        for waiting in batch:
+            waiting.answer.set_exception(error)
     else:
-        for one, result in zip(batch, results, strict=True):
-            one.results.append(result)
+        for waiting, result in zip(batch, results, strict=True):
+            waiting.answer.set_result(result)
     return True

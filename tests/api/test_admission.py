@@ -11,7 +11,16 @@ import anyio
 import httpx
 import pytest
 
-from app.concurrency.admission import UNPROVEN, UNPROVEN_EACH, UNPROVEN_SHARE, Admission, Shares, WorkerPool
+from app.concurrency.admission import (
+    PATIENCE_S,
+    REFUSAL_S,
+    UNPROVEN,
+    UNPROVEN_EACH,
+    UNPROVEN_SHARE,
+    Admission,
+    Shares,
+    WorkerPool,
+)
 from app.concurrency.budget import KEPT_SHARE, Budget
 from app.concurrency.overload import check_deadline
 from app.errors import LikenessError, Overloaded
@@ -176,6 +185,45 @@ async def test_work_that_was_given_up_ends_at_its_next_stage() -> None:
             await anyio.sleep(0.01)
     assert len(stages) < 100
     workers.close()
+
+
+def test_a_caller_that_is_refused_again_and_again_is_answered_late(small: LiveServer) -> None:
+    seconds = []
+    with small.client() as admin:
+        key = admin.post("/v1/keys", json={"id": "stubborn", "scopes": ["recognize"], "rate": "1/m"}).json()["secret"]
+        for _ in range(int(PATIENCE_S / REFUSAL_S) + 5):
+            begin = time.monotonic()
+            answer = admin.get("/v1/galleries", headers={"x-api-key": key})
+            seconds.append(time.monotonic() - begin)
+        assert answer.status_code == 429
+        begin = time.monotonic()
+        admin.get("/v1/galleries")
+        assert time.monotonic() - begin < max(seconds[1:6]) + REFUSAL_S
+    assert sum(seconds[-3:]) > 3 * REFUSAL_S / 2
+
+
+@pytest.mark.anyio
+async def test_debts_of_refused_callers_are_bounded_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waits = 0.0, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("app.concurrency.admission.MOST_REFUSED", 2)
+    monkeypatch.setattr("app.concurrency.admission.time.monotonic", lambda: now)
+    monkeypatch.setattr("app.concurrency.admission.asyncio.sleep", sleep)
+    admission = Admission(Budget(1), queue_limit=2)
+    for _ in range(100):
+        await admission.pause("greedy")
+    assert waits[: int(PATIENCE_S / REFUSAL_S)] == pytest.approx([0.0] * int(PATIENCE_S / REFUSAL_S))
+    assert waits[-1] == max(waits) == pytest.approx(PATIENCE_S)
+    await admission.pause("other")
+    now += 2 * PATIENCE_S
+    await admission.pause("greedy")
+    assert waits[-2:] == [0.0, 0.0]
+    for caller in ("a", "b"):
+        await admission.pause(caller)
+    assert set(admission._refused) == {"a", "b"}
 
 
 def test_a_slow_upload_takes_no_slot(small: LiveServer) -> None:

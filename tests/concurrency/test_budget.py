@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from app.concurrency.budget import COSTLY_PIXELS, KEPT_SHARE, LARGE_PIXELS, Budget, _Waiter
+from app.concurrency.budget import COSTLY_PARSE, COSTLY_PIXELS, KEPT_SHARE, LARGE_PIXELS, NICENESS, Budget, _Waiter
 from app.concurrency.overload import Task, working
 from app.errors import LikenessError, Overloaded
 
@@ -163,6 +165,22 @@ def test_costly_photos_of_one_caller_leave_a_core_to_others() -> None:
         assert not second.done()
         stack.close()
         second.result(SOON_S)
+
+
+def test_a_small_photo_waits_for_no_costly_one_whose_thread_has_low_priority() -> None:
+    budget, release = Budget(1), threading.Event()
+
+    def niceness() -> int:
+        release.wait()
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    with ThreadPoolExecutor(2) as pool:
+        costly = pool.submit(budget.run, niceness, 1, pixels=COSTLY_PIXELS)
+        while budget.held != 1:
+            time.sleep(0.001)
+        pool.submit(budget.run, lambda: None, 1, pixels=COSTLY_PIXELS - 1).result(SOON_S)
+        pool.submit(budget.run, release.set, 2 * COSTLY_PARSE, threads=0).result(SOON_S)
+        assert costly.result() == (NICENESS if sys.platform == "linux" else 0)
 
 
 def test_callers_take_turns() -> None:
