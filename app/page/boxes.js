@@ -2,15 +2,19 @@
 
 import { h, svg } from "./dom.js";
 
-/** @typedef {{onpick?: ((index: number) => void) | null, onpoint?: ((index: number | null) => void) | null}} Heard */
-
 const CORNER = 0.22;
 const GAP = 4;
 
-/** `faces`: [{box, kind, label, detail, number}]; `kind` is a word of the style sheet (`chosen`, `known`, …),
+/**
+ * `faces`: [{box, kind, label, detail, number}]; `kind` is a word of the style sheet (`chosen`, `known`, …),
  * `detail` what small screens leave out. `onpick(index)` makes a button of each; `onpoint(index)` hears what the
- * mouse is over, or null. */
-export function boxes(size, faces, words, /** @type {Heard} */ { onpick = null, onpoint = null } = {}) {
+ * mouse is over, or null.
+ * @param {Page.Size} size
+ * @param {Page.Boxed[]} faces
+ * @param {string} words
+ * @param {Page.Heard} [heard]
+ */
+export function boxes(size, faces, words, { onpick = null, onpoint = null } = {}) {
   const drawing = svg(
     "svg",
     { class: "boxes", viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true", focusable: "false" },
@@ -24,16 +28,27 @@ export function boxes(size, faces, words, /** @type {Heard} */ { onpick = null, 
   return overlay;
 }
 
-/** What a photo of this size lies on, with boxes over it. */
+/**
+ * What a photo of this size lies on, with boxes over it.
+ * @param {Page.Size} size
+ * @param {...Page.Child} children
+ */
 export const sheet = ({ width, height }, ...children) =>
   h("div.sheet", { style: { "--ratio": `${width / height}` } }, children);
 
-/** Mark the one with that index among the boxes or cards, or none. */
+/**
+ * Mark the one with that index among the boxes or cards, or none.
+ * @param {any} elements
+ * @param {number | null} index
+ */
 export function light(elements, index) {
   for (const [at, element] of elements.entries()) element.classList.toggle("lit", at === index);
 }
 
-/** A rectangle of which only the corners are drawn, so that the face stays to be seen. */
+/**
+ * A rectangle of which only the corners are drawn, so that the face stays to be seen.
+ * @param {Api.Box} box
+ */
 function corners({ x, y, width, height }) {
   const [w, t] = [width * CORNER, height * CORNER];
   const [right, bottom] = [x + width, y + height];
@@ -45,6 +60,7 @@ function corners({ x, y, width, height }) {
   ].join("");
 }
 
+/** @param {Page.Boxed} face */
 function tag({ kind, label, detail, number }) {
   return h(
     `span.tag.${kind}`,
@@ -54,9 +70,17 @@ function tag({ kind, label, detail, number }) {
   );
 }
 
-/** What of a face can be pointed at or picked. */
+/**
+ * What of a face can be pointed at or picked.
+ * @param {Page.Size} size
+ * @param {Page.Boxed} face
+ * @param {number} index
+ * @param {number} all
+ * @param {Page.Heard["onpick"]} onpick
+ * @param {Page.Heard["onpoint"]} onpoint
+ */
 function spot(size, { box, kind }, index, all, onpick, onpoint) {
-  const share = (value, whole) => `${(value / whole) * 100}%`;
+  const share = (/** @type {any} */ value, /** @type {any} */ whole) => `${(value / whole) * 100}%`;
   const style = {
     left: share(box.x, size.width),
     top: share(box.y, size.height),
@@ -75,13 +99,22 @@ function spot(size, { box, kind }, index, all, onpick, onpoint) {
   });
 }
 
-/** Gives each label a place at its face that no earlier one has; where there is none, its number alone. */
+/**
+ * Gives each label a place at its face that no earlier one has; where there is none, its number alone.
+ * @param {HTMLElement} overlay
+ * @param {Page.Size} size
+ * @param {Page.Boxed[]} faces
+ * @param {(HTMLElement | "" | null | undefined)[]} tags
+ */
 function arrange(overlay, size, faces, tags) {
   const scale = overlay.clientWidth / size.width;
+  /** @type {Page.Spot[]} */
   const placed = [];
   tags.forEach((one, index) => {
     if (!one) return;
-    const face = Object.fromEntries(Object.entries(faces[index].box).map(([side, value]) => [side, value * scale]));
+    const face = /** @type {any} */ (
+      Object.fromEntries(Object.entries(faces[index].box).map(([side, value]) => [side, value * scale]))
+    );
     one.classList.remove("brief");
     let found = freePlace(overlay, face, one, placed);
     if (!found.free && faces[index].number) {
@@ -94,7 +127,13 @@ function arrange(overlay, size, faces, tags) {
   });
 }
 
-/** Above the face, below it, a line further up or down, or in its lower edge; above it where all of these are taken. */
+/**
+ * Above the face, below it, a line further up or down, or in its lower edge; above it where all of these are taken.
+ * @param {HTMLElement} overlay
+ * @param {Api.Box} face
+ * @param {HTMLElement} one
+ * @param {Page.Spot[]} placed
+ */
 function freePlace(overlay, face, one, placed) {
   const [width, height] = [one.offsetWidth, one.offsetHeight];
   const left = Math.max(0, Math.min(overlay.clientWidth - width, face.x + face.width / 2 - width / 2));
@@ -112,14 +151,22 @@ function freePlace(overlay, face, one, placed) {
   return open ? { ...open, free: true } : { ...rows[0], top: Math.max(0, Math.min(room, above)), free: false };
 }
 
+/**
+ * @param {Page.Spot} a
+ * @param {Page.Spot} b
+ */
 const overlaps = (a, b) =>
   a.left < b.left + b.width && b.left < a.left + a.width && a.top < b.top + b.height && b.top < a.top + a.height;
 
 const SAME_ROW = 0.5;
 
-/** `faces`: [{box}], each of which gets its `index`. A row holds those whose centres are within half a face's height
- * of its first one's. */
+/**
+ * `faces`: [{box}], each of which gets its `index`. A row holds those whose centres are within half a face's height
+ * of its first one's.
+ * @param {any[]} faces
+ */
 export function inReadingOrder(faces) {
+  /** @type {any[][]} */
   const rows = [];
   for (const face of faces.map((face, index) => ({ ...face, index })).sort((a, b) => middle(a.box) - middle(b.box))) {
     const row = rows.at(-1);
@@ -129,4 +176,5 @@ export function inReadingOrder(faces) {
   return rows.flatMap((row) => row.sort((a, b) => a.box.x - b.box.x));
 }
 
+/** @param {Api.Box} box */
 const middle = (box) => box.y + box.height / 2;

@@ -13,6 +13,7 @@ let side = null;
 /** The side that the camera looks to: away from whoever holds a phone, at whoever sits at a desk, until it is
  * turned. */
 const facing = () => side ?? (matchMedia(PHONE).matches ? "environment" : "user");
+/** @param {string} side */
 const wanted = (side) => ({
   video: { width: { ideal: 1280 }, height: { ideal: 720 }, facingMode: side },
   audio: false,
@@ -29,6 +30,7 @@ export function turn() {
   return side;
 }
 
+/** @type {Record<string, any>} */
 const REFUSED = {
   NotAllowedError: "The browser may not use the camera. Allow it for this page (next to the address), then try again.",
   NotFoundError: "This machine has no camera. Choose a photo instead.",
@@ -51,15 +53,20 @@ export async function start(side = facing()) {
   return video;
 }
 
+/** @param {HTMLVideoElement | null} video */
 export function stop(video) {
-  for (const track of video?.srcObject?.getTracks() ?? []) track.stop();
+  for (const track of /** @type {MediaStream | null} */ (video?.srcObject)?.getTracks() ?? []) track.stop();
 }
 
 class CameraError extends Error {
   code = "camera";
 }
 
-/** The video's present picture on a canvas, no side longer than `longest`. */
+/**
+ * The video's present picture on a canvas, no side longer than `longest`.
+ * @param {HTMLVideoElement} video
+ * @param {any} [longest]
+ */
 export function frame(video, longest = 1280) {
   const scale = Math.min(1, longest / Math.max(video.videoWidth, video.videoHeight));
   const canvas = h("canvas", {
@@ -72,6 +79,7 @@ export function frame(video, longest = 1280) {
 
 /** Asks for one photo; null where none was taken. */
 export async function takePhoto() {
+  /** @type {any} */
   let video = null;
   let left = false;
   const photo = await openDialog("Take a photo", (close) => {

@@ -8,6 +8,7 @@ import { toJpeg } from "./picture.js";
 import { problem } from "./problem.js";
 
 const STEP_S = 3;
+/** @type {Record<string, any>} */
 const WORDS = {
   ahead: "Look straight into the camera",
   left: "Turn your head to your left",
@@ -20,9 +21,13 @@ export const LIMITS =
   "This stops a photo that is held up, and steps in the wrong order. It does not stop a film of the right " +
   "steps, replayed or generated, nor photos of all the poses.";
 
-/** Has a person follow the steps of a new challenge, to identify them in the gallery. Gives `{answer, picture,
- * photo}`, the last two of the first frame; null where the dialog was left. */
+/**
+ * Has a person follow the steps of a new challenge, to identify them in the gallery. Gives `{answer, picture,
+ * photo}`, the last two of the first frame; null where the dialog was left.
+ * @param {string} gallery
+ */
 export async function challenge(gallery) {
+  /** @type {any} */
   let video = null;
   let left = false;
   const found = await openDialog("Identify with a challenge", (close) => {
@@ -68,7 +73,13 @@ export async function challenge(gallery) {
   return found;
 }
 
-/** Shows the steps of a new challenge one after the other, and takes a frame at each one's end; null once `isLeft`. */
+/**
+ * Shows the steps of a new challenge one after the other, and takes a frame at each one's end; null once `isLeft`.
+ * @param {string} gallery
+ * @param {HTMLVideoElement} video
+ * @param {HTMLElement} told
+ * @param {() => boolean} isLeft
+ */
 async function film(gallery, video, told, isLeft) {
   const { challenge: token, steps } = await post(path("galleries", gallery, "challenges"), { operation: "identify" });
   const photos = [];

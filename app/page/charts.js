@@ -5,8 +5,11 @@ import { h, svg } from "./dom.js";
 const STYLES = 7;
 const SIZE = 1000;
 
-/** `series`: [{name, points: [[x, y]], band: [[x, low, high]]}] (null y: a gap). `x`, `y`: {min, max, log, ticks:
- * [[value, words]], title}. `words` says in a sentence what is to be seen. */
+/**
+ * `series`: [{name, points: [[x, y]], band: [[x, low, high]]}] (null y: a gap). `x`, `y`: {min, max, log, ticks:
+ * [[value, words]], title}. `words` says in a sentence what is to be seen.
+ * @param {Page.Chart} chart
+ */
 export function chart({ title, words, series, x, y }) {
   const caption = h("figcaption", {}, h("h3", {}, title), series.length > 1 ? legend(series) : null);
   return h(
@@ -17,15 +20,23 @@ export function chart({ title, words, series, x, y }) {
   );
 }
 
+/** @param {Page.Chart} chart */
 function drawing({ series, x, y }) {
   const placeX = scaleOf(x);
   const placeY = scaleOf(y);
-  const at = ([a, b]) => `${(placeX(a) * SIZE).toFixed(1)} ${((1 - placeY(b)) * SIZE).toFixed(1)}`;
+  const at = (/** @type {Page.Point} */ [a, b]) =>
+    `${(placeX(a) * SIZE).toFixed(1)} ${((1 - placeY(b)) * SIZE).toFixed(1)}`;
   const lines = svg(
     "svg",
     { viewBox: `0 0 ${SIZE} ${SIZE}`, preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" },
-    y.ticks.map(([value]) => svg("path", { class: "rule", d: `M0 ${(1 - placeY(value)) * SIZE}H${SIZE}` })),
-    x.log ? x.ticks.map(([value]) => svg("path", { class: "rule", d: `M${placeX(value) * SIZE} 0V${SIZE}` })) : [],
+    y.ticks.map((/** @type {any[]} */ [value]) =>
+      svg("path", { class: "rule", d: `M0 ${(1 - placeY(value)) * SIZE}H${SIZE}` }),
+    ),
+    x.log
+      ? x.ticks.map((/** @type {any[]} */ [value]) =>
+          svg("path", { class: "rule", d: `M${placeX(value) * SIZE} 0V${SIZE}` }),
+        )
+      : [],
     series.map(
       (one, index) => one.band?.length && svg("path", { class: `band s${index % STYLES}`, d: bandPath(one.band, at) }),
     ),
@@ -33,11 +44,18 @@ function drawing({ series, x, y }) {
     series.map(
       (one, index) =>
         one.marks &&
-        svg("path", { class: `marks s${index % STYLES}`, d: one.points.map((point) => `M${at(point)}h0`).join("") }),
+        svg("path", {
+          class: `marks s${index % STYLES}`,
+          d: one.points.map((/** @type {any} */ point) => `M${at(point)}h0`).join(""),
+        }),
     ),
   );
-  const left = y.ticks.map(([value, text]) => h("span", { style: { top: `${(1 - placeY(value)) * 100}%` } }, text));
-  const below = x.ticks.map(([value, text]) => h("span", { style: { left: `${placeX(value) * 100}%` } }, text));
+  const left = y.ticks.map((/** @type {any[]} */ [value, text]) =>
+    h("span", { style: { top: `${(1 - placeY(value)) * 100}%` } }, text),
+  );
+  const below = x.ticks.map((/** @type {any[]} */ [value, text]) =>
+    h("span", { style: { left: `${placeX(value) * 100}%` } }, text),
+  );
   return [
     y.title && h("p.axis-title", {}, y.title),
     h("div.axis-y", {}, left),
@@ -47,12 +65,17 @@ function drawing({ series, x, y }) {
   ].filter(Boolean);
 }
 
+/** @param {Page.Axis} axis */
 function scaleOf({ min, max, log }) {
-  if (!log) return (value) => (max === min ? 0 : (value - min) / (max - min));
+  if (!log) return (/** @type {any} */ value) => (max === min ? 0 : (value - min) / (max - min));
   const [low, high] = [Math.log10(min), Math.log10(max)];
-  return (value) => (Math.log10(Math.max(value, min)) - low) / (high - low);
+  return (/** @type {any} */ value) => (Math.log10(Math.max(value, min)) - low) / (high - low);
 }
 
+/**
+ * @param {Page.Point[]} points
+ * @param {(point: any) => any} at
+ */
 function linePath(points, at) {
   let drawn = "";
   let open = false;
@@ -66,12 +89,17 @@ function linePath(points, at) {
   return drawn;
 }
 
+/**
+ * @param {any} band
+ * @param {(point: any) => any} at
+ */
 const bandPath = (band, at) =>
-  `M${band.map(([x, low]) => at([x, low])).join("L")}L${[...band]
+  `M${band.map((/** @type {any[]} */ [x, low]) => at([x, low])).join("L")}L${[...band]
     .reverse()
     .map(([x, , high]) => at([x, high]))
     .join("L")}Z`;
 
+/** @param {any[]} series */
 const legend = (series) =>
   h(
     "ul.legend",
@@ -79,6 +107,7 @@ const legend = (series) =>
     series.map((one, index) => h("li", {}, swatch(index), one.name)),
   );
 
+/** @param {number} index */
 const swatch = (index) =>
   svg(
     "svg",

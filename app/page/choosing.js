@@ -10,12 +10,18 @@ const PLACE = "likeness.gallery";
 /** Every gallery that the key sees. */
 export const everyGallery = () => every(path("galleries"), "galleries");
 
-/** Makes `gallery` the one that a control has first. */
+/**
+ * Makes `gallery` the one that a control has first.
+ * @param {string | null} gallery
+ */
 export const prefer = (gallery) => gallery && sessionStorage.setItem(PLACE, gallery);
 
-/** A control whose `value` is the gallery's id, or empty; `onchange(id)` hears of a choice, the first one too. */
+/**
+ * A control whose `value` is the gallery's id, or empty; `onchange(id)` hears of a choice, the first one too.
+ * @param {(gallery: string) => void} onchange
+ */
 export async function galleryControl(onchange) {
-  const chosen = (id) => {
+  const chosen = (/** @type {any} */ id) => {
     if (id) sessionStorage.setItem(PLACE, id);
     onchange(id);
   };
@@ -25,7 +31,7 @@ export async function galleryControl(onchange) {
       type: "text",
       autocomplete: "off",
       placeholder: "Its id",
-      onchange: (event) => chosen(event.target.value.trim()),
+      onchange: (/** @type {any} */ event) => chosen(event.target.value.trim()),
     });
   const last = ids.includes(sessionStorage.getItem(PLACE)) ? sessionStorage.getItem(PLACE) : (ids[0] ?? "");
   const control = select(ids.length ? ids.map((id) => [id, id]) : [["", "There is none yet"]], last, chosen);

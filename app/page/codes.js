@@ -1,5 +1,6 @@
 /** What each error code is about. Written from app/error_codes.py: change it there. */
 
+/** @type {Record<string, string>} */
 export const ABOUT = {
   invalid_http: "server",
   invalid_json: "request",

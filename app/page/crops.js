@@ -12,24 +12,42 @@ const PAUSE_MS = 120;
 /** URLs of crops by their paths, and paths of first crops by the version of their subject. */
 const urls = new Map();
 const firsts = new Map();
+/** @type {{element: HTMLElement, load: () => Promise<string | null | undefined>}[]} */
 const waiting = [];
 let working = 0;
 
-/** The picture of a subject: its cover, else the first of its faces, or its initials where there is no crop. */
+/**
+ * The picture of a subject: its cover, else the first of its faces, or its initials where there is no crop.
+ * @param {string} gallery
+ * @param {Pick<Api.Subject, "id" | "name" | "face_count" | "updated_at" | "cover">} subject
+ * @param {boolean} stored
+ */
 export function portrait(gallery, subject, stored) {
   const element = h("span.portrait", { "aria-hidden": "true" }, initials(nameOf(subject)));
   if (stored && subject.face_count > 0) later(element, async () => urlOf(await coverOf(gallery, subject)));
   return element;
 }
 
-/** The picture of one face. */
+/**
+ * The picture of one face.
+ * @param {string} gallery
+ * @param {string} subject
+ * @param {{has_crop: boolean, face_id: string}} face
+ * @param {string} words
+ */
 export function facePicture(gallery, subject, face, words) {
   const element = h("span.portrait", { role: "img", "aria-label": words }, initials(subject));
   if (face.has_crop) later(element, () => crop(gallery, subject, face.face_id));
   return element;
 }
 
-/** The stored crop of a face; words where none is kept, or where the key may not see it. */
+/**
+ * The stored crop of a face; words where none is kept, or where the key may not see it.
+ * @param {string} gallery
+ * @param {string} subject
+ * @param {string | null} face
+ * @param {string} words
+ */
 export function storedCrop(gallery, subject, face, words) {
   const place = h("div.crop", {}, "No picture is kept");
   if (face && session.may("read"))
@@ -40,14 +58,28 @@ export function storedCrop(gallery, subject, face, words) {
   return place;
 }
 
-/** A picture over what it shows, in words. */
+/**
+ * A picture over what it shows, in words.
+ * @param {string} words
+ * @param {Node} picture
+ */
 export const captioned = (words, picture) => h("figure", {}, picture, h("figcaption.small", {}, words));
 
+/** @param {string} name */
 const initials = (name) => [...name.trim()].slice(0, 1).join("").toUpperCase();
+/**
+ * @param {string} gallery
+ * @param {string} subject
+ * @param {string} face
+ */
 const pathOf = (gallery, subject, face) => path("galleries", gallery, "subjects", subject, "faces", face, "crop");
 
-/** Return the path of the crop that stands for a subject, null if there is none. It is kept for this version of the
- * subject: the next one with its id is another. */
+/**
+ * Return the path of the crop that stands for a subject, null if there is none. It is kept for this version of the
+ * subject: the next one with its id is another.
+ * @param {string} gallery
+ * @param {Pick<Api.Subject, "id" | "cover" | "updated_at">} subject
+ */
 export async function coverOf(gallery, subject) {
   if (subject.cover) return pathOf(gallery, subject.id, subject.cover);
   const where = path("galleries", gallery, "subjects", subject.id, "faces");
@@ -59,19 +91,30 @@ export async function coverOf(gallery, subject) {
   return firsts.get(version);
 }
 
-/** Return a URL of the crop, which is fetched once. */
+/**
+ * Return a URL of the crop, which is fetched once.
+ * @param {string} gallery
+ * @param {string} subject
+ * @param {string} face
+ */
 export const crop = (gallery, subject, face) => urlOf(pathOf(gallery, subject, face));
 
+/** @param {string | null} where */
 async function urlOf(where) {
   if (where && !urls.has(where)) keep(urls, where, URL.createObjectURL(await get(where, {}, { as: "blob" })));
   return urls.get(where);
 }
 
-/** Keep a value, in place of the oldest if there are too many. */
+/**
+ * Keep a value, in place of the oldest if there are too many.
+ * @param {Map<string, any>} map
+ * @param {string} name
+ * @param {string | null} value
+ */
 function keep(map, name, value) {
   map.set(name, value);
   if (map.size <= KEPT) return;
-  const [oldest, old] = map.entries().next().value;
+  const [oldest, old] = /** @type {[string, string]} */ (map.entries().next().value);
   map.delete(oldest);
   if (map === urls) URL.revokeObjectURL(old);
 }
@@ -83,6 +126,10 @@ export function forget() {
   firsts.clear();
 }
 
+/**
+ * @param {HTMLElement} element
+ * @param {() => Promise<string | null | undefined>} load
+ */
 function later(element, load) {
   setTimeout(() => {
     if (!element.isConnected) return;
@@ -98,6 +145,7 @@ async function work() {
   working--;
 }
 
+/** @param {{element: HTMLElement, load: () => Promise<string | null | undefined>}} next */
 async function show({ element, load }) {
   try {
     const url = await load();

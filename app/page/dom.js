@@ -15,7 +15,10 @@ const PROPERTIES = new Set([
 
 /** @typedef {Node | string | number | null | undefined | false | Child[]} Child */
 
-/** Return the element of index.html with that id. */
+/**
+ * Return the element of index.html with that id.
+ * @param {string} id
+ */
 export function byId(id) {
   const element = document.getElementById(id);
   if (!element) throw new Error(`index.html has no #${id}.`);
@@ -51,16 +54,25 @@ export function svg(tag, props = {}, ...children) {
   return fill(element, children);
 }
 
-/** Puts `children` in place of whatever `element` holds. */
+/**
+ * Puts `children` in place of whatever `element` holds.
+ * @param {Element} element
+ * @param {...Page.Child} children
+ */
 export function put(element, ...children) {
   element.replaceChildren();
   return fill(element, children);
 }
 
+/**
+ * @param {any} element
+ * @param {Record<string, any>} props
+ */
 function dress(element, props) {
   for (const [key, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
-    if (key === "onsubmit") element.addEventListener("submit", (event) => event.preventDefault() ?? value());
+    if (key === "onsubmit")
+      element.addEventListener("submit", (/** @type {any} */ event) => event.preventDefault() ?? value());
     else if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (key === "style") for (const [name, text] of Object.entries(value)) element.style.setProperty(name, text);
     else if (PROPERTIES.has(key)) element[key] = value;
@@ -69,15 +81,22 @@ function dress(element, props) {
   return element;
 }
 
+/**
+ * @param {any} element
+ * @param {Page.Child[]} children
+ */
 function fill(element, children) {
-  for (const child of children.flat(Infinity))
+  for (const child of /** @type {any[]} */ (children).flat(Infinity))
     if (child !== null && child !== undefined && child !== false) element.append(child);
   return element;
 }
 
 let made = 0;
 
-/** An id for a label and what it labels. */
+/**
+ * An id for a label and what it labels.
+ * @param {string} word
+ */
 export const newId = (word) => `${word}-${++made}`;
 
 /**
@@ -93,15 +112,24 @@ export function field(label, control, hint = null) {
   return h("div.field", {}, h("label", { for: control.id }, label), control, told);
 }
 
-/** `[value, words]` pairs as a select. */
+/**
+ * `[value, words]` pairs as a select.
+ * @param {Page.Option[]} pairs
+ * @param {string | null | undefined} chosen
+ * @param {(value: string) => void} onchange
+ * @param {Record<string, any>} [props]
+ */
 export function select(pairs, chosen, onchange, props = {}) {
   const options = pairs.map(([value, words]) => h("option", { value, selected: value === chosen }, words));
-  return h("select", { ...props, onchange: (event) => onchange(event.target.value) }, options);
+  return h("select", { ...props, onchange: (/** @type {any} */ event) => onchange(event.target.value) }, options);
 }
 
 let clearing = 0;
 
-/** Says something to everybody: shown at the edge for a while, and read out. */
+/**
+ * Says something to everybody: shown at the edge for a while, and read out.
+ * @param {string} words
+ */
 export function toast(words) {
   const place = byId("told");
   put(place, h("p", {}, words));
@@ -109,20 +137,30 @@ export function toast(words) {
   clearing = setTimeout(() => place.replaceChildren(), 7000);
 }
 
-/** Calls `act` once there has been no call for `ms`. */
+/**
+ * Calls `act` once there has been no call for `ms`.
+ * @param {number} ms
+ * @param {(...given: any[]) => void} act
+ */
 export function debounce(ms, act) {
   let timer = 0;
-  return (...given) => {
+  return (/** @type {any[]} */ ...given) => {
     clearTimeout(timer);
     timer = setTimeout(() => act(...given), ms);
   };
 }
 
-/** A modal dialog, which the browser keeps the focus in; Escape closes it, unless `held`: then only its own buttons do.
- * `build(close)` gives what is in it. The promise has what `close` was given, null when it was left. */
+/**
+ * A modal dialog, which the browser keeps the focus in; Escape closes it, unless `held`: then only its own buttons do.
+ * `build(close)` gives what is in it. The promise has what `close` was given, null when it was left.
+ * @param {string} title
+ * @param {(close: (value?: any) => void) => Node} build
+ * @param {{held?: boolean, wide?: boolean}} [how]
+ */
 export function openDialog(title, build, { held = false, wide = false } = {}) {
   return new Promise((resolve) => {
     const heading = h("h2", { id: newId("title") }, title);
+    /** @type {any} */
     let answer = null;
     let done = !held;
     const close = (value = null) => {
@@ -131,7 +169,7 @@ export function openDialog(title, build, { held = false, wide = false } = {}) {
       dialog.close();
     };
     const dialog = h(`dialog${wide ? ".wide" : ""}`, { "aria-labelledby": heading.id }, heading, build(close));
-    dialog.addEventListener("cancel", (event) => done || event.preventDefault());
+    dialog.addEventListener("cancel", (/** @type {any} */ event) => done || event.preventDefault());
     dialog.addEventListener("close", () => {
       if (!done) return dialog.showModal(); // a browser may close one against its will
       dialog.remove();
@@ -148,7 +186,10 @@ export function leaveDialogs() {
     if (dialog.dispatchEvent(new Event("cancel", { cancelable: true }))) dialog.close();
 }
 
-/** Asks before something that can't be undone; with `typed`, that word has to be typed first. */
+/**
+ * Asks before something that can't be undone; with `typed`, that word has to be typed first.
+ * @param {{title: string, text: string, action: string, typed?: string | null}} question
+ */
 export function confirm({ title, text, action, typed = null }) {
   return openDialog(title, (close) => {
     const go = h("button.danger", { type: "submit", disabled: typed !== null }, action);

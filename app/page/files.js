@@ -5,9 +5,13 @@ import { icon } from "./icons.js";
 
 const IMAGE = /\.(jpe?g|png|webp|bmp|tiff?|gif|hei[cf]|avif)$/i;
 
+/** @type {Page.Chosen[]} */
 let handed = [];
 
-/** Keeps `found` for the view that is about to come, which takes it. */
+/**
+ * Keeps `found` for the view that is about to come, which takes it.
+ * @param {Page.Chosen[]} found
+ */
 export const hand = (found) => (handed = found);
 
 export function takeHanded() {
@@ -16,11 +20,16 @@ export function takeHanded() {
   return found;
 }
 
+/** @param {Page.Chosen} chosen */
 export const isPhoto = ({ file, name }) =>
-  !name.split("/").at(-1).startsWith(".") && (file.type.startsWith("image/") || IMAGE.test(name));
+  !name.split("/").at(-1)?.startsWith(".") && (file.type.startsWith("image/") || IMAGE.test(name));
 
-/** A button that lets files be chosen, or a `whole` folder; `onchosen` hears [{file, name}], names with their
- * folders. */
+/**
+ * A button that lets files be chosen, or a `whole` folder; `onchosen` hears [{file, name}], names with their
+ * folders.
+ * @param {boolean} whole
+ * @param {(chosen: Page.Chosen[]) => void} onchosen
+ */
 export function picker(whole, onchosen) {
   const input = h("input.hidden", {
     type: "file",
@@ -44,15 +53,24 @@ export function picker(whole, onchosen) {
   ];
 }
 
-/** Every file of what was dropped, folders with all that is in them. */
+/**
+ * Every file of what was dropped, folders with all that is in them.
+ * @param {DataTransfer} transfer
+ */
 export async function dropped(transfer) {
   const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
   if (!entries.length) return [...transfer.files].map((file) => ({ file, name: file.name }));
+  /** @type {Page.Chosen[]} */
   const found = [];
   for (const entry of entries) await walk(entry, "", found);
   return found;
 }
 
+/**
+ * @param {any} entry
+ * @param {string} prefix
+ * @param {Page.Chosen[]} found
+ */
 async function walk(entry, prefix, found) {
   const name = prefix + entry.name;
   if (entry.isFile) {
@@ -67,7 +85,11 @@ async function walk(entry, prefix, found) {
 
 const LATER_MS = 60_000;
 
-/** Has the browser save `blob` under `name`. */
+/**
+ * Has the browser save `blob` under `name`.
+ * @param {Blob} blob
+ * @param {string} name
+ */
 export function save(blob, name) {
   const url = URL.createObjectURL(blob);
   h("a", { href: url, download: name }).click();

@@ -5,8 +5,11 @@ import { h } from "./dom.js";
 const MARGIN_ROWS = 3;
 
 export class Grid {
-  /** `load(cursor)` gives {items, next}; `cell(item)` an element; `total` how many there will be, null: nobody knows.
-   * Cells are at least `width` pixels wide, and `more` higher than wide. `onload(count, done)` hears how far it is. */
+  /**
+   * `load(cursor)` gives {items, next}; `cell(item)` an element; `total` how many there will be, null: nobody knows.
+   * Cells are at least `width` pixels wide, and `more` higher than wide. `onload(count, done)` hears how far it is.
+   * @param {any} options
+   */
   constructor({ load, cell, total, width, more, label, onload }) {
     this.load = load;
     this.cell = cell;
@@ -14,12 +17,18 @@ export class Grid {
     this.width = width;
     this.more = more;
     this.onload = onload;
+    /** @type {any[]} */
     this.items = [];
+    /** @type {string | null} */
     this.cursor = null;
     this.done = false;
     this.loading = false;
     this.cells = new Map();
-    this.element = h("div.grid", { role: "list", "aria-label": label, onkeydown: (event) => this.steer(event) });
+    this.element = h("div.grid", {
+      role: "list",
+      "aria-label": label,
+      onkeydown: (/** @type {any} */ event) => this.steer(event),
+    });
     this.draw = this.draw.bind(this);
     this.soon = () => (this.frame ??= requestAnimationFrame(this.draw));
     this.seen = new ResizeObserver(this.soon);
@@ -45,7 +54,10 @@ export class Grid {
     return Math.floor((this.element.clientWidth || this.width) / this.columns) + this.more;
   }
 
-  /** Fetches pages until the one with `index` is there. */
+  /**
+   * Fetches pages until the one with `index` is there.
+   * @param {number} index
+   */
   async reach(index) {
     if (this.loading) return;
     this.loading = true;
@@ -65,6 +77,7 @@ export class Grid {
   }
 
   draw() {
+    /** @type {number | null} */
     this.frame = null;
     if (this.left || !this.element.isConnected) return;
     const { columns, height } = this;
@@ -80,11 +93,19 @@ export class Grid {
     if (!this.done) void this.reach(last);
   }
 
+  /**
+   * @param {number} index
+   * @param {HTMLElement} element
+   */
   drop(index, element) {
     element.remove();
     this.cells.delete(index);
   }
 
+  /**
+   * @param {number} index
+   * @param {any} columns
+   */
   place(index, columns) {
     const item = this.items[index];
     let element = this.cells.get(index);
@@ -111,7 +132,10 @@ export class Grid {
     element.style.top = `${Math.floor(index / columns) * this.height}px`;
   }
 
-  /** Arrow keys go from cell to cell. */
+  /**
+   * Arrow keys go from cell to cell.
+   * @param {KeyboardEvent} event
+   */
   steer(event) {
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns }[event.key];
     const [index] = [...this.cells].find(([, element]) => element.contains(event.target)) ?? [];

@@ -25,6 +25,7 @@ const PATHS = {
   back: "M11.5 4.5 6 10l5.5 5.5",
 };
 
+/** @param {keyof typeof PATHS} name */
 export const icon = (name) =>
   svg(
     "svg",

@@ -10,18 +10,22 @@ const VERDICTS = {
   uncertain: ["uncertain", "Liveness uncertain"],
   not_measured: ["uncertain", "Liveness not measured"],
 };
+/** @type {Record<string, any>} */
 const REASONS = {
   between_thresholds: "the score lies between the thresholds",
   small_face: "the face is smaller than what was measured",
   no_operating_points: "the model has no operating points yet, so that nothing is decided",
 };
 
-/** The verdict on a face of an answer; null where it was not asked for. */
+/**
+ * The verdict on a face of an answer; null where it was not asked for.
+ * @param {{liveness?: Api.Liveness | null}} face
+ */
 export function verdict(face) {
   const found = face.liveness;
   if (!found) return null;
   const [kind, words] = VERDICTS[found.live];
-  const reason = REASONS[found.reason];
+  const reason = REASONS[found.reason ?? ""];
   return h(
     "p.small.liveness",
     {},
@@ -30,9 +34,12 @@ export function verdict(face) {
   );
 }
 
-/** A choice whether to ask for liveness; null where the server has no package for it. `onchange` gets `liveness`. */
+/**
+ * A choice whether to ask for liveness; null where the server has no package for it. `onchange` gets `liveness`.
+ * @param {(value: any) => void} onchange
+ */
 export async function livenessChoice(onchange) {
-  const installed = (await models()).some((one) => one.task === "liveness");
+  const installed = (await models()).some((/** @type {any} */ one) => one.task === "liveness");
   if (!installed) return null;
   return select(
     [

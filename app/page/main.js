@@ -41,7 +41,10 @@ async function begin() {
   else if (!own) showSignIn();
 }
 
-/** Asks the server what `secret` may do; with that the page is there. */
+/**
+ * Asks the server what `secret` may do; with that the page is there.
+ * @param {string} secret
+ */
 async function enter(secret) {
   try {
     session.begin(secret, await call("GET", path("key"), { secret }));
@@ -54,7 +57,10 @@ async function enter(secret) {
   await show();
 }
 
-/** Signs in by a link's code. Who is signed in already stays so, unless they agree to change. */
+/**
+ * Signs in by a link's code. Who is signed in already stays so, unless they agree to change.
+ * @param {string} code
+ */
 async function follow(code) {
   try {
     const found = await call("POST", path("sign-in"), { secret: code });
@@ -71,7 +77,11 @@ async function follow(code) {
   }
 }
 
-/** Whether the person wants to be `next` from now on. */
+/**
+ * Whether the person wants to be `next` from now on.
+ * @param {any} own
+ * @param {any} next
+ */
 function agrees(own, next) {
   if (own.id === next.id) {
     toast(`You are signed in as ${own.id} already.`);
@@ -86,6 +96,7 @@ function agrees(own, next) {
   });
 }
 
+/** @param {any} own */
 const named = ({ id, scopes, galleries }) =>
   `${id} (${list(scopes)}${galleries ? `, in ${list(galleries)} only` : ""})`;
 
@@ -129,7 +140,10 @@ function frame() {
     icon("menu"),
     "Menu",
   );
-  menu.addEventListener("click", (event) => event.target.closest("a") && toggle(menu, button, false));
+  menu.addEventListener(
+    "click",
+    (/** @type {any} */ event) => event.target.closest("a") && toggle(menu, button, false),
+  );
   put(
     shell,
     h(
@@ -142,11 +156,17 @@ function frame() {
   );
 }
 
+/**
+ * @param {HTMLElement} menu
+ * @param {HTMLButtonElement} button
+ * @param {boolean} [open]
+ */
 function toggle(menu, button, open = !menu.classList.contains("open")) {
   menu.classList.toggle("open", open);
   button.setAttribute("aria-expanded", String(open));
 }
 
+/** @param {any} section */
 const entry = (section) =>
   h("a", { href: link(section.name), "data-section": section.name }, icon(section.icon), section.title);
 
@@ -190,6 +210,7 @@ async function show() {
     return settle(main, 0);
   }
   document.title = `${section.title} · Likeness`;
+  /** @type {Page.View} */
   const view = section.view(segments.slice(1), query);
   leave = view.leave ?? leave;
   put(main, view.element);
@@ -198,7 +219,11 @@ async function show() {
   if (mine === shown) settle(main, top);
 }
 
-/** Scroll to `top` and focus the new view's heading, so that it is read out and Tab goes on from there. */
+/**
+ * Scroll to `top` and focus the new view's heading, so that it is read out and Tab goes on from there.
+ * @param {HTMLElement} main
+ * @param {number} top
+ */
 function settle(main, top) {
   const heading = main.querySelector("h1");
   if (!heading) return;
@@ -209,7 +234,11 @@ function settle(main, top) {
   scrollBack(main, top);
 }
 
-/** Scroll to `top`, again while the view grows until it is that long, or until the person or the page moves on. */
+/**
+ * Scroll to `top`, again while the view grows until it is that long, or until the person or the page moves on.
+ * @param {HTMLElement} main
+ * @param {number} top
+ */
 function scrollBack(main, top) {
   scrollTo(0, top);
   if (scrollY >= top - 1) return;

@@ -24,11 +24,15 @@ export async function defaults() {
   return (await (answer ?? loadModels())).defaults;
 }
 
-/** The operating points that decide for a model (`name@version`), strict ones last; none where it was not measured. */
+/**
+ * The operating points that decide for a model (`name@version`), strict ones last; none where it was not measured.
+ * @param {string} id
+ */
 export async function decidingPoints(id) {
-  const found = (await models()).find((one) => one.id === id);
-  return (found?.calibrations ?? []).find((one) => one.default)?.points ?? [];
+  const found = (await models()).find((/** @type {any} */ one) => one.id === id);
+  return (found?.calibrations ?? []).find((/** @type {any} */ one) => one.default)?.points ?? [];
 }
 
 /** The embedder that this server runs. */
-export const runningEmbedder = async () => (await models()).find((one) => one.loaded && one.task === "embed");
+export const runningEmbedder = async () =>
+  (await models()).find((/** @type {any} */ one) => one.loaded && one.task === "embed");

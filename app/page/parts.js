@@ -5,15 +5,26 @@ import { icon } from "./icons.js";
 import { busy, problemPlace, showing } from "./problem.js";
 import { goBack, link } from "./router.js";
 
-/** A view's title and what it is for; `beside` stands at the other end of the line. */
+/**
+ * A view's title and what it is for; `beside` stands at the other end of the line.
+ * @param {string} title
+ * @param {Page.Child} lead
+ * @param {...Page.Child} beside
+ */
 export const head = (title, lead, ...beside) =>
   h("header.head", {}, h("div", {}, h("h1", {}, title), lead && h("p.lead", {}, lead)), beside);
 
-/** The way back to a gallery. */
+/**
+ * The way back to a gallery.
+ * @param {string} gallery
+ */
 export const backTo = (gallery) =>
   h("a.back", { href: link("galleries", gallery), onclick: goBack }, icon("back"), gallery);
 
-/** `[word, value]` pairs as a list; without those that have no value. */
+/**
+ * `[word, value]` pairs as a list; without those that have no value.
+ * @param {Page.Fact[]} pairs
+ */
 export const facts = (pairs) =>
   h(
     "dl.facts",
@@ -21,19 +32,37 @@ export const facts = (pairs) =>
     pairs.filter(([, value]) => value).map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value))),
   );
 
-/** Whether a job has not ended. */
+/**
+ * Whether a job has not ended.
+ * @param {Api.Job | null | undefined} job
+ */
 export const isOpen = (job) => job?.state === "queued" || job?.state === "running";
 
-/** How far a job is. */
+/**
+ * How far a job is.
+ * @param {string} label
+ * @param {any} job
+ */
 export const progress = (label, job) =>
   h("progress", { "aria-label": label, ...(job.total && { max: String(job.total), value: job.done }) });
 
-/** The last line of a dialog: its buttons, and one that leaves it. */
+/**
+ * The last line of a dialog: its buttons, and one that leaves it.
+ * @param {() => void} close
+ * @param {string} words
+ * @param {...Node} buttons
+ */
 export const orLeave = (close, words, ...buttons) =>
   h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, words), buttons);
 
-/** Asks in a dialog for what `fields` hold; `work` is done with it, until it gives something, which is the answer.
- * Gives null where the dialog was left. */
+/**
+ * Asks in a dialog for what `fields` hold; `work` is done with it, until it gives something, which is the answer.
+ * Gives null where the dialog was left.
+ * @param {string} title
+ * @param {Page.Child} fields
+ * @param {string} action
+ * @param {() => Promise<any>} work
+ */
 export const request = (title, fields, action, work) =>
   openDialog(title, (close) => {
     const place = problemPlace();
@@ -45,12 +74,15 @@ export const request = (title, fields, action, work) =>
     return h("form", { onsubmit: submit }, fields, place.element, orLeave(close, "Cancel", button));
   });
 
-/** What a view does later, such as reading again: the newest of what was set, and nothing where its `element` is
- * gone by then, as when an answer arrives after the view was left. */
+/**
+ * What a view does later, such as reading again: the newest of what was set, and nothing where its `element` is
+ * gone by then, as when an answer arrives after the view was left.
+ * @param {HTMLElement} element
+ */
 export function later(element) {
   let timer = 0;
   const clear = () => clearTimeout(timer);
-  const set = (work, ms) => {
+  const set = (/** @type {any} */ work, /** @type {any} */ ms) => {
     clear();
     if (element.isConnected) timer = setTimeout(work, ms);
   };

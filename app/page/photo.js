@@ -23,6 +23,10 @@ for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event
 /** Calls `onphoto(place)` for each new photo, which is then `place.photo`, a Blob, and `place.picture`, what can be
  * drawn of it (null where this browser can't show its kind). */
 export class PhotoPlace {
+  /**
+   * @param {string} label
+   * @param {(place: PhotoPlace) => unknown} onphoto
+   */
   constructor(label, onphoto) {
     this.coming = null; // the photo as it was chosen
     /** @type {Blob | null} */
@@ -52,9 +56,9 @@ export class PhotoPlace {
       "section.photo",
       {
         "aria-label": label,
-        ondragover: (event) => this.over(event, true),
-        ondragleave: (event) => this.over(event, false),
-        ondrop: (event) => this.dropped(event),
+        ondragover: (/** @type {any} */ event) => this.over(event, true),
+        ondragleave: (/** @type {any} */ event) => this.over(event, false),
+        ondrop: (/** @type {any} */ event) => this.dropped(event),
       },
       h("h2", {}, label),
       this.stage,
@@ -83,16 +87,22 @@ export class PhotoPlace {
     return this.take(file);
   }
 
+  /**
+   * @param {any} event
+   * @param {any} is
+   */
   over(event, is) {
     event.preventDefault();
     this.element.classList.toggle("over", is);
   }
 
+  /** @param {any} event */
   dropped(event) {
     this.over(event, false);
     return this.take([...event.dataTransfer.files][0]);
   }
 
+  /** @param {any} chosen */
   async take(chosen) {
     if (!chosen) return;
     this.coming = chosen;
@@ -106,8 +116,14 @@ export class PhotoPlace {
     await this.onphoto(this);
   }
 
-  /** Draws boxes, which may be picked and pointed at as `boxes` has it; `size` is the photo's, where the server said
-   * it. */
+  /**
+   * Draws boxes, which may be picked and pointed at as `boxes` has it; `size` is the photo's, where the server said
+   * it.
+   * @param {Page.Boxed[]} faces
+   * @param {Page.Size | null} [size]
+   * @param {string} [words]
+   * @param {Page.Heard} [heard]
+   */
   show(faces, size = null, words = "", heard = {}) {
     const own =
       size ?? (this.picture ? { width: this.picture.naturalWidth, height: this.picture.naturalHeight } : UNKNOWN);

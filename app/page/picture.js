@@ -8,9 +8,13 @@ const MOST_PIXELS = 50_000_000;
 /** The share of its sides that a photo keeps in each attempt to make it small enough. */
 const STEP = 0.8;
 
+/** @param {HTMLCanvasElement} canvas */
 export const toJpeg = (canvas) => new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.95));
 
-/** Return the photo, as a smaller upright JPEG if it is larger than a server takes; as it is if it can't be decoded. */
+/**
+ * Return the photo, as a smaller upright JPEG if it is larger than a server takes; as it is if it can't be decoded.
+ * @param {Blob} photo
+ */
 export async function fitted(photo) {
   if (photo.size <= LARGEST) return photo;
   const bitmap = await createImageBitmap(photo).catch(() => null);
@@ -24,7 +28,11 @@ export async function fitted(photo) {
   }
 }
 
-/** Return an image of the photo, null if this browser can't show its kind. */
+/**
+ * Return an image of the photo, null if this browser can't show its kind.
+ * @param {string} url
+ * @param {string} alt
+ */
 export async function decoded(url, alt) {
   const image = h("img", { src: url, alt });
   return image.decode().then(
@@ -33,9 +41,15 @@ export async function decoded(url, alt) {
   );
 }
 
-/** A small picture of the photo at `url`, its kind in words where this browser can't show it. */
+/**
+ * A small picture of the photo at `url`, its kind in words where this browser can't show it.
+ * @param {string} url
+ * @param {{name: string}} file
+ * @param {any} [tag]
+ * @param {string} [alt]
+ */
 export function thumbnail(url, { name }, tag = "img", alt = "") {
-  const kind = name.split(".").at(-1).toUpperCase();
+  const kind = name.split(".").at(-1)?.toUpperCase();
   const blank = () =>
     h(`${tag.replace("img", "span")}.blank`, { role: alt ? "img" : null, "aria-label": alt || null }, kind);
   const image = h(tag, {
@@ -48,7 +62,10 @@ export function thumbnail(url, { name }, tag = "img", alt = "") {
   return image;
 }
 
-/** What stands for a photo of this size that can't be shown. */
+/**
+ * What stands for a photo of this size that can't be shown.
+ * @param {Page.Size} size
+ */
 export const blank = ({ width, height }) =>
   h(
     "div.blank",

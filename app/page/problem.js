@@ -7,7 +7,10 @@ import { explain } from "./words.js";
 /** What an error is about if the same request would meet it again. */
 const LASTING = new Set(["key", "missing", "state"]);
 
-/** Return whether asking again is of no use until the person changes something; false for null. */
+/**
+ * Return whether asking again is of no use until the person changes something; false for null.
+ * @param {any} error
+ */
 export const isLasting = (error) => LASTING.has(ABOUT[error?.code]);
 
 /** A box for problems beside what they are about; read out when it fills. */
@@ -20,7 +23,7 @@ export function problemPlace() {
       own.error = null;
       place.replaceChildren();
     },
-    show: (error) => {
+    show: (/** @type {any} */ error) => {
       own.error = error;
       put(place, problem(error));
     },
@@ -28,13 +31,18 @@ export function problemPlace() {
   return own;
 }
 
+/** @param {any} error */
 export function problem(error) {
   if (!("code" in error)) console.error(error);
   const id = error.code === "internal_error" && error.requestId;
   return h("div.problem", {}, h("p", {}, explain(error)), id && h("p.small", {}, "Request id: ", h("code", {}, id)));
 }
 
-/** Runs `work`, showing what it throws; the answer is null then. */
+/**
+ * Runs `work`, showing what it throws; the answer is null then.
+ * @param {Page.Place} place
+ * @param {() => any} work
+ */
 export async function showing(place, work) {
   place.clear();
   try {
@@ -45,7 +53,12 @@ export async function showing(place, work) {
   }
 }
 
-/** Fills `body` with what `load` gives, "Loading …" until then; where it fails, with a button to try again. */
+/**
+ * Fills `body` with what `load` gives, "Loading …" until then; where it fails, with a button to try again.
+ * @param {Page.Place} place
+ * @param {Element} body
+ * @param {() => Promise<Page.Child>} load
+ */
 export async function filling(place, body, load) {
   put(body, h("p.waiting", {}, "Loading …"));
   const found = await showing(place, load);
@@ -53,7 +66,11 @@ export async function filling(place, body, load) {
   put(body, found ?? again);
 }
 
-/** Disables `button` while `work` runs, so that nothing is asked twice. */
+/**
+ * Disables `button` while `work` runs, so that nothing is asked twice.
+ * @param {HTMLButtonElement} button
+ * @param {() => any} work
+ */
 export async function busy(button, work) {
   button.disabled = true;
   button.setAttribute("aria-busy", "true");

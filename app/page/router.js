@@ -13,6 +13,7 @@ export function here() {
   return { segments: decoded(where.split("/").filter(Boolean)), query: new URLSearchParams(query) };
 }
 
+/** @param {string[]} segments */
 function decoded(segments) {
   try {
     return segments.map(decodeURIComponent);
@@ -21,10 +22,15 @@ function decoded(segments) {
   }
 }
 
+/** @param {...string} segments */
 export const link = (...segments) => `#/${segments.map(encodeURIComponent).join("/")}`;
+/** @param {...string} segments */
 export const go = (...segments) => (location.hash = link(...segments));
 
-/** For a click on a link to the view that is open, which is then shown anew. */
+/**
+ * For a click on a link to the view that is open, which is then shown anew.
+ * @param {any} event
+ */
 export const reopen = (event) =>
   event.currentTarget.hash === location.hash && dispatchEvent(new HashChangeEvent("hashchange"));
 
@@ -45,14 +51,20 @@ export function arrive() {
   return shown.top;
 }
 
-/** Set the query of the open view's address, so that the way back leads to what was looked at. */
+/**
+ * Set the query of the open view's address, so that the way back leads to what was looked at.
+ * @param {Record<string, string>} query
+ */
 export function remember(query) {
   const [where] = location.hash.split("?");
   const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
   history.replaceState(history.state, "", asked.size ? `${where}?${asked}` : where);
 }
 
-/** For a click on a link to the view that led here: go back to it as it was left. */
+/**
+ * For a click on a link to the view that led here: go back to it as it was left.
+ * @param {any} event
+ */
 export function goBack(event) {
   if (event.ctrlKey || event.metaKey || event.shiftKey || current?.from.split("?")[0] !== event.currentTarget.hash)
     return;

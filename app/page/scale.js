@@ -6,13 +6,25 @@ import { oneIn, power, score as scoreText } from "./words.js";
 const SHOWN = [1e-2, 1e-3, 1e-4, 1e-5, 1e-6];
 const LEAST = -0.2;
 
+/**
+ * @param {number} a
+ * @param {number} b
+ */
 const same = (a, b) => Math.abs(a / b - 1) < 1e-6;
+/** @param {number} value */
 const place = (value) => `${((Math.min(1, Math.max(LEAST, value)) - LEAST) / (1 - LEAST)) * 100}%`;
 
-/** The operating points of 1e-2 to 1e-6 that `points` has. */
-export const shownPoints = (points) => SHOWN.map((fmr) => points.find((point) => same(point.fmr, fmr))).filter(Boolean);
+/**
+ * The operating points of 1e-2 to 1e-6 that `points` has.
+ * @param {Api.OperatingPoint[]} points
+ */
+export const shownPoints = (points) => SHOWN.flatMap((fmr) => points.find((point) => same(point.fmr, fmr)) ?? []);
 
-/** `answer`: {score, threshold, fmr}; `points`: [{fmr, threshold}]. */
+/**
+ * `answer`: {score, threshold, fmr}; `points`: [{fmr, threshold}].
+ * @param {any} answer
+ * @param {any[]} points
+ */
 export function scale(answer, points) {
   const shown = shownPoints(points);
   const words = `The score is ${scoreText(answer.score)}; the threshold is ${scoreText(answer.threshold)}.`;
@@ -33,7 +45,11 @@ export function scale(answer, points) {
   );
 }
 
-/** Which thresholds the score passes, as a table. */
+/**
+ * Which thresholds the score passes, as a table.
+ * @param {Api.VerifyAnswer} answer
+ * @param {any[]} points
+ */
 export function passes(answer, points) {
   const rows = shownPoints(points).map((point) => {
     const passed = answer.score >= point.threshold;

@@ -18,7 +18,11 @@ export function fromLink(before = location.pathname) {
 
 export const key = () => sessionStorage.getItem(PLACE);
 
-/** Keeps the key, and what `/v1/key` says of it. */
+/**
+ * Keeps the key, and what `/v1/key` says of it.
+ * @param {string} secret
+ * @param {Api.OwnKey} allowed
+ */
 export function begin(secret, allowed) {
   sessionStorage.setItem(PLACE, secret);
   own = allowed;
@@ -37,7 +41,10 @@ export function signedIn() {
   return own;
 }
 
-/** Whether the key has a scope, among `read`, `recognize`, `enroll`, `admin`. */
+/**
+ * Whether the key has a scope, among `read`, `recognize`, `enroll`, `admin`.
+ * @param {string} scope
+ */
 export const may = (scope) => own !== null && (own.scopes.includes(scope) || own.scopes.includes("admin"));
 
 /** Whether it is an `admin` key that is not restricted to galleries. */

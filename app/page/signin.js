@@ -4,7 +4,11 @@ import { field, h } from "./dom.js";
 import { mark } from "./icons.js";
 import { busy, problemPlace } from "./problem.js";
 
-/** `enter(secret)` tries it; `error` is what was wrong with the last one. */
+/**
+ * `enter(secret)` tries it; `error` is what was wrong with the last one.
+ * @param {(secret: string) => Promise<unknown>} enter
+ * @param {any} error
+ */
 export function signIn(enter, error) {
   const place = problemPlace();
   const key = h("input", {

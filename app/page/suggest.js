@@ -10,7 +10,12 @@ const DEBOUNCE_MS = 200;
 const SHOWN = 6;
 
 export class PersonField {
-  /** `gallery()` is the gallery's id; `props` are the input's; `onpick(subject)` hears who was chosen from the list. */
+  /**
+   * `gallery()` is the gallery's id; `props` are the input's; `onpick(subject)` hears who was chosen from the list.
+   * @param {() => string} gallery
+   * @param {Record<string, any>} props
+   * @param {any} [onpick]
+   */
   constructor(gallery, props, onpick = (/** @type {any} */ _subject) => {}) {
     this.gallery = gallery;
     this.onpick = onpick;
@@ -31,7 +36,11 @@ export class PersonField {
       "aria-autocomplete": "list",
       "aria-controls": this.list.id,
     };
-    const heard = { oninput: () => this.typed(), onkeydown: (event) => this.steer(event), onblur: () => this.close() };
+    const heard = {
+      oninput: () => this.typed(),
+      onkeydown: (/** @type {any} */ event) => this.steer(event),
+      onblur: () => this.close(),
+    };
     this.input = h("input", {
       type: "text",
       maxlength: 255,
@@ -75,6 +84,10 @@ export class PersonField {
     this.mark(-1);
   }
 
+  /**
+   * @param {Api.Subject} subject
+   * @param {number} index
+   */
   option(subject, index) {
     const detail = [subject.name && subject.id, count(subject.face_count, "face")].filter(Boolean).join(", ");
     return h(
@@ -83,7 +96,7 @@ export class PersonField {
         role: "option",
         id: `${this.list.id}-${index}`,
         "aria-selected": "false",
-        onmousedown: (event) => event.preventDefault() ?? this.pick(subject),
+        onmousedown: (/** @type {any} */ event) => event.preventDefault() ?? this.pick(subject),
       },
       portrait(this.gallery(), subject, true),
       h("span.name", {}, nameOf(subject)),
@@ -91,6 +104,7 @@ export class PersonField {
     );
   }
 
+  /** @param {number} index */
   mark(index) {
     this.at = index;
     for (const [place, one] of [...this.list.children].entries())
@@ -99,16 +113,18 @@ export class PersonField {
     else this.input.setAttribute("aria-activedescendant", this.list.children[index].id);
   }
 
+  /** @param {KeyboardEvent} event */
   steer(event) {
     if (this.list.hidden) return;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step) this.mark((this.at + step + this.found.length + (this.at < 0 && step < 0)) % this.found.length);
+    if (step) this.mark((this.at + step + this.found.length + Number(this.at < 0 && step < 0)) % this.found.length);
     else if (event.key === "Enter" && this.at >= 0) this.pick(this.found[this.at]);
     else if (event.key === "Escape") this.close();
     else return;
     event.preventDefault();
   }
 
+  /** @param {Pick<Api.Subject, "id" | "name">} subject */
   pick(subject) {
     this.chosen = subject;
     this.input.value = nameOf(subject);

@@ -10,6 +10,7 @@ export const THEMES = [
 ];
 export const chosen = () => localStorage.getItem(PLACE) ?? SAME;
 
+/** @param {string} name */
 export function choose(name) {
   if (name === SAME) localStorage.removeItem(PLACE);
   else localStorage.setItem(PLACE, name);

@@ -1,5 +1,6 @@
 /** Sentences: what each error code means for the person in front of the page, and what to do about it. */
 
+/** @type {Record<string, any>} */
 const PROBLEMS = {
   unreachable:
     "The server can't be reached. Check that it runs and that this machine is still connected, then try again.",
@@ -75,6 +76,7 @@ const PROBLEMS = {
   internal_error: "Something went wrong in the server. Its log has it under the request id below.",
 };
 
+/** @type {Record<string, any>} */
 const REASONS = {
   small_face: "the face is small",
   low_sharpness: "it is blurred",
@@ -85,6 +87,7 @@ const REASONS = {
   low_score: "it hardly looks like a face",
 };
 
+/** @type {Record<string, any>} */
 const ADVICE = {
   small_face: "come closer or use a larger photo",
   low_sharpness: "hold still, or focus",
@@ -94,7 +97,10 @@ const ADVICE = {
   cut_off: "show the whole face",
 };
 
-/** An error as a sentence. */
+/**
+ * An error as a sentence.
+ * @param {any} error
+ */
 export function explain(error) {
   const own = PROBLEMS[error.code];
   if (error.code === "invalid_request") return `The server did not take this: ${invalid(error)}.`;
@@ -103,10 +109,15 @@ export function explain(error) {
   return error.message || "Something went wrong.";
 }
 
+/** @param {any} error */
 const invalid = (error) =>
-  (error.details?.errors ?? []).map((one) => `${one.where}: ${one.what}`).join("; ") || error.message;
+  (error.details?.errors ?? []).map((/** @type {any} */ one) => `${one.where}: ${one.what}`).join("; ") ||
+  error.message;
 
-/** One refused photo of an enrollment. */
+/**
+ * One refused photo of an enrollment.
+ * @param {Api.RejectedImage} rejected
+ */
 export function refused(rejected) {
   const own = PROBLEMS[rejected.code] ?? `${rejected.message}.`;
   return rejected.reasons?.length
@@ -114,31 +125,48 @@ export function refused(rejected) {
     : own;
 }
 
+/** @param {string[]} reasons */
 const advice = (reasons) => {
   const found = reasons.map((one) => ADVICE[one]).filter(Boolean);
   return found.length ? `: ${list(found)}.` : ".";
 };
 
+/** @param {string} code */
 export const reason = (code) => REASONS[code] ?? code.replaceAll("_", " ");
+/** @param {string} text */
 export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+/** @param {string[]} words */
 export const list = (words) =>
   words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
+/**
+ * @param {number} n
+ * @param {string} one
+ * @param {any} [many]
+ */
 export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+/** @param {number} value */
 export const score = (value) => value.toFixed(3).replace("-", "−");
 
-/** 1e-4 as "1 in 10,000". */
+/**
+ * 1e-4 as "1 in 10,000".
+ * @param {number} rate
+ */
 export const oneIn = (rate) => `1 in ${Math.round(1 / rate).toLocaleString("en")}`;
 
 const POWERS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 
-/** 1e-4 as "10⁻⁴", 3e-4 as "3·10⁻⁴". */
+/**
+ * 1e-4 as "10⁻⁴", 3e-4 as "3·10⁻⁴".
+ * @param {number} rate
+ */
 export function power(rate) {
   const exponent = Math.floor(Math.log10(rate) + 1e-9);
   const factor = Math.round(rate / 10 ** exponent);
-  const ten = `10${exponent < 0 ? "⁻" : ""}${[...String(Math.abs(exponent))].map((digit) => POWERS[digit]).join("")}`;
+  const ten = `10${exponent < 0 ? "⁻" : ""}${[...String(Math.abs(exponent))].map((digit) => POWERS[Number(digit)]).join("")}`;
   return factor === 1 ? ten : `${factor}·${ten}`;
 }
 
+/** @type {Record<string, any>} */
 const FALLBACKS = {
   not_measured: "the gallery's own is not measured yet",
   too_few_subjects: "the gallery has too few people",
@@ -146,7 +174,10 @@ const FALLBACKS = {
   rate_not_supported: "the gallery's people do not support the rate",
 };
 
-/** Which calibration decided, as answers name it. */
+/**
+ * Which calibration decided, as answers name it.
+ * @param {Api.DecidedBy} calibration
+ */
 export function decidedBy({ source, name, fallback }) {
   const whose =
     source === "gallery"
@@ -157,20 +188,29 @@ export function decidedBy({ source, name, fallback }) {
   return fallback ? `${whose}, because ${FALLBACKS[fallback]}` : whose;
 }
 
+/** @param {number} share */
 export const percent = (share) =>
   share < 0.001 ? "less than 0.1 %" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
 
-/** Return a time in the reader's own way, "never" for null. */
+/**
+ * Return a time in the reader's own way, "never" for null.
+ * @param {string | null | undefined} text
+ * @param {any} [seconds]
+ */
 export function when(text, seconds = false) {
   const timeStyle = seconds ? "medium" : "short";
   return text ? new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle }) : "never";
 }
 
+/** @param {number} n */
 export function bytes(n) {
   const step = Math.min(4, Math.max(0, Math.floor(Math.log2(Math.max(n, 1)) / 10)));
   const value = n / 1024 ** step;
   return `${value.toFixed(value < 10 && step ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][step]}`;
 }
 
-/** Return the name of a subject or candidate, its id without one; a key that may not know gets neither. */
+/**
+ * Return the name of a subject or candidate, its id without one; a key that may not know gets neither.
+ * @param {{name?: string | null, subject?: string | null, id?: string}} who
+ */
 export const nameOf = (who) => who.name ?? who.subject ?? who.id ?? "somebody else";

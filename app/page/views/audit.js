@@ -19,8 +19,13 @@ const TIMES = [
   ["until", "Before"],
 ];
 
+/**
+ * @param {unknown} _
+ * @param {URLSearchParams} asked
+ */
 export function audit(_, asked) {
   const place = problemPlace();
+  /** @type {any} */
   const state = {
     place,
     rows: h("tbody", {}),
@@ -84,11 +89,19 @@ export function audit(_, asked) {
   return { element, ready: read() };
 }
 
+/**
+ * @param {string} name
+ * @param {HTMLInputElement} input
+ */
 const value = (name, input) =>
   name === "since" || name === "until" ? input.value && new Date(input.value).toISOString() : input.value.trim();
 
-/** The newest entries of what is wanted, or those behind `cursor`; whatever was asked before and not answered is
- * dropped. */
+/**
+ * The newest entries of what is wanted, or those behind `cursor`; whatever was asked before and not answered is
+ * dropped.
+ * @param {any} state
+ * @param {string | null} [cursor]
+ */
 async function load(state, cursor = null) {
   const asking = askAnew(state);
   if (!cursor) put(state.more); // "Older" belongs to the question before
@@ -113,10 +126,14 @@ async function load(state, cursor = null) {
   });
 }
 
-/** An HTTP status as a word, and its kind. */
+/**
+ * An HTTP status as a word, and its kind.
+ * @param {number | null} status
+ */
 function outcome(status) {
   if (status === null) return ["begun, end unknown", "uncertain"];
   if (status < 400) return ["done", "known"];
+  /** @type {Record<number, string>} */
   const known = {
     401: "wrong key",
     403: "not allowed",
@@ -130,6 +147,7 @@ function outcome(status) {
   return [known[status] ?? (status < 500 ? "refused" : "failed"), "bad"];
 }
 
+/** @param {Api.AuditEntry} entry */
 function row(entry) {
   const person =
     entry.subject && entry.gallery

@@ -14,7 +14,10 @@ const SOURCES = [
   ["gallery", "the gallery's own, where its people support the rate"],
 ];
 
-/** `#/galleries/ID/calibration`, for `admin` keys. */
+/**
+ * `#/galleries/ID/calibration`, for `admin` keys.
+ * @param {string} gallery
+ */
 export function calibration(gallery) {
   const place = problemPlace();
   const body = h("div.stack", {}, h("p.waiting", {}, "Loading …"));
@@ -28,7 +31,7 @@ export function calibration(gallery) {
   );
   const where = path("galleries", gallery, "calibration");
   const next = later(element);
-  const show = (found) => {
+  const show = (/** @type {any} */ found) => {
     if (!found) return;
     put(
       body,
@@ -44,8 +47,13 @@ export function calibration(gallery) {
   return { element, ready: read(), leave: next.clear };
 }
 
+/**
+ * @param {Api.GalleryCalibration} found
+ * @param {Page.Place} place
+ * @param {(...given: any[]) => unknown} again
+ */
 function settings(found, place, again) {
-  const change = async (changes, words) => {
+  const change = async (/** @type {any} */ changes, /** @type {any} */ words) => {
     if (!(await showing(place, () => patch(path("galleries", found.gallery), changes)))) return;
     toast(words);
     await again();
@@ -71,6 +79,12 @@ function settings(found, place, again) {
   );
 }
 
+/**
+ * @param {Api.GalleryCalibration} found
+ * @param {Page.Place} place
+ * @param {string} where
+ * @param {(shown: any) => unknown} show
+ */
 function measuring(found, place, where, show) {
   const button = h(
     "button.primary",
@@ -93,6 +107,7 @@ function measuring(found, place, where, show) {
   );
 }
 
+/** @param {Api.GalleryMeasured} measured */
 function summary(measured) {
   const changed = measured.changed >= 0.005 ? `; ${Math.round(measured.changed * 100)} % of it has changed since` : "";
   if (!measured.comparisons)
@@ -107,11 +122,12 @@ function summary(measured) {
   );
 }
 
+/** @param {{gallery: string} & Record<string, any>} shown */
 function figures({ gallery, measured, points }) {
-  const number = (value) => (value === null ? "–" : score(value));
-  const range = (point) =>
+  const number = (/** @type {any} */ value) => (value === null ? "–" : score(value));
+  const range = (/** @type {any} */ point) =>
     point.threshold_low === null ? "" : ` (${score(point.threshold_low)} to ${score(point.threshold_high)})`;
-  const row = (point) =>
+  const row = (/** @type {any} */ point) =>
     h(
       "tr",
       {},
@@ -158,9 +174,11 @@ function figures({ gallery, measured, points }) {
   );
 }
 
+/** @param {{gallery: string} & Record<string, any>} shown */
 function suspicious({ gallery, measured, pairs }) {
   const expected = measured?.suspicious_expected;
-  const person = ({ subject }) => h("a", { href: link("galleries", gallery, "people", subject) }, subject);
+  const person = (/** @type {{subject: string}} */ { subject }) =>
+    h("a", { href: link("galleries", gallery, "people", subject) }, subject);
   const number = expected < 0.1 ? "less than 0.1" : expected?.toFixed(1);
   const byChance = expected === null ? "" : `; ${number} would be by chance`;
   return h(
@@ -176,7 +194,7 @@ function suspicious({ gallery, measured, pairs }) {
     h(
       "ul",
       {},
-      pairs.map((pair) =>
+      pairs.map((/** @type {any} */ pair) =>
         h("li", {}, person(pair.first), " and ", person(pair.second), `, score ${score(pair.score)}`),
       ),
     ),

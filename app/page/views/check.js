@@ -10,6 +10,7 @@ import { count } from "../words.js";
 export function check() {
   const place = problemPlace();
   const body = h("div", {});
+  /** @type {any[]} */
   const rows = [];
   const all = h(
     "button.primary",
@@ -41,10 +42,12 @@ export function check() {
   return { element, ready };
 }
 
+/** @param {any[]} rows */
 async function everyOne(rows) {
   for (const one of rows) await one.run();
 }
 
+/** @param {Api.Gallery} gallery */
 function row(gallery) {
   const outcome = h(
     "div",
@@ -66,6 +69,7 @@ function row(gallery) {
   };
 }
 
+/** @param {Api.GalleryCheck} report */
 function said(report) {
   if (report.ok)
     return h(

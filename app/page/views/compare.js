@@ -17,6 +17,7 @@ const NARROW = "(max-width: 48rem)";
 export function compare() {
   const outcome = h("section.outcome", { "aria-live": "polite", "aria-label": "Answer" });
   const strictness = h("div.strictness", {});
+  /** @type {any} */
   const state = { fmr: null, liveness: null, asking: null, outcome, faces: new Map() };
   const places = ["First photo", "Second photo"].map((label) => {
     const place = new PhotoPlace(label, () => found(place, places, state));
@@ -42,7 +43,11 @@ export function compare() {
   return { element, ready: offer(strictness, state), leave };
 }
 
-/** The operating points to decide at, where the model has any. */
+/**
+ * The operating points to decide at, where the model has any.
+ * @param {any} strictness
+ * @param {any} state
+ */
 async function offer(strictness, state) {
   const place = problemPlace();
   const model = await showing(place, runningEmbedder);
@@ -52,7 +57,7 @@ async function offer(strictness, state) {
     ["", `default (${oneIn((await defaults()).fmr)})`],
     ...points.map((point) => [String(point.fmr), oneIn(point.fmr)]),
   ];
-  const choose = (value) => {
+  const choose = (/** @type {any} */ value) => {
     state.fmr = value || null;
     void state.again();
   };
@@ -68,8 +73,13 @@ async function offer(strictness, state) {
   );
 }
 
-/** A new photo: its faces at once, and the comparison when both are there. Those of the photo before are wanted no
- * more. */
+/**
+ * A new photo: its faces at once, and the comparison when both are there. Those of the photo before are wanted no
+ * more.
+ * @param {any} place
+ * @param {any[]} places
+ * @param {any} state
+ */
 async function found(place, places, state) {
   const asking = askAnew(place);
   state.faces.delete(place);
@@ -90,16 +100,18 @@ async function found(place, places, state) {
   await decide(places, state);
 }
 
+/**
+ * @param {any[]} places
+ * @param {any} state
+ */
 async function decide(places, state) {
   const asking = askAnew(state);
   put(state.outcome);
   if (!places.every((place) => state.faces.get(place)?.faces.length)) return;
   put(state.outcome, h("p.waiting", {}, "Comparing …"));
   try {
-    const pair = bestPair(
-      ...places.map((place) => state.faces.get(place).faces),
-      ...places.map((place) => place.picked),
-    );
+    const [first, second] = places.map((place) => state.faces.get(place).faces);
+    const pair = bestPair(first, second, places[0].picked, places[1].picked);
     const [face1, face2] = places.map((place, index) => state.faces.get(place).faces[pair.at[index]].index);
     const photos = places.map((place, index) => [`image${index + 1}`, place.photo]);
     const answer = await sendPhotos(
@@ -118,14 +130,20 @@ async function decide(places, state) {
   }
 }
 
-/** The boxes; where there are several faces, each is a button that chooses it. */
+/**
+ * The boxes; where there are several faces, each is a button that chooses it.
+ * @param {any} place
+ * @param {any[]} places
+ * @param {any} state
+ * @param {any} used
+ */
 function draw(place, places, state, used) {
   const { faces, image } = state.faces.get(place);
-  const boxes = faces.map((face, index) => ({
+  const boxes = faces.map((/** @type {any} */ face, /** @type {any} */ index) => ({
     box: face.box,
     kind: used === null || index === used ? "chosen" : "other",
   }));
-  const onpick = (index) => {
+  const onpick = (/** @type {any} */ index) => {
     place.picked = index;
     draw(place, places, state, index);
     void decide(places, state);
@@ -135,6 +153,7 @@ function draw(place, places, state, used) {
   if (focused >= 0) place.stage.querySelectorAll(".spot")[focused]?.focus();
 }
 
+/** @param {number} number */
 const noted = (number) =>
   number > 1
     ? `${number} faces. Click one to compare it; else the best pair counts.`
@@ -142,7 +161,13 @@ const noted = (number) =>
       ? "1 face"
       : "No face was found in this photo. Choose another.";
 
-/** `pairs`: how many pairs of faces the answer is the best of. */
+/**
+ * `pairs`: how many pairs of faces the answer is the best of.
+ * @param {any} answer
+ * @param {any[]} points
+ * @param {any[]} places
+ * @param {any} pairs
+ */
 function said(answer, points, places, pairs) {
   const crops = places.map((place, index) => {
     const face = answer[`face${index + 1}`];
@@ -189,13 +214,21 @@ function said(answer, points, places, pairs) {
   );
 }
 
+/** @param {Api.Quality} quality */
 const poor = (quality) => (quality.reasons.length ? h("span", {}, list(quality.reasons.map(reason))) : null);
+/**
+ * @param {any} face
+ * @param {any} place
+ */
 const others = (face, place) =>
   face.faces > 1
     ? h("span", {}, `${place.picked === null ? "in the best pair" : "chosen"}, of ${face.faces} faces`)
     : null;
 
-/** The answer, and how often it would be wrong about strangers. */
+/**
+ * The answer, and how often it would be wrong about strangers.
+ * @param {Api.VerifyAnswer} answer
+ */
 function sentence(answer) {
   const strangers = `about ${oneIn(answer.fmr)} pairs of different people reach`;
   const reached =
@@ -205,14 +238,31 @@ function sentence(answer) {
   return answer.match ? reached : missed;
 }
 
-/** Which faces of two photos are most alike. `first`, `second`: faces with an `embedding`, a vector of length 1; `one`,
- * `other`: the index that is fixed, or null. Gives {at: [index, index], of: number of pairs}. */
+/**
+ * Which faces of two photos are most alike. `first`, `second`: faces with an `embedding`, a vector of length 1; `one`,
+ * `other`: the index that is fixed, or null. Gives {at: [index, index], of: number of pairs}.
+ * @param {any} first
+ * @param {any} second
+ * @param {any} [one]
+ * @param {any} [other]
+ */
 function bestPair(first, second, one = null, other = null) {
-  const among = (faces, fixed) => (fixed === null ? faces.map((_, index) => index) : [fixed]);
-  const pairs = among(first, one).flatMap((a) =>
-    among(second, other).map((b) => ({ at: [a, b], score: dot(first[a].embedding, second[b].embedding) })),
+  const among = (/** @type {any} */ faces, /** @type {any} */ fixed) =>
+    fixed === null ? faces.map((/** @type {any} */ _, /** @type {any} */ index) => index) : [fixed];
+  const pairs = among(first, one).flatMap((/** @type {any} */ a) =>
+    among(second, other).map((/** @type {any} */ b) => ({
+      at: [a, b],
+      score: dot(first[a].embedding, second[b].embedding),
+    })),
   );
-  return { at: pairs.reduce((best, pair) => (pair.score > best.score ? pair : best)).at, of: pairs.length };
+  return {
+    at: pairs.reduce((/** @type {any} */ best, /** @type {any} */ pair) => (pair.score > best.score ? pair : best)).at,
+    of: pairs.length,
+  };
 }
 
+/**
+ * @param {number[]} a
+ * @param {number[]} b
+ */
 const dot = (a, b) => a.reduce((sum, value, index) => sum + value * b[index], 0);

@@ -7,11 +7,18 @@ import { thumbnail } from "../picture.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { nameOf, score } from "../words.js";
 
-/** What `found`, a row of an enrollment's answer, resembles: {subject, name, face_id, score}, and null for keys that
- * may not know. */
+/**
+ * What `found`, a row of an enrollment's answer, resembles: {subject, name, face_id, score}, and null for keys that
+ * may not know.
+ * @param {any} found
+ */
 export const finding = (found) => found?.conflict ?? found?.duplicate ?? null;
 
-/** Says in a sentence what was found. */
+/**
+ * Says in a sentence what was found.
+ * @param {any} found
+ * @param {string} subject
+ */
 export function said(found, subject) {
   const other = finding(found);
   if (!found.conflict)
@@ -24,7 +31,13 @@ export function said(found, subject) {
     : "This face matches somebody else of this gallery.";
 }
 
-/** The photo at `url` beside the enrolled face. */
+/**
+ * The photo at `url` beside the enrolled face.
+ * @param {string} gallery
+ * @param {string} url
+ * @param {any} photo
+ * @param {any} other
+ */
 export function sides(gallery, url, photo, other) {
   const stored = storedCrop(gallery, other.subject, other.face_id, `The face enrolled as ${nameOf(other)}`);
   return h(
@@ -35,10 +48,15 @@ export function sides(gallery, url, photo, other) {
   );
 }
 
-/** Buttons that put `home` right: `acts` are [words, what is said after, work]. */
+/**
+ * Buttons that put `home` right: `acts` are [words, what is said after, work].
+ * @param {any} home
+ * @param {string} label
+ * @param {any} acts
+ */
 export function choices(home, label, acts) {
   const place = problemPlace();
-  const button = ([words, done, work]) => {
+  const button = (/** @type {any[]} */ [words, done, work]) => {
     const act = async () => {
       await work();
       put(home, h("h3", { tabindex: "-1" }, label), h("p", {}, done));
@@ -55,10 +73,16 @@ export function choices(home, label, acts) {
   return h("div.stack", {}, h("div.row", {}, acts.map(button)), place.element);
 }
 
-/** What to do about a face that was enrolled all the same; `undone()` is called once it was taken away again. */
+/**
+ * What to do about a face that was enrolled all the same; `undone()` is called once it was taken away again.
+ * @param {string} gallery
+ * @param {string} subject
+ * @param {any} found
+ * @param {any} undone
+ */
 export function afterwards(gallery, subject, found, undone) {
   const other = finding(found);
-  const faces = (who) => path("galleries", gallery, "subjects", who, "faces");
+  const faces = (/** @type {any} */ who) => path("galleries", gallery, "subjects", who, "faces");
   const mine = `${faces(subject)}/${found.face_id}`;
   const elsewhere = other.subject && other.subject !== subject && other.face_id;
   return [

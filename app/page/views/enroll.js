@@ -30,7 +30,10 @@ const GATES = [
   ["none", "any"],
 ];
 
-/** The view of a gallery's `enroll`. */
+/**
+ * The view of a gallery's `enroll`.
+ * @param {string} gallery
+ */
 export function enrolling(gallery) {
   const element = h(
     "div",
@@ -53,7 +56,7 @@ export function enrollAnywhere() {
   const home = h("div", {});
   /** @type {{element: any, leave: () => void} | null} */
   let panel = null;
-  const open = (gallery) => {
+  const open = (/** @type {any} */ gallery) => {
     panel?.leave();
     panel = gallery ? enrollPanel({ gallery }) : null;
     put(home, panel?.element);
@@ -64,9 +67,13 @@ export function enrollAnywhere() {
   return { element, ready, leave: () => panel?.leave() };
 }
 
-/** A place to drop photos, and what becomes of them; `subject` where it is known who they show. A run that is under way
- * here, or has ended unseen, is shown at once; one that is left goes on. */
+/**
+ * A place to drop photos, and what becomes of them; `subject` where it is known who they show. A run that is under way
+ * here, or has ended unseen, is shown at once; one that is left goes on.
+ * @param {any} given
+ */
 export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) {
+  /** @type {any} */
   const state = { gallery, subject, onenrolled, photos: [], mode: "file", who: "", name: "", gate: "medium", urls: [] };
   state.plan = h("div.plan", {});
   state.results = h("div.results", {});
@@ -76,10 +83,11 @@ export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) 
   const zone = h(
     "div.zone",
     {
-      onclick: (event) => event.target.closest("label, input") || zone.querySelector("input").click(),
-      ondragover: (event) => event.preventDefault() ?? zone.classList.add("over"),
+      onclick: (/** @type {any} */ event) =>
+        event.target.closest("label, input") || zone.querySelector("input").click(),
+      ondragover: (/** @type {any} */ event) => event.preventDefault() ?? zone.classList.add("over"),
       ondragleave: () => zone.classList.remove("over"),
-      ondrop: async (event) => {
+      ondrop: async (/** @type {any} */ event) => {
         event.preventDefault();
         event.stopPropagation();
         zone.classList.remove("over");
@@ -96,12 +104,17 @@ export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) 
   return { element, leave: () => leave(state) };
 }
 
+/** @param {any} state */
 function leave(state) {
   for (const url of state.urls) URL.revokeObjectURL(url);
   const run = runOf(state.gallery, state.subject);
   if (run?.ended) discard(run);
 }
 
+/**
+ * @param {any} state
+ * @param {Page.Chosen[]} found
+ */
 function chosen(state, found) {
   const run = runOf(state.gallery, state.subject);
   if (!found.length || (run && !run.ended)) return;
@@ -110,26 +123,31 @@ function chosen(state, found) {
   state.left = found.length - state.photos.length;
   state.mode = state.subject
     ? "one"
-    : state.photos.some(({ name }) => name.includes("/"))
+    : state.photos.some((/** @type {Page.Chosen} */ { name }) => name.includes("/"))
       ? "folder"
-      : state.photos.every(({ name }) => CAMERAS.test(name))
+      : state.photos.every((/** @type {Page.Chosen} */ { name }) => CAMERAS.test(name))
         ? "one"
         : "file";
   put(state.results);
   showPlan(state);
 }
 
-/** Whose photo it is, as the mode has it. */
+/**
+ * Whose photo it is, as the mode has it.
+ * @param {any} state
+ * @param {string} name
+ */
 function subjectOf(state, name) {
   if (state.subject) return state.subject;
   if (state.mode === "one") return state.who;
   const parts = name.split("/");
   if (state.mode === "folder" && parts.length > 1) return parts.at(-2);
-  const base = parts.at(-1).replace(/\.[^.]*$/, "");
+  const base = parts[parts.length - 1].replace(/\.[^.]*$/, "");
   if (CAMERAS.test(base)) return "";
   return base.replace(NUMBER, "") || base;
 }
 
+/** @param {any} state */
 function showPlan(state) {
   const go = h("button.primary", { type: "submit" }, `Enroll ${count(state.photos.length, "photo")}`);
   const summary = h("p.small", { role: "status" });
@@ -148,7 +166,7 @@ function showPlan(state) {
     go.disabled = !named;
   };
   const whose = whoseFields(state, tally);
-  const choose = (mode) => {
+  const choose = (/** @type {any} */ mode) => {
     state.mode = mode;
     whose.hidden = mode !== "one";
     tally();
@@ -172,11 +190,15 @@ function showPlan(state) {
   tally();
 }
 
-/** The first photos of each person; what is beyond is only counted. */
+/**
+ * The first photos of each person; what is beyond is only counted.
+ * @param {any} state
+ * @param {Map<string, Page.Photo[]>} groups
+ */
 function preview(state, groups) {
   for (const url of state.urls) URL.revokeObjectURL(url);
   state.urls = [];
-  const picture = (photo) => {
+  const picture = (/** @type {any} */ photo) => {
     state.urls.push(URL.createObjectURL(photo.file));
     return thumbnail(state.urls.at(-1), photo);
   };
@@ -199,7 +221,11 @@ function preview(state, groups) {
   ];
 }
 
-/** The id of the one person on all photos, and a name beside it. */
+/**
+ * The id of the one person on all photos, and a name beside it.
+ * @param {any} state
+ * @param {() => void} onchange
+ */
 function whoseFields(state, onchange) {
   const heard = () => {
     state.who = who.id;
@@ -217,6 +243,10 @@ function whoseFields(state, onchange) {
   return h("div.two", {}, label, field("Name (optional)", name));
 }
 
+/**
+ * @param {any} state
+ * @param {(value: any) => void} choose
+ */
 function modes(state, choose) {
   const name = newId("mode");
   return h(
@@ -234,15 +264,20 @@ function modes(state, choose) {
   );
 }
 
+/** @param {any} state */
 function start(state) {
   const photos = state.photos
-    .map(({ file, name }) => ({ file, name, subject: subjectOf(state, name) }))
-    .filter(({ subject }) => subject);
+    .map((/** @type {Page.Chosen} */ { file, name }) => ({ file, name, subject: subjectOf(state, name) }))
+    .filter((/** @type {Page.Photo} */ { subject }) => subject);
   const names = state.mode === "one" && !state.subject && state.name ? { [state.who]: state.name } : {};
   put(state.plan);
   show(state, begin({ gallery: state.gallery, subject: state.subject, photos, names, gate: state.gate }));
 }
 
+/**
+ * @param {any} state
+ * @param {any} run
+ */
 function show(state, run) {
   put(state.results, run.view.element);
   run.onend = state.onenrolled;

@@ -15,10 +15,15 @@ const REFUSED_SHOWN = 200;
 
 const runs = new Set();
 
-/** The run into `gallery` (of one `subject`, or null) that is under way, or has ended and was not seen since. */
+/**
+ * The run into `gallery` (of one `subject`, or null) that is under way, or has ended and was not seen since.
+ * @param {string} gallery
+ * @param {Api.Subject} subject
+ */
 export const runOf = (gallery, subject) =>
   [...runs].find((run) => run.gallery === gallery && run.subject === subject) ?? null;
 
+/** @param {any} run */
 export function discard(run) {
   runs.delete(run);
   for (const url of run.urls) URL.revokeObjectURL(url);
@@ -35,9 +40,13 @@ export function discardAll() {
 
 addEventListener("beforeunload", (event) => [...runs].some((run) => !run.ended) && event.preventDefault());
 
-/** Begins to enroll `photos`, [{file, name, subject}]; `names` has the names of subjects that get one. */
+/**
+ * Begins to enroll `photos`, [{file, name, subject}]; `names` has the names of subjects that get one.
+ * @param {any} given
+ */
 export function begin({ gallery, subject, photos, names, gate }) {
   const tally = { done: 0, all: photos.length, enrolled: 0, refused: 0, people: new Set() };
+  /** @type {any} */
   const run = {
     gallery,
     subject,
@@ -55,6 +64,7 @@ export function begin({ gallery, subject, photos, names, gate }) {
   return run;
 }
 
+/** @param {any} run */
 async function work(run) {
   const worker = async () => {
     for (let photo = run.queue.shift(); photo && !run.stop.signal.aborted; photo = run.queue.shift())
@@ -72,6 +82,10 @@ async function work(run) {
   showUnderWay();
 }
 
+/**
+ * @param {any} run
+ * @param {Page.Photo} photo
+ */
 async function enroll(run, photo) {
   try {
     const found = await sent(run, photo, {});
@@ -91,7 +105,12 @@ async function enroll(run, photo) {
   showUnderWay();
 }
 
-/** Sends one photo, as `query` asks for beside what the run has, and gives its face; throws where it is refused. */
+/**
+ * Sends one photo, as `query` asks for beside what the run has, and gives its face; throws where it is refused.
+ * @param {any} run
+ * @param {Page.Photo} photo
+ * @param {Record<string, any>} query
+ */
 async function sent(run, photo, query) {
   const where = path("galleries", run.gallery, "subjects", photo.subject);
   photo.file = await fitted(photo.file);
@@ -109,6 +128,7 @@ async function sent(run, photo, query) {
   return answer.enrolled[0];
 }
 
+/** @param {any} run */
 function viewOf(run) {
   const { tally } = run;
   const heading = h("h2", { tabindex: "-1" }, "Enrolling …");
@@ -147,13 +167,13 @@ function viewOf(run) {
     element,
     heading,
     update,
-    fail: (error) => failed.show(error),
-    report: (photo, liveness) => {
+    fail: (/** @type {any} */ error) => failed.show(error),
+    report: (/** @type {any} */ photo, /** @type {any} */ liveness) => {
       if (rows.childElementCount < REFUSED_SHOWN)
         rows.append(h("li", {}, h("div", {}, h("h3", {}, photo.name), liveness)));
     },
-    doubt: (photo, found) => doubts.append(doubtful(run, photo, found)),
-    refuse: (photo, error) => {
+    doubt: (/** @type {any} */ photo, /** @type {any} */ found) => doubts.append(doubtful(run, photo, found)),
+    refuse: (/** @type {any} */ photo, /** @type {any} */ error) => {
       if (rows.childElementCount < REFUSED_SHOWN) rows.append(refusal(run, photo, error));
       else put(more, `${count(tally.refused - REFUSED_SHOWN, "more refusal")}, not shown.`);
     },
@@ -165,16 +185,26 @@ function viewOf(run) {
   };
 }
 
+/** @param {any} tally */
 const soFar = (tally) =>
   `${tally.done.toLocaleString("en")} of ${tally.all.toLocaleString("en")}: ` +
   `${tally.enrolled.toLocaleString("en")} enrolled, ${tally.refused.toLocaleString("en")} refused`;
 
+/**
+ * @param {any} run
+ * @param {Page.Photo} photo
+ */
 const pictureOf = (run, photo) => {
   run.urls.push(URL.createObjectURL(photo.file));
   return run.urls.at(-1);
 };
 
-/** An enrolled face that resembles another: both pictures, and what to do about it. */
+/**
+ * An enrolled face that resembles another: both pictures, and what to do about it.
+ * @param {any} run
+ * @param {Page.Photo} photo
+ * @param {any} found
+ */
 function doubtful(run, photo, found) {
   const body = h("li", {});
   const undone = () => {
@@ -190,13 +220,18 @@ function doubtful(run, photo, found) {
   return body;
 }
 
-/** A refused photo, why, and what can be done: then it is sent again. */
+/**
+ * A refused photo, why, and what can be done: then it is sent again.
+ * @param {any} run
+ * @param {Page.Photo} photo
+ * @param {any} error
+ */
 function refusal(run, photo, error) {
   const url = pictureOf(run, photo);
   const body = h("div", { "aria-live": "polite" });
-  const say = (found, query) =>
+  const say = (/** @type {any} */ found, /** @type {any} */ query) =>
     put(body, h("h3", {}, photo.name), why(found, photo), remedies(photo, found, query, again));
-  const again = async (query, subject = photo.subject) => {
+  const again = async (/** @type {any} */ query, subject = photo.subject) => {
     photo.subject = subject;
     try {
       await sent({ ...run, stop: new AbortController() }, photo, query);
@@ -213,6 +248,10 @@ function refusal(run, photo, error) {
   return h("li", {}, other ? sides(run.gallery, url, photo, other) : thumbnail(url, photo), body);
 }
 
+/**
+ * @param {any} error
+ * @param {Page.Photo} photo
+ */
 function why(error, photo) {
   const found = error.details?.rejected?.[0];
   if (finding(found)) return h("p", {}, said(found, photo.subject));
@@ -232,6 +271,7 @@ export function showUnderWay() {
   put(strip, unseen.map(line));
 }
 
+/** @param {any} run */
 function line(run) {
   const where = run.subject
     ? link("galleries", run.gallery, "people", run.subject)

@@ -8,7 +8,12 @@ import { facts } from "../parts.js";
 import { showing } from "../problem.js";
 import { count, list, nameOf, when } from "../words.js";
 
-/** Asks, erases, shows the receipt; whether it was done. */
+/**
+ * Asks, erases, shows the receipt; whether it was done.
+ * @param {Api.Subject} subject
+ * @param {string} where
+ * @param {Page.Place} place
+ */
 export async function erase(subject, where, place) {
   const sure = await confirm({
     title: `Erase ${nameOf(subject)}?`,
@@ -26,7 +31,10 @@ export async function erase(subject, where, place) {
   return true;
 }
 
-/** `document` as the server sent it: what is saved is what was signed. */
+/**
+ * `document` as the server sent it: what is saved is what was signed.
+ * @param {any} document
+ */
 function showReceipt(document) {
   const receipt = JSON.parse(document);
   const { faces, templates, crops } = receipt.erased;

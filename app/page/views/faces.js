@@ -11,7 +11,11 @@ import { count, list, reason, sentence, when } from "../words.js";
 
 const FACES = 60;
 
-/** `state`: {galleryId, subjectId, where, place} of the person; `changed()` is called when faces have gone. */
+/**
+ * `state`: {galleryId, subjectId, where, place} of the person; `changed()` is called when faces have gone.
+ * @param {any} state
+ * @param {any} changed
+ */
 export function faces(state, changed) {
   const own = {
     ...state,
@@ -25,6 +29,7 @@ export function faces(state, changed) {
   return { element: own.element, load: () => load(own) };
 }
 
+/** @param {any} own */
 async function load(own) {
   own.chosen.clear();
   const page = await get(`${own.where}/faces`, { limit: FACES });
@@ -34,6 +39,10 @@ async function load(own) {
   add(own, page);
 }
 
+/**
+ * @param {any} own
+ * @param {Api.FacePage} page
+ */
 function add(own, page) {
   own.cards.append(...page.faces.map((face) => card(own, face)));
   own.bar?.update();
@@ -42,6 +51,7 @@ function add(own, page) {
   put(own.more, page.next_cursor && next);
 }
 
+/** @param {any} own */
 function toolbar(own) {
   const all = h("input", {
     type: "checkbox",
@@ -73,8 +83,13 @@ function toolbar(own) {
   };
 }
 
+/** @param {Api.StoredFace} face */
 const looks = (face) => (face.quality.reasons.length ? sentence(list(face.quality.reasons.map(reason))) : "Good");
 
+/**
+ * @param {any} own
+ * @param {Api.StoredFace} face
+ */
 function card(own, face) {
   const quality = Math.round(face.quality.score);
   const box = h("input", { type: "checkbox", "aria-label": `Select the face of quality ${quality}` });
@@ -104,7 +119,11 @@ function card(own, face) {
   );
 }
 
-/** The face as large as a dialog, with all that is known of it. */
+/**
+ * The face as large as a dialog, with all that is known of it.
+ * @param {any} own
+ * @param {Api.StoredFace} face
+ */
 function enlarge(own, face) {
   const home = h(
     "div.large",
@@ -147,15 +166,24 @@ function enlarge(own, face) {
   );
 }
 
-/** The face stands for the person wherever the person is shown. */
+/**
+ * The face stands for the person wherever the person is shown.
+ * @param {any} own
+ * @param {Api.StoredFace} face
+ */
 async function cover(own, face) {
   await patch(own.where, { cover: face.face_id });
   toast("This is the cover now.");
   await own.changed();
 }
 
+/**
+ * @param {any} own
+ * @param {string} face
+ */
 const pathOf = (own, face) => `${own.where}/faces/${encodeURIComponent(face)}`;
 
+/** @param {any} own */
 async function drop(own) {
   const number = own.chosen.size;
   const sure = await confirm({
@@ -172,7 +200,10 @@ async function drop(own) {
   await own.changed();
 }
 
-/** To somebody of the gallery, or to a new person. */
+/**
+ * To somebody of the gallery, or to a new person.
+ * @param {any} own
+ */
 async function move(own) {
   const number = own.chosen.size;
   const who = new PersonField(() => own.galleryId, { required: true });

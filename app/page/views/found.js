@@ -14,8 +14,12 @@ import { list, nameOf, reason, score } from "../words.js";
 
 const MARGIN = 0.6;
 
-/** A card a face; `shot`: {picture, photo, answer}. `state` is the view's: its `gallery`, `hold(shot)` for one that is
- * acted on, and `again()` once it has been. */
+/**
+ * A card a face; `shot`: {picture, photo, answer}. `state` is the view's: its `gallery`, `hold(shot)` for one that is
+ * acted on, and `again()` once it has been.
+ * @param {any} state
+ * @param {Page.Shot} shot
+ */
 export const faceCards = (state, shot) =>
   h(
     "ul.stack",
@@ -23,6 +27,12 @@ export const faceCards = (state, shot) =>
     shot.answer.faces.map((face, index) => card(state, shot, face, index)),
   );
 
+/**
+ * @param {any} state
+ * @param {Page.Shot} shot
+ * @param {Page.Identified} face
+ * @param {number} index
+ */
 function card(state, shot, face, index) {
   const best = face.candidates[0];
   const named = best && face.decision !== "unknown";
@@ -72,8 +82,9 @@ function card(state, shot, face, index) {
   );
 }
 
+/** @param {Api.IdentifiedFace} face */
 function candidates(face) {
-  const bar = (value) => {
+  const bar = (/** @type {any} */ value) => {
     const element = h("span.meter", { "aria-hidden": "true" }, h("span", {}));
     element.firstChild.style.width = `${Math.max(0, Math.min(1, value)) * 100}%`;
     element.style.setProperty("--threshold", `${face.threshold * 100}%`);
@@ -88,6 +99,12 @@ function candidates(face) {
   );
 }
 
+/**
+ * @param {any} state
+ * @param {Page.Shot} shot
+ * @param {Page.Identified} face
+ * @param {Api.Candidate} best
+ */
 function actions(state, shot, face, best) {
   if (!shot.picture && shot.answer.faces.length > 1) return null; // nothing to cut this one face out of
   const place = problemPlace();
@@ -107,7 +124,14 @@ function actions(state, shot, face, best) {
   );
 }
 
-/** Who it may be is said by a click. */
+/**
+ * Who it may be is said by a click.
+ * @param {any} state
+ * @param {Page.Shot} shot
+ * @param {Page.Identified} face
+ * @param {Api.Candidate} best
+ * @param {Page.Place} place
+ */
 function confirming(state, shot, face, best, place) {
   const button = h(
     "button",
@@ -120,7 +144,14 @@ function confirming(state, shot, face, best, place) {
   return h("div.row", {}, button);
 }
 
-/** A name, and the face is enrolled under it. */
+/**
+ * A name, and the face is enrolled under it.
+ * @param {any} state
+ * @param {Page.Shot} shot
+ * @param {Page.Identified} face
+ * @param {Page.Place} place
+ * @param {any} [done]
+ */
 function naming(state, shot, face, place, done = () => {}) {
   const who = new PersonField(() => state.gallery, {
     required: true,
@@ -140,6 +171,14 @@ function naming(state, shot, face, place, done = () => {}) {
   return h("form.row.naming", { onsubmit: submit }, who.element, button);
 }
 
+/**
+ * @param {any} state
+ * @param {Page.Shot} shot
+ * @param {Page.Place} place
+ * @param {HTMLButtonElement} button
+ * @param {() => any} work
+ * @param {any} [done]
+ */
 async function enrolling(state, shot, place, button, work, done = () => {}) {
   state.hold(shot);
   const enrolled = await showing(place, () => busy(button, work));
@@ -149,6 +188,12 @@ async function enrolling(state, shot, place, button, work, done = () => {}) {
   await state.again();
 }
 
+/**
+ * @param {any} state
+ * @param {Page.Shot} shot
+ * @param {Page.Identified} face
+ * @param {string} name
+ */
 async function enroll(state, shot, face, name) {
   const known = await namesake(state.gallery, name);
   if (known) {
@@ -164,6 +209,12 @@ async function enroll(state, shot, face, name) {
   return add(state, shot, face, known?.id ?? name);
 }
 
+/**
+ * @param {any} state
+ * @param {Page.Shot} shot
+ * @param {Page.Identified} face
+ * @param {string} id
+ */
 async function add(state, shot, face, id) {
   const photo = shot.picture ? await cutOut(shot.picture, face.box, shot.answer.image, MARGIN) : shot.photo;
   const answer = await sendPhotos(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], {
@@ -173,20 +224,30 @@ async function add(state, shot, face, id) {
   return conflict ? `${id}; the face also matches ${nameOf(conflict)}` : id;
 }
 
-/** Who of the gallery has this very id or name; null where the key may not look. */
+/**
+ * Who of the gallery has this very id or name; null where the key may not look.
+ * @param {string} gallery
+ * @param {string} name
+ */
 async function namesake(gallery, name) {
   if (!session.may("read")) return null;
   const page = await get(path("galleries", gallery, "subjects"), { search: name, limit: 1000 });
   return (
-    page.subjects.find((subject) => subject.id === name.normalize("NFC")) ??
-    page.subjects.find((subject) => subject.name === name) ??
+    page.subjects.find((/** @type {any} */ subject) => subject.id === name.normalize("NFC")) ??
+    page.subjects.find((/** @type {any} */ subject) => subject.name === name) ??
     null
   );
 }
 
-/** Remembers that the face is not the subject; asks where it matches beyond doubt. False if it is not remembered. */
+/**
+ * Remembers that the face is not the subject; asks where it matches beyond doubt. False if it is not remembered.
+ * @param {string} subject
+ * @param {string} name
+ * @param {Page.Shot} shot
+ * @param {Page.Identified} face
+ */
 async function correct(subject, name, shot, face) {
-  const record = (options) =>
+  const record = (/** @type {any} */ options) =>
     sendPhotos(`${subject}/corrections`, [["image", shot.photo]], { face: face.index, ...options });
   try {
     return await record({});
@@ -200,14 +261,20 @@ async function correct(subject, name, shot, face) {
   }
 }
 
-/** The two pictures that were taken for one person, and what can be wrong: this one, or the enrolled one. */
+/**
+ * The two pictures that were taken for one person, and what can be wrong: this one, or the enrolled one.
+ * @param {any} state
+ * @param {Page.Shot} shot
+ * @param {Page.Identified} face
+ * @param {Api.Candidate} best
+ */
 async function deny(state, shot, face, best) {
   state.hold(shot);
   const name = nameOf(best);
   const subject = path("galleries", state.gallery, "subjects", best.subject);
   const changed = await openDialog(`Not ${name}?`, (close) => {
     const place = problemPlace();
-    const act = (words, work) => (event) =>
+    const act = (/** @type {any} */ words, /** @type {any} */ work) => (/** @type {any} */ event) =>
       showing(place, () => busy(event.currentTarget, async () => (await work()) !== false && close(words)));
     const remember = act(`Who looks like this is no longer taken for ${name}.`, () =>
       correct(subject, name, shot, face),

@@ -16,7 +16,11 @@ import { person } from "./person.js";
 import { review } from "./review.js";
 import { settings } from "./settings.js";
 
-/** `#/galleries`, `#/galleries/ID`, and below it `enroll`, `settings`, `review`, `calibration` and `people/SUBJECT`. */
+/**
+ * `#/galleries`, `#/galleries/ID`, and below it `enroll`, `settings`, `review`, `calibration` and `people/SUBJECT`.
+ * @param {string[]} segments
+ * @param {URLSearchParams} query
+ */
 export function galleries([gallery, what, subject], query) {
   if (!gallery) return all();
   if (what === "people" && subject) return person(gallery, subject);
@@ -43,6 +47,7 @@ function all() {
   return { element, ready: filling(place, body, async () => listed(await everyGallery())) };
 }
 
+/** @param {Api.Gallery[]} found */
 function listed(found) {
   if (!found.length)
     return h(

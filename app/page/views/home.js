@@ -11,6 +11,7 @@ import * as session from "../session.js";
 import { count } from "../words.js";
 import { newGallery } from "./galleries.js";
 
+/** @type {Record<string, any>} */
 const STATES = {
   ok: ["ready", "known"],
   starting: ["starting", "uncertain"],
@@ -45,8 +46,10 @@ async function contents() {
   return [steps(galleries), h("div.halves", {}, server, help())];
 }
 
+/** @param {any} galleries */
 function steps(galleries) {
-  const people = galleries?.reduce((sum, gallery) => sum + gallery.subjects, 0) ?? 0;
+  const people =
+    galleries?.reduce((/** @type {any} */ sum, /** @type {any} */ gallery) => sum + gallery.subjects, 0) ?? 0;
   const all = [
     galleries && first(galleries),
     galleries && second(galleries, people),
@@ -59,6 +62,13 @@ function steps(galleries) {
   );
 }
 
+/**
+ * @param {number} number
+ * @param {string} title
+ * @param {boolean} done
+ * @param {string} words
+ * @param {any} acts
+ */
 function step(number, title, done, words, acts) {
   return h(
     "li.card",
@@ -69,6 +79,7 @@ function step(number, title, done, words, acts) {
   );
 }
 
+/** @param {any} galleries */
 function first(galleries) {
   const make =
     session.mayEverything() &&
@@ -92,6 +103,10 @@ function first(galleries) {
   ];
 }
 
+/**
+ * @param {Api.Gallery[]} galleries
+ * @param {any} people
+ */
 function second(galleries, people) {
   const least = [...galleries].sort((a, b) => a.subjects - b.subjects)[0];
   const add =
@@ -113,6 +128,7 @@ function second(galleries, people) {
   ];
 }
 
+/** @param {boolean} ready */
 function third(ready) {
   if (!session.may("recognize")) return null;
   const kind = ready ? "a.button.primary" : "a.button";
@@ -133,7 +149,9 @@ async function health() {
   );
   const [version, models] = await Promise.all([get("/version"), get(path("models"))]);
   const [word, kind] = STATES[state.status] ?? [state.status ?? "not ready", "uncertain"];
-  const running = models.models.filter((model) => model.loaded && model.task === "embed").map((model) => model.title);
+  const running = models.models
+    .filter((/** @type {any} */ model) => model.loaded && model.task === "embed")
+    .map((/** @type {any} */ model) => model.title);
   const own = session.signedIn();
   const known = [
     ["State", h(`span.pill.${kind}`, {}, word)],

@@ -20,7 +20,11 @@ const SMOOTH = 0.85;
 const RATES = ["0.1", "0.01", "0.001"];
 const RETRY_MS = 1000;
 
-/** `asked.get("gallery")` is the one to begin with. */
+/**
+ * `asked.get("gallery")` is the one to begin with.
+ * @param {unknown} _
+ * @param {URLSearchParams} asked
+ */
 export function identify(_, asked) {
   prefer(asked.get("gallery"));
   /** @type {any} */
@@ -45,8 +49,9 @@ export function identify(_, asked) {
   state.turn = h("button", { type: "button", hidden: true, onclick: () => turnCamera(state) }, "Other camera");
   state.photo.element.querySelector(".row").append(state.live, state.challenge, state.turn, state.rate);
   state.again = () => identifyShot(state);
-  state.hold = (shot) => hold(state, shot);
-  state.point = (index) => state.video || light(state.photo.stage.querySelectorAll(".boxes path"), index);
+  state.hold = (/** @type {any} */ shot) => hold(state, shot);
+  state.point = (/** @type {any} */ index) =>
+    state.video || light(state.photo.stage.querySelectorAll(".boxes path"), index);
   const chooser = h("div.choosers", {});
   const element = h(
     "div",
@@ -64,6 +69,10 @@ export function identify(_, asked) {
   return { element, leave, ready: state.ready };
 }
 
+/**
+ * @param {any} state
+ * @param {HTMLElement} place
+ */
 async function choosers(state, place) {
   const gallery = await galleryControl((id) => {
     state.gallery = id;
@@ -81,13 +90,20 @@ async function choosers(state, place) {
   put(place, field("Gallery", gallery), field("Strictness", fpir, "How often a stranger may be taken for somebody."));
 }
 
+/**
+ * @param {any} state
+ * @param {import("../photo.js").PhotoPlace} place
+ */
 async function fromPhoto(state, place) {
   endLive(state);
   state.shot = { photo: place.photo, picture: place.picture };
   await identifyShot(state);
 }
 
-/** Asks about the photo that is there, again where something has changed. */
+/**
+ * Asks about the photo that is there, again where something has changed.
+ * @param {any} state
+ */
 async function identifyShot(state) {
   if (!state.shot || !state.gallery || state.video) return;
   const asking = askAnew(state);
@@ -102,15 +118,24 @@ async function identifyShot(state) {
   }
 }
 
+/**
+ * @param {any} state
+ * @param {Blob} photo
+ * @param {AbortSignal} signal
+ */
 async function inquire(state, photo, signal) {
   return ordered(
     await sendPhoto(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal),
   );
 }
 
+/** @param {Api.IdentifyAnswer} answer */
 const ordered = (answer) => ({ ...answer, faces: inReadingOrder(answer.faces) });
 
-/** Identifies whoever follows the steps of a challenge, by its first frame and the server's own strictness. */
+/**
+ * Identifies whoever follows the steps of a challenge, by its first frame and the server's own strictness.
+ * @param {any} state
+ */
 async function withChallenge(state) {
   await busy(state.challenge, () => state.ready); // pressed before the galleries were there
   if (!state.place.element.isConnected) return;
@@ -131,11 +156,15 @@ async function withChallenge(state) {
   );
 }
 
-/** A box that is pointed at shows its card, and the other way round. */
+/**
+ * A box that is pointed at shows its card, and the other way round.
+ * @param {any} state
+ */
 const pointing = (state) => ({
-  onpoint: (index) => light(state.cards.querySelectorAll(".card.face"), index),
+  onpoint: (/** @type {any} */ index) => light(state.cards.querySelectorAll(".card.face"), index),
 });
 
+/** @param {Api.IdentifyAnswer} answer */
 const marked = (answer) =>
   answer.faces.map((face, index) => {
     const best = face.candidates[0];
@@ -150,9 +179,12 @@ const marked = (answer) =>
     };
   });
 
-/** Who is there, as a sentence. */
+/**
+ * Who is there, as a sentence.
+ * @param {Api.IdentifyAnswer} answer
+ */
 function words(answer) {
-  const named = (decision) =>
+  const named = (/** @type {any} */ decision) =>
     answer.faces.filter((face) => face.decision === decision).map((face) => nameOf(face.candidates[0]));
   const unknown = answer.faces.filter((face) => face.decision === "unknown").length;
   const parts = [...named("known"), ...named("uncertain").map((name) => `perhaps ${name}`)];
@@ -160,6 +192,10 @@ function words(answer) {
   return parts.length ? `${list(parts)}.` : "No face.";
 }
 
+/**
+ * @param {any} state
+ * @param {any} shot
+ */
 function show(state, shot) {
   const { answer } = shot;
   const told = words(answer);
@@ -174,12 +210,13 @@ function show(state, shot) {
     h("h2", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face"),
     faceCards(state, shot),
     h("p.small", {}, among),
-    (answer.warnings ?? []).map((one) => h("p.small", { role: "note" }, one.message)),
+    (answer.warnings ?? []).map((/** @type {any} */ one) => h("p.small", { role: "note" }, one.message)),
   );
 }
 
 // ---------------------------------------------------------------- live
 
+/** @param {any} state */
 async function startLive(state) {
   const video = await showing(state.place, () => camera.start());
   if (!video) return;
@@ -198,12 +235,14 @@ async function startLive(state) {
   state.turn.hidden = !(await camera.canTurn());
 }
 
+/** @param {any} state */
 function turnCamera(state) {
   endLive(state);
   camera.turn();
   return startLive(state);
 }
 
+/** @param {any} state */
 function endLive(state) {
   if (!state.video) return;
   camera.stop(state.video);
@@ -216,7 +255,12 @@ function endLive(state) {
   if (state.photo.stage.querySelector("video")) state.photo.empty();
 }
 
-/** One question at a time, each about the newest picture: as fast as the server answers, and no faster. */
+/**
+ * One question at a time, each about the newest picture: as fast as the server answers, and no faster.
+ * @param {any} state
+ * @param {HTMLVideoElement} video
+ * @param {HTMLElement} overlay
+ */
 async function watch(state, video, overlay) {
   /** @type {number | null} */
   let pace = null;
@@ -245,14 +289,22 @@ async function watch(state, video, overlay) {
   }
 }
 
-/** Keeps the picture that somebody acts on: the live one goes on being a photo. */
+/**
+ * Keeps the picture that somebody acts on: the live one goes on being a photo.
+ * @param {any} state
+ * @param {any} shot
+ */
 function hold(state, shot) {
   if (!state.video) return;
   endLive(state);
   keep(state, shot);
 }
 
-/** Shows a picture of the camera as if it had been chosen. */
+/**
+ * Shows a picture of the camera as if it had been chosen.
+ * @param {any} state
+ * @param {any} shot
+ */
 function keep(state, shot) {
   state.shot = shot;
   put(

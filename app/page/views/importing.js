@@ -12,9 +12,13 @@ const CONTENTS = [
 ];
 const GZIP = /\.t?gz$/i;
 
-/** For `admin` keys: a tar into `gallery`. */
+/**
+ * For `admin` keys: a tar into `gallery`.
+ * @param {string} gallery
+ */
 export function importPanel(gallery) {
   const place = problemPlace();
+  /** @type {any} */
   const state = { content: "photos" };
   const file = h("input", { type: "file", required: true, accept: ".tar,.tgz,.gz", id: newId("tar") });
   const trust = h("input", { type: "text", autocomplete: "off", spellcheck: "false" });
@@ -72,7 +76,11 @@ export function importPanel(gallery) {
   );
 }
 
-/** Begins an export, and shows the jobs; the file is fetched from there. */
+/**
+ * Begins an export, and shows the jobs; the file is fetched from there.
+ * @param {string} gallery
+ * @param {Page.Place} place
+ */
 export async function exportGallery(gallery, place) {
   const job = await showing(place, () => post(`${path("galleries", gallery)}/export`));
   if (!job) return;

@@ -35,13 +35,20 @@ export function jobs() {
     if (page && !held)
       put(
         body,
-        page.jobs.length ? page.jobs.map((job) => card(job, read, place)) : h("li.waiting", {}, "There is no job."),
+        page.jobs.length
+          ? page.jobs.map((/** @type {any} */ job) => card(job, read, place))
+          : h("li.waiting", {}, "There is no job."),
       );
     if (!isLasting(place.error)) next.set(read, page?.jobs.some(isOpen) ? EVERY_MS : EVERY_MS * 5);
   };
   return { element, ready: read(), leave: next.clear };
 }
 
+/**
+ * @param {Api.Job} job
+ * @param {(...given: any[]) => unknown} again
+ * @param {Page.Place} place
+ */
 function card(job, again, place) {
   const far = job.total
     ? `${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}`
@@ -79,6 +86,10 @@ function card(job, again, place) {
   );
 }
 
+/**
+ * @param {Api.Job} job
+ * @param {Page.Place} place
+ */
 function fetching(job, place) {
   const fetched = () => call("GET", `${path("jobs", job.id)}/result`, { as: "blob" });
   const button = h(
@@ -95,6 +106,10 @@ function fetching(job, place) {
   return button;
 }
 
+/**
+ * @param {Api.Job} job
+ * @param {(...given: any[]) => unknown} again
+ */
 async function cancel(job, again) {
   const sure = await confirm({
     title: "Cancel this job?",
@@ -107,6 +122,7 @@ async function cancel(job, again) {
   await again();
 }
 
+/** @param {Api.Job} job */
 function report(job) {
   return openDialog("What was refused", (close) => {
     const place = problemPlace();
@@ -122,6 +138,7 @@ function report(job) {
   });
 }
 
+/** @param {string} text */
 function lines(text) {
   const found = text
     .split("\n")

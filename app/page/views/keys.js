@@ -9,6 +9,7 @@ import { filling, problemPlace, showing } from "../problem.js";
 import { when } from "../words.js";
 
 /** What each scope allows, in the order of the form; one that only a newer server knows comes last, by its name. */
+/** @type {Record<string, any>} */
 const SCOPES = {
   recognize: "Compare photos, and identify people in them",
   read: "See galleries, people and their faces",
@@ -22,6 +23,7 @@ const SCOPES = {
 export function keys() {
   const place = problemPlace();
   const body = h("div", {});
+  /** @type {any} */
   const state = { place, body };
   const create = h("button.primary", { type: "button", onclick: () => make(state) }, icon("plus"), "New key");
   const element = h(
@@ -39,9 +41,15 @@ export function keys() {
   return { element, ready: filling(place, body, () => list(state)) };
 }
 
+/** @param {any} state */
 const list = async (state) => listed(state, (await every(path("keys"), "keys")).reverse());
+/** @param {any} state */
 const load = (state) => showing(state.place, async () => put(state.body, await list(state)));
 
+/**
+ * @param {any} state
+ * @param {Api.Key[]} found
+ */
 function listed(state, found) {
   if (!found.length)
     return h(
@@ -57,6 +65,10 @@ function listed(state, found) {
   );
 }
 
+/**
+ * @param {any} state
+ * @param {Api.Key} key
+ */
 function card(state, key) {
   const [word, kind] = standing(key);
   const known = [
@@ -96,6 +108,7 @@ function card(state, key) {
   );
 }
 
+/** @param {Api.Key} key */
 function standing(key) {
   if (key.revoked_at) return [`revoked ${when(key.revoked_at)}`, "bad"];
   return key.expires_at && new Date(key.expires_at) < new Date() ? ["expired", "bad"] : ["valid", "known"];
@@ -107,10 +120,11 @@ async function scopesOfServer() {
   const scopes = components.schemas.KeyCreate.properties.scopes.items.enum;
   return [
     ...Object.keys(SCOPES).filter((scope) => scopes.includes(scope)),
-    ...scopes.filter((scope) => !(scope in SCOPES)),
+    ...scopes.filter((/** @type {any} */ scope) => !(scope in SCOPES)),
   ];
 }
 
+/** @param {any} state */
 async function make(state) {
   const id = h("input", {
     type: "text",
@@ -124,12 +138,18 @@ async function make(state) {
   const expires = h("input", { type: "datetime-local" });
   const known = await showing(state.place, () => Promise.all([scopesOfServer(), everyGallery()]));
   if (!known) return;
-  const scopes = known[0].map((scope) => [scope, h("input", { type: "checkbox" }), SCOPES[scope] ?? scope]);
-  const galleries = known[1].map((gallery) => [gallery.id, h("input", { type: "checkbox" })]);
+  const scopes = known[0].map((/** @type {any} */ scope) => [
+    scope,
+    h("input", { type: "checkbox" }),
+    SCOPES[scope] ?? scope,
+  ]);
+  const galleries = known[1].map((/** @type {any} */ gallery) => [gallery.id, h("input", { type: "checkbox" })]);
   const asked = () => {
-    const chosen = galleries.filter(([, box]) => box.checked).map(([one]) => one);
+    const chosen = galleries
+      .filter((/** @type {any[]} */ [, box]) => box.checked)
+      .map((/** @type {any[]} */ [one]) => one);
     return {
-      scopes: scopes.filter(([, box]) => box.checked).map(([scope]) => scope),
+      scopes: scopes.filter((/** @type {any[]} */ [, box]) => box.checked).map((/** @type {any[]} */ [scope]) => scope),
       ...(id.value && { id: id.value }),
       ...(name.value.trim() && { name: name.value.trim() }),
       ...(chosen.length && { galleries: chosen }),
@@ -137,7 +157,7 @@ async function make(state) {
       ...(expires.value && { expires_at: new Date(expires.value).toISOString() }),
     };
   };
-  const ticks = scopes.map(([, box, words]) => h("label.choice", {}, box, h("span", {}, words)));
+  const ticks = scopes.map((/** @type {any[]} */ [, box, words]) => h("label.choice", {}, box, h("span", {}, words)));
   const fields = [
     h("fieldset", {}, h("legend", {}, "It may"), ticks),
     galleries.length
@@ -145,7 +165,7 @@ async function make(state) {
           "fieldset.few",
           {},
           h("legend", {}, "Only in these galleries (all of them, if none is ticked)"),
-          galleries.map(([one, box]) => h("label.choice", {}, box, h("span", {}, one))),
+          galleries.map((/** @type {any[]} */ [one, box]) => h("label.choice", {}, box, h("span", {}, one))),
         )
       : null,
     h("div.two", {}, field("Id", id, "a–z, 0–9, hyphens; made up if empty"), field("Whose is it?", name)),
@@ -157,7 +177,7 @@ async function make(state) {
     ),
   ];
   const made = await request("New key", fields, "Create", async () => {
-    if (!scopes.some(([, box]) => box.checked))
+    if (!scopes.some((/** @type {any[]} */ [, box]) => box.checked))
       throw Object.assign(new Error("Tick at least one thing that it may do."), { code: "no_scope" });
     return post(path("keys"), asked());
   });
@@ -166,7 +186,10 @@ async function make(state) {
   await showSecret(made);
 }
 
-/** This once: nobody can look it up again. */
+/**
+ * This once: nobody can look it up again.
+ * @param {Api.NewKey} key
+ */
 function showSecret(key) {
   return openDialog(
     `The key ${key.id}`,
@@ -195,6 +218,7 @@ function showSecret(key) {
   );
 }
 
+/** @param {HTMLInputElement} input */
 async function copyText(input) {
   input.select();
   try {
@@ -205,6 +229,10 @@ async function copyText(input) {
   }
 }
 
+/**
+ * @param {any} state
+ * @param {Api.Key} key
+ */
 async function rotate(state, key) {
   const sure = await confirm({
     title: `A new secret for ${key.id}?`,
@@ -218,6 +246,10 @@ async function rotate(state, key) {
   await showSecret(made);
 }
 
+/**
+ * @param {any} state
+ * @param {Api.Key} key
+ */
 async function revoke(state, key) {
   const sure = await confirm({
     title: `Revoke ${key.id}?`,

@@ -8,14 +8,22 @@ import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
 import { explain, list, nameOf, score } from "../words.js";
 
+/**
+ * @param {string} gallery
+ * @param {string} id
+ */
 const pathOf = (gallery, id) => path("galleries", gallery, "subjects", id);
 
-/** Asks into whom `subjects` are merged, and does it; gives the id of who is left, or null. */
+/**
+ * Asks into whom `subjects` are merged, and does it; gives the id of who is left, or null.
+ * @param {string} gallery
+ * @param {Api.Subject[]} subjects
+ */
 export async function merge(gallery, subjects) {
   const pairs = h("div.stack", { "aria-live": "polite" });
   /** @type {{id: string | null, pairs: Promise<any[]>}} */
   let compared = { id: null, pairs: Promise.resolve([]) };
-  const compare = async (id, known = subjects.find((one) => one.id === id)) => {
+  const compare = async (/** @type {any} */ id, known = subjects.find((one) => one.id === id)) => {
     if (!session.may("read")) return [];
     const into = known ?? (await get(pathOf(gallery, id)));
     if (compared.id !== id) compared = { id, pairs: compareAll(gallery, subjects, into, pairs) };
@@ -27,7 +35,7 @@ export async function merge(gallery, subjects) {
       : new PersonField(
           () => gallery,
           { required: true },
-          (subject) => compare(subject.id, subject),
+          (/** @type {any} */ subject) => compare(subject.id, subject),
         );
   const fields = [
     h(
@@ -56,6 +64,10 @@ export async function merge(gallery, subjects) {
   return into;
 }
 
+/**
+ * @param {string[]} unlike
+ * @param {string} into
+ */
 const surely = (unlike, into) => ({
   title: `Surely the same person as ${into}?`,
   text:
@@ -64,7 +76,11 @@ const surely = (unlike, into) => ({
   action: "Merge all the same",
 });
 
-/** The field for one of these, in the form of a PersonField. */
+/**
+ * The field for one of these, in the form of a PersonField.
+ * @param {Api.Subject[]} subjects
+ * @param {(id: string) => void} onchange
+ */
 function oneOf(subjects, onchange) {
   const input = select(
     subjects.map((one) => [one.id, one.name ? `${one.name} (${one.id})` : one.id]),
@@ -81,8 +97,14 @@ function oneOf(subjects, onchange) {
   };
 }
 
-/** Show each pair's pictures and score in `place`. Return [{subject, match, words}], `match` null where it can't be
- * said. */
+/**
+ * Show each pair's pictures and score in `place`. Return [{subject, match, words}], `match` null where it can't be
+ * said.
+ * @param {string} gallery
+ * @param {Api.Subject[]} subjects
+ * @param {Api.Subject} into
+ * @param {HTMLElement} place
+ */
 function compareAll(gallery, subjects, into, place) {
   const others = subjects.filter((one) => one.id !== into.id);
   const said = others.map(() => h("p", {}, "Comparing …"));
@@ -101,9 +123,18 @@ function compareAll(gallery, subjects, into, place) {
   );
 }
 
+/**
+ * @param {string} gallery
+ * @param {Api.Subject} subject
+ */
 const picture = (gallery, subject) => captioned(nameOf(subject), portrait(gallery, subject, true));
 
-/** Verify one person's cover or first face against the other person. */
+/**
+ * Verify one person's cover or first face against the other person.
+ * @param {string} gallery
+ * @param {Api.Subject} subject
+ * @param {Api.Subject} into
+ */
 async function compare(gallery, subject, into) {
   if (!session.may("recognize")) return { match: null, words: "Your key may not compare the two." };
   try {
@@ -123,6 +154,11 @@ async function compare(gallery, subject, into) {
   }
 }
 
+/**
+ * @param {string} gallery
+ * @param {Api.Subject[]} subjects
+ * @param {string} into
+ */
 async function mergeAll(gallery, subjects, into) {
   for (const subject of subjects) if (subject.id !== into) await post(`${pathOf(gallery, subject.id)}/merge`, { into });
   return into;

@@ -8,6 +8,7 @@ import { facts, head } from "../parts.js";
 import { filling, problemPlace } from "../problem.js";
 import { oneIn, percent, power, score } from "../words.js";
 
+/** @type {Record<string, any>} */
 const TASKS = { detect: "finds faces", embed: "makes templates" };
 const LEAST_FNMR = 1e-4;
 const LEAST_DENSITY = 1e-7;
@@ -29,7 +30,10 @@ export function models() {
   return { element, ready };
 }
 
-/** A folder whose manifest can't be used: the server runs without it. */
+/**
+ * A folder whose manifest can't be used: the server runs without it.
+ * @param {Api.SkippedModel} skipped
+ */
 function warning({ folder, problem }) {
   return h(
     "section.card",
@@ -39,6 +43,7 @@ function warning({ folder, problem }) {
   );
 }
 
+/** @param {any} model */
 function card(model) {
   const { text, url, figures, ...rest } = model.provenance;
   const known = [
@@ -73,10 +78,11 @@ function card(model) {
   );
 }
 
+/** @param {any} figures */
 function figuresOf(figures) {
   const flat = Object.entries(figures ?? {}).filter(([, value]) => ["string", "number"].includes(typeof value));
   if (!flat.length) return null;
-  const said = (value) =>
+  const said = (/** @type {any} */ value) =>
     typeof value === "number" ? Number(value.toPrecision(5)).toLocaleString("en", { maximumFractionDigits: 6 }) : value;
   return h(
     "details",
@@ -86,6 +92,7 @@ function figuresOf(figures) {
   );
 }
 
+/** @param {any} model */
 function measured(model) {
   if (!model.calibrations.length)
     return h("p", {}, "No operating point was measured for this package: it makes templates and decides nothing.");
@@ -98,12 +105,15 @@ function measured(model) {
   );
 }
 
-/** How the scores of mated and non-mated pairs lie: the less they overlap, the better. */
+/**
+ * How the scores of mated and non-mated pairs lie: the less they overlap, the better.
+ * @param {any} calibration
+ */
 export function histogram({ name, scores }) {
   if (!scores) return h("p.small", {}, `The manifest has no scores of ${name}, so there is no histogram.`);
-  const density = (counts) => {
-    const total = counts.reduce((sum, count) => sum + count, 0);
-    return counts.map((count, bin) => [
+  const density = (/** @type {any} */ counts) => {
+    const total = counts.reduce((/** @type {any} */ sum, /** @type {any} */ count) => sum + count, 0);
+    return counts.map((/** @type {any} */ count, /** @type {any} */ bin) => [
       ((bin + 0.5) * 2) / counts.length - 1,
       count ? (count / total) * (counts.length / 2) : null,
     ]);
@@ -127,24 +137,27 @@ export function histogram({ name, scores }) {
   });
 }
 
-/** The detection error trade-off at the measured operating points, with the 95 % intervals of the FNMR. */
+/**
+ * The detection error trade-off at the measured operating points, with the 95 % intervals of the FNMR.
+ * @param {any} model
+ */
 function det(model) {
   const series = [...model.calibrations]
     .sort((a, b) => b.default - a.default)
     .map((one) => {
-      const known = one.points.filter((point) => point.fnmr !== null);
+      const known = one.points.filter((/** @type {any} */ point) => point.fnmr !== null);
       return {
         name: one.name + (one.default ? " (decides)" : ""),
-        points: known.map((point) => [point.fmr, Math.max(point.fnmr, LEAST_FNMR)]),
+        points: known.map((/** @type {any} */ point) => [point.fmr, Math.max(point.fnmr, LEAST_FNMR)]),
         band: known
-          .filter((point) => point.fnmr_low !== null)
-          .map((point) => [point.fmr, Math.max(point.fnmr_low, LEAST_FNMR), point.fnmr_high]),
+          .filter((/** @type {any} */ point) => point.fnmr_low !== null)
+          .map((/** @type {any} */ point) => [point.fmr, Math.max(point.fnmr_low, LEAST_FNMR), point.fnmr_high]),
         marks: true,
       };
     })
     .filter((one) => one.points.length);
   if (!series.length) return h("p.small", {}, "FNMR was not measured, so there is no DET curve.");
-  const fmrs = series.flatMap((one) => one.points.map(([fmr]) => fmr));
+  const fmrs = series.flatMap((one) => one.points.map((/** @type {any[]} */ [fmr]) => fmr));
   const rates = [1e-4, 1e-3, 1e-2, 0.1, 1];
   return chart({
     title: "DET curve",
@@ -172,9 +185,11 @@ function det(model) {
   });
 }
 
+/** @param {any} calibration */
 function points(calibration) {
-  const range = (low, high) => (low === null || high === null ? "" : ` (${percent(low)} to ${percent(high)})`);
-  const row = (point) =>
+  const range = (/** @type {any} */ low, /** @type {any} */ high) =>
+    low === null || high === null ? "" : ` (${percent(low)} to ${percent(high)})`;
+  const row = (/** @type {any} */ point) =>
     h(
       "tr",
       {},

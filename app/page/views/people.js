@@ -19,14 +19,18 @@ const FIRST_PAGE = 200;
 const CELL = { width: 148, more: 60 };
 const DEBOUNCE_MS = 220;
 
-/** The view of one gallery; `query.get("search")` is what to search for. */
+/**
+ * The view of one gallery; `query.get("search")` is what to search for.
+ * @param {string} id
+ * @param {URLSearchParams} query
+ */
 export function people(id, query) {
   const place = problemPlace();
   const body = h("div.people", {});
   const heading = h("h1", {}, id);
   const about = h("p.lead", {});
   const actions = h("div.row", {});
-  const ondrop = async (event) => {
+  const ondrop = async (/** @type {any} */ event) => {
     event.preventDefault();
     const found = await dropped(event.dataTransfer);
     if (!found.some(isPhoto) || !session.may("enroll")) return;
@@ -56,6 +60,10 @@ export function people(id, query) {
   return { element, ready, leave };
 }
 
+/**
+ * @param {any} gallery
+ * @param {any} place
+ */
 function offered(gallery, place) {
   return [
     session.may("enroll") &&
@@ -75,6 +83,7 @@ function offered(gallery, place) {
   ];
 }
 
+/** @param {any} gallery */
 async function drop(gallery) {
   const sure = await confirm({
     title: `Delete ${gallery.id}?`,
@@ -94,7 +103,12 @@ async function drop(gallery) {
   document.querySelector("main .head")?.after(place.element);
 }
 
-/** The people, or, where there is nobody yet, a place for their photos. */
+/**
+ * The people, or, where there is nobody yet, a place for their photos.
+ * @param {any} gallery
+ * @param {any} state
+ * @param {any} place
+ */
 function contents(gallery, state, place) {
   if (!gallery.subjects) return empty(gallery, state);
   const shown = h("p.small", { role: "status" });
@@ -123,6 +137,10 @@ function contents(gallery, state, place) {
   return [h("div.row.apart", {}, h("div.search", {}, search), shown, state.bar?.element), home];
 }
 
+/**
+ * @param {any} gallery
+ * @param {any} state
+ */
 function empty(gallery, state) {
   if (!session.may("enroll"))
     return h("div.nothing", {}, h("h2", {}, "Nobody is enrolled yet"), h("p", {}, "Your key may not enroll."));
@@ -134,14 +152,22 @@ function empty(gallery, state) {
   ];
 }
 
+/**
+ * @param {any} gallery
+ * @param {any} state
+ * @param {string} search
+ * @param {any} shown
+ * @param {any} place
+ * @param {any} home
+ */
 function gridOf(gallery, state, search, shown, place, home) {
   const total = search ? null : gallery.subjects;
   const grid = new Grid({
     ...CELL,
     total,
     label: search ? `People found for ${search}` : "People",
-    cell: (subject) => cell(gallery, subject, state),
-    load: async (cursor) => {
+    cell: (/** @type {any} */ subject) => cell(gallery, subject, state),
+    load: async (/** @type {any} */ cursor) => {
       const page = await showing(place, () =>
         get(path("galleries", gallery.id, "subjects"), {
           limit: cursor ? PAGE : FIRST_PAGE,
@@ -151,7 +177,7 @@ function gridOf(gallery, state, search, shown, place, home) {
       );
       return page ? { items: page.subjects, next: page.next_cursor } : { items: [], next: null };
     },
-    onload: (loaded, done) => {
+    onload: (/** @type {any} */ loaded, /** @type {any} */ done) => {
       put(
         shown,
         search
@@ -166,9 +192,18 @@ function gridOf(gallery, state, search, shown, place, home) {
   return grid;
 }
 
+/**
+ * @param {any} loaded
+ * @param {any} done
+ */
 const found = (loaded, done) => `${loaded.toLocaleString("en")}${done ? "" : " or more"} found`;
 
-/** A person of the grid: a link, or, while people are being selected, a button that is pressed or not. */
+/**
+ * A person of the grid: a link, or, while people are being selected, a button that is pressed or not.
+ * @param {any} gallery
+ * @param {Api.Subject} subject
+ * @param {any} state
+ */
 function cell(gallery, subject, state) {
   const inside = [
     portrait(gallery.id, subject, gallery.store === "crop"),
@@ -185,7 +220,13 @@ function cell(gallery, subject, state) {
   return one;
 }
 
-/** "Select", and what can be done with who is selected; who was selected stays so while one searches for others. */
+/**
+ * "Select", and what can be done with who is selected; who was selected stays so while one searches for others.
+ * @param {any} gallery
+ * @param {any} state
+ * @param {any} start
+ * @param {any} place
+ */
 function selecting(gallery, state, start, place) {
   const told = h("span.small", { role: "status" });
   const acts = [
@@ -209,10 +250,19 @@ function selecting(gallery, state, start, place) {
 
 const again = () => dispatchEvent(new HashChangeEvent("hashchange"));
 
+/**
+ * @param {any} gallery
+ * @param {any} state
+ */
 async function mergeChosen(gallery, state) {
   if (await merge(gallery.id, [...state.chosen.values()])) again();
 }
 
+/**
+ * @param {any} gallery
+ * @param {any} state
+ * @param {Page.Place} place
+ */
 async function deleteChosen(gallery, state, place) {
   const number = state.chosen.size;
   const sure = await confirm({

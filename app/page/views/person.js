@@ -13,8 +13,13 @@ import { erase } from "./erasing.js";
 import { faces } from "./faces.js";
 import { merge } from "./merging.js";
 
+/**
+ * @param {any} galleryId
+ * @param {any} subjectId
+ */
 export function person(galleryId, subjectId) {
   const place = problemPlace();
+  /** @type {any} */
   const state = { galleryId, subjectId, place, where: path("galleries", galleryId, "subjects", subjectId) };
   state.head = h("header.head", {}, h("h1", {}, subjectId));
   state.about = h("section.card", { "aria-label": "About" });
@@ -39,6 +44,7 @@ export function person(galleryId, subjectId) {
   return { element, ready: load(state), leave: () => more?.leave() };
 }
 
+/** @param {any} state */
 async function load(state) {
   await showing(state.place, async () => {
     const asked = [
@@ -55,6 +61,10 @@ async function load(state) {
   });
 }
 
+/**
+ * @param {any} state
+ * @param {any} gallery
+ */
 function showHead(state, gallery) {
   const { subject } = state;
   const heading = h("h1", {}, nameOf(subject));
@@ -74,13 +84,17 @@ function showHead(state, gallery) {
   );
 }
 
-/** The photos that were said not to show this person. */
+/**
+ * The photos that were said not to show this person.
+ * @param {any} state
+ * @param {any} corrections
+ */
 function showWrong(state, corrections) {
-  const forget = (one) => (event) =>
+  const forget = (/** @type {any} */ one) => (/** @type {any} */ event) =>
     showing(state.place, () =>
       busy(event.currentTarget, () => remove(`${state.where}/corrections/${one.id}`).then(() => load(state))),
     );
-  const row = (one) =>
+  const row = (/** @type {any} */ one) =>
     h(
       "li.row",
       {},
@@ -96,6 +110,7 @@ function showWrong(state, corrections) {
   );
 }
 
+/** @param {any} state */
 function showAbout(state) {
   const { subject } = state;
   const known = facts([
@@ -118,7 +133,10 @@ function showAbout(state) {
   put(state.about, h("h2", {}, "About"), known, editor(state), endings(state));
 }
 
-/** Deleting is for whoever may enroll; erasing, with its receipt, for `admin`. */
+/**
+ * Deleting is for whoever may enroll; erasing, with its receipt, for `admin`.
+ * @param {any} state
+ */
 function endings(state) {
   return h(
     "div.stack.endings",
@@ -141,15 +159,18 @@ function endings(state) {
   );
 }
 
+/** @param {any} state */
 async function mergeAway(state) {
   const into = await merge(state.galleryId, [state.subject]);
   if (into) go("galleries", state.galleryId, "people", into);
 }
 
+/** @param {any} state */
 async function eraseAll(state) {
   if (await erase(state.subject, state.where, state.place)) go("galleries", state.galleryId);
 }
 
+/** @param {any} state */
 function editor(state) {
   const { subject } = state;
   const name = h("input", { type: "text", maxlength: 255, autocomplete: "off", value: subject.name ?? "" });
@@ -178,7 +199,10 @@ function editor(state) {
   );
 }
 
-/** Throws an error in words where it is no JSON object. */
+/**
+ * Throws an error in words where it is no JSON object.
+ * @param {string} text
+ */
 function parsed(text) {
   let value = null;
   try {
@@ -193,6 +217,7 @@ function parsed(text) {
   return value;
 }
 
+/** @param {any} state */
 async function drop(state) {
   const { subject } = state;
   const sure = await confirm({

@@ -10,8 +10,14 @@ import * as session from "../session.js";
 import { nameOf } from "../words.js";
 import { finding } from "./conflicts.js";
 
-/** Buttons for an error; `again(query, subject)` sends the photo again, beside what `query` had
- * asked for before, and for another person where one is given. */
+/**
+ * Buttons for an error; `again(query, subject)` sends the photo again, beside what `query` had
+ * asked for before, and for another person where one is given.
+ * @param {any} photo
+ * @param {any} error
+ * @param {Record<string, any>} query
+ * @param {(...given: any[]) => unknown} again
+ */
 export function remedies(photo, error, query, again) {
   const offered = [];
   const other = finding(error.details?.rejected?.[0]);
@@ -22,7 +28,7 @@ export function remedies(photo, error, query, again) {
   if (error.code === "ambiguous_face" && session.may("recognize"))
     offered.push(["Choose the face", () => choose(photo, query, again)]);
   if (!offered.length) return null;
-  const button = ([words, act]) => {
+  const button = (/** @type {any[]} */ [words, act]) => {
     const one = h(
       "button.small",
       { type: "button", "aria-label": `${words}: ${photo.name}`, onclick: () => busy(one, act) },
@@ -33,6 +39,11 @@ export function remedies(photo, error, query, again) {
   return h("div.row", {}, offered.map(button));
 }
 
+/**
+ * @param {any} photo
+ * @param {Record<string, any>} query
+ * @param {(...given: any[]) => unknown} again
+ */
 async function choose(photo, query, again) {
   const face = await openDialog(
     "Which face is it?",
@@ -49,14 +60,18 @@ async function choose(photo, query, again) {
   if (face !== null) await again({ ...query, face });
 }
 
-/** The photo with a button over each face; `close` hears the face's index. */
+/**
+ * The photo with a button over each face; `close` hears the face's index.
+ * @param {any} file
+ * @param {(value?: any) => void} close
+ */
 async function shown(file, close) {
   const answer = await sendPhoto(path("detect"), file);
   const faces = inReadingOrder(answer.faces).map((face) => ({ ...face, kind: "other" }));
   const url = URL.createObjectURL(file);
   const image = await decoded(url, "The photo");
   URL.revokeObjectURL(url);
-  const onpick = (index) => close(faces[index].index);
+  const onpick = (/** @type {any} */ index) => close(faces[index].index);
   return sheet(
     answer.image,
     image ?? blank(answer.image),

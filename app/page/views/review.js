@@ -11,6 +11,7 @@ import { count, nameOf, percent, score, when } from "../words.js";
 
 const PAGE = 100;
 const EVERY_MS = 1000;
+/** @type {Record<string, any>} */
 const KINDS = {
   same_person: "May be one person",
   two_people: "May be two people",
@@ -20,6 +21,7 @@ const KINDS = {
   poor_face: "Poor, and easily confused",
   no_good_face: "No good face",
 };
+/** @type {Record<string, any>} */
 const DONE = {
   merge: "Merge",
   part: "Part them",
@@ -27,11 +29,17 @@ const DONE = {
   delete: "Delete the face",
   enroll: "Enroll a better photo",
 };
+/** @type {Record<string, any>} */
 const KEYS = { merge: "m", part: "t", move: "v", delete: "d", right: "r", next: "n", previous: "p" };
+/** @type {Record<string, any>} */
 const ARROWS = { ArrowRight: KEYS.next, ArrowLeft: KEYS.previous };
 
-/** `#/galleries/ID/review`. */
+/**
+ * `#/galleries/ID/review`.
+ * @param {string} gallery
+ */
 export function review(gallery) {
+  /** @type {any} */
   const state = {
     gallery,
     where: path("galleries", gallery, "review"),
@@ -59,7 +67,7 @@ export function review(gallery) {
     state.body,
   );
   state.next = later(element);
-  const typed = (event) => key(state, event);
+  const typed = (/** @type {any} */ event) => key(state, event);
   document.addEventListener("keydown", typed);
   const leave = () => {
     state.next.clear();
@@ -68,12 +76,16 @@ export function review(gallery) {
   return { element, ready: load(state), leave };
 }
 
+/** @param {any} state */
 async function begin(state) {
   await busy(state.start, () => showing(state.place, () => post(state.where)));
   await load(state);
 }
 
-/** Reads the first page, and again while a job runs. */
+/**
+ * Reads the first page, and again while a job runs.
+ * @param {any} state
+ */
 async function load(state) {
   state.next.clear();
   const answer = await showing(state.place, async () => {
@@ -93,7 +105,11 @@ async function load(state) {
   if (isOpen(answer.job)) state.next.set(() => follow(state, answer.job.id), EVERY_MS);
 }
 
-/** Shows how far the job is, and its findings when it has ended. */
+/**
+ * Shows how far the job is, and its findings when it has ended.
+ * @param {any} state
+ * @param {string} id
+ */
 async function follow(state, id) {
   const job = await showing(state.place, () => get(path("jobs", id)));
   if (!job) return;
@@ -102,6 +118,10 @@ async function follow(state, id) {
   else await load(state);
 }
 
+/**
+ * @param {any} state
+ * @param {any} job
+ */
 function showAbout(state, job) {
   const { summary } = state;
   state.start.disabled = isOpen(job);
@@ -121,6 +141,7 @@ function showAbout(state, job) {
   put(state.about, far, failed, summary && last(state));
 }
 
+/** @param {any} state */
 function last(state) {
   const { summary } = state;
   const all = Object.values(summary.counts).reduce((sum, one) => sum + one, 0);
@@ -128,7 +149,7 @@ function last(state) {
     ["", `Everything (${all})`],
     ...Object.entries(KINDS).map(([kind, words]) => [kind, `${words} (${summary.counts[kind]})`]),
   ];
-  const chosen = (kind) => {
+  const chosen = (/** @type {any} */ kind) => {
     Object.assign(state, { kind, at: 0 });
     void load(state);
   };
@@ -150,9 +171,11 @@ function last(state) {
   );
 }
 
+/** @param {Api.ErrorRate | null | undefined} one */
 const rate = (one) =>
   one ? `${percent(one.value)} (${percent(one.low)} to ${percent(one.high)})` : "too few people to say";
 
+/** @param {any} state */
 function show(state) {
   const finding = state.findings[state.at];
   if (!finding) {
@@ -187,6 +210,11 @@ function show(state) {
   );
 }
 
+/**
+ * @param {any} state
+ * @param {Api.FindingFace} face
+ * @param {string} words
+ */
 function side(state, face, words) {
   const name = nameOf(face);
   return h(
@@ -202,10 +230,11 @@ function side(state, face, words) {
   );
 }
 
+/** @param {any} finding */
 function because({ kind, evidence }) {
   const { score: both, own_score: own, matching, fmr } = evidence;
   const rare = fmr ? `, which ${percent(fmr)} of strangers reach` : "";
-  const known = (value) => (value === null ? "less than any operating point" : score(value));
+  const known = (/** @type {any} */ value) => (value === null ? "less than any operating point" : score(value));
   if (kind === "same_person")
     return `The two faces score ${known(both)}${rare}; ${percent(matching)} of the faces or more match the other side.`;
   if (kind === "outlier") return `The face scores ${known(own)} at best with this person's other faces.`;
@@ -218,6 +247,10 @@ function because({ kind, evidence }) {
   return `The face scores ${known(both)} with the other person${rare}, and ${known(own)} at best with its own.`;
 }
 
+/**
+ * @param {any} state
+ * @param {Api.Finding} finding
+ */
 function buttons(state, finding) {
   const may = session.may("enroll");
   const acts = may ? finding.actions.map((action) => act(state, finding, action)) : [];
@@ -234,6 +267,11 @@ function buttons(state, finding) {
   );
 }
 
+/**
+ * @param {any} state
+ * @param {Api.Finding} finding
+ * @param {any} action
+ */
 function act(state, finding, action) {
   if (action.do === "enroll")
     return h("a.button", { href: link("galleries", state.gallery, "people", action.subject) }, DONE.enroll);
@@ -246,6 +284,12 @@ function act(state, finding, action) {
   return button(words, KEYS[action.do], () => carryOut(state, action));
 }
 
+/**
+ * @param {string} words
+ * @param {string} letter
+ * @param {() => unknown} onclick
+ * @param {any} [disabled]
+ */
 const button = (words, letter, onclick, disabled = false) =>
   h(
     "button",
@@ -255,13 +299,17 @@ const button = (words, letter, onclick, disabled = false) =>
     h("kbd", { "aria-hidden": "true" }, letter),
   );
 
-/** Presses the button of a key, unless somebody types or chooses something. */
+/**
+ * Presses the button of a key, unless somebody types or chooses something.
+ * @param {any} state
+ * @param {KeyboardEvent} event
+ */
 function key(state, event) {
   if (
     event.ctrlKey ||
     event.metaKey ||
     event.altKey ||
-    event.target.closest?.("input, textarea, select") ||
+    /** @type {Element | null} */ (event.target)?.closest?.("input, textarea, select") ||
     document.querySelector("dialog[open]")
   )
     return;
@@ -274,7 +322,10 @@ function key(state, event) {
   found.click();
 }
 
-/** Reads the next page. */
+/**
+ * Reads the next page.
+ * @param {any} state
+ */
 async function more(state) {
   const page = await showing(state.place, () =>
     get(state.where, { limit: PAGE, kind: state.kind, cursor: state.cursor }),
@@ -285,6 +336,10 @@ async function more(state) {
   return true;
 }
 
+/**
+ * @param {any} state
+ * @param {number} by
+ */
 async function step(state, by) {
   const at = state.at + by;
   if (at >= state.findings.length && state.cursor && !(await more(state))) return;
@@ -292,41 +347,56 @@ async function step(state, by) {
   show(state);
 }
 
+/** @type {Record<string, any>} */
+/** @type {Record<string, string>} */
+const SAID = { merge: "Merged.", part: "Parted.", move: "Moved.", delete: "Deleted." };
+
+/** @type {Record<string, (action: any) => any>} */
 const SURE = {
-  merge: (action) => ({
+  merge: (/** @type {any} */ action) => ({
     title: `Merge ${action.subject} into ${action.to}?`,
     text: `All faces of ${action.subject} become ${action.to}'s, and ${action.subject} is deleted.`,
     action: "Merge",
   }),
-  delete: (action) => ({
+  delete: (/** @type {any} */ action) => ({
     title: "Delete this face?",
     text: `The face, its crop and its vector go. ${action.subject} stays.`,
     action: "Delete the face",
   }),
 };
 
+/**
+ * @param {any} state
+ * @param {any} action
+ */
 async function carryOut(state, action) {
   if (SURE[action.do] && !(await confirm(SURE[action.do](action)))) return;
   const subject = path("galleries", state.gallery, "subjects", action.subject);
   const face = action.face_id && `${subject}/faces/${encodeURIComponent(action.face_id)}`;
+  /** @type {Record<string, () => Promise<unknown>>} */
   const works = {
     merge: () => post(`${subject}/merge`, { into: action.to }),
     part: () => post(`${subject}/faces/move`, { subject: action.to, faces: action.faces, create: true }),
     move: () => post(`${face}/move`, { subject: action.to }),
     delete: () => remove(face),
   };
-  await after(
-    state,
-    works[action.do],
-    { merge: "Merged.", part: "Parted.", move: "Moved.", delete: "Deleted." }[action.do],
-  );
+  await after(state, works[action.do], SAID[action.do]);
 }
 
+/**
+ * @param {any} state
+ * @param {Api.Finding} finding
+ */
 async function dismiss(state, finding) {
   await after(state, () => post(`${state.where}/${finding.id}/dismiss`), "It is not asked again.");
 }
 
-/** Carries `work` out, once at a time, and shows what is left. */
+/**
+ * Carries `work` out, once at a time, and shows what is left.
+ * @param {any} state
+ * @param {() => Promise<unknown>} work
+ * @param {string} words
+ */
 async function after(state, work, words) {
   if (state.working) return;
   state.working = true;

@@ -17,6 +17,7 @@ const CONFLICTS = [
   ["reject", "Refuse it"],
   ["allow", "Don't look"],
 ];
+/** @type {Record<string, any>} */
 const MOVES = {
   embedding: "The faces get templates of the new model; the old one answers until then.",
   ready: "All faces have templates of both models. The old one answers.",
@@ -24,6 +25,7 @@ const MOVES = {
   ending: "Templates that are no longer needed are being deleted.",
 };
 
+/** @param {string} id */
 export function settings(id) {
   const place = problemPlace();
   const body = h("div.stack.settings", {});
@@ -35,12 +37,23 @@ export function settings(id) {
   return { element, ready: filling(place, body, load) };
 }
 
+/**
+ * @param {string} title
+ * @param {...Page.Child} children
+ */
 const section = (title, ...children) => h("section.card", { "aria-label": title }, h("h2", {}, title), children);
 
-/** A setting that is stored as soon as it is chosen. */
+/**
+ * A setting that is stored as soon as it is chosen.
+ * @param {any} gallery
+ * @param {string} label
+ * @param {string} name
+ * @param {any[]} pairs
+ * @param {any} hint
+ */
 export function stored(gallery, label, name, pairs, hint) {
   const place = problemPlace();
-  const change = (value) =>
+  const change = (/** @type {any} */ value) =>
     showing(place, async () => {
       await patch(path("galleries", gallery.id), { [name]: value });
       toast("Saved.");
@@ -48,6 +61,7 @@ export function stored(gallery, label, name, pairs, hint) {
   return [field(label, select(pairs, gallery[name], change), hint), place.element];
 }
 
+/** @param {any} gallery */
 const conflictsOf = (gallery) =>
   section(
     "Conflicts",
@@ -59,9 +73,11 @@ const conflictsOf = (gallery) =>
       "For everything that is enrolled without saying otherwise.",
     ),
   );
+/** @param {any} gallery */
 const searchOf = (gallery) =>
   section("Search", stored(gallery, "How the vectors are searched", "search", SEARCHES, "The answers are the same."));
 
+/** @param {any} gallery */
 const calibrationOf = (gallery) =>
   section(
     "Calibration",
@@ -69,19 +85,24 @@ const calibrationOf = (gallery) =>
     h("div.row", {}, h("a.button", { href: link("galleries", gallery.id, "calibration") }, "Calibration")),
   );
 
+/** @param {any} gallery */
 async function modelOf(gallery) {
   const home = h("div.stack", {});
   put(home, await modelBody(gallery, home));
   return section("Model", home);
 }
 
+/**
+ * @param {any} gallery
+ * @param {any} home
+ */
 async function modelBody(gallery, home) {
   const moving = await get(path("galleries", gallery.id, "reembed")).catch((error) =>
     error.code === "reembedding_not_found" ? null : Promise.reject(error),
   );
   const place = problemPlace();
   const again = async () => put(home, await modelBody(await get(path("galleries", gallery.id)), home));
-  const act = (words, work) => {
+  const act = (/** @type {any} */ words, /** @type {any} */ work) => {
     const button = h(
       "button",
       {
@@ -96,17 +117,22 @@ async function modelBody(gallery, home) {
   const where = path("galleries", gallery.id, "reembed");
   const own = h("p", {}, "Its templates are of ", h("code", {}, gallery.embedder), ".");
   if (moving) return [own, ...underWay(moving, where, act), place.element];
-  const others = (await models()).filter((one) => one.task === "embed" && one.id !== gallery.embedder);
+  const others = (await models()).filter(
+    (/** @type {any} */ one) => one.task === "embed" && one.id !== gallery.embedder,
+  );
   if (!others.length) return [own, h("p.small", {}, "No other model is installed.")];
   const { embedder: preferred } = await defaults();
-  const first = others.some((one) => one.id === preferred) ? preferred : "";
-  const choices = [...(first ? [] : [["", "Choose a model"]]), ...others.map((one) => [one.id, one.title])];
+  const first = others.some((/** @type {any} */ one) => one.id === preferred) ? preferred : "";
+  const choices = [
+    ...(first ? [] : [["", "Choose a model"]]),
+    ...others.map((/** @type {any} */ one) => [one.id, one.title]),
+  ];
   const wanted = select(choices, first, () => {}, { "aria-label": "Other model" });
   const start = act("Move the gallery to it", () =>
     begin(
       gallery,
       where,
-      others.find((one) => one.id === wanted.value),
+      others.find((/** @type {any} */ one) => one.id === wanted.value),
     ),
   );
   return [
@@ -119,7 +145,12 @@ async function modelBody(gallery, home) {
   ];
 }
 
-/** Ask, and begin to move the gallery to a model. What is said of the model is accepted with the dialog. */
+/**
+ * Ask, and begin to move the gallery to a model. What is said of the model is accepted with the dialog.
+ * @param {any} gallery
+ * @param {string} where
+ * @param {Api.Model} model
+ */
 async function begin(gallery, where, model) {
   if (!model) return false;
   const { name, non_commercial: research } = model.licence;
@@ -138,7 +169,13 @@ async function begin(gallery, where, model) {
   return post(where, { embedder: model.id, force: unmeasured, accept_non_commercial: research });
 }
 
+/**
+ * @param {any} moving
+ * @param {string} where
+ * @param {(...given: any[]) => unknown} act
+ */
 function underWay(moving, where, act) {
+  /** @type {Record<string, any[]>} */
   const acts = {
     embedding: [act("Cancel", () => call("DELETE", where))],
     ready: [act("Cancel", () => call("DELETE", where))],
@@ -147,7 +184,7 @@ function underWay(moving, where, act) {
       act("Delete the old templates", () => post(`${where}/finish`)),
     ],
     ending: [],
-  }[moving.state];
+  };
   return [
     h(
       "p",
@@ -155,6 +192,6 @@ function underWay(moving, where, act) {
       `From ${moving.source} to ${moving.target}: ${MOVES[moving.state]} `,
       h("a", { href: link("jobs") }, "See the jobs"),
     ),
-    h("div.row", {}, acts),
+    h("div.row", {}, acts[moving.state]),
   ];
 }
