@@ -75,7 +75,7 @@ class Service:
 
     def start(self) -> None:
         changed = self._stack.enter_context(pytest.MonkeyPatch.context())
-        changed.setattr(Snapshots, "wants", lambda _self, count: count > 0)
+        changed.setattr(Snapshots.__init__, "__kwdefaults__", {"min_faces": 1, "sealer": None})
         app = create_app(Settings(data_dir=self.data, **self._settings))
         transport = InProcess(app)
         self.parts = app.state.components
