@@ -216,11 +216,14 @@ def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
         then("Gather", reverse, axis=1 if channels_first else 3)
     if form.dtype == "float32":
         then("Cast", to=int(TensorProto.FLOAT))
-    if form.cutout is not None:  # (N, 3, 112, 112) floats are resampled to it
+    if (
+        form.cutout is not None
+    ):  # (N, 3, 112, 112) floats are resampled to it; names are part of measured files' SHA-256
         rows, columns = resampling(form.cutout)
-        then("MatMul", graph.add_floats("cutout_columns", columns.T))
-        wide, cutout = nodes[-1].output[0], graph.fresh(f"{crops}_cutout")
-        nodes.append(helper.make_node("MatMul", [graph.add_floats("cutout_rows", rows), wide], [cutout]))
+        source = nodes[-1].output[0]
+        wide, whole = graph.fresh(f"{source}_wide"), graph.fresh(f"{source}_cutout")
+        then("MatMul", graph.add_floats("cutout_columns", columns.T), name=wide)
+        nodes.append(helper.make_node("MatMul", [graph.add_floats("cutout_rows", rows), wide], [whole]))
     if channels_first and form.layout == "nhwc":
         then("Transpose", name=f"{crops}_back", perm=[0, 2, 3, 1])
     if any(form.mean):
