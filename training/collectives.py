@@ -5,7 +5,7 @@ The functions with a gradient differ in what their backward pass does; each says
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -73,16 +73,21 @@ def row_counts(values: Tensor) -> list[int]:
     return [int(count) for count in counts]
 
 
-def gather(values: Tensor, sizes: Sequence[int] | None = None, *, factor: float = 1.0) -> Tensor:
+def gather(values: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
     """Gather (B_r, …) of each rank to (ΣB, …) on all, in rank order; ``sizes`` only where the numbers of rows differ.
 
-    The gradient of a rank's rows is the sum over ranks, times ``factor``.
+    The gradient of a rank's rows is the sum over ranks.
     """
-    if ranks() == 1 and factor == 1.0:
+    if ranks() == 1:
         return values
     sizes = [len(values)] * ranks() if sizes is None else sizes
-    gathered: Tensor = _Gather.apply(values, sizes, factor)  # type: ignore[no-untyped-call]  # torch gives apply no types
+    gathered: Tensor = _Gather.apply(values, sizes)  # type: ignore[no-untyped-call]  # torch gives apply no types
     return gathered
+
+
+def scaled(values: Tensor, factor: float) -> Tensor:
+    """Return the same values, whose gradient is multiplied by ``factor``."""
+    return _hooked(values, lambda gradient: gradient * factor)
 
 
 def total(values: Tensor) -> Tensor:
@@ -93,8 +98,14 @@ def total(values: Tensor) -> Tensor:
 
 def shared(values: Tensor) -> Tensor:
     """Mark values that every rank holds and uses for its own part: their gradients are summed over ranks."""
-    result: Tensor = _Shared.apply(values)  # type: ignore[no-untyped-call]  # torch gives apply no types
-    return result
+    return _hooked(values, lambda gradient: summed(gradient.clone()))
+
+
+def _hooked(values: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    same = values.view_as(values)
+    if same.requires_grad:
+        same.register_hook(change)  # type: ignore[no-untyped-call]  # untyped in torch
+    return same
 
 
 def _all_rows(values: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -111,14 +122,14 @@ def _all_rows(values: Tensor, sizes: Sequence[int]) -> Tensor:
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, sizes: Sequence[int], factor: float) -> Tensor:
+    def forward(ctx: Any, values: Tensor, sizes: Sequence[int]) -> Tensor:
         start = sum(sizes[: rank()])
-        ctx.mine, ctx.factor = slice(start, start + len(values)), factor
+        ctx.mine = slice(start, start + len(values))
         return _all_rows(values, sizes)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return summed(gradients[0].clone())[ctx.mine] * ctx.factor, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return summed(gradients[0].clone())[ctx.mine], None
 
 
 class _Total(torch.autograd.Function):
@@ -131,15 +142,3 @@ class _Total(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         del ctx
         return gradients[0]
-
-
-class _Shared(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        del ctx
-        return values.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        del ctx
-        return summed(gradients[0].clone())

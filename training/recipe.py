@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -31,6 +32,9 @@ class Data(Section):
     source: str = "procedural"
     """Aligned crops: a folder per person, a CSV/Parquet list, a `.rec` file, tar shards, or drawn faces
     (`procedural:people=500,images=20,seed=0,first=0`)."""
+    mix: dict[str, Annotated[float, Field(gt=0, lt=1)]] = {}
+    """Further sources and the share of each in every batch; `source` gets the rest. People are told apart by source.
+    Needs the `plain` sampler."""
     drop: str | None = None
     """A list of people to leave out (the JSON or CSV that `data overlap` writes, or a name a line)."""
     min_images: int = Field(default=1, ge=1)
@@ -55,6 +59,29 @@ class Data(Section):
     """Seconds that ranks wait for the first one of their machine to prepare the data."""
 
 
+Probability: TypeAlias = Annotated[float, Field(strict=True, ge=0, le=1)]
+
+
+class Augmentation(Section):
+    """How likely each change of `training.data.augment` is; they are made in this order, independently."""
+
+    flip: Probability = 0.0
+    """Left-right. The trainer mirrors half of all crops by itself, so that a teacher can follow."""
+    colour: Probability = 0.0
+    """Brightness, contrast, saturation."""
+    grey: Probability = 0.0
+    crop_and_paste: Probability = 0.0
+    """Only a part stays, in its place, on black: faces at the photo's edge."""
+    occlusion: Probability = 0.0
+    """A rectangle, a mask over nose and mouth, or dark glasses."""
+    blur: Probability = 0.0
+    """Out of focus, or moved."""
+    low_resolution: Probability = 0.0
+    """Shrunk and enlarged again, by interpolations of many kinds."""
+    noise: Probability = 0.0
+    jpeg: Probability = 0.0
+
+
 NOT_CHOOSING = {"indexes", "cache", "workers", "prepare_timeout", "on_error"}
 """Keys of `data` that don't change which crops a run takes."""
 
@@ -69,6 +96,8 @@ class Sampler(Section):
 
 class Model(Section):
     backbone: str = "mobilefacenet"
+    """A name of ours, `timm:NAME` where timm is installed, or a class of yours as `module:Class`, called with `dim`,
+    `size` if it takes that, and `options`."""
     dim: int = Field(default=128, ge=2)
     """Length of the embedding."""
     input_size: int = Field(default=CROP, ge=16, le=CROP)
@@ -112,6 +141,8 @@ class Loss(Section):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
+    """A name of ours, or a class of yours as `module:Class`: a `ClassLoss`, or any module that takes embeddings, labels
+    and a miner's triplets."""
     weight: float = Field(default=1.0, gt=0)
     """Factor in the sum of the losses."""
     miner: str | None = None
@@ -219,6 +250,9 @@ class Train(Section):
     sync_batchnorm: bool = False
     """Batch statistics over all ranks (torch's SyncBatchNorm, GPUs only) in place of each rank's own."""
     log_every: int = Field(default=50, ge=1)
+    trackers: tuple[str, ...] = ("tensorboard",)
+    """Besides `metrics.jsonl`: tensorboard (if installed), mlflow, wandb, or a function of yours as `module:function`,
+    like those in `training.run.log`."""
     checkpoint_every: int = Field(default=1000, ge=1)
     keep: int = Field(default=2, ge=1)
     """Checkpoints kept besides the best one."""
@@ -240,6 +274,8 @@ class Evaluate(Section):
     packs: tuple[str, ...] = ()
     """InsightFace's verification packs (`lfw.bin`). With some, the best checkpoint is the one with the highest mean
     accuracy over them, 10 folds each; otherwise the one with the lowest FNMR on unseen people."""
+    flip: bool = False
+    """Packs' embeddings are summed with those of the mirror images, as arcface_torch's figures are."""
     max_images: int = Field(default=3000, ge=4)
     """At most this many crops, whole people, all pairs among them compared."""
     fmr: float = Field(default=1e-3, gt=0, lt=1)
@@ -250,9 +286,7 @@ class Recipe(Section):
     name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_.-]*$")
     seed: int = Field(default=1, ge=0)
     data: Data = Data()
-    augment: dict[str, Value] = {}
-    """How likely each change of `training.data.augment` is, by name; empty = mirror images only (half of all crops are
-    mirrored always)."""
+    augment: Augmentation = Augmentation()
     sampler: Sampler = Sampler()
     model: Model = Model()
     losses: tuple[Loss, ...] = ()
@@ -265,24 +299,32 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _can_be_trained(self) -> Recipe:
-        if not self.losses and self.distill.teacher is None:
-            raise ValueError("nothing to learn from: a recipe needs [[losses]] or distill.teacher")
-        if self.model.imprint and self.model.start is None:
-            raise ValueError("model.imprint needs model.start: a fresh network's templates say nothing")
-        if self.sampler.name == "pk" and self.sampler.batch_size % self.sampler.images:
-            raise ValueError("sampler.batch_size must be a multiple of sampler.images")
-        if self.data.unlabelled and self.distill.teacher is None:
-            raise ValueError("data.unlabelled needs distill.teacher: no loss learns from such crops")
-        if self.data.unlabelled and self.partial_fc.enabled is True:
-            raise ValueError("data.unlabelled and partial_fc.enabled can't be used together")
-        if self.data.unlabelled and self.sampler.name != "plain":
-            raise ValueError('data.unlabelled needs sampler.name = "plain": the others choose crops by their labels')
-        if self.train.steps and self.train.epochs:
-            raise ValueError("train.steps and train.epochs can't be used together")
-        if self.train.compile and self.train.gradient_checkpointing:
-            raise ValueError("train.compile and train.gradient_checkpointing can't be used together")
-        if self.model.towers != "single" and (self.sampler.name != "pk" or self.sampler.images % 2):
-            raise ValueError('model.towers needs sampler.name = "pk" and an even sampler.images')
+        data, sampler, train = self.data, self.sampler, self.train
+        together = "can't be used together"
+        wrong = {
+            "nothing to learn from: a recipe needs [[losses]] or distill.teacher": not (
+                self.losses or self.distill.teacher
+            ),
+            "model.imprint needs model.start: a fresh network's templates say nothing": self.model.imprint
+            and self.model.start is None,
+            "sampler.batch_size must be a multiple of sampler.images": sampler.name == "pk"
+            and sampler.batch_size % sampler.images > 0,
+            "data.unlabelled needs distill.teacher: no loss learns from such crops": data.unlabelled
+            and self.distill.teacher is None,
+            f"data.unlabelled and partial_fc.enabled {together}": data.unlabelled and self.partial_fc.enabled is True,
+            'data.unlabelled needs sampler.name = "plain": the others choose crops by their labels': data.unlabelled
+            and sampler.name != "plain",
+            'data.mix needs shares below 1 together and sampler.name = "plain"': data.mix
+            and (sum(data.mix.values()) >= 1 or sampler.name != "plain"),
+            f"train.steps and train.epochs {together}": train.steps and train.epochs,
+            f"train.compile and train.gradient_checkpointing {together}": train.compile
+            and train.gradient_checkpointing,
+            'model.towers needs sampler.name = "pk" and an even sampler.images': self.model.towers != "single"
+            and (sampler.name != "pk" or sampler.images % 2 > 0),
+        }
+        for problem, found in wrong.items():
+            if found:
+                raise ValueError(problem)
         return self
 
     def digest(self) -> str:
@@ -316,6 +358,18 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'recipe'}: {e['msg']}" for e in error.errors())
         raise _invalid(f"The recipe cannot be used: {problems}.") from error
+
+
+def named(what: str, name: str) -> Any:
+    """Return what a recipe names as `module:name`, found as Python finds modules, the current folder included.
+
+    Raises InvalidInput (`invalid_recipe`).
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise _invalid(f"The {what} {name!r} can't be imported: {error}. Install it, or run where it lies.") from error
 
 
 def recipe_keys() -> list[str]:

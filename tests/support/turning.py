@@ -13,9 +13,7 @@ from PIL import Image
 
 from app.choices import Step
 from tests.support.service import COLLINS, HOPPER, encoded
-from training.data.drawn import ProceduralFaces
-from training.data.drawn.drawing import draw
-from training.data.drawn.people import View
+from training.data.drawn import ProceduralFaces, View, draw
 
 HEIGHT, WIDTH = 480, 640
 GREY = 200
@@ -23,7 +21,7 @@ TURN = 28.0
 """Degrees of yaw to the person's right or left."""
 FAR, NEAR = 1.6, 2.4
 """Sizes of the head, in crops."""
-SOMEBODY, ANOTHER = 10, 20
+SOMEBODY, ANOTHER = 25, 28
 """Drawn people whose turned heads YuNet finds, and whom SFace takes for two (0.30; the default threshold is 0.42)."""
 _PEOPLE = ProceduralFaces(40, 1, 3)
 _STILL = replace(
@@ -35,11 +33,10 @@ _STILL = replace(
     smile=0.1,
     open_mouth=0.0,
     open_eyes=1.0,
-    gaze=(0.0, 0.0),
+    gaze=np.zeros(2),
     light=np.array([0.0, 0.0, 1.0]),
     contrast=0.2,
     background=np.full((1, 1, 3), GREY, np.uint8),
-    other_glasses=0.5,
     blur=0.0,
     noise=1.0,
 )

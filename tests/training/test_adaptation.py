@@ -21,7 +21,7 @@ from training.adaptation.adapt import precision_on, read_conditions, run_to_end
 from training.adaptation.channels import choose, fit, prune
 from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation, Plain
 from training.adaptation.narrow import load_mobilenet, read_widths
-from training.adaptation.views import ConditionConfig, ViewConfig, Views, resize_tables
+from training.adaptation.views import FOR, ConditionConfig, ViewConfig, Views, conditions_for, resize_tables
 from training.backbones.imported import import_package
 from training.backbones.mobilenet import WIDTHS, MobileNet
 
@@ -216,6 +216,25 @@ def test_conditions_are_read_over_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "conditions.toml"
     path.write_text("small = 1\nside = [14, 28]\n")
     assert read_conditions(path) == ConditionConfig(small=1, side=(14, 28))
+
+
+def test_conditions_by_name_are_drawn_alone_and_change_what_they_name() -> None:
+    x = pixels(8)
+    views = Views(112, x.device)
+    for name in FOR:
+        config = conditions_for([name]).model_copy(update={"clean": 0.0})
+        given = config.model_dump()
+        asked = {key: 1.0 for key, value in given.items() if isinstance(value, float) and value > 0}
+        seen = views.degraded(x, config.model_copy(update=asked), torch.Generator().manual_seed(1))
+        changed = (seen != x).any(dim=1)
+        assert changed.any(), name
+        if name in ("mask", "dark-glasses"):
+            low, high = changed[:, 65:].float().mean(), changed[:, :60].float().mean()
+            assert (low > 0.3 > high) if name == "mask" else (high > 0.1 > low), name
+        if name in ("grey", "infrared-like"):
+            assert (seen[:, 0] - seen[:, 2]).abs().mean() < (20 if name == "infrared-like" else 1), name
+    with pytest.raises(InvalidInput, match="no condition 'masks'"):
+        conditions_for(["masks"])
 
 
 def test_widths_are_fourteen_and_no_wider_than_the_original() -> None:

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.errors import Unusable
+from app.errors import InvalidInput
 from app.face.align import CANONICAL_LANDMARKS
 from app.types import Pixels
 from training.data.augment import (
     CHANGES,
     Augment,
-    AugmentConfig,
     blur,
     colour,
     crop_and_paste,
@@ -29,6 +28,7 @@ from training.data.augment import (
     occlusion,
     rectangle,
 )
+from training.recipe import Augmentation, parse_recipe
 
 
 @pytest.fixture(scope="module")
@@ -62,27 +62,27 @@ def test_every_change_gives_a_crop_from_its_seed_alone(name: str, crop: Pixels) 
 )
 def test_all_changes_together_survive_any_size_and_flat_images(seed: int, height: int, width: int, value: int) -> None:
     flat = np.full((height, width, 3), value, np.uint8)
-    out = Augment(AugmentConfig(**dict.fromkeys(CHANGES, 1.0)))(flat, _rng(seed))
+    out = Augment(Augmentation(**dict.fromkeys(CHANGES, 1.0)))(flat, _rng(seed))
     assert out.shape == flat.shape
     assert out.dtype == np.uint8
     assert (flat == value).all()
 
 
 def test_nothing_named_nothing_changed(crop: Pixels) -> None:
-    np.testing.assert_array_equal(Augment(AugmentConfig())(crop, _rng(0)), crop)
+    np.testing.assert_array_equal(Augment(Augmentation())(crop, _rng(0)), crop)
 
 
 def test_a_change_comes_as_often_as_asked(crop: Pixels) -> None:
     """300 draws at 0.3: within four standard deviations (0.1) of it."""
-    augment = Augment(AugmentConfig(flip=0.3))
+    augment = Augment(Augmentation(flip=0.3))
     changed = np.mean([(augment(crop, _rng(seed)) != crop).any() for seed in range(300)])
     assert abs(changed - 0.3) < 0.11
 
 
 def test_one_changes_lot_never_moves_anothers(crop: Pixels) -> None:
     """Whether a crop is flipped is the same with and without another change."""
-    alone = Augment(AugmentConfig(flip=0.5))
-    both = Augment(AugmentConfig(flip=0.5, grey=1.0))
+    alone = Augment(Augmentation(flip=0.5))
+    both = Augment(Augmentation(flip=0.5, grey=1.0))
     for seed in range(20):
         np.testing.assert_array_equal(both(crop, _rng(seed)), grey(alone(crop, _rng(seed)), _rng(0)))
 
@@ -173,12 +173,12 @@ def test_jpeg_keeps_channels_in_order_and_costs_a_little(crop: Pixels) -> None:
     assert max(errors) < 20
 
 
-def test_settings_come_from_a_table_and_unknown_ones_are_answered_with_the_nearest() -> None:
-    assert AugmentConfig.from_mapping({"jpeg": 0.5, "blur": 1}) == AugmentConfig(jpeg=0.5, blur=1.0)
-    with pytest.raises(Unusable, match="'occlusion'") as unknown:
-        AugmentConfig.from_mapping({"oclusion": 0.1})
-    assert unknown.value.code == "augment_unknown"
+def test_settings_come_from_a_recipe_and_unknown_ones_are_answered_with_the_nearest() -> None:
+    recipe = {"name": "mine", "losses": [{"name": "arcface"}]}
+    assert parse_recipe(recipe | {"augment": {"jpeg": 0.5, "blur": 1}}).augment == Augmentation(jpeg=0.5, blur=1.0)
+    with pytest.raises(InvalidInput, match=r"'augment\.occlusion'"):
+        parse_recipe(recipe | {"augment": {"oclusion": 0.1}})
     for value in (1.5, -0.1, float("nan"), "0.5", True):
-        with pytest.raises(Unusable) as refused:
-            AugmentConfig.from_mapping({"jpeg": value})
-        assert refused.value.code == "augment_range"
+        with pytest.raises(InvalidInput, match=r"augment\.jpeg"):
+            parse_recipe(recipe | {"augment": {"jpeg": value}})
+    assert list(CHANGES) == list(Augmentation.model_fields)

@@ -17,7 +17,7 @@ from training.backbones.vit import Attention
 
 SMALL: dict[str, dict[str, Any]] = {
     "mobilefacenet": {"width": 0.25, "size": 48},
-    "iresnet18": {"width": 0.125, "size": 32},
+    "iresnet18": {"width": 0.125, "size": 32, "se": True},
     "vit_tiny": {"channels": 32, "depth": 2, "heads": 4, "patch": 16, "size": 40},
 }
 
@@ -42,8 +42,12 @@ def _macs(module: nn.Module, x: Tensor, output: Tensor) -> int:
         ("iresnet34", {}, 34.14, 4.46),
         ("iresnet50", {}, 43.59, 6.31),
         ("iresnet100", {}, 65.16, 12.09),
+        ("iresnet200", {}, 118.83, 23.42),
+        ("iresnet50", {"se": True}, 43.82, 6.31),
         ("vit_tiny", {}, 19.15, 1.50),
         ("vit_small", {}, 76.04, 5.75),
+        ("vit_base", {}, 113.87, 11.44),
+        ("vit_large", {}, 255.74, 25.34),
     ],
 )
 def test_parameters_and_macs_are_as_published(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -28,12 +27,9 @@ from tests.support.runs import flat_people, small_recipe, small_trainer
 from tests.support.service import COLLINS, HOPPER
 from training import checkpoint
 from training.__main__ import app as training_app
-from training.commands.evaluate import app
 from training.commands.try_package import identify_drawn, served
-from training.evaluation.speed import Precision
 from training.export import PARITY, PARITY_BATCHES, About, Evaluation, export, parity_crops, to_fp16
 from training.model import EmbedderExport, embed, tower
-from training.run.speed import open_run
 
 
 @pytest.fixture(scope="module")
@@ -191,24 +187,6 @@ def test_a_second_tower_needs_a_run_that_has_one(run: Path, tmp_path: Path) -> N
     with pytest.raises(InvalidInput) as caught:
         export(run, About("x"), tmp_path, calibration=parity_crops(2), evaluation=None, second_tower=True)
     assert caught.value.code == "no_second_tower"
-
-
-@pytest.mark.long
-def test_the_net_in_pytorch_is_timed_beside_its_package(run: Path, packages: Path, tmp_path: Path) -> None:
-    opened = open_run(run, "cpu", [Precision.FP32], compiled=False, threads=1)
-    ((name, net),) = opened.items()
-    crops = parity_crops(3)
-    exported = open_embedder(load_package(packages / "small"), tmp_path / "cache", "cpu").run(crops)
-    assert np.abs(net.run(crops) - exported).max() <= 1e-4  # the rewritten graph sums in another order
-    command = [
-        "speed", "small", "--run", str(run), "--precision", "fp32", "--precision", "bf16", "--batch", "2",
-        "--rounds", "2", "--models", str(packages), "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out"),
-    ]  # fmt: skip
-    told = CliRunner().invoke(app, command)
-    assert told.exit_code == 0, told.output
-    rows = json.loads((tmp_path / "out" / "result.json").read_text())["speed"]
-    assert [row["package"] for row in rows] == ["small@1", name, name.replace("fp32", "bf16")]
-    assert all(row["milliseconds"] > 0 for row in rows)
 
 
 def test_a_package_is_not_replaced_unasked(run: Path, tmp_path: Path) -> None:

@@ -21,12 +21,15 @@ from tests.conftest import PROJECT
 from tests.support import packages
 from training.commands.evaluate import app
 from training.commands.options import TemplateOptions
+from training.data.preparation.checking import thumbnail
 from training.evaluation.groups import (
+    SPREAD_FMR,
     bias_card,
+    by_years,
     measure_groups,
     near_copies,
     read_labels,
-    thumbnail,
+    spread,
     utkface,
     with_doubt,
 )
@@ -260,3 +263,33 @@ def test_rounding_never_turns_an_interval_inside_out() -> None:
     )  # fmt: skip
     card = bias_card(packages.manifest(), figures, measured_on="-", calibration="x", repeats="-")
     assert all(rate.low <= rate.found <= rate.high for rate in card.groups[0].rates)
+
+
+def test_the_spread_of_two_packages_is_taken_at_one_mean_rate() -> None:
+    rng = np.random.default_rng(2)
+    rows = {"even": np.arange(300), "close": np.arange(300, 600)}
+    before = np.concatenate([unit(rng, 300, 3.0), unit(rng, 300, 0.6)])
+    after = np.concatenate([unit(rng, 300, 3.0), unit(rng, 300, 3.0)])
+    found = spread({"before": before, "after": after}, rows, same_above=None)
+    for rates in found.values():
+        assert np.mean(list(rates.values())) == pytest.approx(SPREAD_FMR, rel=0.05)
+    assert found["before"]["close"] > found["after"]["close"]
+    nothing = spread({"before": before}, rows, same_above=-1.0)
+    assert nothing == {"before": {}}
+
+
+def test_rates_by_years_are_those_of_a_loop_over_pairs() -> None:
+    rng = np.random.default_rng(4)
+    vectors, ages = unit(rng, 40, 0.2), rng.integers(0, 60, 40)
+    found = by_years(vectors, ages, {1e-2: 0.3}, same_above=0.9)
+    pairs: dict[tuple[str, str], list[bool]] = {}
+    for one in range(40):
+        for other in range(one + 1, 40):
+            score, years = float(vectors[one] @ vectors[other]), abs(int(ages[one] - ages[other]))
+            last = next(end for end in (2, 5, 10, 20, 120) if years < end)
+            who = "children" if min(ages[one], ages[other]) <= 12 else "others"
+            if score < 0.9:
+                pairs.setdefault((who, f"less than {last} years apart"), []).append(score >= 0.3)
+    for who, rates in found.items():
+        for name, (rate,) in rates.items():
+            assert rate == pytest.approx(np.mean(pairs.get((who, name), [False]))), (who, name)

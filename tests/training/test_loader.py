@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="training needs the train extra")
 from app.types import Pixels
 from tests.support.crops import RecordWriter
 from training.data import open_dataset, sampler
-from training.data.crops import fingerprint, open_pixels
+from training.data.crops import facts_of, open_pixels
 from training.data.loader import batch_keys
 
 PEOPLE = ("ada", "bob")
@@ -100,12 +100,12 @@ def test_an_image_that_has_gone_is_named(tmp_path: Path) -> None:
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_a_fingerprint_of_all_crops_changes_with_any() -> None:
-    pixels = np.zeros((600, 112, 112, 3), np.uint8)
-    before = fingerprint(pixels), fingerprint(pixels, sampled=None)
-    pixels[1, 5, 5, 0] = 1  # not among 256 of 600
-    assert fingerprint(pixels) == before[0]
-    assert fingerprint(pixels, sampled=None) != before[1]
+def test_crops_are_told_apart_by_their_files_whether_they_are_decoded_before_or_not(tmp_path: Path) -> None:
+    source = as_folder(tmp_path / "data", 10)
+    before = facts_of(open_pixels(open_dataset(source), None))
+    assert facts_of(open_pixels(open_dataset(source), tmp_path / "cache")) == before
+    (source / "bob" / "1.png").write_bytes(png(200) + b" ")
+    assert facts_of(open_pixels(open_dataset(source), None)) != before
 
 
 @pytest.mark.parametrize("name", sampler.names())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.support.ranks import OverGloo, on_ranks
 from training import losses
-from training.collectives import gather
+from training.collectives import gather, scaled
 from training.losses import ClassLoss
 from training.losses.partial_fc import PartialFC, select_rows
 from training.losses.row_optimizer import RowAdamW, RowSGD
@@ -75,7 +75,7 @@ def replicated_pair_loss(rank: int, ranks: int) -> Any:
     x, labels = (part[mine(rank, ranks)] for part in data())
     x.requires_grad_()
     labels = labels % 4
-    loss = losses.build("triplet")(gather(x, factor=1 / ranks), gather(labels))
+    loss = losses.build("triplet")(scaled(gather(x), 1 / ranks), gather(labels))
     loss.backward()
     return loss.detach(), x.grad
 

@@ -18,7 +18,8 @@ import torch
 from app.errors import InvalidInput, NotFound, Unusable
 from tests.support.runs import all_tensors, flat_people, small_recipe, small_trainer
 from training import checkpoint
-from training.data.augment import Augment, AugmentConfig
+from training.data.augment import Augment
+from training.recipe import Augmentation
 
 pytestmark = pytest.mark.long
 
@@ -58,7 +59,7 @@ def threads(sections: dict[str, Any]) -> Iterator[None]:
 @pytest.mark.parametrize("sections", CASES.values(), ids=CASES)
 def test_n_steps_equal_k_then_resume_then_the_rest_bit_for_bit(tmp_path: Path, sections: dict[str, Any]) -> None:
     recipe = small_recipe(**sections)
-    augment = Augment(AugmentConfig(colour=0.5, low_resolution=0.5))
+    augment = Augment(Augmentation(colour=0.5, low_resolution=0.5))
     whole = small_trainer(recipe, tmp_path / "whole", augment=augment)
     whole.train()
     first = small_trainer(recipe, tmp_path / "parts", augment=augment)
@@ -88,7 +89,7 @@ def test_different_seeds_train_different_nets(tmp_path: Path) -> None:
 
 
 def test_loader_processes_change_nothing(tmp_path: Path) -> None:
-    augment = Augment(AugmentConfig(colour=0.5, noise=0.5))
+    augment = Augment(Augmentation(colour=0.5, noise=0.5))
     results = []
     for workers in (0, 2):
         trainer = small_trainer(small_recipe(data={"workers": workers}), tmp_path / str(workers), augment=augment)

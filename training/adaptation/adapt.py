@@ -28,7 +28,7 @@ from app.inference.manifest import Licence, Provenance, Rewrite
 from app.inference.package import Package
 from training import checkpoint
 from training.adaptation.distil import OnlineConfig, OnlineDistillation, Plain
-from training.adaptation.views import ConditionConfig, ViewConfig
+from training.adaptation.views import FOR, ConditionConfig, ViewConfig, conditions_for
 from training.backbones.imported import ImportedModel, import_package
 from training.data import read_drop_list
 from training.data.crops import Crops
@@ -124,6 +124,7 @@ def adapt(
         Path | None,
         typer.Option(help="TOML with probabilities and ranges (training.adaptation.views.ConditionConfig)."),
     ] = None,
+    only: Annotated[str | None, typer.Option("--for", help=f"Conditions alone, with commas: {', '.join(FOR)}.")] = None,
     drop: Annotated[Path | None, typer.Option(help="People to leave out, as `data overlap` writes them.")] = None,
     steps: Annotated[int, typer.Option(min=1)] = 4000,
     batch: Annotated[int, typer.Option(min=2, help="Crops a step.")] = 384,
@@ -147,7 +148,9 @@ def adapt(
         check_free(models / name, replace=replace)
         old = find_package(package, models)
         target = choose_device(device)
-        given = read_conditions(conditions)
+        if only and conditions:
+            raise InvalidInput("--for and --conditions can't be used together.", code="invalid_conditions")
+        given = conditions_for([name.strip() for name in only.split(",")]) if only else read_conditions(conditions)
         teacher = import_package(old, CACHE, channels_last=True)
         student = copy.deepcopy(teacher)
         config = OnlineConfig(
@@ -175,6 +178,12 @@ def adapt(
         terms = Licence(name=licence, non_commercial=not commercial)
         folder = write_adapted(learned.model, old, models / name, licence=terms, facts=facts)
         console.print(f"{folder}: {how_to_measure(name)}", soft_wrap=True, highlight=False)
+        console.print(
+            "Compare what it does within groups of people with what it did before: python -m training evaluate groups "
+            f"--package {name} --beside {package} …",
+            soft_wrap=True,
+            highlight=False,
+        )
 
 
 def read_conditions(path: Path | None) -> ConditionConfig:

@@ -8,16 +8,22 @@ crops on a CPU.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from app.errors import InvalidInput
+from app.types import Pixels
+from training.data.augment import dark_glasses, mask
 from training.data.preparation.blending import CONTRAST, EVEN, PATCHES, SHARES, WARP_PIXELS
 from training.model import area_matrix
+from training.recipe import Probability
 
 LUMA = (0.299, 0.587, 0.114)
 """ITU-R BT.601."""
@@ -43,6 +49,7 @@ CHROMA_TABLE = (
 """The quantisation tables of JPEG's Annex K (ITU-T T.81), which libjpeg scales by quality."""
 BLOCK = 8
 """Pixels of JPEG's blocks."""
+Draw: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
 SIGMA, GRAIN = (0.4, 2.2), (2.0, 12.0)
 """Pixels of blur and levels of noise in a shared view; `training.augment` has about the same."""
 
@@ -74,7 +81,6 @@ def _rising(ends: tuple[float, float]) -> tuple[float, float]:
 
 
 Number = Annotated[float, Field(strict=True)]
-Probability = Annotated[float, Field(strict=True, ge=0, le=1)]
 Range = Annotated[tuple[Number, Number], AfterValidator(_rising)]
 
 
@@ -95,8 +101,45 @@ class ConditionConfig(BaseModel):
     noise: Probability = 0.15
     grain: Range = (2.0, 16.0)
     cover: Probability = 0.1
+    grey: Probability = 0.0
+    infrared: Probability = 0.0
+    """The red channel in all three, brightened."""
+    mask: Probability = 0.0
+    glasses: Probability = 0.0
     clean: Probability = 0.25
     """Share of crops that stay as they are."""
+
+
+FOR: Mapping[str, Mapping[str, Any]] = {
+    "grey": {"grey": 0.5},
+    "infrared-like": {"infrared": 0.5, "noise": 0.3, "grain": (2.0, 8.0)},
+    "mask": {"mask": 0.5},
+    "dark-glasses": {"glasses": 0.5},
+    "low-light": {"dark": 0.5, "light": (0.05, 0.5), "noise": 0.3},
+    "blur": {"blur": 0.5, "sigma": (0.5, 4.0)},
+    "jpeg-20": {"jpeg": 0.5, "quality": (8, 50)},
+}
+"""The conditions of `evaluate conditions` by name, as `adapt --for` draws them: by other shapes and strengths."""
+PLAIN = ConditionConfig(small=0, jpeg=0, blur=0, dark=0, noise=0, cover=0)
+VARIANTS = 64
+"""Masks and pairs of glasses that are drawn once."""
+
+
+def conditions_for(names: Sequence[str]) -> ConditionConfig:
+    """Return the conditions of these names alone. Raises InvalidInput (`invalid_conditions`)."""
+    if unknown := [name for name in names if name not in FOR]:
+        raise InvalidInput(f"There is no condition {unknown[0]!r}: {', '.join(FOR)}.", code="invalid_conditions")
+    return PLAIN.model_copy(update={key: value for name in names for key, value in FOR[name].items()})
+
+
+def covers(draw: Draw, side: int) -> Tensor:
+    """(VARIANTS, 4, S, S): the colour, 0-255, of what `draw` puts on a face, and the share of the face that stays."""
+    made = []
+    for seed in range(VARIANTS):
+        ends = (np.full((side, side, 3), level, np.uint8) for level in (0, 255))
+        black, white = (draw(end, np.random.default_rng(seed)).astype(np.float32) for end in ends)
+        made.append(np.dstack([black, (white - black).mean(axis=2) / 255]))
+    return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2).float()
 
 
 def uniform(generator: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
@@ -119,6 +162,7 @@ class Views:
         self._half_dct = block_dct(side // 2).to(device)
         self._tables = torch.tensor([LUMA_TABLE, CHROMA_TABLE], dtype=torch.float32, device=device)
         self._ycc = torch.tensor(YCC, device=device)
+        self._covers: dict[Draw, Tensor] = {}
 
     # ------------------------------------------------------------------------------------------- shared views
 
@@ -180,7 +224,13 @@ class Views:
         """Worse copies: dark, out of focus, noisy, covered, small and compressed at their small size."""
         count = len(x)
         light = uniform(generator, *config.light, count, 1, 1, 1)
-        y = torch.where(happens(generator, config.dark, count), x * light, x)
+        y = self._worn(x, config.mask, mask, generator)
+        y = self._worn(y, config.glasses, dark_glasses, generator)
+        y = torch.where(happens(generator, config.grey, count), grey(y), y)
+        if config.infrared:
+            red = 255 * (y[:, :1] / 255) ** uniform(generator, 0.5, 0.9, count, 1, 1, 1)
+            y = torch.where(happens(generator, config.infrared, count), red.expand_as(y), y)
+        y = torch.where(happens(generator, config.dark, count), y * light, y)
         y = self._spoilt(
             y,
             generator,
@@ -197,6 +247,14 @@ class Views:
         pressed = happens(generator, config.jpeg, count)
         y = self.small_file(y.clamp(0, 255).round(), sides, quality, pressed, generator)
         return torch.where(happens(generator, config.clean, count), x, y).clamp(0, 255).round()
+
+    def _worn(self, x: Tensor, share: float, draw: Draw, generator: torch.Generator) -> Tensor:
+        if not share:
+            return x
+        if draw not in self._covers:
+            self._covers[draw] = covers(draw, self.side).to(self.device)
+        cover = self._covers[draw][torch.randint(VARIANTS, (len(x),), generator=generator, device=self.device)]
+        return torch.where(happens(generator, share, len(x)), cover[:, :3] + x * cover[:, 3:], x)
 
     def small_file(
         self, x: Tensor, sides: Tensor, quality: Tensor, pressed: Tensor, generator: torch.Generator

@@ -1,4 +1,5 @@
-"""Backbones by name: a crop's pixels in, an embedding of any dimension out.
+"""Backbones by name: a crop's pixels in, an embedding of any dimension out. `timm:NAME` is one of timm's,
+`module:Class` one's own.
 
 Each takes (B, 3, 112, 112) float in [-1, 1], RGB (``training.model`` brings uint8 there), and gives (B, dim),
 not normalised. No layer fixes B, so that the exported graph takes any number of crops.
@@ -18,6 +19,7 @@ from training.backbones.iresnet import DEPTHS, IResNet
 from training.backbones.mobilefacenet import MobileFaceNet
 from training.backbones.mobilenet import MobileNet
 from training.backbones.vit import SIZES, FaceViT
+from training.recipe import named
 
 __all__ = ["build", "names"]
 
@@ -45,17 +47,32 @@ def build(name: str, dim: int = DEFAULT_DIMENSION, **options: object) -> nn.Modu
     ``backbone_option_invalid``.
     """
     registry = _registry()
-    if name not in registry:
+    if name.startswith("timm:"):
+        create, options = (
+            named("backbone", "timm:create_model"),
+            {name: v for name, v in options.items() if name != "size"},
+        )
+        registry[name] = partial(_timm, create, name.removeprefix("timm:"))
+    elif ":" in name:
+        registry[name] = named("backbone", name)
+    elif name not in registry:
         raise _unknown("backbone", name, list(registry))
-    known = [key for key in inspect.signature(registry[name]).parameters if key != "dim"]
+    parameters = inspect.signature(registry[name]).parameters
+    known = [key for key in parameters if key != "dim"]
+    if ":" in name and "size" not in known:
+        options.pop("size", None)
     for option in options:
-        if option not in known:
+        if option not in known and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
             raise _unknown("backbone_option", option, known)
     try:
         return registry[name](dim=dim, **options)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: timm's for a name it doesn't know
         given = ", ".join(f"{option} = {value!r}" for option, value in options.items())
         raise Unusable(f"{name} takes no {given}: {error}", code="backbone_option_invalid") from error
+
+
+def _timm(create: Callable[..., nn.Module], name: str, *, dim: int, **options: object) -> nn.Module:
+    return create(name, num_classes=dim, **options)
 
 
 def _unknown(what: str, given: str, known: list[str]) -> Unusable:

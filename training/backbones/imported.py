@@ -19,8 +19,8 @@ from app.inference import graph as rewriting
 from app.inference.manifest import Rewrite, RunAsIs, SourceInput
 from app.inference.package import Package, locate
 from app.inference.reference import keep_data_inputs, resampling
+from training.backbones.construction import Construction, unsupported
 from training.backbones.operators import BUILDERS
-from training.backbones.operators.node import Construction, unsupported
 from training.packages import CACHE, MODELS, find_package
 
 WEIGHTED = ("Conv", "Gemm", "MatMul")

@@ -18,9 +18,12 @@ DEPTHS: dict[int, tuple[int, int, int, int]] = {
     34: (3, 4, 6, 3),
     50: (3, 4, 14, 3),
     100: (3, 13, 30, 3),
+    200: (6, 26, 60, 6),
 }
 """Blocks in each stage. Published for dim 512 at 112 px: 24.0, 34.1, 43.6 and 65.2 million parameters;
 2.6, 4.5, 6.3 and 12.1 GMACs."""
+SQUEEZE = 16
+"""Channels for one of a squeeze-and-excitation block's bottleneck (Hu et al., CVPR 2018)."""
 
 STAGE_CHANNELS = (64, 128, 256, 512)
 STRIDE = 16
@@ -74,10 +77,23 @@ class Embedding(nn.Module):
         return out
 
 
-class Block(nn.Module):
-    """One IR block: (B, inside, h, w) -> (B, outside, h/stride, w/stride)."""
+class SqueezeExcitation(nn.Module):
+    """Channels weighted by what all of the map holds: (B, C, h, w) -> the same."""
 
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        few = max(1, channels // SQUEEZE)
+        self.gate = nn.Sequential(nn.Conv2d(channels, few, 1), nn.ReLU(), nn.Conv2d(few, channels, 1), nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate: Tensor = self.gate(x.mean((2, 3), keepdim=True))
+        return x * gate
+
+
+class Block(nn.Module):
+    """One IR block, or with ``se`` an IR-SE block: (B, inside, h, w) -> (B, outside, h/stride, w/stride)."""
+
+    def __init__(self, inside: int, outside: int, stride: int, *, se: bool) -> None:
         super().__init__()
         self.body = nn.Sequential(
             nn.BatchNorm2d(inside),
@@ -87,6 +103,8 @@ class Block(nn.Module):
             nn.Conv2d(outside, outside, 3, stride, 1, bias=False),
             nn.BatchNorm2d(outside),
         )
+        if se:
+            self.body.append(SqueezeExcitation(outside))
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inside != outside:
             self.shortcut = nn.Sequential(
@@ -100,7 +118,8 @@ class Block(nn.Module):
 
 
 class IResNet(nn.Module):
-    """(B, 3, size, size) float in [-1, 1] -> (B, dim); ``size`` a multiple of 16, ``width`` multiplies all channels."""
+    """(B, 3, size, size) float in [-1, 1] -> (B, dim); ``size`` a multiple of 16, ``width`` multiplies all channels,
+    ``se`` makes it an IR-SE net."""
 
     def __init__(
         self,
@@ -110,6 +129,7 @@ class IResNet(nn.Module):
         size: int = 112,
         width: float = 1.0,
         dropout: float = 0.0,
+        se: bool = False,
     ) -> None:
         super().__init__()
         channels = [scaled(c, width) for c in STAGE_CHANNELS]
@@ -120,7 +140,7 @@ class IResNet(nn.Module):
         stages: list[nn.Module] = []
         for outside, count in zip(channels, blocks, strict=True):
             for index in range(count):
-                stages.append(Block(inside, outside, stride=2 if index == 0 else 1))
+                stages.append(Block(inside, outside, stride=2 if index == 0 else 1, se=se))
                 inside = outside
         self.stages = Blocks(*stages)
         self.head = Embedding(inside, last_side(size) ** 2, dim, dropout)

@@ -1,4 +1,4 @@
-"""A plain vision transformer for faces (Dosovitskiy et al., ICLR 2021), in the sizes of InsightFace's ViT-T and ViT-S.
+"""A plain vision transformer for faces (Dosovitskiy et al., ICLR 2021), in the sizes of InsightFace's ViT-T to ViT-L.
 
 Two departures from the image classifier, both usual for aligned faces: no class token, and the head reads all tokens
 at once (a face's parts are always in the same place, so each place may carry weights of its own).
@@ -15,8 +15,10 @@ from training.backbones.blocks import Blocks
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"channels": 256, "depth": 12, "heads": 8},
     "small": {"channels": 512, "depth": 12, "heads": 8},
+    "base": {"channels": 512, "depth": 24, "heads": 8},
+    "large": {"channels": 768, "depth": 24, "heads": 8},
 }
-"""12 layers of width 256 and 512 with 8 heads, as published with the WebFace42M models."""
+"""As published with the WebFace42M models."""
 
 DEFAULT_PATCH = 9
 """Published: 12 x 12 tokens of 9 px, so 108 of the 112 pixels (1.5 and 5.7 GMACs). With 8 px there are 14 x 14 tokens

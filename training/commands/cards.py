@@ -4,6 +4,7 @@ and in poor photos."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,11 +19,12 @@ from app.inference.thresholds import Thresholds
 from app.stages import pixels_of
 from app.types import Vector
 from training.commands import options
+from training.data.preparation.checking import THUMBNAIL, thumbnail
 from training.evaluation import groups as measuring
 from training.evaluation import plots
 from training.evaluation.groups import EVERYBODY, GroupFigures, Labels, read_labels
 from training.evaluation.photos import Photos, Templates, make_templates, open_photos
-from training.evaluation.results import show_conditions, show_groups, write_found
+from training.evaluation.results import show_conditions, show_groups, show_spread, write_found
 from training.evaluation.stages import conditions as drawing
 from training.terminal import counted, told
 
@@ -60,6 +62,9 @@ def groups(
     compare: Annotated[
         list[float] | None, typer.Option(help="Also show the rates with this --same-above; may be repeated.")
     ] = None,
+    beside: Annotated[
+        str | None, typer.Option(help="Another package, as what this one was made of: the spread of both is shown.")
+    ] = None,
     least: Annotated[int, typer.Option(help="Groups of fewer photos are not measured.")] = measuring.LEAST_PHOTOS,
     write: Annotated[bool, typer.Option("--write", help="Put the card into the package's manifest.")] = False,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds of the bootstrap over people.")] = measuring.ROUNDS,
@@ -96,6 +101,16 @@ def groups(
             "near copies left out": _main(rows),
         }
         by_rule = _by_rule(made, main, people, thresholds, cuts)
+        shown, both = {made.package: made.vectors}, made.found & ~copies
+        if beside is not None:
+            other = options.templates_of(images, [], replace(way, package=beside, templates=None))
+            shown[other.package], both = other.vectors, both & other.found
+        spreads = measuring.spread(shown, _main(_rows(labels, made, both, least)), same_above=same_above)
+        ages = [(row, years) for row in rows[EVERYBODY] if (years := measuring.age(made.names[row])) is not None]
+        apart = {}
+        if ages:
+            of, years_of = np.array(ages, np.int64).T
+            apart = measuring.by_years(made.vectors[of], years_of, thresholds, same_above=same_above)
         settings = {"images": str(images), "groups": groups_by, "copies_above": copies_above, "same_above": same_above}
         result = {
             "calibration": calibration,
@@ -103,11 +118,14 @@ def groups(
             "unlabelled": labels.unlabelled,
             "groups": figures,
             "rates_by_rule": by_rule,
+            "spread": spreads,
+            "years_apart": apart,
         }
         write_found(out, "groups", made, {**settings, "rounds": rounds, "seed": seed, "flip": way.flip}, result)
         if draw:
             _draw(figures, out)
         show_groups(made.package, figures)
+        show_spread(spreads, apart, list(thresholds))
         if write:
             manifest = load_package(folder).manifest
             card = measuring.bias_card(
@@ -175,11 +193,11 @@ def _near_copies(photos: Photos, made: Templates, above: float) -> Bools:
     """Return (N,) True for each photo that is a near copy of an earlier one."""
     if above > 1:
         return np.zeros(len(made.names), bool)
-    small = np.zeros((len(made.names), measuring.COPY_SIDE**2), np.float32)
+    small = np.zeros((len(made.names), THUMBNAIL**2), np.float32)
     with counted("looking for copies", len(made.names)) as advance:
         for row, name in enumerate(made.names):
             if made.found[row]:
-                small[row] = measuring.thumbnail(pixels_of(photos.read(name)))
+                small[row] = thumbnail(pixels_of(photos.read(name)))
             advance(1)
     return measuring.near_copies(small, above)
 

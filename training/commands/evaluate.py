@@ -22,7 +22,7 @@ from app.face.align import align
 from app.inference import golden
 from app.inference.manifest import Calibration, Manifest
 from app.inference.package import load_package, write_manifest
-from app.inference.session import open_embedder, target_of
+from app.inference.session import open_embedder
 from app.machine import cores
 from app.stages import Stages, pixels_of
 from training.commands import options
@@ -48,7 +48,7 @@ from training.evaluation.results import (
     write_found,
     write_scores,
 )
-from training.evaluation.speed import Precision, Runs, compare_speed
+from training.evaluation.speed import compare_speed
 from training.evaluation.stages import quality as quality_study
 from training.evaluation.stages.degraded_copies import Degradation, degradations
 from training.packages import MODELS, find_package
@@ -353,23 +353,12 @@ def speed(
     models: options.Models = MODELS,
     cache: options.Cache = options.CACHE,
     device: options.OnDevice = "cpu",
-    run: Annotated[
-        Path | None, typer.Option(help="A run or checkpoint: its net in PyTorch has its turn too. Needs torch.")
-    ] = None,
-    precision: Annotated[list[Precision] | None, typer.Option(help="Of that net; may be given again.")] = None,
-    compiled: Annotated[bool, typer.Option("--compiled", help="That net by torch.compile too.")] = False,
 ) -> None:
     """Milliseconds a face of several packages, in turn on the same crops."""
     with told(ValueError, OSError):
         chosen = [find_package(name, models) for name in packages]
         opened = [open_embedder(package, cache, device, threads) for package in chosen]
-        sessions: dict[str, Runs] = {session.package_id: session for session in opened}
-        if run is not None:
-            from training.run.speed import open_run  # noqa: PLC0415 - the other commands need no torch
-
-            sessions |= open_run(
-                run, target_of(opened[0].device), precision or [Precision.FP32], compiled=compiled, threads=threads
-            )
+        sessions = {session.package_id: session for session in opened}
         sizes = batches or [1, 4]
         with counted("timing", len(sizes) * (rounds + 1) * len(sessions)) as advance:
             timed = [compare_speed(sessions, size, rounds=rounds, progress=advance) for size in sizes]

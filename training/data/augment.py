@@ -7,19 +7,16 @@ crop, low resolution and colour are AdaFace's (Kim et al., CVPR 2022, and its pu
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE
 from app.types import Pixels
+from training.recipe import Augmentation
 
 CROP_AREA = (0.2, 1.0)
 """Share of the crop's area that crop-and-paste leaves."""
@@ -42,56 +39,10 @@ INTERPOLATIONS = (cv2.INTER_NEAREST, cv2.INTER_LINEAR, cv2.INTER_AREA, cv2.INTER
 Random = np.random.Generator
 
 
-@dataclass(frozen=True, slots=True)
-class AugmentConfig:
-    """The probability of each change, 0-1, by default 0. Changes are applied in this order, independently."""
-
-    flip: float = 0.0
-    """Left-right. The trainer mirrors half of all crops by itself, so that a teacher can follow."""
-    colour: float = 0.0
-    """Brightness, contrast, saturation."""
-    grey: float = 0.0
-    crop_and_paste: float = 0.0
-    """Only a part stays, in its place, on black: faces at the photo's edge."""
-    occlusion: float = 0.0
-    """A rectangle, a mask over nose and mouth, or dark glasses."""
-    blur: float = 0.0
-    """Out of focus, or moved."""
-    low_resolution: float = 0.0
-    """Shrunk and enlarged again, by interpolations of many kinds."""
-    noise: float = 0.0
-    jpeg: float = 0.0
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not 0 <= value <= 1:
-                raise Unusable(
-                    f"Augmentation {field.name!r} is a probability, 0 to 1, not {value}.", code="augment_range"
-                )
-
-    @classmethod
-    def from_mapping(cls, settings: Mapping[str, object]) -> AugmentConfig:
-        """Read a recipe's table. Raises Unusable with code ``augment_unknown``, naming the nearest setting, or
-        ``augment_range``.
-        """
-        known = [field.name for field in dataclasses.fields(cls)]
-        values: dict[str, float] = {}
-        for name, value in settings.items():
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; the nearest is {near[0]!r}" if near else ""
-                raise Unusable(f"There is no augmentation {name!r}{hint}.", code="augment_unknown", known=known)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise Unusable(f"Augmentation {name!r} is a probability, 0 to 1, not {value!r}.", code="augment_range")
-            values[name] = float(value)
-        return cls(**values)
-
-
 class Augment:
-    """A config as a callable, ``(crop, random) -> crop``, that can be sent to other processes."""
+    """A recipe's table as a callable, ``(crop, random) -> crop``, that can be sent to other processes."""
 
-    def __init__(self, config: AugmentConfig) -> None:
+    def __init__(self, config: Augmentation) -> None:
         self.config = config
 
     def __call__(self, crop: Pixels, random: Random) -> Pixels:
@@ -233,7 +184,7 @@ CHANGES: Mapping[str, Callable[[Pixels, Random], Pixels]] = {
     "noise": noise,
     "jpeg": jpeg,
 }
-"""Every change by its name in `AugmentConfig`, in the order in which they are made."""
+"""Every change by its name in a recipe, in the order in which they are made."""
 
 
 def _pixels(image: NDArray[np.float32]) -> Pixels:

@@ -42,6 +42,9 @@ class StreamedPixels:
     def __len__(self) -> int:
         return len(self._faces)
 
+    def facts(self) -> dict[str, object]:
+        return {"images": len(self), "source": self._faces.stamp()}
+
     @property
     def damaged(self) -> int:
         """The number of damaged images met by this process."""
@@ -72,6 +75,17 @@ class DecodedPixels:
 
     def __getitem__(self, index: int | slice | NDArray[np.int64]) -> Pixels:
         return np.asarray(self._crops[index])
+
+    def facts(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self._path.with_suffix(".json").read_text())
+        return found
+
+
+def facts_of(pixels: PixelSource) -> dict[str, object]:
+    """Return plain values that change with any of the crops, without decoding files."""
+    if isinstance(pixels, StreamedPixels | DecodedPixels):
+        return pixels.facts()
+    return {"images": len(pixels), "source": hashlib.sha256(np.ascontiguousarray(pixels[:]).tobytes()).hexdigest()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +161,7 @@ def open_pixels(
     """
     if decoded is None:
         return StreamedPixels(faces)
-    facts = {"images": len(faces), "source": faces.stamp()}
+    facts = StreamedPixels(faces).facts()
     about, array = decoded / "crops.json", decoded / "crops.npy"
     if not (about.is_file() and array.is_file() and json.loads(about.read_text()) == facts):
         decoded.mkdir(parents=True, exist_ok=True)
@@ -172,14 +186,6 @@ def _decode(pixels: Pixels, faces: FaceSet, progress: Callable[[int], None]) -> 
     with ThreadPoolExecutor(DECODING_THREADS) as pool:
         for done in pool.map(block, range(0, len(faces), DECODED_AT_ONCE)):
             progress(done)
-
-
-def fingerprint(pixels: PixelSource, sampled: int | None = 256) -> str:
-    """Return 16 hex digits that change with the number of crops or any of up to `sampled` ones (None: any crop)."""
-    digest = hashlib.sha256(str((len(pixels), CROP, CROP, 3)).encode())
-    for index in np.linspace(0, len(pixels) - 1, num=min(sampled or len(pixels), len(pixels)), dtype=np.int64):
-        digest.update(np.ascontiguousarray(pixels[int(index)]).tobytes())
-    return digest.hexdigest()[:16]
 
 
 def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

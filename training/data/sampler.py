@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from torch.utils.data import Sampler
 
 from app.errors import InvalidInput
 
+Labels: TypeAlias = Sequence[int] | NDArray[np.integer]
 FEISTEL_ROUNDS = 6
 """Four make a permutation hard to tell from a random one (Luby and Rackoff 1988); small sets need more."""
 
@@ -37,7 +39,7 @@ def require(condition: bool, message: str) -> None:
 class People:
     """The positions of each person's images: `labels` (N,) integers, any values."""
 
-    def __init__(self, labels: Sequence[int] | NDArray[np.integer], *, at_least: int = 1) -> None:
+    def __init__(self, labels: Labels, *, at_least: int = 1) -> None:
         values = np.asarray(labels)
         require(values.ndim == 1 and len(values) > 0, "labels must be a non-empty list of integers")
         require(np.issubdtype(values.dtype, np.integer), f"labels must be integers, not {values.dtype}")
@@ -54,6 +56,14 @@ class People:
     def images(self, person: int) -> NDArray[np.intp]:
         start = self.starts[person]
         return self.order[start : start + self.counts[person]]
+
+
+class Shared(TypedDict, total=False):
+    """What all samplers take besides; see `BatchSampler`."""
+
+    seed: int
+    rank: int
+    world_size: int
 
 
 class BatchSampler(Sampler[list[int]]):
@@ -112,18 +122,10 @@ class PKSampler(BatchSampler):
     """
 
     def __init__(
-        self,
-        labels: Sequence[int] | NDArray[np.integer],
-        *,
-        people: int,
-        images: int,
-        replace: bool = True,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        self, labels: Labels, *, people: int, images: int, replace: bool = True, **shared: Unpack[Shared]
     ) -> None:
         require(people >= 1 and images >= 1, f"expected at least 1 person and 1 image, got {people} and {images}")
-        super().__init__(people * images, seed=seed, rank=rank, world_size=world_size)
+        super().__init__(people * images, **shared)
         self.people, self.images = people, images
         self.known = People(labels, at_least=1 if replace else images)
         require(len(self.known) >= people, f"{people} people a batch, but only {len(self.known)} can be drawn")
@@ -148,16 +150,8 @@ class BalancedSampler(BatchSampler):
     An epoch is as many draws as there are images, rounded up to whole batches.
     """
 
-    def __init__(
-        self,
-        labels: Sequence[int] | NDArray[np.integer],
-        *,
-        batch_size: int,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        super().__init__(batch_size, seed=seed, rank=rank, world_size=world_size)
+    def __init__(self, labels: Labels, *, batch_size: int, **shared: Unpack[Shared]) -> None:
+        super().__init__(batch_size, **shared)
         self.known = People(labels)
 
     def __len__(self) -> int:
@@ -176,16 +170,14 @@ class PlainSampler(BatchSampler):
 
     def __init__(
         self,
-        labels: Sequence[int] | NDArray[np.integer],
+        labels: Labels,
         *,
         batch_size: int,
         shuffle: bool = True,
         drop_last: bool = False,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(batch_size, seed=seed, rank=rank, world_size=world_size)
+        super().__init__(batch_size, **shared)
         require(len(labels) > 0, "there are no images")
         self.size, self.shuffle, self.drop_last = len(labels), shuffle, drop_last
         require(len(self) > 0, f"{self.size} images do not fill a batch of {batch_size}")
@@ -198,6 +190,43 @@ class PlainSampler(BatchSampler):
         if self.shuffle:
             return self.shuffled(self.size, start, self.batch_size)
         return np.arange(start, start + self.batch_size) % self.size
+
+
+class MixedSampler(BatchSampler):
+    """Each batch takes its share of every group; a group's images come in one shuffled order after another.
+
+    ``groups`` (N,) says which group each image is of, ``shares`` what part of the batches each gets, 1 together. An
+    epoch is as many batches as all images fill.
+    """
+
+    def __init__(
+        self, groups: NDArray[np.integer], *, shares: Sequence[float], batch_size: int, **shared: Unpack[Shared]
+    ) -> None:
+        super().__init__(batch_size, **shared)
+        self.places = [np.flatnonzero(groups == group) for group in range(len(shares))]
+        self.shares, self.largest = shares, int(np.argmax(shares))
+        require(all(len(own) for own in self.places), "a source has no images left")
+        self.size = len(groups)
+
+    def __len__(self) -> int:
+        return math.ceil(self.size / self.batch_size)
+
+    def drawn(self, number: int) -> list[int]:
+        """Return how many images of each group the run's first ``number`` batches hold."""
+        counts = [math.floor(number * self.batch_size * share) for share in self.shares]
+        counts[self.largest] += number * self.batch_size - sum(counts)
+        return counts
+
+    def batch(self, index: int) -> NDArray[np.intp]:
+        number = self.epoch * len(self) + index
+        parts = []
+        for group, (first, last) in enumerate(zip(self.drawn(number), self.drawn(number + 1), strict=True)):
+            turns, places = np.divmod(np.arange(first, last), len(self.places[group]))
+            for turn in np.unique(turns):
+                order = np.random.default_rng([self.seed, group, turn])
+                parts.append(self.places[group][permuted(places[turns == turn], len(self.places[group]), order)])
+        chosen: NDArray[np.intp] = self.rng(index).permutation(np.concatenate(parts))
+        return chosen
 
 
 def permuted(places: NDArray[np.int64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -231,24 +260,15 @@ def names() -> list[str]:
     return ["plain", "balanced", "pk"]
 
 
-def build(
-    name: str,
-    labels: Sequence[int] | NDArray[np.integer],
-    *,
-    batch_size: int,
-    images: int = 4,
-    seed: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-) -> BatchSampler:
+def build(name: str, labels: Labels, *, batch_size: int, images: int = 4, **shared: Unpack[Shared]) -> BatchSampler:
     """Build the sampler of that name. `batch_size` is over all ranks; `pk` takes batch_size / images people in each."""
     if name == "pk":
         require(batch_size % images == 0, f"a batch of {batch_size} does not divide into {images} images a person")
         people = batch_size // images
-        return PKSampler(labels, people=people, images=images, seed=seed, rank=rank, world_size=world_size)
+        return PKSampler(labels, people=people, images=images, **shared)
     if name == "balanced":
-        return BalancedSampler(labels, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
+        return BalancedSampler(labels, batch_size=batch_size, **shared)
     if name == "plain":
-        return PlainSampler(labels, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
+        return PlainSampler(labels, batch_size=batch_size, **shared)
     near = difflib.get_close_matches(name, names(), n=1, cutoff=0)[0]
     raise SamplerError(f"no sampler {name!r}; did you mean {near!r}? There are: {', '.join(names())}")

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,11 +63,17 @@ def utkface(photo: str) -> Sequence[str]:
     if found is None:
         return ()
     years, sex, ethnic = (int(number) for number in found.groups())
-    age = next((name for last, name in AGES if years <= last), None)
-    if age is None:
+    of_age = next((name for last, name in AGES if years <= last), None)
+    if of_age is None:
         return ()
     ethnic_group = ETHNIC_GROUPS[ethnic]
-    return (age,) if ethnic_group is None else (age, f"{age}/{SEXES[sex]}-{ethnic_group}")
+    return (of_age,) if ethnic_group is None else (of_age, f"{of_age}/{SEXES[sex]}-{ethnic_group}")
+
+
+def age(photo: str) -> int | None:
+    """Return the years in ``AGE_SEX_GROUP_TIME``, None for a name of another form."""
+    found = UTKFACE.match(photo.rpartition("/")[2])
+    return None if found is None else int(found.group(1))
 
 
 def folder(photo: str) -> Sequence[str]:
@@ -127,8 +132,6 @@ FMRS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 ROUNDS = 200
 LEAST_PHOTOS = 100
 """A group of fewer photos is not measured: 100 make 4,950 pairs."""
-COPY_SIDE = 24
-"""Pixels of the grey thumbnails that near copies are found by."""
 DIGITS = 3
 """Significant digits of a rate in a card."""
 
@@ -157,15 +160,6 @@ class GroupFigures:
     comparisons: int
     same_person: int
     rates: tuple[FoundRate, ...]
-
-
-def thumbnail(photo: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return (H, W, 3) RGB as a vector of length 1 and mean 0, whose product with another is their correlation."""
-    grey = cv2.cvtColor(photo, cv2.COLOR_RGB2GRAY)
-    small = cv2.resize(grey, (COPY_SIDE, COPY_SIDE), interpolation=cv2.INTER_AREA).astype(np.float32).ravel()
-    small -= small.mean()
-    unit: NDArray[np.float32] = small / max(float(np.linalg.norm(small)), 1e-6)
-    return unit
 
 
 def near_copies(thumbnails: NDArray[np.float32], above: float) -> Bools:
@@ -219,6 +213,72 @@ def measure_groups(
         )
         progress(1)
     return found
+
+
+SPREAD_FMR = 1e-3
+SPREAD_PHOTOS = 4000
+"""Of a group, about: 8 million pairs."""
+SPREAD_STEPS = 24
+"""Halvings of the range of scores: to 1e-7."""
+
+
+def spread(
+    packages: Mapping[str, Vectors], rows: Mapping[str, Ints], *, same_above: float | None
+) -> dict[str, dict[str, float]]:
+    """Return each package's FMR within each group of ``rows`` at the threshold where their mean is `SPREAD_FMR`: what
+    depends on the group, whatever the operating points. Pairs to which the first gives ``same_above`` don't count."""
+    found: dict[str, dict[str, NDArray[np.float32]]] = {package: {} for package in packages}
+    cut = math.inf if same_above is None else same_above
+    for name, members in rows.items():
+        some = members[:: max(1, len(members) // SPREAD_PHOTOS)]
+        kept: Bools | None = None
+        for package, vectors in packages.items():
+            scores = vectors[some] @ vectors[some].T
+            if kept is None:
+                kept = np.triu(np.ones(scores.shape, bool), 1) & (scores < cut)
+            if kept.any():
+                found[package][name] = scores[kept]
+    return {package: _at_mean(of) if of else {} for package, of in found.items()}
+
+
+def _at_mean(scores: Mapping[str, NDArray[np.float32]]) -> dict[str, float]:
+    low, high = -1.0, 1.0
+    for _ in range(SPREAD_STEPS):
+        middle = (low + high) / 2
+        mean = np.mean([(own >= middle).mean() for own in scores.values()])
+        low, high = (middle, high) if mean > SPREAD_FMR else (low, middle)
+    return {name: float((own >= high).mean()) for name, own in scores.items()}
+
+
+YEARS = (2, 5, 10, 20, 120)
+"""Ages of two people that lie less than so many years apart."""
+CHILD = 12
+"""Pairs whose younger one is no older count as children's."""
+ROWS = 2048
+
+
+def by_years(
+    vectors: Vectors, ages: Ints, thresholds: Mapping[float, float], *, same_above: float | None
+) -> dict[str, dict[str, list[float]]]:
+    """Return the FMR at each of ``thresholds`` of pairs by the years between the two: of children, and of others.
+
+    Pairs that score ``same_above`` or more don't count.
+    """
+    cuts = [*thresholds.values()]
+    counts = np.zeros((2, len(YEARS), 1 + len(cuts)))
+    for start in range(0, len(vectors), ROWS):
+        block = vectors[start : start + ROWS] @ vectors[start:].T
+        later = np.triu(np.ones(block.shape, bool), 1) & (block < (math.inf if same_above is None else same_above))
+        one, other = ages[start : start + ROWS, None], ages[None, start:]
+        cell = (np.minimum(one, other) > CHILD) * len(YEARS) + np.searchsorted(YEARS, abs(one - other), side="right")
+        for place, cut in enumerate((-math.inf, *cuts)):
+            found = np.bincount(cell[later & (block >= cut)], minlength=counts[..., 0].size)
+            counts[..., place] += found.reshape(2, len(YEARS))
+    shares = counts[..., 1:] / np.maximum(counts[..., :1], 1)
+    return {
+        who: {f"less than {years} years apart": shares[row, column].tolist() for column, years in enumerate(YEARS)}
+        for row, who in enumerate(("children", "others"))
+    }
 
 
 def with_doubt(figures: Sequence[GroupFigures], strict: Sequence[GroupFigures]) -> list[GroupFigures]:

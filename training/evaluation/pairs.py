@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.formats.bins import VerificationPack, read_pack
+from training.data.preparation.checking import linked
 
 PACK_ENDING = ".bin"
 FOLDS = 10
@@ -125,18 +126,11 @@ class PackPhotos:
 
 def _people(ends: NDArray[np.int64], same: NDArray[np.bool_], images: int) -> list[int]:
     """Return a person's number for each image: the lowest image that mated pairs join it with."""
-    parent = list(range(images))
-
-    def root(image: int) -> int:
-        while parent[image] != image:
-            parent[image] = parent[parent[image]]
-            image = parent[image]
-        return image
-
-    for first, second in ends[same].tolist():
-        low, high = sorted((root(first), root(second)))
-        parent[high] = low
-    return [root(image) for image in range(images)]
+    people = list(range(images))
+    for group in linked(ends[same].tolist()):
+        for image in group:
+            people[image] = group[0]
+    return people
 
 
 def _pack_pairs(pack: VerificationPack, ends: NDArray[np.int64], names: tuple[str, ...]) -> PairList:

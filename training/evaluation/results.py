@@ -195,6 +195,25 @@ def show_groups(package: str, figures: Sequence[GroupFigures]) -> None:
     Console().print("* the stated rate does not hold: all of the 95 % interval lies above it")
 
 
+def show_spread(
+    spreads: Mapping[str, Mapping[str, float]],
+    apart: Mapping[str, Mapping[str, Sequence[float]]],
+    fmrs: Sequence[float],
+) -> None:
+    """Show each package's FMR by group at one mean, with the highest over the lowest, and FMR by years apart."""
+    table = Table("group", *spreads, title="FMR where its mean over the groups is 0.1 %")
+    for name in next(iter(spreads.values())):
+        table.add_row(name, *(f"{found[name]:.2g}" if name in found else "" for found in spreads.values()))
+    ratios = (max(found.values(), default=0) / max(min(found.values(), default=1), 1e-9) for found in spreads.values())
+    table.add_row("highest over lowest", *(f"{ratio:.1f}" for ratio in ratios))
+    Console().print(table)
+    for who, rates in apart.items():
+        table = Table("ages", *(f"FMR {fmr:g}" for fmr in fmrs), title=f"{who}, by the years between two people")
+        for name, values in rates.items():
+            table.add_row(name, *(f"{value:.2g}" for value in values))
+        Console().print(table)
+
+
 def show_conditions(package: str, figures: Sequence[Condition]) -> None:
     stated = [rate.fmr for rate in figures[0].rates]
     table = Table("condition", "without face", *(f"FNMR, FMR at {fmr:g}" for fmr in stated), title=package)

@@ -1,4 +1,4 @@
-"""Times packages, and networks in PyTorch, against each other: the same crops through each in turn, round by round,
+"""Times packages against each other: the same crops through each in turn, round by round,
 so that other load on the machine slows all of them alike.
 """
 
@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -92,16 +91,8 @@ def _turn(run: Callable[[], int], shortest_s: float) -> float:
     return done / spent
 
 
-class Precision(StrEnum):
-    """The format of numbers in which a net in PyTorch computes."""
-
-    FP32 = "fp32"
-    BF16 = "bf16"
-    FP16 = "fp16"
-
-
 class Runs(Protocol):
-    """A package's session, or a net in PyTorch."""
+    """A package's session."""
 
     def run(self, crops: Pixels) -> Vectors:
         """(N, 112, 112, 3) uint8 RGB -> (N, D) float32 unit vectors."""

@@ -9,6 +9,9 @@ import difflib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
 
 from training.losses.adaptive import AdaFace, CurricularFace, ElasticFace, MagFace
 from training.losses.base import ClassLoss, ClassTable, LossError
@@ -26,6 +29,7 @@ from training.losses.margin import (
 )
 from training.losses.pairwise import CirclePair, Contrastive, Lifted, Margin, PairLoss, Triplet, Triplets, Unified
 from training.losses.sphereface2 import SphereFace2
+from training.recipe import named
 
 __all__ = [
     "ClassLoss",
@@ -70,9 +74,17 @@ def names() -> list[str]:
     return [*CLASS_LEVEL, *PAIR_LEVEL]
 
 
-def is_class_level(name: str) -> bool:
+def kind_of(name: str) -> type[nn.Module]:
+    """Return the loss's class: of ours, or one's own by `module:Class`."""
+    if ":" in name:
+        found: type[nn.Module] = named("loss", name)
+        return found
     check_choice("loss", name, names())
-    return name in CLASS_LEVEL
+    return {**CLASS_LEVEL, **PAIR_LEVEL}[name]
+
+
+def is_class_level(name: str) -> bool:
+    return issubclass(kind_of(name), ClassLoss)
 
 
 def build(
@@ -88,19 +100,23 @@ def build(
         if num_classes is None or dim is None:
             raise LossError(f"{name} needs num_classes and dim")
         return build_part(name, ClassTable(num_classes, dim), **hyper)
-    kind = PAIR_LEVEL[name]
+    kind: Any = kind_of(name)
     check_hyper(name, kind, hyper)
     with _own_errors(name, hyper):
-        return kind(num_classes, dim, **hyper)
+        # another's is called as ours are
+        made: PairLoss = kind(num_classes, dim, **hyper) if issubclass(kind, PairLoss) else kind(**hyper)
+        return made
 
 
 def build_part(name: str, table: ClassTable, **hyper: object) -> ClassLoss:
     """Build a class-level loss over the rows of `table` alone."""
-    check_choice("class-level loss", name, CLASS_LEVEL)
-    kind = CLASS_LEVEL[name]
+    kind: Any = kind_of(name)
+    if not issubclass(kind, ClassLoss):
+        check_choice("class-level loss", name, CLASS_LEVEL)
     check_hyper(name, kind, hyper)
     with _own_errors(name, hyper):
-        return kind(table, **hyper)
+        made: ClassLoss = kind(table, **hyper)
+        return made
 
 
 @contextmanager
@@ -114,12 +130,15 @@ def _own_errors(name: str, hyper: Mapping[str, object]) -> Iterator[None]:
 
 
 def hyperparameters(kind: type) -> list[str]:
+    """Return the arguments that a recipe may set: of ours the keywords, of others all."""
     parameters = inspect.signature(kind).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    ours = issubclass(kind, ClassLoss | PairLoss) or not issubclass(kind, nn.Module)
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY or not ours]
 
 
 def check_hyper(name: str, kind: type, hyper: Iterable[str]) -> None:
-    for argument in hyper:
+    known = inspect.signature(kind).parameters.values()
+    for argument in () if any(each.kind is each.VAR_KEYWORD for each in known) else hyper:
         check_choice(f"argument of {name}", argument, hyperparameters(kind))
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol, TypeVar, dataclass_transform, get_args
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 Gradient = Literal["exact", "detached"]
+Kind = TypeVar("Kind", bound=nn.Module)
 
 
 class LossError(InvalidInput, ValueError):
@@ -106,6 +107,16 @@ def check_embeddings(embeddings: Tensor, dim: int | None) -> None:
 def require(condition: bool, message: str) -> None:
     if not condition:
         raise LossError(message)
+
+
+def require_gradient(grad: str) -> None:
+    require(grad in get_args(Gradient), f"grad must be exact or detached, not {grad!r}")
+
+
+@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(field,))
+def loss(kind: type[Kind]) -> type[Kind]:
+    """Make a module of a class whose annotated attributes are its hyperparameters; `__post_init__` builds the rest."""
+    return dataclass(eq=False, repr=False, kw_only=True)(kind)
 
 
 def full_precision(near: Tensor) -> torch.autocast:
@@ -233,6 +244,7 @@ class Part:
 # -------------------------------------------------------------------------------------------- class-level losses
 
 
+@dataclass(eq=False, repr=False)
 class ClassLoss(nn.Module):
     """Embeddings against a learned table of classes.
 
@@ -245,15 +257,16 @@ class ClassLoss(nn.Module):
     `margin_scale` in [0, 1] multiplies the margin, for warming it up; it is not part of the state.
     """
 
-    class_parameters: Sequence[str] = ("weight",)
+    class_parameters: ClassVar[Sequence[str]] = ("weight",)
     """Parameters with one row per class, what `PartialFC` shards and samples."""
 
-    weight: nn.Parameter
+    table: ClassTable
+    weight: nn.Parameter = field(init=False)
+    margin_scale: float = field(default=1.0, init=False)
 
-    def __init__(self, table: ClassTable) -> None:
+    def __post_init__(self) -> None:
         super().__init__()
-        self.table = table
-        self.margin_scale = 1.0
+        self.weight = self.table.draw(*self.row_shape())
 
     @property
     def num_classes(self) -> int:
@@ -264,6 +277,9 @@ class ClassLoss(nn.Module):
         return self.table.dim
 
     # what a loss defines
+
+    def row_shape(self) -> tuple[int, ...]:
+        return (self.dim,)
 
     def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         """Return how well each class fits, before scale and margin: (B, D), rows (R, …) → (B, R)."""
@@ -357,14 +373,18 @@ def same_type(embeddings: Tensor, rows: Mapping[str, Tensor]) -> tuple[Tensor, d
     return embeddings.to(dtype), {name: row.to(dtype) for name, row in rows.items()}
 
 
+@loss
 class CosineLoss(ClassLoss):
     """z_j = s·cos θ_j, with a margin on the target's cosine."""
 
-    def __init__(self, table: ClassTable, *, s: float, centers: int | None = None) -> None:
-        super().__init__(table)
-        require(s > 0, f"s must be positive, not {s}")
-        self.s = s
-        self.weight = table.draw(table.dim) if centers is None else table.draw(centers, table.dim)
+    s: float
+    conflict = 0.0
+    """A hyperparameter of some: another class whose cosine is above it counts as one of 0, as it may be the same person
+    under another name (Partial FC's filter, arXiv 2203.15565); 0: none."""
+
+    def __post_init__(self) -> None:
+        require(self.s > 0, f"s must be positive, not {self.s}")
+        super().__post_init__()
 
     def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return F.linear(unit(x), unit(rows["weight"]))
@@ -372,6 +392,12 @@ class CosineLoss(ClassLoss):
     def scale(self, x: Tensor) -> float | Tensor:
         del x
         return self.s
+
+    def margined(self, part: Part, scores: Tensor) -> Tensor:
+        target = self.target(part, scores)
+        if self.conflict:
+            scores = scores.masked_fill(scores > self.conflict, 0.0)
+        return self.scale(part.x) * part.put(scores, target)
 
     def target_angle(self, part: Part) -> Tensor:
         """(B,) radians, accurate also near 0 and π; only for the target, which costs B·D instead of B·C."""

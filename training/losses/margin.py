@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, get_args
+from dataclasses import field
+from typing import ClassVar, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.losses.base import ClassLoss, ClassTable, CosineLoss, Gradient, Part, detach_margin, psi, require
+from training.losses.base import (
+    ClassLoss,
+    CosineLoss,
+    Gradient,
+    Part,
+    detach_margin,
+    loss,
+    psi,
+    require,
+    require_gradient,
+)
 
 Mode = Literal["none", "easy", "hard", "continuous", "reflect"]
 
@@ -36,19 +47,24 @@ def angular_margin(theta: Tensor, cosine: Tensor, m1: float, m2: float | Tensor,
     return torch.where(phi <= math.pi, inside, cosine - beyond)
 
 
+@loss
 class AngularLoss(CosineLoss):
     """A margin on the angle: `mode` names what happens beyond π, `grad` whether the margin is differentiated."""
 
-    def __init__(self, table: ClassTable, *, s: float, mode: Mode, grad: Gradient, centers: int | None = None) -> None:
-        super().__init__(table, s=s, centers=centers)
-        require(mode in get_args(Mode), f"mode must be one of {', '.join(get_args(Mode))}, not {mode!r}")
-        require(grad in get_args(Gradient), f"grad must be exact or detached, not {grad!r}")
-        self.mode: Mode = mode
-        self.grad: Gradient = grad
+    s: float = 64.0
+    m: float = 0.5
+    mode: Mode = "continuous"
+    grad: Gradient = "exact"
+
+    def __post_init__(self) -> None:
+        require(self.mode in get_args(Mode), f"mode must be one of {', '.join(get_args(Mode))}, not {self.mode!r}")
+        require_gradient(self.grad)
+        super().__post_init__()
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
-        """(B,) the target's score with its margin."""
-        raise NotImplementedError
+        """(B,) the target's score with its margin: cos(θ + m), unless a loss says otherwise."""
+        del part
+        return angular_margin(theta, cosine, 1.0, self.m * self.margin_scale, self.mode)
 
     def target(self, part: Part, scores: Tensor) -> Tensor:
         cosine = part.at_target(scores)
@@ -57,18 +73,20 @@ class AngularLoss(CosineLoss):
         return detach_margin(cosine, shifted, self.grad)
 
 
+@loss
 class Softmax(ClassLoss):
     """Softmax cross-entropy: z_j = W_j·x + b_j.
 
     The one class-level loss with a second parameter per class, `bias` (C,), at first zero.
     """
 
-    class_parameters = ("weight", "bias")
+    class_parameters: ClassVar = ("weight", "bias")
 
-    def __init__(self, table: ClassTable) -> None:
-        super().__init__(table)
-        self.weight = table.draw(table.dim)
-        self.bias = table.zeros()
+    bias: nn.Parameter = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.bias = self.table.zeros()
 
     def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return F.linear(x, rows["weight"], rows["bias"])
@@ -78,61 +96,58 @@ class Softmax(ClassLoss):
         return 1.0
 
 
+@loss
 class NormSoftmax(CosineLoss):
     """Normalised softmax: z_j = s·cos θ_j (NormFace, arXiv 1704.06369; the same as COCO, arXiv 1710.00870).
 
     s = 20: with it the ArcFace paper's Table 2 has 99.20 % on LFW, with 64 it has 98.56 %.
     """
 
-    def __init__(self, table: ClassTable, *, s: float = 20.0) -> None:
-        super().__init__(table, s=s)
+    s: float = 20.0
 
 
+@loss
 class WNormSoftmax(CosineLoss):
     """Softmax over normalised classes: z_j = |x|·cos θ_j, no bias ("modified softmax", arXiv 1704.08063)."""
 
-    def __init__(self, table: ClassTable) -> None:
-        super().__init__(table, s=1.0)
+    s: float = field(default=1.0, init=False)
 
     def scale(self, x: Tensor) -> Tensor:
         length: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
         return length
 
 
+@loss
 class CosFace(CosineLoss):
     """z_y = s·(cos θ_y − m) (CosFace, arXiv 1801.09414; AM-Softmax, arXiv 1801.05599).
 
     s = 64, m = 0.35: the CosFace paper.
     """
 
-    def __init__(self, table: ClassTable, *, s: float = 64.0, m: float = 0.35) -> None:
-        super().__init__(table, s=s)
-        self.m = m
+    s: float = 64.0
+    m: float = 0.35
+    conflict: float = 0.0
 
     def target(self, part: Part, scores: Tensor) -> Tensor:
         return part.at_target(scores) - self.m * self.margin_scale
 
 
+@loss
 class Combined(AngularLoss):
     """z_y = s·(cos(m1·θ_y + m2) − m3) (ArcFace, arXiv 1801.07698).
 
     s = 64 and (m1, m2, m3) = (1, 0.3, 0.2), that paper's CM1. `mode` and `grad` as in `ArcFace`.
     """
 
-    def __init__(
-        self,
-        table: ClassTable,
-        *,
-        s: float = 64.0,
-        m1: float = 1.0,
-        m2: float = 0.3,
-        m3: float = 0.2,
-        mode: Mode = "continuous",
-        grad: Gradient = "exact",
-    ) -> None:
-        super().__init__(table, s=s, mode=mode, grad=grad)
-        require(m1 > 0, f"m1 must be positive, not {m1}")
-        self.m1, self.m2, self.m3 = m1, m2, m3
+    m: float = field(default=0.0, init=False)
+    m1: float = 1.0
+    m2: float = 0.3
+    m3: float = 0.2
+    conflict: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.m1 > 0, f"m1 must be positive, not {self.m1}")
+        super().__post_init__()
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
         del part
@@ -141,6 +156,7 @@ class Combined(AngularLoss):
         return angular_margin(theta, cosine, m1, m2, self.mode) - m3
 
 
+@loss
 class ArcFace(AngularLoss):
     """z_y = s·cos(θ_y + m) (ArcFace, arXiv 1801.07698).
 
@@ -149,23 +165,10 @@ class ArcFace(AngularLoss):
     margin out of the derivative: dz/dcos θ = s.
     """
 
-    def __init__(
-        self,
-        table: ClassTable,
-        *,
-        s: float = 64.0,
-        m: float = 0.5,
-        mode: Mode = "continuous",
-        grad: Gradient = "exact",
-    ) -> None:
-        super().__init__(table, s=s, mode=mode, grad=grad)
-        self.m = m
-
-    def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
-        del part
-        return angular_margin(theta, cosine, 1.0, self.m * self.margin_scale, self.mode)
+    conflict: float = 0.0
 
 
+@loss
 class SphereFaceFNorm(AngularLoss):
     """z_y = s·ψ(θ_y), ψ(θ) = (−1)^k cos(mθ) − 2k with k = ⌊mθ/π⌋ (SphereFace-R with hard feature normalisation,
     arXiv 2109.05565).
@@ -174,10 +177,13 @@ class SphereFaceFNorm(AngularLoss):
     multiplies the loss by 50/s besides, which is left to the sum of losses (a recipe's `weight`).
     """
 
-    def __init__(self, table: ClassTable, *, s: float = 30.0, m: float = 1.5, grad: Gradient = "exact") -> None:
-        super().__init__(table, s=s, mode="reflect", grad=grad)
-        require(m >= 1, f"m must be at least 1, not {m}")
-        self.m = m
+    s: float = 30.0
+    m: float = 1.5
+    mode: Mode = field(default="reflect", init=False)
+
+    def __post_init__(self) -> None:
+        require(self.m >= 1, f"m must be at least 1, not {self.m}")
+        super().__post_init__()
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
         del part, cosine
@@ -185,6 +191,7 @@ class SphereFaceFNorm(AngularLoss):
         return psi(m * theta, last=math.ceil(m) - 1)
 
 
+@loss
 class SphereFace(SphereFaceFNorm):
     """A-Softmax: z_y = |x|·(λ cos θ_y + ψ(θ_y)) / (1 + λ), z_j = |x|·cos θ_j (SphereFace, arXiv 1704.08063).
 
@@ -193,25 +200,18 @@ class SphereFace(SphereFaceFNorm):
     `lam` fixes λ instead; 0 is the loss without annealing.
     """
 
-    iteration: Tensor
+    s: float = field(default=1.0, init=False)
+    m: float = 4.0
+    lam: float | None = None
+    lambda_base: float = 1000.0
+    lambda_gamma: float = 0.12
+    lambda_power: float = 1.0
+    lambda_min: float = 5.0
+    iteration: Tensor = field(init=False)
 
-    def __init__(
-        self,
-        table: ClassTable,
-        *,
-        m: float = 4.0,
-        lam: float | None = None,
-        lambda_base: float = 1000.0,
-        lambda_gamma: float = 0.12,
-        lambda_power: float = 1.0,
-        lambda_min: float = 5.0,
-        grad: Gradient = "exact",
-    ) -> None:
-        super().__init__(table, s=1.0, m=m, grad=grad)
-        require(lam is None or lam >= 0, f"lam must not be negative, got {lam}")
-        self.lam = lam
-        self.lambda_base, self.lambda_gamma = lambda_base, lambda_gamma
-        self.lambda_power, self.lambda_min = lambda_power, lambda_min
+    def __post_init__(self) -> None:
+        require(self.lam is None or self.lam >= 0, f"lam must not be negative, got {self.lam}")
+        super().__post_init__()
         self.register_buffer("iteration", torch.zeros((), dtype=torch.long))
 
     def annealing(self) -> Tensor | float:
@@ -245,6 +245,7 @@ def negative_push(score: Tensor, m: float, grad: Gradient) -> Tensor:
     return (alpha.detach() if grad == "detached" else alpha) * (score - m)
 
 
+@loss
 class Circle(CosineLoss):
     """z_y = s·α_p(cos θ_y − Δ_p), z_j = s·α_n(cos θ_j − Δ_n) (Circle loss, arXiv 2002.10857).
 
@@ -253,11 +254,13 @@ class Circle(CosineLoss):
     score); `exact` differentiates the product. `margin_scale` changes nothing: m relaxes, and less of it asks for more.
     """
 
-    def __init__(self, table: ClassTable, *, s: float = 256.0, m: float = 0.25, grad: Gradient = "detached") -> None:
-        super().__init__(table, s=s)
-        require(grad in get_args(Gradient), f"grad must be exact or detached, not {grad!r}")
-        self.m = m
-        self.grad: Gradient = grad
+    s: float = 256.0
+    m: float = 0.25
+    grad: Gradient = "detached"
+
+    def __post_init__(self) -> None:
+        require_gradient(self.grad)
+        super().__post_init__()
 
     def margined(self, part: Part, scores: Tensor) -> Tensor:
         target = -positive_pull(part.at_target(scores), self.m, self.grad)

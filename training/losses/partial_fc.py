@@ -113,11 +113,14 @@ class PartialFC(nn.Module):
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         check_batch(embeddings, labels, None, self.table.dim)
-        with full_precision(embeddings):
-            gathered = collectives.gather(upcast(embeddings), factor=self.factor)
-            targets = collectives.gather(labels.long())
-            check_batch(gathered, targets, self.table.num_classes, self.table.dim)
-            part = self._part(gathered, targets)
+        return self.of_gathered(collectives.gather(upcast(embeddings)), collectives.gather(labels))
+
+    def of_gathered(self, everyone: Tensor, labels: Tensor) -> Tensor:
+        """Do what `forward` does with the (B, D) float32 embeddings and (B,) labels that `collectives.gather` gave."""
+        check_batch(everyone, labels, self.table.num_classes, self.table.dim)
+        with full_precision(everyone):
+            targets = labels.long()
+            part = self._part(collectives.scaled(everyone, self.factor), targets)
             counted = sum(self._rows_used(start, end, len(targets)) for start, end in self._shards())
             return self.loss.of(part, counted)
 

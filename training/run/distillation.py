@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from app.files import PUBLIC, replacing
 from app.inference.package import Package
 from app.types import Pixels, Vectors
-from training.data.crops import Crops, PixelSource, fingerprint
+from training.data.crops import Crops, PixelSource, facts_of
 from training.data.loader import Batch
 from training.packages import CACHE
 
@@ -101,7 +101,8 @@ def teacher_table(
     """Return the (M, 2, D) float32 templates of every crop and its mirror image, kept in `cache`, one file per
     teacher.
     """
-    key = hashlib.sha256(f"{session.package_id} {fingerprint(pixels, sampled=None)}".encode()).hexdigest()[:16]
+    facts = json.dumps([session.package_id, facts_of(pixels)], sort_keys=True)
+    key = hashlib.sha256(facts.encode()).hexdigest()[:16]
     path = cache / f"teacher-{key}.npy"
     if not path.is_file():
         table = np.empty((len(pixels), 2, session.dimension), np.float32)

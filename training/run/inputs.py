@@ -19,11 +19,11 @@ from rich.console import Console
 
 from app.errors import InvalidInput, Unusable
 from training.data import open_dataset, read_drop_list, sampler
-from training.data.augment import Augment, AugmentConfig
+from training.data.augment import Augment
 from training.data.crops import Crops, PixelSource, open_crops, open_pixels, split_people, whole_people
-from training.data.dataset import FaceSet, OnError
+from training.data.dataset import FaceSet, Joined, OnError
 from training.packages import find_package
-from training.recipe import NOT_CHOOSING, Recipe
+from training.recipe import NOT_CHOOSING, Augmentation, Recipe
 from training.run.distillation import Teacher, open_teacher
 from training.run.trainer import Material
 from training.terminal import counted
@@ -46,17 +46,21 @@ def prepare_material(recipe: Recipe, models: Path, console: Console | None = Non
         raise InvalidInput(message, code="recipe_data")
     return Material(
         crops=crops,
-        sampler=sampler.build(
-            recipe.sampler.name,
-            crops.labels,
-            batch_size=recipe.sampler.batch_size,
-            images=recipe.sampler.images,
-            seed=recipe.seed,
-        ),
+        sampler=_sampler(recipe, faces, crops),
         held_out=_held_out(recipe, faces, pixels, console),
         teacher=_teacher(recipe, crops, models, console),
-        augment=Augment(AugmentConfig.from_mapping(recipe.augment)) if recipe.augment else None,
+        augment=Augment(recipe.augment) if recipe.augment != Augmentation() else None,
     )
+
+
+def _sampler(recipe: Recipe, faces: FaceSet, crops: Crops) -> sampler.BatchSampler:
+    size = recipe.sampler.batch_size
+    if isinstance(faces, Joined):
+        shares = [1 - sum(recipe.data.mix.values()), *recipe.data.mix.values()]
+        groups = np.searchsorted(faces.starts, crops.rows, side="right") - 1
+        return sampler.MixedSampler(groups, shares=shares, batch_size=size, seed=recipe.seed)
+    name, images = recipe.sampler.name, recipe.sampler.images
+    return sampler.build(name, crops.labels, batch_size=size, images=images, seed=recipe.seed)
 
 
 def read_source(source: str, console: Console) -> Crops:
@@ -72,7 +76,9 @@ def open_source(source: str, indexes: Path | None, console: Console, on_error: O
 
 
 def _open(recipe: Recipe, source: str, part: str, console: Console) -> tuple[FaceSet, PixelSource]:
-    faces = open_source(source, Path(recipe.data.indexes), console, recipe.data.on_error)
+    sources = [source, *recipe.data.mix] if part == "train" else [source]
+    sets = [open_source(each, Path(recipe.data.indexes), console, recipe.data.on_error) for each in sources]
+    faces = Joined(sets) if len(sets) > 1 else sets[0]
     with counted(f"decoding {source}", len(faces), console) as progress:
         return faces, open_pixels(faces, _folder(recipe.data.cache, part), progress)
 

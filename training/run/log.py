@@ -1,16 +1,20 @@
-"""The log of a run: a progress bar or plain lines, `metrics.jsonl` and its plot, and TensorBoard if installed."""
+"""The log of a run: a progress bar or plain lines, `metrics.jsonl` and its plot, and trackers."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from app.errors import InvalidInput
+from training.recipe import named
 
 METRICS = "metrics.jsonl"
 
@@ -18,19 +22,26 @@ METRICS = "metrics.jsonl"
 class Reporter:
     """Logs on the first rank only (`out` is None on the others). `images` count over all ranks."""
 
-    def __init__(self, out: Path | None, steps: int, first: int, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        out: Path | None,
+        steps: int,
+        first: int,
+        console: Console | None = None,
+        trackers: Sequence[str] = ("tensorboard",),
+    ) -> None:
         self._out = out
         self._console = console or Console(stderr=True)
         self._steps = steps
         self._images = 0
         self._first = first
-        self._board = _tensorboard(out) if out else None
+        self._trackers = [found for name in trackers if out and (found := open_tracker(name, out))]
         self._progress: Progress | None = None
         if out and self._console.is_terminal:
             columns = (MofNCompleteColumn(), BarColumn(bar_width=10), TimeRemainingColumn())
             self._progress = Progress(*columns, TextColumn("{task.fields[figures]}"), console=self._console)
             self._task = self._progress.add_task("training", total=steps, completed=first, figures="")
-        self._began = time.monotonic()  # after TensorBoard, which takes seconds to load
+        self._began = time.monotonic()  # after the trackers, which take seconds to load
         self._mark = (self._began, 0)
 
     def __enter__(self) -> Self:
@@ -43,8 +54,8 @@ class Reporter:
     ) -> None:
         if self._progress:
             self._progress.stop()
-        if self._board:
-            self._board.close()
+        for _, close in self._trackers:
+            close()
 
     def stepped(self, step: int, images: int) -> None:
         """Count a finished step and its `images` crops over all ranks."""
@@ -89,9 +100,8 @@ class Reporter:
 
     def _write(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
         self._append({"kind": kind, "step": step, **figures})
-        if self._board:
-            for name, value in figures.items():
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+        for track, _ in self._trackers:
+            track({f"{kind}/{name}": value for name, value in figures.items()}, step)
 
     def _append(self, line: Mapping[str, object]) -> None:
         assert self._out is not None  # noqa: S101  the callers return before where there is none
@@ -104,13 +114,46 @@ def _clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-def _tensorboard(out: Path) -> Any | None:
-    """Return a SummaryWriter, or None if tensorboard isn't installed."""
+Tracker: TypeAlias = tuple[Callable[[Mapping[str, float], int], object], Callable[[], object]]
+"""What is called with figures and their step, and what closes it."""
+
+
+def open_tracker(name: str, out: Path) -> Tracker | None:
+    """Open a tracker by its name in a recipe; None for tensorboard where that is not installed. Raises InvalidInput
+    (`invalid_recipe`)."""
+    open_named: Callable[[Path], Tracker] = TRACKERS[name] if name in TRACKERS else named("tracker", name)
     try:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional
-    except ImportError:
-        return None
-    return SummaryWriter(str(out / "tensorboard"))
+        return open_named(out)
+    except ImportError as error:
+        if name == "tensorboard":
+            return None
+        raise InvalidInput(f"train.trackers: {name} is not installed: {error}", code="invalid_recipe") from error
+
+
+def tensorboard(out: Path) -> Tracker:
+    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional
+
+    writer = SummaryWriter(str(out / "tensorboard"))
+
+    def track(figures: Mapping[str, float], step: int) -> None:
+        for name, value in figures.items():
+            writer.add_scalar(name, value, step)
+
+    return track, writer.close
+
+
+def mlflow(out: Path) -> Tracker:
+    run = importlib.import_module("mlflow")
+    run.start_run(run_name=out.name)
+    return lambda figures, step: run.log_metrics(dict(figures), step), run.end_run
+
+
+def wandb(out: Path) -> Tracker:
+    run = importlib.import_module("wandb").init(name=out.name, dir=str(out))
+    return lambda figures, step: run.log(dict(figures), step=step), run.finish
+
+
+TRACKERS: Mapping[str, Callable[[Path], Tracker]] = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
 
 
 SIZE_INCHES = (9.0, 6.0)

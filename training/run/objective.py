@@ -60,7 +60,7 @@ class Term(nn.Module):
         if self.across_towers:
             triplets = between_towers(all_triplets(labels) if triplets is None else triplets)
         own = {"image_ids": images} if self.per_image else {}
-        mined: Tensor = self.loss(embeddings, labels, triplets, **own)
+        mined: Tensor = self.loss(embeddings, labels, *(() if triplets is None else (triplets,)), **own)
         return mined
 
 
@@ -77,7 +77,7 @@ class Objective(nn.Module):
     """`forward(embeddings, labels, images, teacher)` takes this rank's share of the batch and returns the whole batch's
     loss and each term by name, the same on every rank, in float32.
 
-    Each rank computes the whole batch's loss from gathered embeddings; a sharded term (PartialFC) gathers by itself.
+    Each rank computes the whole batch's loss from gathered embeddings, a sharded term (PartialFC) its classes' part.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class Objective(nn.Module):
         total = mine.new_zeros(())
         parts: dict[str, Tensor] = {}
         for term in self._terms():
-            if term.sharded:
-                parts[term.name] = term(mine, labels, images)
+            if isinstance(term.loss, PartialFC):
+                parts[term.name] = term.loss.of_gathered(everyone, all_labels)
             else:
                 parts[term.name] = term(*labelled) if len(labelled[1]) else total.new_zeros(())
             total = total + term.weight * parts[term.name]
@@ -272,9 +272,10 @@ def _is_sharded(recipe: Recipe, people: int) -> bool:
 
 def _check_keys(config: Loss) -> None:
     """Reject keys of a `[[losses]]` table that neither every loss nor this loss has."""
-    kinds: dict[str, type[nn.Module]] = {**losses.CLASS_LEVEL, **losses.PAIR_LEVEL}
-    known = [*Loss.model_fields, *losses.hyperparameters(kinds[config.name])]
-    for key in config.hyper:
-        losses.check_choice(f"key of {config.name} in [[losses]]", key, known)
+    kind = losses.kind_of(config.name)
+    if ":" not in config.name:
+        for key in config.hyper:
+            known = [*Loss.model_fields, *losses.hyperparameters(kind)]
+            losses.check_choice(f"key of {config.name} in [[losses]]", key, known)
     if config.miner_options and config.miner is None:
         raise InvalidInput(f"losses: {config.name} has miner_options and no miner.", code="invalid_recipe")

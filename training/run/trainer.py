@@ -141,7 +141,8 @@ class Trainer:
         if recipe.model.imprint and self.progress.step == 0:
             self.objective.imprint(mean_templates(tower(self.model), self.material.crops, recipe.model.dim))
         out = self.out if self.world.is_first else None
-        with Reporter(out, self.steps, self.progress.step) as report, StopSignals() as stop:
+        report = Reporter(out, self.steps, self.progress.step, trackers=recipe.train.trackers)
+        with report, StopSignals() as stop:
             for message in self._notices():
                 report.warn(self.progress.step, message)
             if self._due(recipe.evaluate.every, last) and 0 < self.progress.step != self.progress.evaluated:
@@ -332,7 +333,8 @@ class Trainer:
             figures |= metrics.verification_figures(
                 embed(model, images).numpy(), held_out.labels, self.recipe.evaluate.fmr
             )
-        accuracies = {f"accuracy_{path.stem}": pack_accuracy(model, read_pack(path)) for path in packs}
+        flip = self.recipe.evaluate.flip
+        accuracies = {f"accuracy_{path.stem}": pack_accuracy(model, read_pack(path), flip=flip) for path in packs}
         return figures | accuracies | ({"accuracy": float(np.mean(list(accuracies.values())))} if packs else {})
 
     def averaged(self) -> Tower | TwoTowers:
@@ -458,14 +460,17 @@ def seed_step(seed: int, number: int, stream: int = 0) -> int:
     return mixed
 
 
-def pack_accuracy(model: nn.Module, pack: VerificationPack) -> float:
+def pack_accuracy(model: nn.Module, pack: VerificationPack, *, flip: bool) -> float:
     """Return the mean accuracy over 10 folds in the pack's order, each decided by the other folds' best threshold, as
-    arcface_torch measures it; without the mirrored crops that it adds."""
+    arcface_torch measures it if the mirrored crops are to be added (``flip``)."""
     scores = []
     for start in range(0, len(pack), PAIRS_AT_ONCE):
         pairs = [pack.pair(place) for place in range(start, min(start + PAIRS_AT_ONCE, len(pack)))]
-        vectors = embed(model, torch.from_numpy(np.stack([crop for pair in pairs for crop in pair]))).numpy()
-        scores.append((vectors[0::2] * vectors[1::2]).sum(axis=1))
+        crops = torch.from_numpy(np.stack([crop for pair in pairs for crop in pair]))
+        vectors = embed(model, crops)
+        if flip:
+            vectors = nn.functional.normalize(vectors + embed(model, crops.flip(2)))
+        scores.append((vectors[0::2] * vectors[1::2]).sum(dim=1).numpy())
     folds = np.arange(len(pack)) * PACK_FOLDS // len(pack)
     return metrics.fold_accuracy(np.concatenate(scores).astype(np.float64), pack.same, folds).mean
 

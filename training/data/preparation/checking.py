@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import cv2
@@ -165,10 +165,10 @@ def near_duplicates(
             i, j = np.nonzero(thumbnails[rows] @ thumbnails[part[start:]].T >= NEAR)
             later = j > i
             pairs += zip(indices[rows[i[later]]].tolist(), indices[part[start + j[later]]].tolist(), strict=True)
-    return _linked(pairs)
+    return linked(pairs)
 
 
-def _linked(pairs: list[tuple[int, int]]) -> list[list[int]]:
+def linked(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
     """Return the connected groups, each ascending (disjoint sets with path halving)."""
     parent: dict[int, int] = {}
 

@@ -1,0 +1,141 @@
+"""Backbones, losses and trackers of somebody else in a recipe: `module:Class`, timm's names, clear errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("torch", reason="training needs the train extra")
+
+import torch
+from torch import nn
+
+from app.errors import InvalidInput, Unusable
+from tests.support.runs import small_recipe, small_trainer
+from training import backbones, losses
+from training.run.log import open_tracker
+
+OWN = '''
+import torch
+from torch import nn
+from training.losses.base import CosineLoss, loss
+
+class Net(nn.Module):
+    def __init__(self, dim, *, hidden=4):
+        super().__init__()
+        self.layers = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, dim))
+
+    def forward(self, x):
+        return self.layers(x)
+
+@loss
+class Cosine(CosineLoss):
+    s: float = 8.0
+
+class Apart(nn.Module):
+    """Knows no classes, no dimension and no triplets."""
+
+    def __init__(self, m=1.0):
+        super().__init__()
+        self.m = m
+
+    def forward(self, embeddings, labels):
+        unlike = labels[:, None] != labels[None, :]
+        return ((embeddings @ embeddings.T)[unlike] + self.m).clamp(min=0).mean()
+
+seen = []
+
+def tracker(out):
+    return lambda figures, step: seen.append((step, sorted(figures))), lambda: seen.append("closed")
+'''
+
+
+@pytest.fixture(autouse=True)
+def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_classes.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_classes", raising=False)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"name": "own_classes:Cosine", "s": 4.0},
+        {"name": "own_classes:Apart", "m": 0.5},
+        {"name": "pytorch_metric_learning.losses:TripletMarginLoss", "margin": 0.1, "miner": "semihard"},
+    ],
+)
+def test_a_recipe_trains_a_net_and_losses_of_ones_own(loss: dict[str, object], tmp_path: Path) -> None:
+    recipe = small_recipe(
+        model={"backbone": "own_classes:Net", "options": {"hidden": 6}},
+        losses=[loss],
+        train={"steps": 2, "log_every": 1, "trackers": ["own_classes:tracker"]},
+    )
+    trainer = small_trainer(recipe, tmp_path / "run")
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer.train()
+    assert any(not torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
+    assert losses.is_class_level(str(loss["name"])) == ("Cosine" in str(loss["name"]))
+    seen = sys.modules["own_classes"].seen
+    assert seen[-1] == "closed"
+    assert [step for step, _ in seen[:-1] if "train/loss" in _] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["own_classes:Nothing", "no_such_module:Net"])
+def test_what_is_not_there_is_named(name: str) -> None:
+    missing = "Nothing" if "Nothing" in name else "no_such_module"
+    with pytest.raises(InvalidInput, match=missing) as told:
+        backbones.build(name, dim=4, size=32)
+    assert told.value.code == "invalid_recipe"
+    with pytest.raises(InvalidInput, match=missing):
+        losses.build(name, num_classes=2, dim=4)
+
+
+def test_an_option_that_the_net_does_not_take_is_named() -> None:
+    with pytest.raises(Unusable, match="hidden"):
+        backbones.build("own_classes:Net", dim=4, size=32, hiden=3)
+
+
+def test_names_of_timm_go_to_timm_and_without_it_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(InvalidInput, match="timm"):
+        backbones.build("timm:resnet18", dim=4, size=32, drop_rate=0.1)
+    asked: list[object] = []
+
+    def create_model(name: str, **options: object) -> nn.Module:
+        asked.append((name, options))
+        return nn.Identity()
+
+    timm = ModuleType("timm")
+    timm.create_model = create_model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    backbones.build("timm:resnet18", dim=4, size=32, drop_rate=0.1)
+    assert asked == [("resnet18", {"num_classes": 4, "drop_rate": 0.1})]
+
+
+def test_trackers_that_are_not_installed_are_named_and_those_that_are_get_every_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mlflow", "wandb"):
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(InvalidInput, match=f"{name} is not installed"):
+            open_tracker(name, tmp_path)
+    calls: list[str] = []
+    mlflow = ModuleType("mlflow")
+    for function in ("start_run", "log_metrics", "end_run"):
+        setattr(
+            mlflow,
+            function,
+            lambda *given, function=function, **more: calls.append(json.dumps([function, given, more])),
+        )
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    opened = open_tracker("mlflow", tmp_path / "mine")
+    assert opened is not None
+    opened[0]({"train/loss": 0.5}, 3)
+    opened[1]()
+    assert [json.loads(call)[0] for call in calls] == ["start_run", "log_metrics", "end_run"]
+    assert json.loads(calls[1])[1] == [{"train/loss": 0.5}, 3]
