@@ -220,4 +220,4 @@ def javascript() -> str:
     found = {kind.code: kind.about.value for kind in KINDS} | {code: one.value for code, one in LOCAL.items()}
     lines = "".join(f'  {code}: "{one}",\n' for code, one in found.items())
     head = "/** What each error code is about. Written from app/error_codes.py: change it there. */"
-    return f"{head}\n\nexport const ABOUT = {{\n{lines}}};\n"
+    return f"{head}\n\n/** @type {{Record<string, string>}} */\nexport const ABOUT = {{\n{lines}}};\n"

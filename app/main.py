@@ -84,7 +84,14 @@ MEMORY_RESERVE = 0.2
 LEAST_BUDGET = 64 * MIB
 MEMORY_S = 60.0
 """Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
-FEATURES: tuple[Feature, ...] = (REVIEW, REEMBEDDING, BULK, MILVUS, COMPREFACE, REKOGNITION)
+FEATURES: tuple[Feature, ...] = (
+    REVIEW,
+    REEMBEDDING,
+    BULK,
+    MILVUS,
+    COMPREFACE,
+    REKOGNITION,
+)
 """What is at the edge: each is one folder that nothing but its import and its line here knows of."""
 OPERATIONS = [
     operation

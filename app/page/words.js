@@ -162,7 +162,8 @@ const POWERS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 export function power(rate) {
   const exponent = Math.floor(Math.log10(rate) + 1e-9);
   const factor = Math.round(rate / 10 ** exponent);
-  const ten = `10${exponent < 0 ? "⁻" : ""}${[...String(Math.abs(exponent))].map((digit) => POWERS[Number(digit)]).join("")}`;
+  const digits = [...String(Math.abs(exponent))].map((digit) => POWERS[Number(digit)]).join("");
+  const ten = `10${exponent < 0 ? "⁻" : ""}${digits}`;
   return factor === 1 ? ten : `${factor}·${ten}`;
 }
 

@@ -119,7 +119,7 @@ def test_every_setting_is_passed_on(name: str) -> None:
 def test_the_proxy_waits_for_longer_than_the_service(given: dict[str, str], tmp_path: Path) -> None:
     program, option, script = SERVICES["proxy"]["entrypoint"]
     default = SERVICES["proxy"]["environment"]["LIKENESS_REQUEST_TIMEOUT"].partition(":-")[2].removesuffix("}")
-    script = script.replace("$$", "$").replace("/etc/likeness", str(FOLDER)).replace("/tmp", str(tmp_path))  # noqa: S108 - the container's
+    script = script.replace("$$", "$").replace("/tmp", str(tmp_path)).replace("/etc/likeness", str(FOLDER))  # noqa: S108 - the container's
     script = script.replace("exec nginx -c", "cat")
     seconds = {"LIKENESS_REQUEST_TIMEOUT": default} | given
     done = subprocess.run([program, option, script], env=seconds, capture_output=True, text=True, check=True)
