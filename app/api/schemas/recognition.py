@@ -255,6 +255,10 @@ class EmbedAnswer(Wire):
 
 class Verified(Wire):
     match: bool
+    score: float | None = Field(
+        description="The best score over the subject's faces, which the decision is based on; unless the key has the "
+        "scope `templates`, rounded down, and null below the most lenient operating point."
+    )
     threshold: float
     fmr: float = Field(description="The false match rate measured at this threshold.")
     fmr_asked: float | None = Field(description="The requested one; null: the server's default.")
@@ -287,10 +291,6 @@ class Candidate(Wire):
 class SubjectVerifyAnswer(Verified):
     subject: str
     name: str | None
-    score: float | None = Field(
-        description="The best score over the subject's faces, which the decision is based on; unless the key has the "
-        "scope `templates`, rounded down, and null below the most lenient operating point."
-    )
     template_score: float | None = Field(
         description="The score against the subject's quality-weighted mean template; null below the most lenient "
         "operating point, unless the key has the scope `templates`."

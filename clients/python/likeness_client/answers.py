@@ -783,6 +783,7 @@ class SubjectPage(Answer):
 
 class SubjectVerifyAnswer(Answer):
     match: bool
+    score: float | None
     threshold: float
     fmr: float
     fmr_asked: float | None
@@ -790,7 +791,6 @@ class SubjectVerifyAnswer(Answer):
     model: str
     subject: str
     name: str | None
-    score: float | None
     template_score: float | None
     face_id: str
     face: ChosenFace
@@ -813,12 +813,12 @@ class SuspiciousPair(Answer):
 
 class VerifyAnswer(Answer):
     match: bool
+    score: float
     threshold: float
     fmr: float
     fmr_asked: float | None
     calibration: DecidedBy
     model: str
-    score: float
     face1: ChosenFace
     face2: ChosenFace
     explain: Explain | None = None
