@@ -196,3 +196,12 @@ def test_a_package_is_not_replaced_unasked(run: Path, tmp_path: Path) -> None:
     refused = CliRunner().invoke(training_app, command)
     assert (refused.exit_code, "package_exists" in refused.output) == (2, True), refused.output
     assert (tmp_path / "mine" / "model.onnx").read_bytes() == before
+
+
+def test_an_unmeasured_package_is_said_to_decide_nothing_and_how_to_measure_it(run: Path, tmp_path: Path) -> None:
+    made = CliRunner().invoke(
+        training_app, ["export", str(run), "--name", "mine", "--out", str(tmp_path), "--unmeasured"]
+    )
+    assert made.exit_code == 0, made.output
+    assert "decides nothing" in made.output
+    assert "python -m training evaluate operating-points --package mine" in made.output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,8 +19,9 @@ from tests.conftest import PROJECT
 from tests.support.crops import some_crops
 from tests.support.runs import flat_people, small_recipe, small_trainer
 from training import checkpoint
+from training.backbones.vit import FaceViT
 from training.model import LowRank, embed, tower
-from training.recipe import Recipe
+from training.recipe import Optimizer, Recipe
 from training.run.optimiser import parameter_groups
 from training.run.trainer import Trainer
 
@@ -183,6 +184,14 @@ def test_rates_rise_with_depth(tmp_path: Path) -> None:
     assert rates[-1] == pytest.approx(0.0005)
     assert rates == sorted(rates, reverse=True)
     trainer.train(until=2)
+
+
+def test_positions_of_a_transformer_are_not_decayed() -> None:
+    net = FaceViT(16, channels=16, depth=1, heads=2)
+    groups = parameter_groups(net, torch.nn.Module(), Optimizer(weight_decay=0.1))
+    decays = {id(value): group["weight_decay"] for group in groups for value in cast(list[Any], group["params"])}
+    assert decays[id(net.positions)] == 0
+    assert decays[id(net.patches.weight)] == 0.1
 
 
 def test_adapters_come_after_the_weights_of_a_run_and_nothing_else_learns(tmp_path: Path) -> None:
