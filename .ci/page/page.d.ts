@@ -14,7 +14,6 @@ declare namespace Page {
   type Option = readonly string[];
   type Fact = readonly any[];
   type Axis = { min: number; max: number; log?: boolean; label?: string; ticks?: any[] };
-  type Series = { words: string; points: any[]; band?: any; kind?: string };
   type Chart = { title?: string; words?: string; series: any[]; x: any; y: any };
   type Identified = Api.IdentifiedFace & { index: number };
   /** A photo that was asked about: its picture where the browser can show it, and the answer. */

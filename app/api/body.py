@@ -11,11 +11,15 @@ import binascii
 import io
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from pydantic import BaseModel, RootModel, ValidationError
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
@@ -73,7 +77,7 @@ QUICK_BYTES = SMALL_BYTES
 """A form or JSON object up to this size is parsed in the event loop, in a fraction of a millisecond; a larger one in a
 thread."""
 PARSED_COPIES = 2
-"""Of a body while a form is split, one of it whole and one of each part. JSON takes less."""
+"""Of a body while a form is split, one of each part in pieces and one of it whole. JSON takes less."""
 MAX_ERRORS = 10
 """How many wrong fields one answer lists."""
 JSON_TYPE = "application/json"
@@ -246,10 +250,8 @@ def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInp
 
 
 def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str]) -> Parts:
-    parts, reader = Parts(), FormReader(body.boundary, limits.count(wanted) + MAX_TEXT_FIELDS)
-    pieces = reader.feed(body.data)  # all at once: a piece is a part
-    reader.finish()
-    for _, name, data in pieces:
+    parts = Parts()
+    for name, data in _form_parts(body, limits.count(wanted) + MAX_TEXT_FIELDS):
         if name in wanted.names:
             parts.images.setdefault(name, []).append(data)
             continue
@@ -266,74 +268,100 @@ def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Coll
     return parts
 
 
+@contextmanager
+def _well_formed() -> Iterator[None]:
+    """Raise InvalidInput (``invalid_multipart``) in place of the parser's error."""
+    try:
+        yield
+    except FormParserError:
+        raise InvalidInput("The body is not a well-formed form.", code="invalid_multipart") from None
+
+
 class FormReader:
-    """Splits a multipart form (RFC 7578) into its parts while its bytes arrive."""
+    """Splits a multipart form into its parts while its bytes arrive."""
 
     def __init__(self, boundary: bytes, max_parts: float = math.inf) -> None:
         if not boundary:
             raise InvalidInput("The content type names no boundary.", code="invalid_multipart")
-        self._delimiter = b"\r\n--" + boundary
-        self._waiting = b"\r\n"  # so that the first delimiter is like the others
+        self._pieces: list[tuple[int, str, bytes]] = []
         self._count = 0
         self._max_parts = max_parts
-        self._name: str | None = None
-        """Of the part whose content comes next; None: a delimiter is next."""
         self._complete = False
+        self._header = bytearray()
+        self._value = bytearray()
+        self._disposition = b""
+        self._name = ""
+        callbacks: Any = {
+            "on_part_begin": self._begin,
+            "on_header_field": partial(self._collect, self._header),
+            "on_header_value": partial(self._collect, self._value),
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._end_headers,
+            "on_part_data": self._add,
+            "on_end": self._end,
+        }
+        with _well_formed():
+            self._parser = MultipartParser(boundary, callbacks)
 
     def feed(self, data: bytes) -> list[tuple[int, str, bytes]]:
-        """Return the pieces of parts in ``data``: each with its part's index and field name; an empty part is a piece.
+        """Return the pieces of parts in ``data``: each with its part's index and field name.
 
         Raises InvalidInput (``invalid_multipart``, ``payload_too_large``).
         """
-        if not self._count and self._waiting == b"\r\n":
-            data = data.lstrip(b"\r\n")  # some clients send a newline first
-        data, at, size = self._waiting + data, 0, len(self._delimiter)
-        pieces = []
-        while not self._complete:
-            if self._name is not None:
-                end = data.find(self._delimiter, at)
-                until = end if end >= 0 else max(at, len(data) - size + 1)  # the rest may begin a delimiter
-                pieces.append((self._count - 1, self._name, data[at:until]))
-                at = until
-                if end < 0:
-                    break
-                self._name = None
-            start = at + size
-            if len(data) < start + 2:
-                break
-            if data[at:start] != self._delimiter or data[start : start + 2] not in {b"\r\n", b"--"}:
-                raise InvalidInput("The body is not a well-formed form.", code="invalid_multipart")
-            if data.startswith(b"--", start):
-                self._complete = True
-                break
-            end = data.find(b"\r\n\r\n", start)
-            if (end if end >= 0 else len(data)) - start > MAX_PART_HEADER:
-                raise InvalidInput("The head of a part is too long.", code="invalid_multipart")
-            if end < 0:
-                break
-            self._begin(data[start + 2 : end])
-            at = end + 4
-        self._waiting = b"" if self._complete else data[at:]
-        return pieces
+        with _well_formed():
+            self._parser.write(data)
+        found, self._pieces = self._pieces, []
+        return found
 
     def finish(self) -> None:
         """Check that the form is complete. Raises InvalidInput (``invalid_multipart``)."""
+        with _well_formed():
+            self._parser.finalize()
         if not self._complete:
             raise InvalidInput("The form is cut short.", code="invalid_multipart")
 
-    def _begin(self, head: bytes) -> None:
-        """Begin a part; read its name."""
+    def _collect(self, into: bytearray, data: bytes, start: int, end: int) -> None:
+        into += data[start:end]
+        if len(into) > MAX_PART_HEADER:
+            raise InvalidInput("The head of a part is too long.", code="invalid_multipart")
+
+    def _begin(self) -> None:
+        self._disposition = b""
         self._count += 1
         if self._count > self._max_parts:
-            raise InvalidInput(f"A form has at most {self._max_parts} parts here.", code="payload_too_large")
-        headers = [line.partition(b":") for line in head.split(b"\r\n")]
-        if not all(colon for _, colon, _ in headers):
-            raise InvalidInput("The body is not a well-formed form.", code="invalid_multipart")
-        dispositions = [value for name, _, value in headers if name.strip().lower() == b"content-disposition"]
-        _, options = parse_options_header(dispositions[-1] if dispositions else None)
+            message = f"A form has at most {self._max_parts} parts here."
+            raise InvalidInput(message, code="payload_too_large")
+
+    def _end_header(self) -> None:
+        if bytes(self._header).lower() == b"content-disposition":
+            self._disposition = bytes(self._value)
+        self._header.clear()
+        self._value.clear()
+
+    def _end_headers(self) -> None:
+        _, options = parse_options_header(self._disposition)
         if b"name" not in options:
             raise InvalidInput("A part of the form has no name.", code="invalid_multipart")
         self._name = options[b"name"].decode("utf-8", "replace")
+        self._add(b"", 0, 0)  # an empty part is a part too
+
+    def _add(self, data: bytes, start: int, end: int) -> None:
+        self._pieces.append((self._count - 1, self._name, data[start:end]))
+
+    def _end(self) -> None:
+        self._complete = True
+
+
+def _form_parts(body: Body, limit: int) -> list[tuple[str, bytes]]:
+    """Return the name and content of each part."""
+    reader = FormReader(body.boundary, limit)
+    parts: list[tuple[str, list[bytes]]] = []
+    for index, name, data in reader.feed(body.data):
+        if index == len(parts):
+            parts.append((name, []))
+        parts[index][1].append(data)
+    reader.finish()
+    return [(name, b"".join(pieces)) for name, pieces in parts]
 
 
 async def read_upload(request: Request, upload: File, seconds: float) -> AsyncGenerator[bytes, None]:

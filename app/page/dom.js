@@ -13,8 +13,6 @@ const PROPERTIES = new Set([
   "muted",
 ]);
 
-/** @typedef {Node | string | number | null | undefined | false | Child[]} Child */
-
 /**
  * Return the element of index.html with that id.
  * @param {string} id
@@ -31,7 +29,7 @@ export function byId(id) {
  * `onsubmit`.
  * @param {string} tag its name and classes
  * @param {Record<string, any>} props listeners, properties and attributes; null and false are left out
- * @param {...Child} children
+ * @param {...Page.Child} children
  * @returns {any} an element of that tag's own type
  */
 export function h(tag, props = {}, ...children) {
@@ -45,7 +43,7 @@ export function h(tag, props = {}, ...children) {
  * The same in SVG; all props are attributes.
  * @param {string} tag
  * @param {Record<string, any>} props
- * @param {...Child} children
+ * @param {...Page.Child} children
  */
 export function svg(tag, props = {}, ...children) {
   const element = document.createElementNS(SVG, tag);
