@@ -140,7 +140,7 @@ async def _lifespan(settings: Settings, models: Future[Models] | None, app: Fast
     stack = ExitStack()
     try:
         components = await asyncio.to_thread(_build, settings, models, stack, app.state.metrics)
-        app.state.metrics.watch(components, lambda: app.state.status == "ok")
+        stack.enter_context(app.state.metrics.watch(components, lambda: app.state.status == "ok"))
         app.state.components, app.state.status = components, "ok"
         yield
         app.state.status = "draining"

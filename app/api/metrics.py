@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -75,9 +76,15 @@ class Metrics:
         for stage, milliseconds in stages.items():
             self._stages[stage].observe(milliseconds / 1000)
 
-    def watch(self, components: Components, is_ready: Callable[[], bool]) -> None:
-        """Read the components from now on when metrics are requested."""
-        self._registry.register(_ComponentsCollector(components, is_ready))
+    @contextmanager
+    def watch(self, components: Components, is_ready: Callable[[], bool]) -> Iterator[None]:
+        """Read the components when metrics are requested, until the block ends."""
+        collector = _ComponentsCollector(components, is_ready)
+        self._registry.register(collector)
+        try:
+            yield
+        finally:
+            self._registry.unregister(collector)
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

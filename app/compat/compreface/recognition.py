@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from fastapi import Query
 
@@ -43,7 +43,6 @@ router = Router(COMPREFACE.name, COMPREFACE)
 
 RECOGNITION = f"{PREFIX}recognition"
 FACE = f"{RECOGNITION}/faces/{{face_id}}"
-Embeddings: TypeAlias = EmbeddingsRequest
 
 
 @router.operation("POST", f"{PREFIX}detection/detect", scope=Scope.RECOGNIZE, body=FileRequest, images=FILE)
@@ -116,7 +115,7 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
 @router.operation("POST", f"{RECOGNITION}/embeddings/recognize", scope=Scope.TEMPLATES, name="identify")
 def recognize_embeddings(
     home: CollectionDep,
-    asked: Embeddings,
+    asked: EmbeddingsRequest,
     query: Annotated[PredictionParams, Query()],
 ) -> Json:
     """Find the subjects that embeddings may show.
@@ -166,7 +165,7 @@ def verify_face(
 def verify_face_embeddings(
     home: CollectionDep,
     face_id: str,
-    asked: Embeddings,
+    asked: EmbeddingsRequest,
 ) -> Json:
     """Compare embeddings with an image.
 
