@@ -23,7 +23,7 @@ GALLERIES = ("default", "second", "third")
 """The first is CompreFace's, whose rename is tried."""
 NAMES = ("ann", "bob", "cy", "dee")
 TOLERANCE = 1e-4
-LIMIT = 50
+LIMIT = 100  # more subjects than the steps of a history make
 ALIKE = (0.3, 0.45, 0.7, 0.95)
 """Cosines of drawn templates with a real person's: a stranger, uncertain, the same person, the same photo."""
 PEOPLE = 3
