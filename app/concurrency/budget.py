@@ -10,7 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from traceback import clear_frames
@@ -27,7 +27,7 @@ COSTLY_PIXELS = 4_000_000
 COSTLY_PARSE = 4 * 1024**2
 """Bytes from which on parsing a body counts as costly."""
 NICENESS = 10
-"""Of the threads for costly work: they get a tenth of the core that a thread of the usual priority wants."""
+"""Added to the process's for threads of costly work: they get a tenth of the core that its other threads want."""
 RECENT_S = 5.0
 """How long after its last photo a caller still counts as another one."""
 LARGE_WAIT_S = 10.0
@@ -107,8 +107,7 @@ class Budget:
     def keep(self, caller: str, size: int) -> None:
         """Take bytes until `give_back`. Raises Overloaded if there are not so many left, of all or for this caller."""
         with self._lock:
-            left = self.size * KEPT_SHARE
-            if self._kept.total() + size > left or self._kept[caller] + size > left * CALLER_SHARE:
+            if self._kept.total() + size > self.size * KEPT_SHARE or self._kept[caller] + size > self.most_kept:
                 raise Why.BYTES.error()
             self._kept[caller] += size
 
@@ -195,4 +194,5 @@ class Budget:
 
 def _lower_priority() -> None:
     if sys.platform == "linux":  # where each thread has a priority of its own
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        with suppress(OSError):  # forbidden: the thread keeps the process's priority
+            os.nice(NICENESS)  # added to the process's own, which may be lower still
