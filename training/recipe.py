@@ -368,7 +368,7 @@ def named(what: str, name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # of ":Net", ".net:Net"
         raise _invalid(f"The {what} {name!r} can't be imported: {error}. Install it, or run where it lies.") from error
 
 

@@ -17,6 +17,7 @@ from app.inference.package import load_package
 from app.inference.session import open_embedder
 from tests.support.crops import some_crops
 from training.__main__ import app
+from training.adaptation import views as views_module
 from training.adaptation.adapt import precision_on, read_conditions, run_to_end
 from training.adaptation.channels import choose, fit, prune
 from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation, Plain
@@ -81,6 +82,17 @@ def test_conditions_that_never_happen_change_nothing() -> None:
     x = pixels(4)
     never = ConditionConfig(small=0, jpeg=0, blur=0, dark=0, noise=0, cover=0, clean=0)
     assert torch.allclose(Views(112, CPU).degraded(x, never, generator()), x, atol=1)
+
+
+def test_conditions_of_probability_0_draw_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with the default conditions follows from its seed as before there were others."""
+    drawn: list[float] = []
+    happens = views_module.happens
+    monkeypatch.setattr(views_module, "happens", lambda *args: (drawn.append(args[1]), happens(*args))[1])
+    config = ConditionConfig()
+    Views(112, CPU).degraded(pixels(2), config, generator())
+    often = config.dark, config.blur, config.noise, config.cover, config.small, config.jpeg, config.clean
+    assert tuple(drawn) == often
 
 
 def test_greedy_choice_finds_the_inputs_that_matter() -> None:

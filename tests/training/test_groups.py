@@ -22,8 +22,10 @@ from tests.support import packages
 from training.commands.evaluate import app
 from training.commands.options import TemplateOptions
 from training.data.preparation.checking import thumbnail
+from training.evaluation import groups
 from training.evaluation.groups import (
     SPREAD_FMR,
+    age,
     bias_card,
     by_years,
     measure_groups,
@@ -278,6 +280,20 @@ def test_the_spread_of_two_packages_is_taken_at_one_mean_rate() -> None:
     assert nothing == {"before": {}}
 
 
+def test_the_spread_is_taken_of_at_most_so_many_photos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "SPREAD_PHOTOS", 4)
+    vectors = np.eye(D, dtype=np.float32)
+    vectors[1:7:2] = vectors[0]  # every second photo is like the first: found only if all seven are compared
+    assert spread({"p": vectors}, {"g": np.arange(7)}, same_above=None) == {"p": {"g": 0.0}}
+
+
+def test_years_that_nobody_lives_are_no_age() -> None:
+    assert [age(f"a/{years}_0_0_1") for years in (1, 199, 200, 999)] == [1, 199, None, None]
+    vectors = np.eye(D, dtype=np.float32)[:2]
+    found = by_years(vectors, np.array([0, 199]), {1e-2: -1.0}, same_above=None)
+    assert found["children"]["less than 200 years apart"] == [1.0]
+
+
 def test_rates_by_years_are_those_of_a_loop_over_pairs() -> None:
     rng = np.random.default_rng(4)
     vectors, ages = unit(rng, 40, 0.2), rng.integers(0, 60, 40)
@@ -286,7 +302,7 @@ def test_rates_by_years_are_those_of_a_loop_over_pairs() -> None:
     for one in range(40):
         for other in range(one + 1, 40):
             score, years = float(vectors[one] @ vectors[other]), abs(int(ages[one] - ages[other]))
-            last = next(end for end in (2, 5, 10, 20, 120) if years < end)
+            last = next(end for end in (2, 5, 10, 20, 200) if years < end)
             who = "children" if min(ages[one], ages[other]) <= 12 else "others"
             if score < 0.9:
                 pairs.setdefault((who, f"less than {last} years apart"), []).append(score >= 0.3)

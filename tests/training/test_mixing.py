@@ -13,6 +13,7 @@ pytest.importorskip("torch", reason="training needs the train extra")
 from app.errors import InvalidInput
 from tests.support.runs import small_recipe
 from training.data import sampler
+from training.data.crops import StreamedPixels
 from training.data.dataset import Joined
 from training.data.drawn import ProceduralFaces
 from training.data.loader import batch_keys
@@ -59,6 +60,13 @@ def test_joined_sets_keep_their_people_apart() -> None:
     assert both.stamp() != Joined([other, one]).stamp()
     with pytest.raises(IndexError):
         both[7]
+
+
+def test_damaged_images_of_every_source_count() -> None:
+    one, other = ProceduralFaces(2, 2), ProceduralFaces(3, 1)
+    other.skipped = {0, 2}  # type: ignore[attr-defined]  # as a stored set's
+    both = Joined([one, other])
+    assert (both.skipped, StreamedPixels(both).damaged) == ([4, 6], 2)
 
 
 def test_a_recipe_mixes_sources_and_refuses_shares_that_leave_nothing(tmp_path: Path) -> None:

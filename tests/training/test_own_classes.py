@@ -95,6 +95,18 @@ def test_what_is_not_there_is_named(name: str) -> None:
         losses.build(name, num_classes=2, dim=4)
 
 
+@pytest.mark.parametrize("name", [":Net", ".own_classes:Net"])
+def test_a_name_that_no_module_can_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="can't be imported"):
+        losses.build(name, num_classes=2, dim=4)
+
+
+@pytest.mark.parametrize("name", ["own_classes:tracker", "pathlib:Path", "own_classes:seen"])
+def test_a_loss_that_is_no_module_is_refused(name: str) -> None:
+    with pytest.raises(losses.LossError, match="no class of nn"):
+        losses.build(name, num_classes=2, dim=4)
+
+
 def test_an_option_that_the_net_does_not_take_is_named() -> None:
     with pytest.raises(Unusable, match="hidden"):
         backbones.build("own_classes:Net", dim=4, size=32, hiden=3)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.face.align import CANONICAL_LANDMARKS
+from training.data import drawn
 from training.data.dataset import FaceSet, Subset, without_people
 from training.data.drawn import Person, ProceduralFaces, View, draw
 
@@ -56,6 +57,12 @@ def test_people_together_share_a_label_and_stay_themselves() -> None:
         assert together[index][1] == together.labels[index]
     with pytest.raises(ValueError, match="multiple of together"):
         ProceduralFaces(7, 2, together=3)
+
+
+def test_decoded_copies_are_made_anew_when_faces_are_drawn_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = ProceduralFaces(2, 3).stamp()
+    monkeypatch.setattr(drawn, "DRAWING", drawn.DRAWING + 1)
+    assert ProceduralFaces(2, 3).stamp() != before
 
 
 def test_an_image_is_described_by_all_that_decides_it() -> None:

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from training.data import sampler
-from training.data.sampler import BalancedSampler, BatchSampler, PKSampler, PlainSampler, SamplerError, permuted
+from training.data.sampler import (
+    BalancedSampler,
+    BatchSampler,
+    MixedSampler,
+    PKSampler,
+    PlainSampler,
+    SamplerError,
+    permuted,
+)
 
 LABELS = [5] * 3 + [9] * 1 + [2] * 7 + [7] * 4 + [1] * 2 + [3] * 12 + [0] * 5  # seven people, unsorted, 34 images
 
@@ -150,6 +158,7 @@ def test_the_cursor_can_be_set_to_what_was_trained_where_workers_run_ahead() -> 
         lambda: sampler.build("plain", [], batch_size=8),
         lambda: PlainSampler(LABELS, batch_size=40, drop_last=True),
         lambda: sampler.build("balanced", np.array([0.5, 1.0]), batch_size=2),
+        lambda: MixedSampler(np.arange(8) % 4, shares=(0.25,) * 4, batch_size=2),
         lambda: BatchSampler(0),
     ],
 )

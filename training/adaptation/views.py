@@ -226,7 +226,8 @@ class Views:
         light = uniform(generator, *config.light, count, 1, 1, 1)
         y = self._worn(x, config.mask, mask, generator)
         y = self._worn(y, config.glasses, dark_glasses, generator)
-        y = torch.where(happens(generator, config.grey, count), grey(y), y)
+        if config.grey:
+            y = torch.where(happens(generator, config.grey, count), grey(y), y)
         if config.infrared:
             red = 255 * (y[:, :1] / 255) ** uniform(generator, 0.5, 0.9, count, 1, 1, 1)
             y = torch.where(happens(generator, config.infrared, count), red.expand_as(y), y)

@@ -85,6 +85,12 @@ class Joined(FaceSet):
         self.labels = np.concatenate([each.labels + first for each, first in zip(sets, people[:-1], strict=True)])
         self.people = [name for each in sets for name in each.people]
 
+    @property
+    def skipped(self) -> list[int]:
+        """The damaged images that this process has met."""
+        found = zip(self.starts.tolist(), self.sets, strict=False)
+        return [start + place for start, each in found for place in getattr(each, "skipped", ())]
+
     def _find(self, index: int) -> tuple[FaceSet, int]:
         place = range(len(self))[index]  # raises IndexError beyond the end
         number = int(np.searchsorted(self.starts, place, side="right")) - 1

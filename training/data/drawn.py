@@ -34,6 +34,8 @@ VIEWER = 400.0
 """Distance of the viewer in crop pixels: about a metre for a head of this size."""
 DEPTH = 0.85
 """The head's half depth in front of its centre, in half widths."""
+DRAWING = 2
+"""Goes up when the same numbers are drawn in another way, so that decoded copies are made anew."""
 PERSON_STREAM, VIEW_STREAM = 0, 1
 """Separate random streams, so that a person looks the same whatever its images do."""
 
@@ -227,7 +229,8 @@ class ProceduralFaces(FaceSet):
         return f"drawn-{self.first + number} image {image} of seed {self.seed}"
 
     def stamp(self) -> str:
-        return f"drawn: {len(self)} images, {len(self.people)} people, seed {self.seed}, from {self.first}"
+        people = f"{len(self)} images, {len(self.people)} people, seed {self.seed}, from {self.first}"
+        return f"drawn, way {DRAWING}: {people}"
 
     def _stream(self, kind: int, number: int, *image: int) -> Random:
         return np.random.default_rng([self.seed, kind, self.first + number, *image])

@@ -206,6 +206,9 @@ class MixedSampler(BatchSampler):
         self.places = [np.flatnonzero(groups == group) for group in range(len(shares))]
         self.shares, self.largest = shares, int(np.argmax(shares))
         require(all(len(own) for own in self.places), "a source has no images left")
+        # Every other group's floor may take one more than its share: what is left for the largest must not be negative
+        fits = batch_size * max(shares) >= len(shares) - 2
+        require(fits, f"a batch of {batch_size} is too small for {len(shares)} sources")
         self.size = len(groups)
 
     def __len__(self) -> int:

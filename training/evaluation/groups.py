@@ -71,9 +71,9 @@ def utkface(photo: str) -> Sequence[str]:
 
 
 def age(photo: str) -> int | None:
-    """Return the years in ``AGE_SEX_GROUP_TIME``, None for a name of another form."""
+    """Return the years in ``AGE_SEX_GROUP_TIME``, None for a name of another form or more years than people have."""
     found = UTKFACE.match(photo.rpartition("/")[2])
-    return None if found is None else int(found.group(1))
+    return int(found[1]) if found and int(found[1]) <= AGES[-1][0] else None
 
 
 def folder(photo: str) -> Sequence[str]:
@@ -217,7 +217,7 @@ def measure_groups(
 
 SPREAD_FMR = 1e-3
 SPREAD_PHOTOS = 4000
-"""Of a group, about: 8 million pairs."""
+"""Of a group at most: 8 million pairs."""
 SPREAD_STEPS = 24
 """Halvings of the range of scores: to 1e-7."""
 
@@ -230,7 +230,7 @@ def spread(
     found: dict[str, dict[str, NDArray[np.float32]]] = {package: {} for package in packages}
     cut = math.inf if same_above is None else same_above
     for name, members in rows.items():
-        some = members[:: max(1, len(members) // SPREAD_PHOTOS)]
+        some = members[:: max(1, -(-len(members) // SPREAD_PHOTOS))]
         kept: Bools | None = None
         for package, vectors in packages.items():
             scores = vectors[some] @ vectors[some].T
@@ -250,7 +250,7 @@ def _at_mean(scores: Mapping[str, NDArray[np.float32]]) -> dict[str, float]:
     return {name: float((own >= high).mean()) for name, own in scores.items()}
 
 
-YEARS = (2, 5, 10, 20, 120)
+YEARS = (2, 5, 10, 20, 200)
 """Ages of two people that lie less than so many years apart."""
 CHILD = 12
 """Pairs whose younger one is no older count as children's."""

@@ -20,7 +20,7 @@ from app.calibration.intervals import Floats, Interval
 from app.inference.cards import Condition
 from training.evaluation import identification as searching
 from training.evaluation import ijb, protocols
-from training.evaluation.groups import GroupFigures
+from training.evaluation.groups import SPREAD_FMR, GroupFigures
 from training.evaluation.pairs import PairList
 from training.evaluation.photos import Templates
 from training.evaluation.speed import Speed
@@ -201,7 +201,7 @@ def show_spread(
     fmrs: Sequence[float],
 ) -> None:
     """Show each package's FMR by group at one mean, with the highest over the lowest, and FMR by years apart."""
-    table = Table("group", *spreads, title="FMR where its mean over the groups is 0.1 %")
+    table = Table("group", *spreads, title=f"FMR where its mean over the groups is {100 * SPREAD_FMR:g} %")
     for name in next(iter(spreads.values())):
         table.add_row(name, *(f"{found[name]:.2g}" if name in found else "" for found in spreads.values()))
     ratios = (max(found.values(), default=0) / max(min(found.values(), default=1), 1e-9) for found in spreads.values())

@@ -75,9 +75,11 @@ def names() -> list[str]:
 
 
 def kind_of(name: str) -> type[nn.Module]:
-    """Return the loss's class: of ours, or one's own by `module:Class`."""
+    """Return the loss's class: of ours, or one's own by `module:Class`. Raises LossError if that is no `nn.Module`."""
     if ":" in name:
-        found: type[nn.Module] = named("loss", name)
+        found = named("loss", name)
+        if not (isinstance(found, type) and issubclass(found, nn.Module)):
+            raise LossError(f"{name} is no class of nn.Module")
         return found
     check_choice("loss", name, names())
     return {**CLASS_LEVEL, **PAIR_LEVEL}[name]
