@@ -142,10 +142,12 @@ def identify(
     """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
     files, missing = photos.collect(paths)
     client = session.client()
-    given: list[answers.IdentifyAnswer] = []
+    decisions: set[str] = set()
+    limited: answers.IdentifyAnswer | None = None
     warned: set[str] = set()
 
     def ask(path: Path) -> answers.IdentifyAnswer:
+        nonlocal limited
         answer = client.identify(
             gallery, path, limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness
         )
@@ -153,19 +155,19 @@ def identify(
             if warning.message not in warned:
                 warned.add(warning.message)
                 output.warn(warning.message)
-        given.append(answer)
+        decisions.update(face.decision for face in answer.faces)
+        limited = answer if answer.limited else limited
         return answer
 
     code = _say_all(session, ask, files, "identify", jobs, _identify_lines)
-    if limited := next((answer for answer in reversed(given) if answer.limited), None):
+    if limited:
         output.warn(
             f"The default FPIR needs a rate that was not measured: expect FPIR {limited.fpir:.2g} among "
             f"{limited.subjects:,} subjects, at FMR {limited.fmr:g}."
         )
     if missing or code:
         raise typer.Exit(Exit.REFUSED)
-    known = any(face.decision == "known" for answer in given for face in answer.faces)
-    raise typer.Exit(Exit.DONE if known else Exit.NO)
+    raise typer.Exit(Exit.DONE if "known" in decisions else Exit.NO)
 
 
 def _try(work: Callable[[], Answer]) -> Answer | Failure:
@@ -265,15 +267,16 @@ def client_for(session: Session, gallery: str, *, create: bool) -> Client:
 
 
 def _say_enrolled(session: Session, person: str, files: list[Path], result: answers.EnrollAnswer | Failure) -> Exit:
-    enrolled, rejected = ((), _rejected(result)) if isinstance(result, Failure) else (result.enrolled, result.rejected)
+    """Print what became of a request. Raises the refusal if it is about something else than single photos."""
     if isinstance(result, Failure):
         answer: dict[str, object] = {"error": output.problem(result)}
     else:
         answer = result.model_dump(mode="json", exclude_none=True)
-    session.say(
-        {"subject": person, "paths": [str(path) for path in files]} | answer,
-        f"{person}: {len(files) - len(rejected)} enrolled, {len(rejected)} refused",
-    )
+    if session.as_json:  # even where `_rejected` raises
+        output.say_json({"subject": person, "paths": [str(path) for path in files]} | answer)
+    enrolled, rejected = ((), _rejected(result)) if isinstance(result, Failure) else (result.enrolled, result.rejected)
+    if not session.as_json:
+        output.say(f"{person}: {len(files) - len(rejected)} enrolled, {len(rejected)} refused")
     for row in rejected:
         reasons = [*row.reasons, *_findings(row)]
         said = f"{row.message}: {', '.join(reasons)}" if reasons else row.message

@@ -114,6 +114,20 @@ def test_a_photo_without_a_face_is_refused_with_its_own_exit_code(alone: Path) -
     assert "face at" in done.stdout, "the good photo is answered all the same"
 
 
+def test_an_enrollment_refused_as_a_whole_has_its_line_of_json(alone: Path) -> None:
+    most = COLLINS.stat().st_size
+    done = likeness(alone, "enroll", "crew", "eileen", COLLINS, AGAIN, "--create", "--json", MAX_REQUEST_BYTES=most)
+    assert done.returncode == 3
+    (row,) = done.rows
+    assert (row["subject"], row["paths"]) == ("eileen", [str(COLLINS), str(AGAIN)])
+    assert row["error"]["code"] == "payload_too_large"
+
+
+def test_one_known_face_among_many_photos_is_enough(alone: Path) -> None:
+    assert likeness(alone, "enroll", "crew", "eileen", COLLINS, "--create").returncode == 0
+    assert likeness(alone, "identify", "crew", AGAIN, HOPPER, "--jobs", 1).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "settings", "code", "words"),
     [
