@@ -34,7 +34,8 @@ from likeness_client import Client
 
 from app.compat.rekognition.errors import answer_of
 from app.compat.rekognition.routes import TARGETS
-from app.db.schema import API_KEYS
+from app.db.encryption import encode_key
+from app.db.schema import API_KEYS, FACES
 from app.errors import (
     DatabaseBusy,
     FaceNotFound,
@@ -72,7 +73,10 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with (
-        serving(tmp_path_factory.mktemp("rekognition") / "data", {"FAILED_KEYS": "100000/s"}) as server,
+        serving(
+            tmp_path_factory.mktemp("rekognition") / "data",
+            {"FAILED_KEYS": "100000/s", "ENCRYPTION_KEY": encode_key(bytes(range(32)))},
+        ) as server,
         Client(server.url, server.key) as own,
     ):
         made = own.create_key(["admin", "templates"], key_id="all-of-it", aws=True)
@@ -258,6 +262,16 @@ def test_faces_are_deleted_unless_they_are_a_users(rekognition: Any, collection:
     assert rekognition.describe_collection(CollectionId=collection)["FaceCount"] == 1
     rekognition.disassociate_faces(CollectionId=collection, UserId="eileen", FaceIds=[collins])
     assert rekognition.delete_faces(CollectionId=collection, FaceIds=[collins])["DeletedFaces"] == [collins]
+
+
+def test_a_face_with_a_damaged_template_is_listed_and_deleted(rekognition: Any, place: Place, collection: str) -> None:
+    collins, hopper = index(rekognition, collection, COLLINS)[0], index(rekognition, collection, HOPPER)[0]
+    mine = FACES.c.face_id == uuid.UUID(hopper).hex
+    with engine_of(f"sqlite:///{place.server.data_dir / 'likeness.db'}").begin() as connection:
+        sealed = connection.execute(sa.select(FACES.c.template).where(mine)).scalar_one()
+        connection.execute(sa.update(FACES).where(mine).values(template=sealed[:-1] + bytes([sealed[-1] ^ 1])))
+    assert {face["FaceId"] for face in rekognition.list_faces(CollectionId=collection)["Faces"]} == {collins, hopper}
+    assert rekognition.delete_faces(CollectionId=collection, FaceIds=[hopper])["DeletedFaces"] == [hopper]
 
 
 # ---------------------------------------------------------------- searching
