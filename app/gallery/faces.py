@@ -76,18 +76,21 @@ def face_query(package: str) -> sa.Select[Any]:
     return sa.select(*face_columns(package), SUBJECTS.c.id.label("subject"), *origin).select_from(faces)
 
 
-def to_face(row: Row[Any], blobs: Blobs, crop: bytes | None = None) -> StoredFace:
-    """Convert a row of `face_query`, with its `crop` as it is stored. Raises Unusable ``sealed_unreadable``."""
+def to_face(row: Row[Any], blobs: Blobs | None, crop: bytes | None = None) -> StoredFace:
+    """Convert a row of `face_query`, with its `crop` as it is stored. Without `blobs` both are left out.
+
+    Raises Unusable ``sealed_unreadable``.
+    """
     origin = None
     if row.photo_image_id is not None:
         size = (row.photo_width, row.photo_height)
         origin = Origin(row.photo_image_id, *size, row.photo_score, row.photo_external_id)
     return StoredFace(
         subject=row.subject,
-        template=blobs.unpack("template", row.face_id, bytes(row.template)),
+        template=blobs.unpack("template", row.face_id, bytes(row.template)) if blobs else b"",
         quality=Quality(row.quality, tuple(Reason(reason) for reason in json.loads(row.reasons))),
         box=Box(row.x, row.y, row.width, row.height),
-        crop=None if crop is None else blobs.unpack("crop", row.face_id, bytes(crop)),
+        crop=blobs.unpack("crop", row.face_id, bytes(crop)) if blobs and crop is not None else None,
         face_id=row.face_id,
         created_at=row.created_at,
         origin=origin,

@@ -167,7 +167,7 @@ NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
 @dataclass(frozen=True, slots=True)
 class StoredFace:
     """A face as it is stored, or as it is to be; ``subject`` is the subject's id, ``template`` float32 little endian
-    bytes of ``package``'s."""
+    bytes of ``package``'s, empty where it was not read."""
 
     subject: str
     template: bytes

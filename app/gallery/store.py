@@ -236,7 +236,8 @@ class Store:
         """List the subject's faces without their crops. Raises NotFound ``subject_not_found``."""
         subject = self.subject(gallery, subject_id)
         query = face_query(gallery.embedder).where(FACES.c.subject_key == subject.key)
-        return self._face_page(query, f"faces/{subject.key}", cursor, limit)
+        listing, convert = f"faces/{subject.key}", partial(to_face, blobs=self.blobs)
+        return read_page(self.database, query, FACES.c.key, convert, listing=listing, cursor=cursor, limit=limit)
 
     def placed_faces(
         self,
@@ -249,17 +250,14 @@ class Store:
     ) -> Page[StoredFace]:
         """List the gallery's faces in the order of their enrollment: all, one subject's, or `only` those of these ids.
 
-        The subject need not exist. Raises InvalidInput ``invalid_cursor``.
+        They are without templates and crops. The subject need not exist. Raises InvalidInput ``invalid_cursor``.
         """
         query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
         if subject is not None:
             query = query.where(SUBJECTS.c.id == clean_id(subject, "subject"))
         if only is not None:
             query = query.where(FACES.c.face_id.in_(only))
-        return self._face_page(query, f"placed/{gallery.key}/{'' if subject is None else subject}", cursor, limit)
-
-    def _face_page(self, query: sa.Select[Any], listing: str, cursor: str | None, limit: int) -> Page[StoredFace]:
-        convert = partial(to_face, blobs=self.blobs)
+        listing, convert = f"placed/{gallery.key}/{subject or ''}", partial(to_face, blobs=None)
         return read_page(self.database, query, FACES.c.key, convert, listing=listing, cursor=cursor, limit=limit)
 
     def face(self, gallery: Gallery, subject_id: str, face_id: str) -> StoredFace:
@@ -274,20 +272,20 @@ class Store:
             return to_face(row, self.blobs, read_crop(connection, row.key))
 
     def find_faces(self, gallery: Gallery, face_ids: Sequence[str]) -> dict[str, StoredFace]:
-        """Return the faces that exist, by id, without their crops."""
+        """Return the faces that exist, by id, without their templates and crops."""
         query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
         with self.database.read() as connection:
             rows = [
                 row for some in in_parts(face_ids) for row in connection.execute(query.where(FACES.c.face_id.in_(some)))
             ]
-        return {row.face_id: to_face(row, self.blobs) for row in rows}
+        return {row.face_id: to_face(row, None) for row in rows}
 
     def faces_of_image(self, gallery: Gallery, image_id: str) -> list[StoredFace]:
-        """Return the faces that were enrolled from one photo, without their crops."""
+        """Return the faces that were enrolled from one photo, without their templates and crops."""
         mine = (FACE_ORIGINS.c.gallery_key == gallery.key) & (FACE_ORIGINS.c.image_id == image_id)
         with self.database.read() as connection:
             rows = connection.execute(face_query(gallery.embedder).where(mine).order_by(FACES.c.key)).all()
-        return [to_face(row, self.blobs) for row in rows]
+        return [to_face(row, None) for row in rows]
 
     def count_people(self, gallery: Gallery) -> int:
         """Count the named subjects."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 from app.concurrency.budget import COSTLY_PARSE, COSTLY_PIXELS, KEPT_SHARE, LARGE_PIXELS, NICENESS, Budget, _Waiter
 from app.concurrency.overload import Task, working
 from app.errors import LikenessError, Overloaded
+from tests.conftest import PROJECT
 
 SOON_S = 20
 
@@ -167,20 +169,42 @@ def test_costly_photos_of_one_caller_leave_a_core_to_others() -> None:
         second.result(SOON_S)
 
 
-def test_a_small_photo_waits_for_no_costly_one_whose_thread_has_low_priority() -> None:
+def niceness() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def test_a_small_photo_waits_for_no_costly_one() -> None:
     budget, release = Budget(1), threading.Event()
-
-    def niceness() -> int:
-        release.wait()
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
     with ThreadPoolExecutor(2) as pool:
-        costly = pool.submit(budget.run, niceness, 1, pixels=COSTLY_PIXELS)
-        while budget.held != 1:
+        costly = pool.submit(budget.run, lambda: release.wait(SOON_S), 1, pixels=COSTLY_PIXELS)
+        end = time.monotonic() + SOON_S
+        while budget.held != 1 and time.monotonic() < end:
             time.sleep(0.001)
         pool.submit(budget.run, lambda: None, 1, pixels=COSTLY_PIXELS - 1).result(SOON_S)
         pool.submit(budget.run, release.set, 2 * COSTLY_PARSE, threads=0).result(SOON_S)
-        assert costly.result() == (NICENESS if sys.platform == "linux" else 0)
+        assert costly.result(SOON_S)
+
+
+def test_costly_work_is_done_at_low_priority() -> None:
+    budget, own = Budget(1), niceness()
+    low = min(own + NICENESS, 19) if sys.platform == "linux" else own
+    assert budget.run(niceness, 1, pixels=COSTLY_PIXELS) == low
+    assert budget.run(niceness, 1, pixels=COSTLY_PIXELS - 1) == own
+    assert budget.run(niceness, COSTLY_PARSE, threads=0) == low
+    assert budget.run(niceness, COSTLY_PARSE - 1, threads=0) == own
+    assert budget.run(niceness, COSTLY_PARSE) == own
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_a_process_of_low_priority_works_on_costly_photos_too() -> None:
+    script = """
+import os
+from app.concurrency.budget import COSTLY_PIXELS, Budget
+os.nice(max(0, 15 - os.nice(0)))
+print(Budget(1).run(lambda: os.nice(0), 1, pixels=COSTLY_PIXELS))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.stdout == "19\n", done.stderr
 
 
 def test_callers_take_turns() -> None:
