@@ -119,22 +119,17 @@ class Database:
 
         On SQLite they always do; on PostgreSQL each statement otherwise sees the latest commits.
         """
-        try:
-            with self._engine.connect() as connection:
-                if one_moment and not self.is_sqlite:
-                    connection.execution_options(isolation_level="REPEATABLE READ")
-                yield connection
-        except PoolTimeout as error:
-            raise _no_connection() from error
+        with _pooled(), self._engine.connect() as connection:
+            if one_moment and not self.is_sqlite:
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Open a transaction that is committed at the end and rolled back by any error."""
         try:
-            with self._write_lock, self._writer.begin() as connection:
+            with _pooled(), self._write_lock, self._writer.begin() as connection:
                 yield connection
-        except PoolTimeout as error:
-            raise _no_connection() from error
         except DatabaseUnavailable:
             self.writable = False
             raise
@@ -161,7 +156,7 @@ class Database:
         that locks them meanwhile."""
         if self.is_sqlite:
             return
-        with self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        with _pooled(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             connection.exec_driver_sql(f"VACUUM {'FULL ' if full else ''}{', '.join(tables)}")
 
     def _close(self) -> None:
@@ -172,7 +167,7 @@ class Database:
     def _scrub_once(self) -> bool:
         """Move the write-ahead log into the database and empty it; return False if that isn't possible now."""
         try:
-            with self._write_lock, closing(self._engine.raw_connection()) as connection:
+            with _pooled(), self._write_lock, closing(self._engine.raw_connection()) as connection:
                 cursor = connection.cursor()
                 cursor.execute(f"PRAGMA busy_timeout = {SCRUB_BUSY_MS}")
                 try:
@@ -180,13 +175,18 @@ class Database:
                 finally:
                     cursor.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
         # Another process writes, no connection is free, the disk is full.
-        except (sqlite3.Error, PoolTimeout, DatabaseBusy, DatabaseUnavailable):
+        except (sqlite3.Error, DatabaseBusy, DatabaseUnavailable):
             return False
         return not busy
 
 
-def _no_connection() -> DatabaseBusy:
-    return DatabaseBusy("All database connections are busy.")
+@contextmanager
+def _pooled() -> Iterator[None]:
+    """Raise DatabaseBusy where the block gets no connection of the pool in time."""
+    try:
+        yield
+    except PoolTimeout as error:
+        raise DatabaseBusy("All database connections are busy.") from error
 
 
 def in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -196,7 +196,7 @@ def _name(data_dir: Path, url: str) -> str:
 
 def _has_tables(url: str) -> bool:
     path = sqlite_file(url)
-    if path is not None and not path.exists():
+    if path is not None and not (path.exists() and path.stat().st_size):  # opening an empty file would write to it
         return False
     try:
         with connected(url, PATIENCE_MS) as connection:

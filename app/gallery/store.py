@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,9 @@ import sqlalchemy as sa
 
 from app.bulk.backup import write_backup
 from app.db import usage
-from app.db.opening import open_engine, parse_url
-from app.errors import Conflict, Unusable
+from app.db.engine import Database
+from app.db.opening import POOL_SIZE, open_engine, parse_url
+from app.errors import Conflict, DatabaseBusy, Unusable
 from app.gallery.store import Store
 from tests.support.commands import run
 from tests.support.live import serving
@@ -198,9 +199,25 @@ def test_a_new_database_may_be_wanted(database_url: str, tmp_path: Path) -> None
     with pytest.raises(Unusable) as caught, usage.shared(tmp_path, database_url):
         pass
     assert caught.value.code == "database_emptied"
+    if database_url.startswith("sqlite"):
+        assert (tmp_path / "likeness.db").stat().st_size == 0, "a look changes nothing"
     (tmp_path / usage.KNOWN_FILE).unlink()
     with usage.shared(tmp_path, database_url):
         pass
+
+
+def test_a_database_without_a_free_connection_is_busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Database(database_url)) as database, ExitStack() as stack:
+        database.scrub()  # the start's, which takes a connection
+        monkeypatch.setattr(database._engine.pool, "_timeout", 0.01)
+        for _ in range(2 * POOL_SIZE):
+            stack.enter_context(database.read())
+        for transaction in (database.read, database.write):
+            with pytest.raises(DatabaseBusy), transaction():
+                pass
+        if not database.is_sqlite:  # where `vacuum` does nothing
+            with pytest.raises(DatabaseBusy):
+                database.vacuum(["faces"])
 
 
 FULL = """
