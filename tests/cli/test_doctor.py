@@ -14,6 +14,7 @@ from typing import Any
 import onnxruntime
 import pytest
 import sqlalchemy as sa
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from app.cli.doctor import Finding, examine
 from app.cli.doctor.environment import holder_of, is_synchronised
@@ -307,6 +308,20 @@ def test_certificates_are_looked_at(tmp_path: Path, data: Path) -> None:
     (soon,) = examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]
     assert (soon.verdict, "Renew" in soon.remedy) == ("warning", True)
     assert "tls" in failed(examined(data, "tls", tls_cert=cert, tls_key=cert))
+    cert, key = make_certificate(tmp_path, days=-3)
+    expired = failed(examined(data, "tls", tls_cert=cert, tls_key=key))["tls"]
+    assert "Renew" in expired.remedy
+    cert, key = make_certificate(tmp_path, 30, ExtendedKeyUsageOID.CLIENT_AUTH)
+    assert "not for servers" in failed(examined(data, "tls", tls_cert=cert, tls_key=key))["tls"].found
+    cert, key = make_certificate(tmp_path, 30, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)
+    assert [one.verdict for one in examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]] == ["ok"]
+
+
+def test_a_certificate_that_cannot_be_examined_is_a_finding(tmp_path: Path, data: Path) -> None:
+    cert, key = make_certificate(tmp_path, days=30)
+    cert.write_text(cert.read_text().replace(" CERTIFICATE", " TRUSTED CERTIFICATE"))  # as `openssl x509 -trustout`
+    (unread,) = examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]
+    assert (unread.verdict, str(cert) in unread.found, bool(unread.remedy)) == ("warning", True, True)
 
 
 def test_the_kernel_is_asked_about_the_clock() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from app.server import local
 from app.server.local import becomes_ready, reserved_port, spawned
@@ -78,12 +83,19 @@ def serving(
             yield LiveServer(url, data_dir, log, process)
 
 
-def make_certificate(folder: Path, days: int) -> tuple[Path, Path]:
-    """Write a certificate of this machine's and its key, PEM, valid for ``days``."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the program openssl to make a certificate with")
+def make_certificate(
+    folder: Path, days: int, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH
+) -> tuple[Path, Path]:
+    """Write a certificate of this machine's and its key, PEM, that is valid for ``days`` from now, or ended then."""
     cert, key = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-keyout", str(key), "-out", str(cert), "-days", str(days), "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    private, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string("CN=localhost")
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - timedelta(days=90)).not_valid_after(now + timedelta(days=days))
+    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False)
+    made = made.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+    made = made.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+    cert.write_bytes(made.sign(private, hashes.SHA256()).public_bytes(Encoding.PEM))
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return cert, key

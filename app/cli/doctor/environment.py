@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from app.cli.doctor import Finding, Verdict
 from app.config import PROJECT, Settings
@@ -31,6 +32,8 @@ RELEASED = datetime(2026, 1, 1, tzinfo=UTC)
 """A clock that shows an earlier time is wrong."""
 SOON = timedelta(days=14)
 """A certificate that ends within this time is a warning."""
+SERVER_USES = {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE}
+"""What a certificate that lists its uses must allow: browsers and clients refuse a server with another."""
 ENGINES = {"faiss": "the search index", "onnxruntime": "running models", "cv2": "finding faces"}
 
 
@@ -112,7 +115,18 @@ def check_tls(settings: Settings) -> Iterator[Finding]:
     if not settings.tls_cert or not settings.tls_key:
         return
     tls_context(settings.tls_cert, settings.tls_key)  # raises where the two can't be used
-    certificate = x509.load_pem_x509_certificates(settings.tls_cert.read_bytes())[0]
+    try:
+        certificate = x509.load_pem_x509_certificates(settings.tls_cert.read_bytes())[0]
+        usages = [one.value for one in certificate.extensions if isinstance(one.value, x509.ExtendedKeyUsage)]
+    except ValueError:  # OpenSSL, and so the server, reads more kinds of PEM
+        found = f"{settings.tls_cert}: until when it is valid can't be read"
+        yield Finding("warning", found, "Store it as plain X.509: -----BEGIN CERTIFICATE-----")
+        return
+    if any(SERVER_USES.isdisjoint(usage) for usage in usages):
+        yield Finding(
+            "failed", f"{settings.tls_cert} is not for servers", "Get a certificate for server authentication."
+        )
+        return
     begins, ends, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
     renew = "Renew the certificate, then restart the server."
     if begins <= now < ends - SOON:
