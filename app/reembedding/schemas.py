@@ -38,6 +38,7 @@ class ReembedStart(Params):
 class Reembedding(Wire):
     """A gallery's move from one model package to another."""
 
+    example: ClassVar[Example] = {"job": Job.example | {"kind": "reembed"}}
     gallery: str
     source: str = Field(examples=[MODEL], description="The package before the move.")
     target: str = Field(examples=["mine@1"], description="The package after the move.")

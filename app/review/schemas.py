@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from app.api.schemas.base import NextCursor, PageParams, Wire
+from app.api.schemas.base import Example, NextCursor, PageParams, Wire
 from app.api.schemas.server import Job
 from app.choices import FindingKind
 
@@ -64,6 +64,15 @@ class FindingAction(Wire):
 class Finding(Wire):
     """Something that is probably wrong in a gallery."""
 
+    example: ClassVar[Example] = {
+        "kind": "misplaced_face",
+        "other": FindingFace.example | {"face_id": OTHER_FACE_ID, "subject": "hopper", "name": "Grace Hopper"},
+        "evidence": FindingEvidence.example | {"own_score": 0.214},
+        "actions": [
+            FindingAction.example | {"do": "move", "to": "hopper"},
+            FindingAction.example | {"do": "delete"},
+        ],
+    }
     id: str
     kind: FindingKind = Field(description=KINDS)
     strength: float = Field(description="By how much the rule is exceeded, in scores: the higher, the surer.")
@@ -112,6 +121,7 @@ class ReviewSummary(Wire):
 class Review(Wire):
     """A page of the findings of a gallery's last finished review."""
 
+    example: ClassVar[Example] = {"job": Job.example | {"kind": "review"}}
     gallery: str
     job: Job | None = Field(description="The last review's job, which may still run; null once it was cleaned up.")
     summary: ReviewSummary | None = Field(description="Null until the first review has finished.")

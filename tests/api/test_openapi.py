@@ -24,11 +24,18 @@ from schemathesis.schemas import APIOperation
 from app.api import schemas
 from app.error_codes import KINDS
 from app.main import OPERATIONS as DECLARED
+from app.reembedding.schemas import Reembedding
+from app.review.schemas import Review
+from app.review.store import _actions
 from tests.conftest import PROJECT
 from tests.support.service import COLLINS
 
 METHODS = {"get", "post", "patch", "delete", "put"}
-MODELS = [model for model in vars(schemas).values() if isinstance(model, type) and "example" in vars(model)]
+MODELS = [
+    model
+    for model in (*vars(schemas).values(), Review, Reembedding)
+    if isinstance(model, type) and "example" in vars(model)
+]
 COMPATIBLE = {"CompreFace", "Amazon Rekognition"}
 OPEN = {"/livez", "/readyz", "/version"}
 WITHOUT_PARAMETERS = {"/metrics", "/v1/models", "/v1/server-key", "/v1/key", "/v1/sign-in", "/v1/sign-in-codes"}
@@ -214,6 +221,15 @@ def test_every_operation_is_in_one_group_and_other_services_have_their_own(docum
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_examples_are_what_they_are_examples_of(model: Any) -> None:
     assert model.model_validate(model.example, strict=issubclass(model, schemas.Params))
+
+
+def test_examples_do_not_contradict_themselves() -> None:
+    answers = (Review, Reembedding, schemas.GalleryCalibration)
+    assert [model.example["job"]["kind"] for model in answers] == ["review", "reembed", "calibrate"]
+    (finding,) = Review.model_validate(Review.example).findings
+    assert finding.other is not None
+    assert (finding.face.face_id, finding.face.subject) != (finding.other.face_id, finding.other.subject)
+    assert finding.actions == _actions(finding.kind, finding.face, finding.other, ())
 
 
 # ---------------------------------------------------------------- generated requests

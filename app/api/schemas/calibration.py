@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import ClassVar
 
 from pydantic import Field
 
-from app.api.schemas.base import CALIBRATION_SOURCES, Wire
+from app.api.schemas.base import CALIBRATION_SOURCES, Example, Wire
 from app.api.schemas.server import Job, Scores
 from app.choices import CalibrationSource, Fallback
 
@@ -80,6 +81,7 @@ class GalleryMeasured(Wire):
 class GalleryCalibration(Wire):
     """The operating points of a gallery's own subjects, beside the package's."""
 
+    example: ClassVar[Example] = {"job": Job.example | {"kind": "calibrate"}}
     gallery: str
     calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)
     allow_laxer: bool
