@@ -275,7 +275,8 @@ class Evaluate(Section):
     """InsightFace's verification packs (`lfw.bin`). With some, the best checkpoint is the one with the highest mean
     accuracy over them, 10 folds each; otherwise the one with the lowest FNMR on unseen people."""
     flip: bool = False
-    """Packs' embeddings are summed with those of the mirror images, as arcface_torch's figures are."""
+    """Packs' templates are summed with those of the mirror images; arcface_torch sums embeddings before they are
+    normalised."""
     max_images: int = Field(default=3000, ge=4)
     """At most this many crops, whole people, all pairs among them compared."""
     fmr: float = Field(default=1e-3, gt=0, lt=1)

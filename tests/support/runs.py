@@ -10,6 +10,7 @@ import torch
 
 from training.data import sampler
 from training.data.crops import Crops
+from training.losses.centers import center_groups
 from training.recipe import Recipe, parse_recipe
 from training.run.distributed import World
 from training.run.trainer import Material, Trainer
@@ -83,3 +84,9 @@ def all_tensors(state: Any, prefix: str = "") -> dict[str, torch.Tensor]:
     for key, value in items:
         found |= all_tensors(value, f"{prefix}/{key}")
     return found
+
+
+def count_centers(weight: torch.Tensor, threshold: float = 0.1) -> torch.Tensor:
+    """(C, K, D) → (C,) how many groups each class's centres form."""
+    leads = ~center_groups(weight, threshold).tril(-1).any(dim=2)  # no centre before it in its group
+    return leads.sum(dim=1)

@@ -88,7 +88,12 @@ def test_conditions_of_probability_0_draw_no_numbers(monkeypatch: pytest.MonkeyP
     """A run with the default conditions follows from its seed as before there were others."""
     drawn: list[float] = []
     happens = views_module.happens
-    monkeypatch.setattr(views_module, "happens", lambda *args: (drawn.append(args[1]), happens(*args))[1])
+
+    def noted(draw: torch.Generator, probability: float, count: int) -> torch.Tensor:
+        drawn.append(probability)
+        return happens(draw, probability, count)
+
+    monkeypatch.setattr(views_module, "happens", noted)
     config = ConditionConfig()
     Views(112, CPU).degraded(pixels(2), config, generator())
     often = config.dark, config.blur, config.noise, config.cover, config.small, config.jpeg, config.clean

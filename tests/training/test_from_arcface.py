@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pickle
 import re
 import shlex
 import subprocess
@@ -18,7 +17,7 @@ from PIL import Image
 pytest.importorskip("torch", reason="training needs the train extra")
 
 from tests.conftest import PROJECT
-from tests.support.crops import RecordWriter
+from tests.support.crops import RecordWriter, write_pack
 from training.data.drawn import ProceduralFaces
 
 PAGE = (PROJECT / "docs" / "how-to" / "from-arcface-torch.md").read_text(encoding="utf-8")
@@ -44,7 +43,7 @@ def write_set(folder: Path) -> None:
             file.write_image(index + 1, [float(label)], encoded(faces, index))
     pairs = [(2 * k, 2 * k + 1 if k % 2 else (2 * k + 2) % 40) for k in range(20)]
     images = [encoded(unseen, index) for pair in pairs for index in pair]
-    (folder / "lfw.bin").write_bytes(pickle.dumps((images, [k % 2 == 1 for k in range(20)])))
+    write_pack(folder / "lfw.bin", images, [k % 2 == 1 for k in range(20)])
 
 
 def command(begins: str) -> list[str]:

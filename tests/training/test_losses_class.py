@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.support.runs import count_centers
 from training import losses
 from training.losses import ClassLoss
 from training.losses.base import psi
@@ -188,17 +189,13 @@ def test_the_centre_regulariser_equals_its_oracle_and_vanishes_for_equal_centres
     assert cost(weight[:, :1].expand(-1, 4, -1)) < 0.2 * math.sqrt(1e-5)
 
 
-def test_the_number_of_distinct_centres_joins_near_ones() -> None:
-    loss = built("softtriple", centers=4)
-    assert isinstance(loss, HardTriple)
-    with torch.no_grad():
-        loss.weight.copy_(torch.eye(4, D).expand(C, 4, D))
-        loss.weight[0, 1] = loss.weight[0, 0] * 3  # the same direction
-        chain = torch.tensor([0.0, 0.09, 0.18, 1.5])  # each near the next: 0, 1 and 2 are one
-        loss.weight[1, :, 0], loss.weight[1, :, 1] = torch.cos(chain), torch.sin(chain)
-        loss.weight[1, :, 2:] = 0
-    assert loss.distinct_centers().tolist() == [3, 2, 4, 4, 4, 4, 4]
-    assert loss.distinct_centers(threshold=1.5).tolist() == [1] * C
+def test_a_class_has_as_many_groups_as_centres_that_no_near_ones_join() -> None:
+    weight = torch.eye(4, D).repeat(3, 1, 1)
+    weight[0, 1] = weight[0, 0] * 3  # the same direction
+    chain = torch.tensor([0.0, 0.09, 0.18, 1.5])  # each near the next: 0, 1 and 2 are one
+    weight[1] = torch.stack([torch.cos(chain), torch.sin(chain), *torch.zeros(D - 2, 4)], 1)
+    assert count_centers(weight).tolist() == [3, 2, 4]
+    assert count_centers(weight, 1.5).tolist() == [1] * 3
 
 
 @pytest.mark.parametrize("name", ["softtriple", "hardtriple"])
@@ -212,7 +209,7 @@ def test_centres_that_lie_close_become_one_and_act_as_one(name: str) -> None:
     loss.merge_centers()
     middle = F.normalize(axes[0] + near, dim=0)
     torch.testing.assert_close(loss.weight[0].detach(), torch.stack([middle, middle, axes[1], axes[2]]))
-    assert loss.distinct_centers().tolist() == [3, 1]
+    assert count_centers(loss.weight).tolist() == [3, 1]
     x = torch.randn(5, 3)
     alone = losses.build("norm_softmax", num_classes=2, dim=3, s=20.0)
     assert isinstance(alone, ClassLoss)

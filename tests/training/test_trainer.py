@@ -19,12 +19,11 @@ from app.inference.package import load_package
 from app.inference.session import open_embedder
 from tests.conftest import PROJECT
 from tests.support.crops import png_of, write_pack
-from tests.support.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
+from tests.support.runs import TINY, all_tensors, count_centers, flat_people, small_recipe, small_trainer
 from training.__main__ import app
 from training.data.crops import UNLABELLED, split_people, whole_people
 from training.data.loader import BatchKey, BatchSource
 from training.evaluation import metrics
-from training.losses.centers import count_centers
 from training.losses.pairwise import Triplets
 from training.model import Averaged, FaceModel, area_matrix, build_model, embed, tower
 from training.packages import CACHE
@@ -109,7 +108,7 @@ def test_centres_are_merged_at_the_end_of_a_run_alone(tmp_path: Path, sharded: b
     name = "terms.0.loss.loss.weight" if sharded else "terms.0.loss.weight"
 
     def kept() -> list[int]:
-        return count_centers(trainer.objective.get_parameter(name), 0.1).tolist()
+        return count_centers(trainer.objective.get_parameter(name)).tolist()
 
     trainer.train(until=7)
     assert max(kept()) > 1

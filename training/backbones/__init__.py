@@ -48,11 +48,8 @@ def build(name: str, dim: int = DEFAULT_DIMENSION, **options: object) -> nn.Modu
     """
     registry = _registry()
     if name.startswith("timm:"):
-        create, options = (
-            named("backbone", "timm:create_model"),
-            {name: v for name, v in options.items() if name != "size"},
-        )
-        registry[name] = partial(_timm, create, name.removeprefix("timm:"))
+        create = named("backbone", "timm:create_model")
+        registry[name] = lambda dim, **given: create(name.removeprefix("timm:"), num_classes=dim, **given)
     elif ":" in name:
         registry[name] = named("backbone", name)
     elif name not in registry:
@@ -69,10 +66,6 @@ def build(name: str, dim: int = DEFAULT_DIMENSION, **options: object) -> nn.Modu
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: timm's for a name it doesn't know
         given = ", ".join(f"{option} = {value!r}" for option, value in options.items())
         raise Unusable(f"{name} takes no {given}: {error}", code="backbone_option_invalid") from error
-
-
-def _timm(create: Callable[..., nn.Module], name: str, *, dim: int, **options: object) -> nn.Module:
-    return create(name, num_classes=dim, **options)
 
 
 def _unknown(what: str, given: str, known: list[str]) -> Unusable:

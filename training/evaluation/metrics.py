@@ -19,11 +19,6 @@ from app.calibration.intervals import Bools, Floats, Ints, allowed_errors
 # --- Verification ----------------------------------------------------------------------------------------------------
 
 
-def fmr_at(threshold: float, nonmated: ArrayLike) -> float:
-    """Return the false match rate: the share of non-mated scores at or above ``threshold``."""
-    return float(np.mean(np.asarray(nonmated, np.float64) >= threshold))
-
-
 def fnmr_at(threshold: float, mated: ArrayLike) -> float:
     """Return the false non-match rate: the share of mated scores below ``threshold``."""
     return float(np.mean(np.asarray(mated, np.float64) < threshold))
@@ -212,7 +207,7 @@ def fnir_at_fpir(ranking: Ranking, nonmated_best: ArrayLike, fpir: float) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """Each searched image's figures, (S,) each; the properties are the means that papers print.
+    """Each searched image's figures, (S,) each; papers print their means.
 
     Recall@k: is one of its kind among the k nearest? MAP@R and R-precision: Musgrave et al., "A metric learning
     reality check", ECCV 2020.
@@ -223,18 +218,6 @@ class Retrieval:
     recall_of: dict[int, Bools]
     average_precision: Floats
     r_precision_of: Floats
-
-    @property
-    def recall(self) -> dict[int, float]:
-        return {k: float(values.mean()) for k, values in self.recall_of.items()}
-
-    @property
-    def map_at_r(self) -> float:
-        return float(self.average_precision.mean())
-
-    @property
-    def r_precision(self) -> float:
-        return float(self.r_precision_of.mean())
 
 
 def retrieval(

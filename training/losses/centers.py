@@ -13,8 +13,6 @@ from training.losses.margin import AngularLoss
 
 DISTANCE_FLOOR = 1e-5
 """Added under the regulariser's root, whose slope at 0 is infinite (SoftTriple's released code)."""
-SAME_CENTER = 0.1
-"""Centres nearer than this (Euclidean, on the unit sphere: 5.7°) count as one."""
 
 
 def center_cosines(x: Tensor, weight: Tensor) -> Tensor:
@@ -23,19 +21,14 @@ def center_cosines(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def center_groups(weight: Tensor, threshold: float) -> Tensor:
-    """(C, K, D) → (C, K, K) whether two centres of a class are in one group, those nearer than `threshold` joined."""
+    """(C, K, D) → (C, K, K) whether two centres of a class are in one group: those nearer than `threshold` (Euclidean,
+    0 to 2) are joined."""
     centers = unit(weight.detach())
     near = torch.cdist(centers, centers) < threshold
     reach = near | torch.eye(weight.shape[1], dtype=torch.bool, device=weight.device)
     for _ in range(weight.shape[1].bit_length()):
         reach = (reach.float() @ reach.float()) > 0
     return reach
-
-
-def count_centers(weight: Tensor, threshold: float) -> Tensor:
-    """(C, K, D) → (C,) how many groups each class's centres form."""
-    leads = ~center_groups(weight, threshold).tril(-1).any(dim=2)  # no centre before it in its group
-    return leads.sum(dim=1)
 
 
 @loss
@@ -111,11 +104,6 @@ class HardTriple(ClassLoss):
         gram = centers @ centers.transpose(1, 2)
         apart = torch.sqrt((2 - 2 * gram[:, first, second]).clamp(min=0) + DISTANCE_FLOOR)
         return self.tau / (self.centers * (self.centers - 1)) * apart.sum(dim=1)
-
-    @torch.no_grad()
-    def distinct_centers(self, threshold: float = SAME_CENTER) -> Tensor:
-        """(C,) how many different centres each class keeps, those nearer than `threshold` being one."""
-        return count_centers(self.weight, threshold)
 
     @torch.no_grad()
     def merge_centers(self) -> None:

@@ -461,8 +461,8 @@ def seed_step(seed: int, number: int, stream: int = 0) -> int:
 
 
 def pack_accuracy(model: nn.Module, pack: VerificationPack, *, flip: bool) -> float:
-    """Return the mean accuracy over 10 folds in the pack's order, each decided by the other folds' best threshold, as
-    arcface_torch measures it if the mirrored crops are to be added (``flip``)."""
+    """Return the mean accuracy over 10 folds in the pack's order, each decided by the other folds' best threshold.
+    With ``flip`` a template is summed with its mirror image's; arcface_torch sums embeddings of any length."""
     scores = []
     for start in range(0, len(pack), PAIRS_AT_ONCE):
         pairs = [pack.pair(place) for place in range(start, min(start + PAIRS_AT_ONCE, len(pack)))]
