@@ -11,9 +11,9 @@ import numpy as np
 from app.bulk import json_lines
 from app.bulk.imports import FACES, Batch, Import, Row, face_of
 from app.bulk.json_lines import FaceLine
-from app.errors import InvalidInput, PackageMismatch
+from app.errors import InvalidInput
 from app.gallery.enrolling import BulkSubject
-from app.gallery.records import is_unit
+from app.gallery.records import is_unit, package_mismatch
 from app.jobs.runner import Running
 from app.types import Vector
 
@@ -31,8 +31,7 @@ def import_templates(core: Components, job: Running) -> None:
     run = Import(core, job)
     package = str(job.params["package"])
     if package != run.gallery.embedder:
-        message = f"Gallery {run.gallery.id!r} takes templates of {run.gallery.embedder}, not of {package}."
-        raise PackageMismatch(message)
+        raise package_mismatch(run.gallery.index_spec, package)
     if not job.saved:
         _check(run)
     at = int(job.saved["next"])

@@ -34,14 +34,14 @@ IN_EACH_OTHERS_WAY = ("40001", "40P01")
 """PostgreSQL's states of a transaction that it ended for another's sake: serialization_failure, deadlock_detected."""
 
 
-def parse_url(url: str | URL) -> URL:
+def parse_url(url: str) -> URL:
     try:
         return make_url(url)
     except ArgumentError as error:  # its text would repeat the URL, password and all
         raise Unusable("The database URL is malformed.", code="database_unsupported") from error
 
 
-def sqlite_file(url: str | URL) -> Path | None:
+def sqlite_file(url: str) -> Path | None:
     """Return the file of a SQLite database; None for others."""
     parsed = parse_url(url)
     return Path(parsed.database) if parsed.get_backend_name() == "sqlite" and parsed.database else None
@@ -58,7 +58,7 @@ def sqlite_files(path: Path) -> tuple[Path, ...]:
 
 
 @contextmanager
-def connected(url: str | URL, busy_timeout_ms: int = round(BUSY_TIMEOUT_S * 1000)) -> Iterator[Connection]:
+def connected(url: str, busy_timeout_ms: int = round(BUSY_TIMEOUT_S * 1000)) -> Iterator[Connection]:
     """Connect to a database once, without migrating it."""
     engine = open_engine(url, busy_timeout_ms)
     try:
@@ -68,7 +68,7 @@ def connected(url: str | URL, busy_timeout_ms: int = round(BUSY_TIMEOUT_S * 1000
         engine.dispose()
 
 
-def open_engine(url: str | URL, busy_timeout_ms: int) -> Engine:
+def open_engine(url: str, busy_timeout_ms: int) -> Engine:
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = _open_sqlite(parsed, busy_timeout_ms)

@@ -216,9 +216,8 @@ def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
         then("Gather", reverse, axis=1 if channels_first else 3)
     if form.dtype == "float32":
         then("Cast", to=int(TensorProto.FLOAT))
-    if (
-        form.cutout is not None
-    ):  # (N, 3, 112, 112) floats are resampled to it; names are part of measured files' SHA-256
+    # (N, 3, 112, 112) floats are resampled to the cutout; names are part of measured files' SHA-256
+    if form.cutout is not None:
         rows, columns = resampling(form.cutout)
         source = nodes[-1].output[0]
         wide, whole = graph.fresh(f"{source}_wide"), graph.fresh(f"{source}_cutout")

@@ -39,9 +39,8 @@ def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     Raises Unusable: package_not_preparable, cache_not_writable, package_external_weights, and what `locate` raises.
     """
     source = locate(package, cache_dir)
-    content = source.read_bytes()
-    if b"location" in content:  # the key that each external tensor must have; most starts needn't import onnx
-        _refuse_external_weights(package, source, content)
+    if b"location" in source.read_bytes():  # the key of each external tensor; most starts needn't import onnx
+        _refuse_external_weights(package, source)
     plan = package.manifest.prepare
     if isinstance(plan, RunAsIs):
         return source
@@ -146,11 +145,11 @@ def _adapted(source: ModelProto, form: SourceInput, side: int) -> ModelProto:
     return graph.optimised(model)
 
 
-def _refuse_external_weights(package: Package, source: Path, content: bytes) -> None:
+def _refuse_external_weights(package: Package, source: Path) -> None:
     from onnx import ModelProto  # noqa: PLC0415 - see where it is called
 
     try:
-        name = external_tensor(ModelProto.FromString(content))
+        name = external_tensor(ModelProto.FromString(source.read_bytes()))
     except Exception as error:
         message = f"{source} can't be read as an ONNX model: {error}"
         raise Unusable(message, code="package_not_preparable", package=package.id) from error

@@ -26,7 +26,7 @@ from app.bulk.backup import OWN, PURPOSE, Summary, restore, unpack, write_backup
 from app.db import usage
 from app.db.copying import copy_database
 from app.db.encryption import Sealer, encode_key, new_key
-from app.db.opening import open_engine, parse_url
+from app.db.opening import open_engine
 from app.db.schema import FACES, JOBS, METADATA, SIGN_IN_CODES
 from app.db.secrets import FoundRings
 from app.db.signing import Signer, canonical, signed
@@ -164,7 +164,7 @@ def test_a_database_with_tables_of_another_program_is_left_alone(
     galleries.close()
     url, there = new_database(postgresql), tmp_path / "there"
     for place in (url, sqlite_in(there)):
-        engine = open_engine(parse_url(place), 1000)
+        engine = open_engine(place, 1000)
         with engine.begin() as connection:
             connection.execute(sa.text("CREATE TABLE invoices (id integer)"))
         with pytest.raises(Conflict, match="invoices"):

@@ -11,21 +11,26 @@ import itertools
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from PIL import Image
 
 from app.api.operation import Operation
 from app.compat.compreface import ROUTERS, wire
 from app.compat.similarity import Similarity
+from app.db.encryption import encode_key
+from app.db.schema import FACES as FACES_TABLE
 from app.error_codes import KINDS, About
 from app.errors import LikenessError
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
+from tests.support.following import engine_of
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, running
 
 API = "/api/v1"
@@ -284,6 +289,15 @@ def test_faces_are_deleted_one_by_one_many_at_once_and_by_subject(bound: httpx.C
     assert bound.get(SUBJECTS).json() == {"subjects": ["Ann", "Cat"]}, "the subject goes with all of its faces"
     assert bound.delete(FACES).json() == {"deleted": 1}
     assert bound.get(SUBJECTS).json() == {"subjects": []}
+
+
+def test_faces_with_damaged_templates_are_deleted(tmp_path: Path) -> None:
+    with running(tmp_path / "data", encryption_key=encode_key(bytes(range(32)))) as client:
+        ids = [add(client, subject, COLLINS) for subject in ("Ann", "Bob")]
+        with engine_of(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}").begin() as connection:
+            connection.execute(sa.update(FACES_TABLE).values(template=bytes(33)))
+        assert client.delete(f"{FACES}/{ids[0]}").json() == {"image_id": ids[0], "subject": "Ann"}
+        assert client.post(f"{FACES}/delete", json=ids).json() == [{"image_id": ids[1], "subject": "Bob"}]
 
 
 def test_the_image_of_a_face_is_its_aligned_crop(bound: httpx.Client) -> None:

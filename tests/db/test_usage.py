@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from app.bulk.backup import write_backup
 from app.db import usage
 from app.db.engine import Database
-from app.db.opening import POOL_SIZE, open_engine, parse_url
+from app.db.opening import POOL_SIZE, open_engine
 from app.errors import Conflict, DatabaseBusy, Unusable
 from app.gallery.store import Store
 from tests.support.commands import run
@@ -95,7 +95,7 @@ def test_a_lock_of_postgresql_is_taken_again_after_its_connection_is_lost(postgr
     from tests.support.postgres import new_database  # noqa: PLC0415 - beside its fixture
 
     url = new_database(postgresql)
-    engine = open_engine(parse_url(url), 1000)
+    engine = open_engine(url, 1000)
     dropped = sa.text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = :lock")
     store = Store(url)
     assert f"(process {os.getpid()} " in refused("exclusive", tmp_path, url)
@@ -192,7 +192,7 @@ def test_a_new_database_may_be_wanted(database_url: str, tmp_path: Path) -> None
     if database_url.startswith("sqlite"):
         (tmp_path / "likeness.db").write_bytes(b"")
     else:
-        engine = open_engine(parse_url(database_url), 1000)
+        engine = open_engine(database_url, 1000)
         with engine.begin() as connection:
             connection.execute(sa.text("DROP TABLE faces CASCADE"))
         engine.dispose()

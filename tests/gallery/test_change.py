@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from app.db.engine import AGAIN, again_if_ended
-from app.db.opening import open_engine, parse_url
+from app.db.opening import open_engine
 from app.db.schema import GALLERIES, SUBJECTS
 from app.errors import NotFound, TransactionEnded
 from app.gallery.change import Change
@@ -92,7 +92,7 @@ def test_a_request_whose_transaction_ends_for_anothers_sake_is_done_again(
 ) -> None:
     """Two transactions that wait for each other, each time anew; after a third time the client is told to wait."""
     monkeypatch.setattr("app.db.engine.AGAIN_S", 2.0)  # the other is in the way again by then
-    engine = open_engine(parse_url(url := new_database(postgresql)), 1000)
+    engine = open_engine(url := new_database(postgresql), 1000)
     with (
         running(tmp_path, database_url=url) as api,
         ThreadPoolExecutor(1) as pool,

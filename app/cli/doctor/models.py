@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 from app.cli.doctor import Finding, Verdict
@@ -82,9 +83,9 @@ def check_device(settings: Settings) -> Iterator[Finding]:
     cache = settings.data_dir / "models"
     try:
         kept = find_prepared(package, cache, target_of(resolve_device(settings.device)))
-        with tempfile.TemporaryDirectory() as folder:
-            ready = kept or isinstance(package.manifest.prepare, RunAsIs)
-            session = open_embedder(package, cache if ready else Path(folder), settings.device)
+        ready = kept or isinstance(package.manifest.prepare, RunAsIs)
+        with nullcontext(cache) if ready else tempfile.TemporaryDirectory() as folder:
+            session = open_embedder(package, Path(folder), settings.device)
     except DeviceUnavailable as error:
         remedy = (
             "Install what is missing (the GPU's driver, likeness-server[gpu]), show the GPU to the container, or set "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from app.cli import options, output
+from app.cli.models.measuring import NOT_MEASURED
 from app.cli.photos import crops_of_people, open_pipeline
 from app.config import load_settings
 from app.errors import Unusable
@@ -230,7 +231,7 @@ def _add(
         output.say_table(["input", "separation"], [[each.name, f"{each.separation:.2f}"] for each in added.tried])
     output.say(f"It is given {form.colour}, mean {_numbers(form.mean)}, std {_numbers(form.std)}.")
     output.say(f"{package.id}: {package.folder}, prepared; its templates equal the file's own.")
-    output.say(f"It has no operating points yet: likeness models measure {package.manifest.name} --photos DIR")
+    output.say(NOT_MEASURED.format(name=package.manifest.name))
 
 
 def _numbers(channels: tuple[float, float, float]) -> str:

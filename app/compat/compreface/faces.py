@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from app.compat.compreface.answers import Json, wanted_faces
 from app.compat.compreface.requests import (
     FILE,
     MAX_PAGE,
+    Collection,
     CollectionDep,
     EnrollParams,
     FaceIdList,
@@ -29,8 +31,6 @@ from app.compat.compreface.wire import COMPREFACE, MISSING_PARAMETER, PREFIX, VA
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
 from app.gallery import moving, subjects
-from app.gallery.records import Gallery
-from app.gallery.service import Galleries
 from app.pipeline import Choice
 from app.recognition.photos import Chosen
 
@@ -110,11 +110,7 @@ def delete_faces(home: CollectionDep, asked: FaceIdList) -> list[Json]:
 
     Unknown ids are skipped.
     """
-    gallery, deleted = home.find(), []
-    for face_id in [face_id_of(one) for one in asked.root]:
-        with suppress(FaceNotFound, SubjectNotFound):
-            deleted.append(_delete(home.galleries, gallery, face_id))
-    return deleted
+    return _delete(home, [face_id_of(one) for one in asked.root])
 
 
 @router.operation("DELETE", FACE, scope=Scope.DELETE, changes=True)
@@ -122,7 +118,10 @@ def delete_face(home: CollectionDep, face_id: str) -> Json:
     """Delete an image."""
     wanted = face_id_of(face_id)
     home.entry.target = wanted
-    return _delete(home.galleries, home.find(), wanted)
+    deleted = _delete(home, [wanted])
+    if not deleted:
+        raise FaceNotFound(f"There is no face {wanted!r}.", face_id=wanted)
+    return deleted[0]
 
 
 @router.operation("GET", f"{FACE}/img", scope=Scope.READ, name="show_crop", file=IMAGE)
@@ -140,9 +139,16 @@ def show_image(home: CollectionDep, face_id: str) -> Response:
     return Response(crop or b"", media_type=BYTES)
 
 
-def _delete(galleries: Galleries, gallery: Gallery, face_id: str) -> Json:
-    """Delete a face of any subject. Raises NotFound (``face_not_found``)."""
-    found = galleries.store.find_face(gallery, face_id)
-    with galleries.change(gallery.id) as change:
-        moving.delete_faces(change, [face_id])
-    return {"image_id": image_id_of(face_id), "subject": found.subject}
+def _delete(home: Collection, face_ids: Sequence[str]) -> list[Json]:
+    """Delete those of the faces that exist, of any subjects, and return their ids and subjects."""
+    gallery = home.find()
+    found = home.galleries.store.find_faces(gallery, face_ids)
+    if not found:
+        return []
+    with home.galleries.change(gallery.id) as change:
+        deleted = set(moving.delete_faces(change, list(found)))
+    return [
+        {"image_id": image_id_of(face_id), "subject": found[face_id].subject}
+        for face_id in dict.fromkeys(face_ids)
+        if face_id in deleted
+    ]

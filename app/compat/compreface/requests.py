@@ -203,7 +203,7 @@ class Collection:
 
 
 async def _collection(request: Request) -> Collection:
-    """Raise GalleryNotFound if the key may see several galleries, and none is `default`."""
+    """Return the key's collection. Raises GalleryNotFound if it may see several galleries, and none is `default`."""
     grant, entry = request.scope["grant"], request.scope["audit"]
     visible = grant.galleries
     if visible is not None and DEFAULT not in visible and len(visible) != 1:

@@ -111,7 +111,7 @@ class CompreFace(WireFormat):
 
     name = "CompreFace"
     security = ("api_key",)
-    large_json = True  # many embeddings
+    large_json = True  # many embeddings or image ids
     description = "CompreFace's REST interface, for clients written for it (docs/reference/drop-ins.md)."
 
     def speaks(self, scope: Scope) -> bool:
