@@ -44,6 +44,9 @@ def test_keys_are_made_listed_rotated_and_revoked(shared_server: LiveServer) -> 
     exported = likeness(folder, "audit", "export", "--json", "--since", "2020-01-01", "--operation", "rotate_key")
     (entry,) = (row for row in exported.rows if row["target"] == "lobby")
     assert (entry["key"], entry["target"], entry["status"], entry["subject"]) == ("admin.key", "lobby", 200, None)
+    assert entry in likeness(folder, "audit", "export", "--json", "--until", "2100-01-01").rows
+    for span in (("--since", "2100-01-01"), ("--until", "2020-01-01")):
+        assert likeness(folder, "audit", "export", "--json", *span).rows == []
     assert " admin.key rotate_key - - lobby 200 " in likeness(folder, "audit", "export", "--by", "admin.key").stdout
 
 

@@ -254,6 +254,20 @@ def entry_of(client: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
     return entry
 
 
+def test_entries_of_a_span_of_time_are_listed(service: httpx.Client) -> None:
+    entry = entry_of(service, service.get("/v1/galleries/nowhere"))
+
+    def listed(**span: str) -> bool:
+        entries = service.get("/v1/audit", params={"limit": 1000, **span}).raise_for_status().json()["entries"]
+        return entry in entries
+
+    assert listed(since=entry["at"])
+    assert not listed(until=entry["at"])
+    assert listed(since="2020-01-01T00:00:00Z", until="2100-01-01T00:00:00+01:00")
+    assert not listed(since="2100-01-01T00:00:00Z")
+    error_of(service.get("/v1/audit", params={"until": "yesterday"}), 422, "invalid_request")
+
+
 def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(service: httpx.Client) -> None:
     """Read from the database with no wait between, in the order of a gallery's life."""
     made: list[tuple[str, httpx.Response, tuple[str | None, str | None, str | None]]] = []

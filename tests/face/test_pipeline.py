@@ -221,6 +221,16 @@ class TestEmbed:
             assert "embed" in photo.stages
         assert "embed" not in both.stages
 
+    def test_faces_asked_for_in_another_order_get_their_own(self, pipeline: Pipeline, embedder: Embedder) -> None:
+        both = pipeline.detect(BOTH.read_bytes())
+        with embedder:
+            wanted, _ = embedder.embed([face.crop for face in both.faces])
+            found = embed_faces([both, both], embedder, [[1, 0], [1]])
+        one, other = (template.vector.tobytes() for template in wanted)
+        assert one != other
+        templates = [[face.template and face.template.vector.tobytes() for face in photo.faces] for photo in found]
+        assert templates == [[one, other], [None, other]]
+
     def test_a_photo_without_faces_embeds_nothing(self, pipeline: Pipeline, embedder: Embedder) -> None:
         with embedder:
             photo = pipeline.embed(encoded(np.full((64, 64, 3), 9, np.uint8)), embedder)

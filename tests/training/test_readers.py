@@ -22,7 +22,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from app.errors import InvalidImage, InvalidInput, LikenessError
+from app.face.formats import Limits
+from app.face.image import decode
 from app.types import Pixels
+from tests.support import images
 from tests.support.crops import RecordWriter, pack_header, png, write_pack
 from training.data import FaceSet, open_dataset, read_drop_list
 from training.data.dataset import decode_crop
@@ -116,6 +119,20 @@ def test_crops_of_other_sizes_are_resized_by_averaging_areas() -> None:
     np.testing.assert_allclose(decode_crop(file.getvalue()), mean, atol=0.51)
     assert decode_crop(png(9, side=20)).shape == (112, 112, 3)
     assert (decode_crop(png(9, side=20)) == (9, 246, 7)).all()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        images.encoded(images.photo(112, 112), "JPEG"),
+        images.encoded(images.photo(112, 112).convert("L"), "JPEG", progressive=True),
+        images.turned(images.photo(112, 112), "JPEG", 6),
+        images.encoded(images.photo(112, 112).convert("CMYK"), "JPEG"),
+    ],
+    ids=["plain", "grey", "turned", "cmyk"],
+)
+def test_crops_are_decoded_as_photos_are(data: bytes) -> None:
+    np.testing.assert_array_equal(decode_crop(data), decode(data, Limits()).pixels)
 
 
 def test_crops_may_be_written_to() -> None:
