@@ -128,7 +128,7 @@ def quantize(model: ModelProto, crops: Pixels) -> ModelProto:
 
 
 class _Calibration:
-    """What ONNX Runtime reads the crops from, one by one (its CalibrationDataReader)."""
+    """Gives ONNX Runtime the crops one by one (its CalibrationDataReader)."""
 
     def __init__(self, name: str, crops: Pixels) -> None:
         self._inputs = ({name: crop[None]} for crop in crops)

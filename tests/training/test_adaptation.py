@@ -17,6 +17,7 @@ from app.inference.package import load_package
 from app.inference.session import open_embedder
 from tests.support.crops import some_crops
 from training.__main__ import app
+from training.adaptation import adapt as adapting
 from training.adaptation import views as views_module
 from training.adaptation.adapt import precision_on, read_conditions, run_to_end
 from training.adaptation.channels import choose, fit, prune
@@ -252,6 +253,30 @@ def test_conditions_by_name_are_drawn_alone_and_change_what_they_name() -> None:
             assert (seen[:, 0] - seen[:, 2]).abs().mean() < (20 if name == "infrared-like" else 1), name
     with pytest.raises(InvalidInput, match="no condition 'masks'"):
         conditions_for(["masks"])
+
+
+def test_adapt_takes_conditions_by_name_or_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[ConditionConfig] = []
+
+    def far_enough(*_args: object, conditions: ConditionConfig, **_more: object) -> None:
+        given.append(conditions)
+        raise InvalidInput("far enough")
+
+    monkeypatch.setattr(adapting, "OnlineDistillation", far_enough)
+    monkeypatch.setattr(adapting, "read_photos", lambda *_args: torch.zeros(1))
+    monkeypatch.setattr(adapting, "import_package", lambda *_args, **_more: torch.nn.Identity())
+    (tmp_path / "own.toml").write_text("grey = 0.5\n")
+    start = ["adapt", "sface", "--photos", "x", "--name", "adapted", "--device", "cpu"]
+    said = [
+        CliRunner().invoke(app, [*start, *more]).output
+        for more in (
+            ["--for", "mask, blur"],
+            ["--conditions", str(tmp_path / "own.toml")],
+            ["--for", "mask", "--conditions", str(tmp_path / "own.toml")],
+        )
+    ]
+    assert given == [conditions_for(["mask", "blur"]), ConditionConfig(grey=0.5)]
+    assert "can't be used together" in said[2]
 
 
 def test_widths_are_fourteen_and_no_wider_than_the_original() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from app.inference.cards import BiasCard
 from app.inference.package import load_package
 from tests.conftest import PROJECT
 from tests.support import packages
+from training.commands import options
 from training.commands.evaluate import app
 from training.commands.options import TemplateOptions
 from training.data.preparation.checking import thumbnail
@@ -247,6 +249,23 @@ def test_people_of_a_csv_are_no_false_matches(shown: Path) -> None:
     result = json.loads((shown / "out" / "result.json").read_text())
     assert {one["name"]: one["comparisons"] for one in result["groups"]} == {"all": 22, "close": 22}
     assert result["unlabelled"] == 8
+
+
+def test_the_spread_of_another_package_is_shown_beside(shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    templates_of = options.templates_of
+
+    def of_either(images: Path, pairs: list[Path], way: TemplateOptions) -> Templates:
+        if way.package == "tiny":
+            return templates_of(images, pairs, way)
+        made = templates_of(images, pairs, replace(way, package="tiny", templates=shown / "templates.npz"))
+        return replace(made, package="other@1", vectors=made.vectors[::-1])  # what is close is wide
+
+    monkeypatch.setattr(options, "templates_of", of_either)
+    code, said = run(shown, "--groups", "folder", "--same-above", "1.1", "--doubt-above", "1.1", "--beside", "other")
+    assert code == 0, said
+    mine, other = json.loads((shown / "out" / "result.json").read_text())["spread"].values()
+    assert (mine["close"], mine["wide"]) == (other["wide"], other["close"])
+    assert "other@1" in said
 
 
 def test_a_package_without_operating_points_is_refused(shown: Path) -> None:

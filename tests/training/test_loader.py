@@ -15,11 +15,14 @@ from PIL import Image
 
 pytest.importorskip("torch", reason="training needs the train extra")
 
+import torch
+
 from app.types import Pixels
 from tests.support.crops import RecordWriter
+from tests.support.runs import flat_people
 from training.data import open_dataset, sampler
 from training.data.crops import facts_of, open_pixels
-from training.data.loader import batch_keys
+from training.data.loader import BatchKey, BatchSource, batch_keys
 
 PEOPLE = ("ada", "bob")
 
@@ -121,3 +124,12 @@ def test_a_batch_depends_on_its_number_and_not_on_what_was_drawn_before(name: st
     halves = [next(batch_keys(built, 2, rank, 2)) for rank in range(2)]
     assert halves[0].indices + halves[1].indices == whole[2].indices
     assert halves[1].start == whole[2].start + 6
+
+
+def test_a_crop_is_changed_by_its_place_in_the_batch_of_all_ranks() -> None:
+    source = BatchSource(flat_people(2, 8), 3, lambda crop, random: crop + random.integers(0, 9, crop.shape, np.uint8))
+    indices = tuple(range(16))
+    whole, *parts = (source[BatchKey(1, start, indices[start:end])] for start, end in ((0, 16), (0, 8), (8, 16)))
+    assert 0 < whole.mirrored.sum() < 16
+    for name in ("images", "mirrored"):
+        torch.testing.assert_close(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))

@@ -112,6 +112,16 @@ def test_the_target_logit_follows_the_paper_over_the_whole_range_of_angles(name,
     assert_same(values, torch.from_numpy(expected(SWEEP.numpy())), 1e-10)
 
 
+@pytest.mark.parametrize("name", ["arcface", "cosface", "combined"])
+def test_other_classes_above_the_conflict_count_as_0(name: str) -> None:
+    x, labels, weight = batch()
+    plain, filtered = (built(name, weight, conflict=limit).margin_logits(x, labels) for limit in (0.0, 0.2))
+    near = F.linear(F.normalize(x), F.normalize(weight)) > 0.2
+    near &= F.one_hot(labels, C) == 0
+    assert near.any()
+    assert_same(filtered, plain.masked_fill(near, 0.0))
+
+
 @pytest.mark.parametrize("name", list(losses.CLASS_LEVEL))
 def test_the_margin_touches_the_target_alone_and_logits_have_none(name: str) -> None:
     """Except where the paper changes the other classes too (circle, curricularface, sphereface2)."""

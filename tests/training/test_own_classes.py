@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -136,18 +136,22 @@ def test_trackers_that_are_not_installed_are_named_and_those_that_are_get_every_
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(InvalidInput, match=f"{name} is not installed"):
             open_tracker(name, tmp_path)
-    calls: list[str] = []
-    mlflow = ModuleType("mlflow")
-    for function in ("start_run", "log_metrics", "end_run"):
-        setattr(
-            mlflow,
-            function,
-            lambda *given, function=function, **more: calls.append(json.dumps([function, given, more])),
-        )
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    opened = open_tracker("mlflow", tmp_path / "mine")
-    assert opened is not None
-    opened[0]({"train/loss": 0.5}, 3)
-    opened[1]()
-    assert [json.loads(call)[0] for call in calls] == ["start_run", "log_metrics", "end_run"]
-    assert json.loads(calls[1])[1] == [{"train/loss": 0.5}, 3]
+    calls: list[tuple[object, ...]] = []
+
+    def noting(name: str) -> Callable[..., object]:
+        return lambda *given, **more: calls.append((name, *given, *more.items()))
+
+    functions = {name: noting(name) for name in ("start_run", "log_metrics", "end_run")}
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(**functions))
+    run = SimpleNamespace(log=noting("log"), finish=noting("finish"))
+    wandb = SimpleNamespace(init=lambda **more: (noting("init")(**more), run)[1])
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    out, figures = tmp_path / "mine", {"train/loss": 0.5}
+    for name in ("mlflow", "wandb"):
+        opened = open_tracker(name, out)
+        assert opened is not None
+        opened[0](figures, 3)
+        opened[1]()
+    assert calls[:3] == [("start_run", ("run_name", "mine")), ("log_metrics", figures, 3), ("end_run",)]
+    started = ("init", ("name", "mine"), ("dir", str(out)))
+    assert calls[3:] == [started, ("log", figures, ("step", 3)), ("finish",)]

@@ -22,6 +22,7 @@ from tests.support.crops import png_of, write_pack
 from tests.support.runs import TINY, all_tensors, count_centers, flat_people, small_recipe, small_trainer
 from training.__main__ import app
 from training.data.crops import UNLABELLED, split_people, whole_people
+from training.data.formats.bins import VerificationPack
 from training.data.loader import BatchKey, BatchSource
 from training.evaluation import metrics
 from training.losses.pairwise import Triplets
@@ -31,6 +32,7 @@ from training.run.distillation import embedding_loss, open_teacher, relation_los
 from training.run.faults import PATIENCE, CollapseAlarm
 from training.run.objective import between_towers, build_objective
 from training.run.optimiser import parameter_groups
+from training.run.trainer import pack_accuracy
 
 LONG = {"steps": 60, "log_every": 60, "ema": 0.8}
 
@@ -393,6 +395,26 @@ def test_packs_are_measured_while_training_and_choose_the_best_checkpoint(tmp_pa
     assert progress.figures["accuracy"] == progress.figures["accuracy_faces"] > 0.8
     assert progress.best == pytest.approx(1 - max(_accuracies(tmp_path / "run")))
     assert (tmp_path / "run" / "best.pt").is_file()
+
+
+class LeftHalf(torch.nn.Module):
+    """Embeds the mean colour of the left half alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.middle = torch.nn.Parameter(torch.tensor(127.5))
+
+    def forward(self, crops: torch.Tensor) -> torch.Tensor:
+        return crops[:, :, :56].float().mean((1, 2)) - self.middle
+
+
+def test_packs_tell_mirrored_photos_of_a_person_only_with_flip() -> None:
+    halves = np.random.default_rng(1).integers(0, 256, (40, 1, 2, 1, 3)).astype(np.uint8)
+    crops = np.broadcast_to(halves, (40, 112, 2, 56, 3)).reshape(40, 112, 112, 3)
+    crops[0::4] = crops[1::4, :, ::-1]  # every second pair is a crop and its mirror image
+    pack = VerificationPack(tuple(map(png_of, crops)), np.arange(20) % 2 == 0)
+    assert pack_accuracy(LeftHalf(), pack, flip=True) >= 0.9
+    assert pack_accuracy(LeftHalf(), pack, flip=False) < 0.8
 
 
 def _accuracies(run: Path) -> list[float]:

@@ -133,7 +133,10 @@ def conditions_for(names: Sequence[str]) -> ConditionConfig:
 
 
 def covers(draw: Draw, side: int) -> Tensor:
-    """(VARIANTS, 4, S, S): the colour, 0-255, of what `draw` puts on a face, and the share of the face that stays."""
+    """Return (VARIANTS, 4, S, S) float32 masks or glasses as `draw` makes them with different seeds.
+
+    Three channels are what is added to a crop (0-255), the fourth the factor (0-1) of the crop under it.
+    """
     made = []
     for seed in range(VARIANTS):
         ends = (np.full((side, side, 3), level, np.uint8) for level in (0, 255))

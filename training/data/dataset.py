@@ -30,7 +30,7 @@ NOTES = (b"Exif\0", b"ICC_PROFILE", b"Adobe")
 def decode_crop(data: bytes) -> Pixels:
     """Decode a stored crop to (112, 112, 3) uint8 RGB; larger ones are area-averaged, smaller ones enlarged bilinearly.
 
-    OpenCV decodes plain JPEGs, in a third of the time. Raises what `app.face.image.decode` raises.
+    OpenCV decodes plain JPEGs, which is faster. Raises what `app.face.image.decode` raises.
     """
     pixels: Pixels | None = None
     if data.startswith(JPEG_START) and data.endswith(JPEG_END) and not any(note in data[:HEAD] for note in NOTES):

@@ -44,6 +44,7 @@ Colour: TypeAlias = tuple[float, float, float]
 Points: TypeAlias = NDArray[np.float64]
 Random: TypeAlias = np.random.Generator
 Lot: TypeAlias = Callable[[Random], Any]
+"""Draws one random value."""
 
 SKIN: tuple[Colour, ...] = (
     (246, 214, 190), (236, 192, 160), (222, 168, 132), (198, 140, 102), (158, 104, 72), (112, 72, 50), (74, 48, 36),
@@ -72,7 +73,7 @@ def scaled(colour: Colour, factor: float) -> Colour:
 
 
 def near(mean: float, deviation: float) -> Lot:
-    """A normal draw, cut off at two and a half deviations."""
+    """Return a lot that draws from a normal distribution, clipped at two and a half deviations."""
     return lambda random: mean + deviation * float(np.clip(random.standard_normal(), -2.5, 2.5))
 
 
@@ -85,7 +86,7 @@ def one_of(*choices: str) -> Lot:
 
 
 def between(palette: tuple[Colour, ...]) -> Lot:
-    """A colour between two neighbours of the palette, slightly changed."""
+    """Return a lot that mixes two neighbouring colours of the palette and changes the mixture slightly."""
 
     def draw(random: Random) -> Colour:
         place = random.uniform(0, len(palette) - 1.001)
@@ -97,7 +98,10 @@ def between(palette: tuple[Colour, ...]) -> Lot:
 
 
 class Drawn:
-    """Parameters that are drawn by lot, each annotated with how; their order is part of what a seed means."""
+    """Random parameters, drawn in the order of the fields; each field's annotation holds the function that draws it.
+
+    The same seed gives other values if fields are added, removed or moved.
+    """
 
     @classmethod
     def random(cls, random: Random) -> Self:
@@ -112,7 +116,7 @@ def _lots(kind: type[Drawn]) -> dict[str, Lot]:
 
 @dataclass(frozen=True, slots=True)
 class Person(Drawn):
-    """What stays the same in all images of one person: lengths in crop pixels, tilts as slopes."""
+    """The features that all images of one person share: lengths in crop pixels, tilts as slopes."""
 
     head_width: Annotated[float, near(46, 2.6)]
     crown: Annotated[float, near(60, 3)]
@@ -158,7 +162,7 @@ class Person(Drawn):
 
 @dataclass(frozen=True, slots=True)
 class View(Drawn):
-    """What differs between images of one person: pose in radians, expression, light, background, camera."""
+    """The features that differ between images of one person: pose in radians, expression, light, background, camera."""
 
     yaw: Annotated[float, near(0, math.radians(16))]
     pitch: Annotated[float, near(0, math.radians(9))]

@@ -59,7 +59,7 @@ class People:
 
 
 class Shared(TypedDict, total=False):
-    """What all samplers take besides; see `BatchSampler`."""
+    """The keyword arguments of every sampler, which `BatchSampler` explains."""
 
     seed: int
     rank: int

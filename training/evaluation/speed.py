@@ -92,10 +92,10 @@ def _turn(run: Callable[[], int], shortest_s: float) -> float:
 
 
 class Runs(Protocol):
-    """A package's session."""
+    """Anything that embeds crops, as a package's session does."""
 
     def run(self, crops: Pixels) -> Vectors:
-        """(N, 112, 112, 3) uint8 RGB -> (N, D) float32 unit vectors."""
+        """Embed (N, 112, 112, 3) uint8 RGB crops as (N, D) float32 unit vectors."""
         ...
 
 

@@ -279,6 +279,7 @@ class ClassLoss(nn.Module):
     # what a loss defines
 
     def row_shape(self) -> tuple[int, ...]:
+        """Return the shape of a class's row of `weight`."""
         return (self.dim,)
 
     def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
