@@ -226,8 +226,7 @@ def _name_batch(model: ModelProto, dimension: int) -> None:
 
 def speed(model: ModelProto) -> float:
     """Return faces per second on one thread, one crop at a time, the best of three rounds (the machine's speed
-    varies).
-    """
+    varies)."""
     session = Session(model.SerializeToString(), "cpu", 1)
     crops = parity_crops(1)
     session.run(crops)
@@ -254,8 +253,7 @@ def _convert(full: Exported, variant: Variant, calibration: Pixels | None) -> Ex
 
 def to_fp16(model: ModelProto) -> ModelProto:
     """Convert the graph to half precision from the first convolution to the last layer with weights; the conversion
-    of pixels, the last normalisation, input and output stay in float32.
-    """
+    of pixels, the last normalisation, input and output stay in float32."""
     half: ModelProto = ModelProto.FromString(model.SerializeToString())
     graph = half.graph
     outside = {node.name for node in outside_network(half)}
@@ -355,8 +353,7 @@ class _Measured:
 
 def _calibration(measurement: operating_points.Measurement, evaluation: Evaluation) -> Calibration | None:
     """Return the calibration, None if the set is too small for two distinct points: then the package has no
-    operating points.
-    """
+    operating points."""
     if len(operating_points.rising(measurement.points)) < 2:
         return None
     return operating_points.calibration(

@@ -414,8 +414,7 @@ def _unknown(table: Mapping[str, Any], model: type[Section], prefix: str) -> Ite
 
 def _suggestion(key: str) -> str:
     """Return `; did you mean …?`: the same word in another section, else the nearest key of this one, else any
-    nearest.
-    """
+    nearest."""
     known = recipe_keys()
     section, _, word = key.rpartition(".")
     neighbours = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == section}

@@ -30,8 +30,7 @@ LINE_S = 30.0
 @contextmanager
 def told(*also: type[Exception]) -> Iterator[None]:
     """Turn our own errors, those of files, and those listed in `also`, into one line and exit status 2. Under torchrun
-    only the first rank prints it.
-    """
+    only the first rank prints it."""
     ours: tuple[type[Exception], ...] = (LikenessError, OSError, *also)
     try:
         yield

@@ -34,8 +34,7 @@ PRELU_SLOPE = 0.25
 
 def scaled(channels: int, width: float, multiple: int = 8) -> int:
     """Return ``channels`` times ``width`` as a multiple of 8 (efficient on vector units and tensor cores), at least
-    8.
-    """
+    8."""
     return max(multiple, round(channels * width / multiple) * multiple)
 
 

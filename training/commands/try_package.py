@@ -120,8 +120,7 @@ def _photos(faces: ProceduralFaces, person: int) -> list[bytes]:
 @contextmanager
 def served(name: str, models: Path, folder: Path) -> Iterator[httpx.Client]:
     """Run a server on the package for the block and yield a client with the admin key; its data folder is in
-    ``folder``. Raises Unusable if it doesn't start.
-    """
+    ``folder``. Raises Unusable if it doesn't start."""
     data, log = folder / "data", folder / "server.log"
     with (
         reserved_port() as port,
@@ -141,8 +140,7 @@ def served(name: str, models: Path, folder: Path) -> Iterator[httpx.Client]:
 
 def _listed(client: httpx.Client, name: str) -> str:
     """Return the id of the loaded package with this name. Raises Unusable (``package_unknown``) if the server
-    doesn't run it.
-    """
+    doesn't run it."""
     rows = _answer(client.get("/v1/models"))["models"]
     ids = [str(row["id"]) for row in rows if row["loaded"] and name in {row["id"], row["name"]}]
     if not ids:

@@ -115,8 +115,7 @@ def _procedural(spec: str) -> FaceSet:
 
 def read_drop_list(path: Path) -> list[str]:
     """Read the people to leave out: the JSON or CSV that ``data overlap`` writes, or a text file with one name per
-    line.
-    """
+    line."""
     text = path.read_text(encoding="utf-8")
     if path.suffix.lower() == ".json":
         loaded = json.loads(text)

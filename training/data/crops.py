@@ -190,8 +190,7 @@ def _decode(pixels: Pixels, faces: FaceSet, progress: Callable[[int], None]) -> 
 
 def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the indices of the crops to train on and of those held out: `share` of the people, at least two if any,
-    chosen by `seed` among those with two crops or more and a label.
-    """
+    chosen by `seed` among those with two crops or more and a label."""
     people, counts = np.unique(labels, return_counts=True)
     several = people[(counts > 1) & (people != UNLABELLED)]
     count = 0 if share == 0 else min(len(several), max(2, round(share * len(people))))
@@ -202,8 +201,7 @@ def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[ND
 
 def whole_people(labels: NDArray[np.int64], limit: int, seed: int) -> NDArray[np.int64]:
     """Return the indices of at most `limit` crops of people with two or more, whole people in an order chosen by
-    `seed`.
-    """
+    `seed`."""
     order = np.argsort(labels, kind="stable")
     people, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
     chosen: list[NDArray[np.int64]] = []

@@ -26,8 +26,7 @@ def equal_error_rate_interval(
     scores: ArrayLike, mated: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
     """Return the interval of `metrics.equal_error_rate`. ``people`` is (P, 2) integers from 0: the person on either
-    side of a pair.
-    """
+    side of a pair."""
     scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
     value = metrics.equal_error_rate(scores[labels], scores[~labels])
     order = np.argsort(scores, kind="stable")
@@ -65,8 +64,7 @@ def fold_accuracy_interval(
     scores: ArrayLike, mated: ArrayLike, folds: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
     """Return the interval of the mean of `metrics.fold_accuracy`: every round finds each fold's threshold again,
-    from the other folds' pairs as they were drawn.
-    """
+    from the other folds' pairs as they were drawn."""
     scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
     value = metrics.fold_accuracy(scores, labels, folds).mean
     order = np.argsort(scores, kind="stable")
@@ -100,8 +98,7 @@ def _pair_counts(mated: Bools, sides: Ints, rounds: int, seed: int) -> Iterator[
 
 def nmi_interval(labels: ArrayLike, assigned: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0) -> Interval:
     """Return the interval of `metrics.normalised_mutual_information` of (N,) labels and clusters. The clusters stay
-    those of all images; only the information about the people drawn is computed again.
-    """
+    those of all images; only the information about the people drawn is computed again."""
     who = np.unique(np.asarray(labels), return_inverse=True)[1]
     cluster = np.unique(np.asarray(assigned), return_inverse=True)[1]
     joint, images = np.unique(np.stack([who, cluster], axis=1), axis=0, return_counts=True)
@@ -168,8 +165,7 @@ def found_samples(
 
 def share_interval(value: float, samples: ArrayLike, trials: int) -> Interval:
     """Return the interval of a share of ``trials`` people. If all or none of them are counted, every round is the
-    same, though another set might differ: there the far end is Wilson's. NaN, between 0 and 1, without trials.
-    """
+    same, though another set might differ: there the far end is Wilson's. NaN, between 0 and 1, without trials."""
     if trials == 0:
         return wilson(0, 0)
     interval = percentile_interval(value, samples)

@@ -283,8 +283,7 @@ def by_years(
 
 def with_doubt(figures: Sequence[GroupFigures], strict: Sequence[GroupFigures]) -> list[GroupFigures]:
     """Return the figures with the lower ends of ``strict``, which took more pairs for one person, where those are
-    lower: a rate exceeds the stated one only if it does so under both rules.
-    """
+    lower: a rate exceeds the stated one only if it does so under both rules."""
     lower = {(one.name, rate.fmr): rate.rate.low for one in strict for rate in one.rates}
     return [
         replace(

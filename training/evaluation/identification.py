@@ -27,8 +27,7 @@ CMC_DEPTH = 10
 @dataclass(frozen=True, slots=True)
 class Draw:
     """The photos enrolled and the probes: ``mates[i]`` shows the person of ``enrolled[columns[i]]``, or, without
-    ``columns``, of ``enrolled[i]``.
-    """
+    ``columns``, of ``enrolled[i]``."""
 
     seed: int
     enrolled: tuple[str, ...]
@@ -40,8 +39,7 @@ class Draw:
 def draw_people(photos: Sequence[str], people: int, seed: int, strangers: int | None = None) -> Draw:
     """Draw ``people`` at random among those with two photos or more: one photo enrolled, another one as probe. One
     photo each of everyone else (or of ``strangers`` of them) is a probe too. Raises ValueError if there are too few
-    people.
-    """
+    people."""
     rng = np.random.default_rng(seed)
     of: dict[str, list[str]] = {}
     for photo in sorted(photos):
@@ -64,8 +62,7 @@ def draw_people(photos: Sequence[str], people: int, seed: int, strangers: int | 
 @dataclass(frozen=True, slots=True)
 class Served:
     """The figures at the service's own threshold for an FPIR: the manifest's operating points, corrected for the
-    gallery.
-    """
+    gallery."""
 
     asked: float
     threshold: float
@@ -107,8 +104,7 @@ class Summary:
 @dataclass(frozen=True, slots=True)
 class Identifications:
     """All draws' figures, their summary, and each draw's FNIR over FPIR (as ``fnmr`` and ``fmr`` of a curve; none
-    without strangers).
-    """
+    without strangers)."""
 
     draws: tuple[Identification, ...]
     summary: Mapping[str, Summary]
@@ -145,8 +141,7 @@ def measure(
     seed: int = 0,
 ) -> Identifications:
     """Search for each draw's mates and strangers among its enrolled. ``service_threshold`` returns the service's
-    threshold for an FPIR, or None if it has none; ``rounds`` and ``seed`` are the bootstrap's.
-    """
+    threshold for an FPIR, or None if it has none; ``rounds`` and ``seed`` are the bootstrap's."""
     drawn = bootstrap.resampling(templates.names, rounds=rounds, seed=seed)
     searched = [_Searched(templates, draw, drawn) for draw in draws]
     asked = [(fpir, threshold) for fpir in fpirs if (threshold := service_threshold(fpir)) is not None]

@@ -76,8 +76,7 @@ class Figures:
 
 def read_protocol(folder: Path) -> Protocol:
     """Read the lists in ``folder/meta``. Raises ValueError for lists that are missing, broken or contradict each
-    other.
-    """
+    other."""
     meta = folder / "meta"
     kind = next((name for name in ("ijbb", "ijbc") if (meta / f"{name}_face_tid_mid.txt").is_file()), None)
     if kind is None:

@@ -78,8 +78,7 @@ def crossing(fmr: Floats, fnmr: Floats) -> float:
 
 def best_threshold(scores: ArrayLike, mated: ArrayLike) -> float:
     """Return the threshold that decides most pairs correctly: the middle of the gap between two scores, the median
-    of several equally good gaps.
-    """
+    of several equally good gaps."""
     scores = np.asarray(scores, np.float64)
     order = np.argsort(scores, kind="stable")
     return best_cut(scores[order], np.where(np.asarray(mated, bool)[order], -1, 1))
@@ -87,8 +86,7 @@ def best_threshold(scores: ArrayLike, mated: ArrayLike) -> float:
 
 def best_cut(ascending: Floats, won: NDArray[np.int64]) -> float:
     """Return `best_threshold` of sorted scores, where refusing the i-th one wins ``won[i]``: 1 for a non-mated pair,
-    -1 for a mated one, or more if a pair counts more than once.
-    """
+    -1 for a mated one, or more if a pair counts more than once."""
     last = np.flatnonzero(np.append(ascending[1:] > ascending[:-1], True))
     edges = ascending[last]
     cuts = np.concatenate([edges[:1] - 1e-6, (edges[:-1] + edges[1:]) / 2, edges[-1:] + 1e-6])
@@ -110,8 +108,7 @@ class FoldAccuracy:
 
 def fold_accuracy(scores: ArrayLike, mated: ArrayLike, folds: ArrayLike) -> FoldAccuracy:
     """Return accuracy as LFW View 2 defines it (Huang et al., UMass TR 07-49): each fold is decided with the
-    threshold that is best on all the other folds. ``folds`` (N,) names each pair's fold.
-    """
+    threshold that is best on all the other folds. ``folds`` (N,) names each pair's fold."""
     scores = np.asarray(scores, np.float64)
     labels = np.asarray(mated, bool)
     fold_of = np.asarray(folds)
@@ -135,8 +132,7 @@ def fold_accuracy(scores: ArrayLike, mated: ArrayLike, folds: ArrayLike) -> Fold
 
 def weighted_match_rate(descending: Floats, is_mated: Bools, counts: Ints, fmr: float) -> float:
     """Return 1 − FNMR at ``fmr`` where the i-th highest score counts ``counts[i]`` times; a score of -inf never
-    matches. NaN if no mated or no non-mated score counts.
-    """
+    matches. NaN if no mated or no non-mated score counts."""
     nonmated = np.where(is_mated, 0, counts)
     total_mated = int(counts[is_mated].sum())
     total_nonmated = int(nonmated.sum())
@@ -154,8 +150,7 @@ def weighted_match_rate(descending: Floats, is_mated: Bools, counts: Ints, fmr: 
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """The result of each probe's search. ``rank`` is the place of its own subject (1 = first; ties count against
-    it), ``mate_score`` that subject's score, ``best_score`` the highest of all. All (P,).
-    """
+    it), ``mate_score`` that subject's score, ``best_score`` the highest of all. All (P,)."""
 
     rank: Ints
     mate_score: Floats
@@ -169,8 +164,7 @@ class Ranking:
 
 def rank_subjects(scores: ArrayLike, mates: ArrayLike) -> Ranking:
     """Rank subjects by ``scores`` (P, S) of each probe with each subject; ``mates`` (P,) is each probe's own
-    subject's column.
-    """
+    subject's column."""
     scores = np.asarray(scores, np.float64)
     mates = np.asarray(mates, np.int64)
     mate_score = np.take_along_axis(scores, mates[:, None], axis=1)[:, 0]
@@ -180,8 +174,7 @@ def rank_subjects(scores: ArrayLike, mates: ArrayLike) -> Ranking:
 
 def cmc(rank: ArrayLike, depth: int) -> Floats:
     """Return the cumulative match characteristic: (depth,) shares of probes found at rank 1, 2, … ``depth`` or
-    better.
-    """
+    better."""
     ranks = np.asarray(rank, np.int64)
     counts = np.bincount(np.clip(ranks, 0, depth + 1), minlength=depth + 2)[1 : depth + 1]
     return np.cumsum(counts) / ranks.size
@@ -189,15 +182,13 @@ def cmc(rank: ArrayLike, depth: int) -> Floats:
 
 def threshold_at_fpir(nonmated_best: ArrayLike, fpir: float) -> float:
     """Return the lowest threshold at which no more than ``fpir`` of the searches for people who are not enrolled
-    return anybody; ``nonmated_best`` is each such search's highest score.
-    """
+    return anybody; ``nonmated_best`` is each such search's highest score."""
     return threshold_at_fmr(nonmated_best, fpir)
 
 
 def fnir_at_fpir(ranking: Ranking, nonmated_best: ArrayLike, fpir: float) -> float:
     """Return the false negative identification rate: the share of enrolled people's probes whose own subject does
-    not come first at or above the threshold (NIST FRTE 1:N, rank 1).
-    """
+    not come first at or above the threshold (NIST FRTE 1:N, rank 1)."""
     threshold = threshold_at_fpir(nonmated_best, fpir)
     return float(np.mean((ranking.rank > 1) | (ranking.mate_score < threshold)))
 
@@ -224,8 +215,7 @@ def retrieval(
     templates: NDArray[np.float32], labels: ArrayLike, ks: Sequence[int] = (1, 2, 4, 8), block: int = 1024
 ) -> Retrieval:
     """Search for each of (N, D) unit ``templates`` among all others. Images alone with their label are searched
-    among, but not searched for. Equal scores keep the order of the set.
-    """
+    among, but not searched for. Equal scores keep the order of the set."""
     who = np.unique(np.asarray(labels), return_inverse=True)[1]
     mates = np.bincount(who)[who] - 1
     depth = min(len(who) - 1, max(int(mates.max(initial=0)), *ks))
@@ -262,8 +252,7 @@ def clusters(templates: NDArray[np.float32], count: int, seed: int = 0) -> Ints:
 
 def normalised_mutual_information(labels: ArrayLike, assigned: ArrayLike) -> float:
     """Return 2 I(L; C) / (H(L) + H(C)) of (N,) labels and clusters: 1 where each determines the other, 0 where they
-    are independent.
-    """
+    are independent."""
     from sklearn.metrics import normalized_mutual_info_score  # noqa: PLC0415  only this needs scikit-learn
 
     return float(normalized_mutual_info_score(np.asarray(labels), np.asarray(assigned)))

@@ -116,8 +116,7 @@ def open_photos(path: Path) -> Photos:
 @dataclass(frozen=True, slots=True)
 class Templates:
     """The templates of photos, one row per photo in the order of ``names``. A photo without a face has a zero vector
-    and quality 0.
-    """
+    and quality 0."""
 
     package: str
     names: tuple[str, ...]

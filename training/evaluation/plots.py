@@ -96,8 +96,7 @@ def cmc(shares: Sequence[Interval], path: Path) -> None:
 
 def fnir(curves: Sequence[Curve], rates: Mapping[float, Interval], path: Path) -> None:
     """Draw FNIR over a logarithmic FPIR: a thin line for each draw of people, and at each of ``rates``, by FPIR, the
-    mean with its interval.
-    """
+    mean with its interval."""
     figure, axes = _figure()
     for curve in curves:
         fpir, missed = _thin(curve)
@@ -112,8 +111,7 @@ def fnir(curves: Sequence[Curve], rates: Mapping[float, Interval], path: Path) -
 
 def _arms(figures: Sequence[Interval]) -> NDArray[np.float64]:
     """Return (2, N) how far each interval reaches below and above its figure; a bootstrap's may lie to one side of
-    it.
-    """
+    it."""
     ends = [(each.value - each.low, each.high - each.value) for each in figures]
     return np.maximum(np.array(ends, np.float64).T, 0)
 
@@ -182,8 +180,7 @@ def lines(
 
 def group_rates(rows: Mapping[str, Sequence[tuple[float, Interval]]], path: Path) -> None:
     """Draw, for each group of ``rows``, the rate found at each stated FMR with its interval; dotted lines are the
-    stated rates.
-    """
+    stated rates."""
     figure, axes = _figure()
     figure.set_figheight(1.4 + 0.3 * len(rows))
     stated = list(dict.fromkeys(fmr for found in rows.values() for fmr, _ in found))

@@ -134,8 +134,7 @@ def retrieval_figures(
     nmi: bool = False,
 ) -> dict[str, Interval]:
     """Return Recall@k, MAP@R and R-precision, with intervals by bootstrap over the people searched for; with ``nmi``
-    also that of k-means clusters, which is slow.
-    """
+    also that of k-means clusters, which is slow."""
     result = metrics.retrieval(vectors, people, ks)
     per_image = {f"Recall@{k}": result.recall_of[k].astype(np.float64) for k in ks}
     per_image |= {"MAP@R": result.average_precision, "R-precision": result.r_precision_of}

@@ -99,8 +99,7 @@ class RandomMiner(PairMiner):
 
 class HardMiner(PairMiner):
     """Chooses the nearest negative. `hardest_positive` pairs it with each anchor's farthest positive only: "batch
-    hard" (arXiv 1703.07737).
-    """
+    hard" (arXiv 1703.07737)."""
 
     def __init__(self, *, hardest_positive: bool = False, seed: int = 0) -> None:
         super().__init__(seed=seed)
@@ -207,8 +206,7 @@ def names() -> list[str]:
 
 def build(name: str, **hyper: object) -> PairMiner:
     """Build the miner of that name. Raises `LossError` for an unknown name or argument, naming the nearest right
-    one.
-    """
+    one."""
     check_choice("miner", name, names())
     kind = MINERS[name]
     check_hyper(name, kind, hyper)

@@ -77,8 +77,7 @@ def pair_counts(triplets: Triplets, size: int, dtype: torch.dtype) -> tuple[Tens
 
 def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
     """Return log-sum-exp over the masked entries of each row, (N, M) → (N,); −inf, without gradient, where there are
-    none.
-    """
+    none."""
     there = mask.any(dim=1)
     masked = torch.where(mask, values, -math.inf)
     return torch.where(there[:, None], masked, 0.0).logsumexp(dim=1).masked_fill(~there, -math.inf)

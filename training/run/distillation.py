@@ -31,8 +31,7 @@ THREADS = 2
 
 def embedding_loss(student: Tensor, teacher: Tensor) -> Tensor:
     """Return the mean of 1 − cos; (B, D) each, the teacher's of length 1. It is half the squared distance of unit
-    vectors.
-    """
+    vectors."""
     return (1 - (F.normalize(student.float()) * teacher).sum(dim=1)).mean()
 
 
@@ -99,8 +98,7 @@ def teacher_table(
     session: EmbedderSession, pixels: PixelSource, cache: Path, progress: Callable[[int], None] = lambda _n: None
 ) -> Vectors:
     """Return the (M, 2, D) float32 templates of every crop and its mirror image, kept in `cache`, one file per
-    teacher.
-    """
+    teacher."""
     facts = json.dumps([session.package_id, facts_of(pixels)], sort_keys=True)
     key = hashlib.sha256(facts.encode()).hexdigest()[:16]
     path = cache / f"teacher-{key}.npy"

@@ -104,8 +104,7 @@ class CollapseAlarm:
 
     def observe(self, loss: float, accuracy: float | None, embeddings: Tensor) -> str | None:
         """Return a warning if the batch shows a new problem. `accuracy` of the class-level head in 0…1, None without
-        one; `embeddings` (B, D).
-        """
+        one; `embeddings` (B, D)."""
         self._first = loss if self._first is None else self._first
         wrong = accuracy is not None and accuracy <= self._chance and loss < FALLEN * self._first
         self._wrong = self._wrong + 1 if wrong else 0

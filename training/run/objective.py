@@ -66,8 +66,7 @@ class Term(nn.Module):
 
 def between_towers(triplets: Triplets) -> Triplets:
     """Return the triplets whose anchor comes from one tower, and whose positive and negative come from the other
-    (see `TwoTowers`).
-    """
+    (see `TwoTowers`)."""
     anchor, positive, negative = (part % 2 for part in triplets)
     across = (anchor != positive) & (anchor != negative)
     return Triplets(*(part[across] for part in triplets))
@@ -184,8 +183,7 @@ class Objective(nn.Module):
     @torch.no_grad()
     def accuracy(self, embeddings: Tensor, labels: Tensor) -> float | None:
         """Return the share of (B, D) embeddings whose own class scores highest without margin: this rank's, or all
-        ranks' if they share the class weights. None without labels or a class-level loss. Collective.
-        """
+        ranks' if they share the class weights. None without labels or a class-level loss. Collective."""
         known = labels != UNLABELLED
         if not bool(known.any()):
             return None

@@ -73,8 +73,7 @@ def build_optimizer(
     groups: Iterable[dict[str, object]], config: Optimizer, *, by_row: bool = False
 ) -> torch.optim.Optimizer:
     """Build torch's own optimiser, fused, or with `by_row` one that steps only the rows a sparse gradient names
-    (PartialFC).
-    """
+    (PartialFC)."""
     kept = [group for group in groups if group["params"]]
     if config.name == "adamw":
         adamw = RowAdamW if by_row else torch.optim.AdamW

@@ -93,8 +93,7 @@ def _fitting(own: Mapping[str, Tensor], given: Mapping[str, Tensor], start: str)
 
 def mean_templates(model: nn.Module, crops: Crops, dim: int) -> Tensor:
     """Return the (P, dim) float32 unit mean of the templates of each person's crops, on the model's device.
-    Collective: each rank embeds its share of the crops.
-    """
+    Collective: each rank embeds its share of the crops."""
     labelled = np.flatnonzero(crops.labels != UNLABELLED)
     mine = labelled[collectives.rank() :: collectives.ranks()]
     sums = torch.zeros(len(crops.people), dim, dtype=torch.float32)

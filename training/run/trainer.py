@@ -217,8 +217,7 @@ class Trainer:
 
     def _backward(self, micro: int) -> tuple[Batch, Tensor, dict[str, Tensor], Tensor, Tensor]:
         """Run one batch forward and backward; return batch, all ranks' loss, its terms, this rank's embeddings,
-        labels.
-        """
+        labels."""
         recipe, world = self.recipe, self.world
         batch = self._next_batch()
         self.progress.damaged += batch.damaged
@@ -237,8 +236,7 @@ class Trainer:
 
     def _clip(self) -> Tensor:
         """Take the loss scale out of the gradients and clip them to `clip_norm`; return their length before, over all
-        parameters of all ranks.
-        """
+        parameters of all ranks."""
         sharded = self.objective.sharded_parameters()
         gradients: dict[bool, list[Tensor]] = {True: [], False: []}
         for parameter in (p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None):

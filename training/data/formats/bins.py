@@ -38,8 +38,7 @@ class VerificationPack:
 
 def read_pack(path: Path) -> VerificationPack:
     """Read a verification pack. Raises InvalidInput: ``pack_refused`` for a pickle that names anything but data,
-    ``pack_invalid`` for a damaged one or other content.
-    """
+    ``pack_invalid`` for a damaged one or other content."""
     with path.open("rb") as file:
         try:
             loaded: object = _Unpickler(file, encoding="bytes").load()
@@ -99,8 +98,7 @@ class _Dtype(_Inert):
 
 class _Array(_Inert):
     """Stands in for numpy's arrays of bytes or objects: the state is (version, shape, dtype, Fortran order,
-    content).
-    """
+    content)."""
 
     raw: bytes | None = None
     objects: list[object]

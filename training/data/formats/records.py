@@ -92,8 +92,7 @@ def read_image(file: BinaryIO, offset: int) -> bytes:
 
 def read_index(rec: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yield keys and byte offsets, (n,) int64 each, from the ``.idx`` next to ``rec``; without one, by walking the
-    file.
-    """
+    file."""
     idx = rec.with_suffix(".idx")
     if not idx.is_file():
         yield from _walk(rec)
@@ -165,8 +164,7 @@ def _last_image(rec: Path, offset: int) -> int | None:
 
 def _labels(rec: Path, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return each record's (first) label, (N,), without reading the images: all headers at once, unusual ones
-    singly.
-    """
+    singly."""
     size = FRAME.size + HEADER.size + 4
     data = np.memmap(rec, np.uint8, "r")
     labels = np.full(len(offsets), -1, np.int64)

@@ -83,8 +83,7 @@ def detector_file(models: Path, cache: Path) -> Path:
 
 def list_jobs(source: Path) -> list[Job]:
     """List every photo below ``source``, by path. Crops keep the folders and take ``.jpg``, after the whole name
-    where two photos differ only in their extension.
-    """
+    where two photos differ only in their extension."""
     if not source.is_dir():
         raise InvalidInput(f"{source} is not a folder.", code="dataset_not_found")
     photos = sorted(
@@ -129,8 +128,7 @@ def align_folder(
 
 def read_failed(target: Path) -> dict[str, Outcome]:
     """Return the failures of earlier runs, by photo. A last line truncated by a crash is skipped: its photo is tried
-    again.
-    """
+    again."""
     file = target / FAILED
     if not file.is_file():
         return {}

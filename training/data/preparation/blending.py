@@ -58,8 +58,7 @@ def write_blends(
 ) -> None:
     """Write a tar file of JPEGs: the set's own crops, one folder per person, then `count` blends of two people's
     crops each, in a folder of their own. The same seed and set give the same file. Raises what reading a damaged
-    crop raises.
-    """
+    crop raises."""
     labels = np.asarray(faces.labels)
     total = len(faces) + count
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,8 +82,7 @@ def pick_two(labels: NDArray[np.int64], generator: np.random.Generator) -> tuple
 
 def _smooth(generator: np.random.Generator, side: int, channels: int) -> NDArray[np.float32]:
     """Return (side, side, channels) float32 noise, about normally distributed, that changes slowly from place to
-    place.
-    """
+    place."""
     grid = generator.standard_normal((PATCHES, PATCHES, channels)).astype(np.float32)
     enlarged = cv2.resize(grid, (side, side), interpolation=cv2.INTER_CUBIC)
     return np.asarray(enlarged, np.float32).reshape(side, side, channels)

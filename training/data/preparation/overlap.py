@@ -48,8 +48,7 @@ class Overlap:
 
 def find_overlap(a: Templates, b: Templates, threshold: float, pair_threshold: float) -> list[Match]:
     """Return matches by falling score. A person of A matches where its mean template reaches ``threshold`` against a
-    person of B, or one of its images reaches ``pair_threshold`` against one of B's.
-    """
+    person of B, or one of its images reaches ``pair_threshold`` against one of B's."""
     means, best_mean = best_means(a, b)
     pair_score, pair_image, own_image = _best_pairs(a, b)
     found = np.flatnonzero((means >= threshold) | (pair_score >= pair_threshold))
@@ -78,8 +77,7 @@ def best_means(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray
 
 def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """Return for each person of A its best single image against any of B's: score, B's image, its own image, each
-    (P,).
-    """
+    (P,)."""
     score = np.full(len(a.people), -1, np.float32)
     theirs = np.zeros(len(a.people), np.int64)
     own = np.zeros(len(a.people), np.int64)
@@ -100,8 +98,7 @@ def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArra
 
 def write_overlap(path: Path, overlap: Overlap) -> None:
     """Write the overlap: ``.csv`` has one row per match, anything else is JSON with all of it. A recipe's
-    ``data.drop`` takes both.
-    """
+    ``data.drop`` takes both."""
     rows = [asdict(match) for match in overlap.matches]
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".csv":

@@ -101,8 +101,7 @@ def nodded(pixels: Pixels, degrees: float, _rng: np.random.Generator) -> Pixels:
 
 def _card(pixels: Pixels, degrees: float, *, up: bool) -> Pixels:
     """Return the photo as a flat card turned about its upright (or lying) middle axis, seen from three times its
-    width.
-    """
+    width."""
     height, width = pixels.shape[:2]
     corners = np.array([[-0.5, -0.5], [0.5, -0.5], [0.5, 0.5], [-0.5, 0.5]])
     angle, distance = math.radians(degrees), 3.0
