@@ -63,6 +63,7 @@ SMALL_SET = 1000
 """Sets of at most so many crops measure coarser rates too; larger ones have pairs enough for the fine ones."""
 COARSE_RATES = (1e-1, 3e-2, *operating_points.RATES)
 INPUT, OUTPUT = "crops", "templates"
+NAMES: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": OPSET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +181,8 @@ def _torchscript(module: nn.Module, crops: Pixels) -> ModelProto:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         # torch announces that this exporter is the older one; that is why the other's graph is kept.
         warnings.simplefilter("ignore")
-        path = Path(folder) / "model.onnx"
-        axes = {INPUT: {0: "N"}, OUTPUT: {0: "N"}}
-        arguments: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": OPSET}
-        torch.onnx.export(
-            module, (torch.from_numpy(crops[:2]),), str(path), dynamo=False, dynamic_axes=axes, **arguments
-        )
+        path, axes = Path(folder) / "model.onnx", {INPUT: {0: "N"}, OUTPUT: {0: "N"}}
+        torch.onnx.export(module, (torch.from_numpy(crops[:2]),), str(path), dynamo=False, dynamic_axes=axes, **NAMES)
         model: ModelProto = onnx.load(path)
         return model
 
@@ -194,17 +191,8 @@ def _dynamo(module: nn.Module, crops: Pixels) -> ModelProto:
     with warnings.catch_warnings():
         # Deprecations inside torch and onnxscript, which no caller can act on.
         warnings.simplefilter("ignore")
-        shapes = ({0: torch.export.Dim("N", min=1)},)
-        program = torch.onnx.export(
-            module,
-            (torch.from_numpy(crops[:2]),),
-            dynamo=True,
-            dynamic_shapes=shapes,
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-            opset_version=OPSET,
-            verbose=False,
-        )
+        shapes, example = ({0: torch.export.Dim("N", min=1)},), (torch.from_numpy(crops[:2]),)
+        program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False, **NAMES)
     assert program is not None  # noqa: S101  with dynamo=True it always is
     model = program.model_proto
     for node in model.graph.node:
@@ -348,21 +336,11 @@ class _Measured:
             "cosine_to_fp32_mean": round(float(cosines.mean()), 6),
             "cosine_to_fp32_lowest": round(float(cosines.min()), 6),
         }
-        return cls(figures, _calibration(operating_points.measure(pairs, people, rates=rates), evaluation))
-
-
-def _calibration(measurement: operating_points.Measurement, evaluation: Evaluation) -> Calibration | None:
-    """Return the calibration, None if the set is too small for two distinct points: then the package has no
-    operating points."""
-    if len(operating_points.rising(measurement.points)) < 2:
-        return None
-    return operating_points.calibration(
-        measurement,
-        name="held-out",
-        measured_on=evaluation.measured_on,
-        pairs="all pairs",
-        default=True,
-    )
+        measured = operating_points.measure(pairs, people, rates=rates)
+        if len(operating_points.rising(measured.points)) < 2:  # too small a set: the package has no operating points
+            return cls(figures, None)
+        facts: dict[str, Any] = {"name": "held-out", "measured_on": evaluation.measured_on, "pairs": "all pairs"}
+        return cls(figures, operating_points.calibration(measured, **facts, default=True))
 
 
 def _write_package(

@@ -172,7 +172,7 @@ def test_fnir_equals_a_loop_over_searches() -> None:
     mates = rng.integers(0, 15, 60)
     scores[np.arange(60), mates] += 0.5
     strangers = rng.integers(0, 20, size=(80, 15)).max(axis=1) / 20
-    threshold = metrics.threshold_at_fpir(strangers, 0.1)
+    threshold = metrics.threshold_at_fmr(strangers, 0.1)
     assert np.mean(strangers >= threshold) <= 0.1
     missed = 0
     for row, mate in zip(scores, mates, strict=True):

@@ -42,6 +42,15 @@ from training.run.precision import Precision, has_amx
 from training.terminal import told
 
 LOG_EVERY = 50
+Photos = Annotated[list[str], typer.Option(help="Aligned crops (`data align`), as `data` reads them; repeatable.")]
+Drop = Annotated[Path | None, typer.Option(help="People to leave out, as `data overlap` writes them.")]
+Batch = Annotated[int, typer.Option(min=2, help="Crops a step.")]
+Rate = Annotated[float, typer.Option(help="Peak learning rate of AdamW.")]
+Models = Annotated[Path, typer.Option(help="Model packages.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Compiled = Annotated[bool, typer.Option("--compile", help="By torch.compile: slower to start, then faster.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the run's latest checkpoint.")]
+Count = Annotated[int, typer.Option(min=1)]
 
 
 def read_photos(sources: Sequence[str], drop: Path | None, console: Console) -> Tensor:
@@ -118,29 +127,27 @@ console = Console(stderr=True)
 def adapt(
     package: Annotated[str, typer.Argument(help="The package to adapt: a name in --models, or a folder.")],
     *,
-    photos: Annotated[list[str], typer.Option(help="Aligned crops (`data align`), as `data` reads them; repeatable.")],
+    photos: Photos,
     name: Annotated[str, typer.Option(help="The new package's name.")],
     conditions: Annotated[
         Path | None,
         typer.Option(help="TOML with probabilities and ranges (training.adaptation.views.ConditionConfig)."),
     ] = None,
     only: Annotated[str | None, typer.Option("--for", help=f"Conditions alone, with commas: {', '.join(FOR)}.")] = None,
-    drop: Annotated[Path | None, typer.Option(help="People to leave out, as `data overlap` writes them.")] = None,
-    steps: Annotated[int, typer.Option(min=1)] = 4000,
-    batch: Annotated[int, typer.Option(min=2, help="Crops a step.")] = 384,
-    lr: Annotated[float, typer.Option(help="Peak learning rate of AdamW.")] = 1e-4,
+    drop: Drop = None,
+    steps: Count = 4000,
+    batch: Batch = 384,
+    lr: Rate = 1e-4,
     licence: Annotated[str, typer.Option(help="SPDX identifier of what the result may be used under.")] = (
         "LicenseRef-unspecified"
     ),
     commercial: Annotated[bool, typer.Option("--commercial", help="The licence allows commercial use.")] = False,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME where it is not given.")] = None,
-    models: Annotated[Path, typer.Option(help="Model packages.")] = MODELS,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="By torch.compile: slower to start, then faster.")
-    ] = False,
-    checkpoint_every: Annotated[int, typer.Option(min=1)] = 500,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's latest checkpoint.")] = False,
+    models: Models = MODELS,
+    device: Device = "auto",
+    compiled: Compiled = False,
+    checkpoint_every: Count = 500,
+    resume: Resume = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a package of this name.")] = False,
 ) -> None:
     """Adapt a package to poor photos, without labels."""

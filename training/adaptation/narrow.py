@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from app.errors import InvalidInput, Unusable
 from app.inference.package import Package
 from training import checkpoint
+from training.adaptation import adapt
 from training.adaptation.adapt import precision_on, read_photos, run_to_end
 from training.adaptation.channels import prune
 from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation
@@ -41,20 +42,18 @@ console = Console(stderr=True)
 def prune_package(
     package: Annotated[str, typer.Argument(help="The package to narrow: a name in --models, or a folder.")],
     *,
-    photos: Annotated[list[str], typer.Option(help="Aligned crops (`data align`), as `data` reads them; repeatable.")],
+    photos: adapt.Photos,
     out: Annotated[Path, typer.Option(help="The run's folder.")],
     widths: Annotated[str, typer.Option(help="14 channel counts, with commas between.")] = HALF,
-    drop: Annotated[Path | None, typer.Option(help="People to leave out, as `data overlap` writes them.")] = None,
-    steps: Annotated[int, typer.Option(min=1)] = 12000,
-    batch: Annotated[int, typer.Option(min=2, help="Crops a step.")] = 512,
-    lr: Annotated[float, typer.Option(help="Peak learning rate of AdamW.")] = 1.5e-3,
-    models: Annotated[Path, typer.Option(help="Model packages.")] = MODELS,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="By torch.compile: slower to start, then faster.")
-    ] = False,
-    checkpoint_every: Annotated[int, typer.Option(min=1)] = 1000,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's latest checkpoint.")] = False,
+    drop: adapt.Drop = None,
+    steps: adapt.Count = 12000,
+    batch: adapt.Batch = 512,
+    lr: adapt.Rate = 1.5e-3,
+    models: adapt.Models = MODELS,
+    device: adapt.Device = "auto",
+    compiled: adapt.Compiled = False,
+    checkpoint_every: adapt.Count = 1000,
+    resume: adapt.Resume = False,
 ) -> None:
     """Make a narrower copy of a MobileNet package by pruning and distillation; export it with `export`."""
     with told():

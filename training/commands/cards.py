@@ -49,7 +49,7 @@ def groups(
             "columns file (folder/file.jpg), group and, if known, person. A photo may be in several groups.",
         ),
     ],
-    measured_on: Annotated[str, typer.Option(help="A few words for the manifest: which photos.")],
+    measured_on: options.Written,
     copies_above: Annotated[
         float, typer.Option(help="Leave out a photo whose correlation with another is this or more; above 1: none.")
     ] = COPIES_ABOVE,
@@ -150,8 +150,8 @@ def conditions(
     *,
     images: options.Images,
     out: options.Out,
-    measured_on: Annotated[str, typer.Option(help="A few words for the manifest: which photos.")],
-    photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
+    measured_on: options.Written,
+    photos_of: options.PhotosOf = None,
     write: Annotated[bool, typer.Option("--write", help="Put the card into the package's manifest.")] = False,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds of the bootstrap over people.")] = measuring.ROUNDS,
     seed: int = 0,

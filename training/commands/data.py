@@ -159,30 +159,24 @@ def overlap(
 
 
 def _show_report(found: Report) -> None:
-    table = Table(
-        title=f"{found.images} images of {found.people} people; {found.package}, threshold {found.threshold:.3f}"
-    )
+    title = f"{found.images} images of {found.people} people; {found.package}, threshold {found.threshold:.3f}"
+    table = Table(title=title)
     for column in ("what", "how many", "for example"):
         table.add_column(column, overflow="fold")
     spread = found.images_per_person
-    table.add_row(
-        "images a person", "", f"{spread['least']:g} to {spread['most']:g}, half have {spread['median']:g} or more"
-    )
-    table.add_row("broken images", str(len(found.broken)), _few([each.image for each in found.broken]))
-    table.add_row("people with one image", str(len(found.single)), _few(found.single))
-    table.add_row(
-        "equal images", str(len(found.exact_duplicates)), _few([" = ".join(g) for g in found.exact_duplicates])
-    )
-    table.add_row(
-        "nearly equal images", str(len(found.near_duplicates)), _few([" ~ ".join(g) for g in found.near_duplicates])
-    )
-    table.add_row(
-        "images of somebody else",
-        str(len(found.misplaced)),
-        _few([f"{d.image} is {d.nearest}" for d in found.misplaced]),
-    )
-    table.add_row("images unlike their person", str(len(found.outliers)), _few([d.image for d in found.outliers]))
-    table.add_row("people alike", str(len(found.alike)), _few([" ~ ".join(each.people) for each in found.alike]))
+    most = f"{spread['least']:g} to {spread['most']:g}, half have {spread['median']:g} or more"
+    table.add_row("images a person", "", most)
+    problems = {
+        "broken images": [each.image for each in found.broken],
+        "people with one image": found.single,
+        "equal images": [" = ".join(group) for group in found.exact_duplicates],
+        "nearly equal images": [" ~ ".join(group) for group in found.near_duplicates],
+        "images of somebody else": [f"{each.image} is {each.nearest}" for each in found.misplaced],
+        "images unlike their person": [each.image for each in found.outliers],
+        "people alike": [" ~ ".join(each.people) for each in found.alike],
+    }
+    for what, items in problems.items():
+        table.add_row(what, str(len(items)), "; ".join(items[:3]) + (" ..." if len(items) > 3 else ""))
     _out().print(table)
 
 
@@ -197,10 +191,6 @@ def _show_overlap(found: Overlap) -> None:
     if len(found.matches) > SHOWN:
         table.add_row("...", f"and {len(found.matches) - SHOWN} more", "", "")
     _out().print(table)
-
-
-def _few(items: list[str]) -> str:
-    return "; ".join(items[:3]) + (" ..." if len(items) > 3 else "")
 
 
 def _write_json(path: Path, facts: dict[str, object]) -> None:

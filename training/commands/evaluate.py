@@ -119,9 +119,7 @@ def identification(
     people: Annotated[int, typer.Option(help="How many people are enrolled, with one photo each.")] = 500,
     seeds: Annotated[int, typer.Option(min=1, help="How many draws of people (seeds 0, 1, …).")] = 10,
     strangers: Annotated[int, typer.Option(help="People not enrolled who search, one photo each; 0 = all.")] = 0,
-    photos_of: Annotated[
-        list[Path] | None, typer.Option(help="Pair list: take only the photos that it names (may be given again).")
-    ] = None,
+    photos_of: options.PhotosOf = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
     draw: options.Plots = True,
 ) -> None:
@@ -157,7 +155,7 @@ def retrieval(
     *,
     images: options.Images,
     out: options.Out,
-    photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
+    photos_of: options.PhotosOf = None,
     nmi: Annotated[
         bool, typer.Option("--nmi", help="Also NMI of k-means clusters (slow; needs scikit-learn).")
     ] = False,
@@ -186,7 +184,7 @@ def operating_points(
     out: options.Out,
     name: Annotated[str, typer.Option(help="What the calibration is called in the manifest.")],
     measured_on: Annotated[str, typer.Option(help="One sentence for the manifest: which photos.")],
-    photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
+    photos_of: options.PhotosOf = None,
     same_above: Annotated[
         float | None,
         typer.Option(
@@ -264,7 +262,7 @@ def quality(
     *,
     images: options.Images,
     out: options.Out,
-    photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
+    photos_of: options.PhotosOf = None,
     fmr: Annotated[float, typer.Option(help="The FMR whose threshold decides, from these photos' own pairs.")] = 1e-3,
     copies: Annotated[int, typer.Option(help="Photos that are degraded in every way; 0 = none.")] = 100,
     seed: int = 0,

@@ -40,6 +40,8 @@ class Protocol(StrEnum):
 
 IMAGES_HELP = "Folder or uncompressed tar file with photos as folder/file.jpg."
 Images = Annotated[Path, typer.Option(help=IMAGES_HELP)]
+PhotosOf = Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names; repeatable.")]
+Written = Annotated[str, typer.Option(help="A few words for the manifest: which photos.")]
 PackageName = Annotated[str, typer.Option(help="Embedder package: a name in --models, a name@version, or a folder.")]
 Out = Annotated[Path, typer.Option(help="Folder for result.json and plots; made where it is missing.")]
 Kept = Annotated[

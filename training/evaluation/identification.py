@@ -230,7 +230,7 @@ def _identification(
         match_rates=tuple(
             Rate(
                 fpir,
-                metrics.threshold_at_fpir(searched.strangers, fpir),
+                metrics.threshold_at_fmr(searched.strangers, fpir),
                 figures[f"FNIR at FPIR {fpir:g}"].missing.interval,
             )
             for fpir in searched.measurable(fpirs)

@@ -180,16 +180,11 @@ def cmc(rank: ArrayLike, depth: int) -> Floats:
     return np.cumsum(counts) / ranks.size
 
 
-def threshold_at_fpir(nonmated_best: ArrayLike, fpir: float) -> float:
-    """Return the lowest threshold at which no more than ``fpir`` of the searches for people who are not enrolled
-    return anybody; ``nonmated_best`` is each such search's highest score."""
-    return threshold_at_fmr(nonmated_best, fpir)
-
-
 def fnir_at_fpir(ranking: Ranking, nonmated_best: ArrayLike, fpir: float) -> float:
     """Return the false negative identification rate: the share of enrolled people's probes whose own subject does
-    not come first at or above the threshold (NIST FRTE 1:N, rank 1)."""
-    threshold = threshold_at_fpir(nonmated_best, fpir)
+    not come first at or above the threshold (NIST FRTE 1:N, rank 1). The threshold is the lowest at which no more than
+    ``fpir`` of the searches for others return anybody; ``nonmated_best`` is each such search's highest score."""
+    threshold = threshold_at_fmr(nonmated_best, fpir)
     return float(np.mean((ranking.rank > 1) | (ranking.mate_score < threshold)))
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from app.errors import LikenessError
 from app.types import Vector, Vectors
-from training.evaluation.pairs import PACK_ENDING, PackPhotos
+from training.evaluation.pairs import PACK_ENDING, PackPhotos, person_of
 
 T = TypeVar("T")
 Embed: TypeAlias = Callable[[str], tuple[Vector, float]]
@@ -154,6 +154,13 @@ class Templates:
             quality=self.quality[rows],
             failures=failures,
         )
+
+    def rows_by_person(self) -> dict[str, list[int]]:
+        """Return the rows of each person's photos in which a face was found."""
+        rows: dict[str, list[int]] = {}
+        for row in np.flatnonzero(self.found).tolist():
+            rows.setdefault(person_of(self.names[row]), []).append(row)
+        return rows
 
     def with_face(self) -> Templates:
         """Return the templates of the photos in which a face was found."""

@@ -168,11 +168,8 @@ class Objective(nn.Module):
 
     def sharded_parameters(self) -> set[Tensor]:
         """Return the parameters of which this rank holds its own part."""
-        found: set[Tensor] = set()
-        for term in self._terms():
-            if isinstance(term.loss, PartialFC):
-                found |= {term.loss.loss.get_parameter(name) for name in term.loss.loss.class_parameters}
-        return found
+        sharded = self._partial_fc()
+        return set() if sharded is None else set(sharded.loss.class_rows().values())
 
     @property
     def sampled(self) -> bool:

@@ -159,11 +159,7 @@ def _three(levels: NDArray[np.uint8]) -> Pixels:
 
 def one_photo_each(clean_templates: Templates) -> list[str]:
     """Return the first photo of everyone who has another one: those that conditions are drawn on."""
-    photos: dict[str, list[str]] = {}
-    for name, found in zip(clean_templates.names, clean_templates.found, strict=True):
-        if found:
-            photos.setdefault(person_of(name), []).append(name)
-    return [names[0] for names in photos.values() if len(names) > 1]
+    return [clean_templates.names[rows[0]] for rows in clean_templates.rows_by_person().values() if len(rows) > 1]
 
 
 def drawn(data: bytes, pipeline: Pipeline, draw: Draw, name: str, seed: int = 0) -> bytes:
@@ -218,9 +214,7 @@ def measure(
 
 def _mated(probes: Templates, gallery: Templates) -> tuple[Ints, Ints]:
     """Return the rows of probes and gallery that show one person in two photos."""
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(gallery.names):
-        rows.setdefault(person_of(name), []).append(row)
+    rows = gallery.rows_by_person()
     pairs = [
         (probe, row)
         for probe, name in enumerate(probes.names)

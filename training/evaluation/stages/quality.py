@@ -82,7 +82,7 @@ def degraded_copies(
     seed: int = 0,
 ) -> tuple[Copies, CopyPairs]:
     """Degrade each photo of ``sample``, embed the copy and compare it with its person's other photos."""
-    rows_of = _rows_by_person(originals)
+    rows_of = originals.rows_by_person()
     scores: list[float] = []
     lower: list[float] = []
     qualities: list[float] = []
@@ -110,15 +110,7 @@ def degraded_copies(
 
 def sample_with_mates(originals: Templates, count: int, seed: int = 0) -> list[str]:
     """Return ``count`` random photos of people who have another one with a face."""
-    rows_of = _rows_by_person(originals)
+    rows_of = originals.rows_by_person()
     names = [originals.names[row] for rows in rows_of.values() if len(rows) > 1 for row in rows]
     order = np.random.default_rng(seed).permutation(len(names))[:count]
     return [names[i] for i in sorted(order.tolist())]
-
-
-def _rows_by_person(originals: Templates) -> dict[str, list[int]]:
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(originals.names):
-        if originals.found[row]:
-            rows.setdefault(person_of(name), []).append(row)
-    return rows
