@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from app.concurrency.budget import Budget
+from app.concurrency.budget import COSTLY_PIXELS, Budget
 from app.concurrency.overload import Task, working
 from app.errors import InvalidImage, LikenessError, NoFace
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
@@ -324,3 +325,12 @@ def test_the_next_photo_is_let_in_when_the_pixels_are_gone(yunet: Path, too_late
     assert not caught or caught.value.code == "request_timeout"
     assert alive
     assert not any(alive)
+
+
+def test_a_small_photo_is_let_in_beside_the_largest_one_in_a_server_of_1_gib(yunet: Path, astronaut: Pixels) -> None:
+    budget = Budget(1, 500_000_000)  # what such a server has left for requests
+    with (
+        budget.hold(int(budget.most_work), pixels=COSTLY_PIXELS),
+        working(Task("small", time.monotonic() + 10)),
+    ):
+        assert Pipeline(Detector(yunet), Limits(), budget=budget).detect(encoded(astronaut)).faces
