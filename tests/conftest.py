@@ -40,7 +40,6 @@ LONGEST_FIRST = (
     "browser",
     "openapi",
     "access",
-    "features",
     "snapshots",
     "trainer",
     "api_server",

@@ -13,13 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app import cli
-from app.access.grants import Scope
-from app.config import PREFIX, Settings
-from app.error_codes import KINDS
 from tests.conftest import PROJECT
 from tests.support.service import running
-from training.recipe import recipe_keys
 
 
 def load(name: str) -> ModuleType:
@@ -58,15 +53,6 @@ def test_the_committed_pages_are_current(pages: dict[str, str]) -> None:
     assert [name for name, text in pages.items() if there[name] != made + text.rstrip("\n") + "\n"] == []
 
 
-def test_every_setting_is_listed(pages: dict[str, str]) -> None:
-    missing = [name for name in Settings.model_fields if f"| `{PREFIX}{name.upper()}` |" not in pages["settings.md"]]
-    assert not missing
-
-
-def test_every_error_code_is_listed(pages: dict[str, str]) -> None:
-    assert not [kind.code for kind in KINDS if f"| {kind.status} | `{kind.code}` |" not in pages["errors.md"]]
-
-
 def test_every_operation_is_shown_with_its_scope(pages: dict[str, str], document: dict[str, Any]) -> None:
     shown = "".join(text for name, text in pages.items() if name.startswith("rest/"))
     for path, methods in document["paths"].items():
@@ -82,19 +68,6 @@ def test_every_operation_is_shown_with_its_scope(pages: dict[str, str], document
                 assert f"Scope: `{scope}`" in section if scope else f"Scope: {other}." in section
 
 
-def test_every_scope_is_listed(pages: dict[str, str], document: dict[str, Any]) -> None:
-    given = [one.get("x-scope") for methods in document["paths"].values() for one in methods.values()]
-    scopes = {scope for scope in given if isinstance(scope, str)}
-    assert len(scopes) == len(Scope) + 1  # `any` is none
-    assert not [scope for scope in scopes if scope not in pages["scopes.md"]]
-
-
-def test_every_command_is_shown(pages: dict[str, str]) -> None:
-    found = [name for name, _ in cli.every_command()]
-    assert len(found) > 30
-    assert not [name for name in found if f"## `likeness {name}`\n" not in pages["command-line.md"]]
-
-
 def test_every_metric_is_listed(pages: dict[str, str], api: httpx.Client) -> None:
     answer = api.get("/metrics").raise_for_status().text
     names = {
@@ -103,17 +76,6 @@ def test_every_metric_is_listed(pages: dict[str, str], api: httpx.Client) -> Non
     assert len(names) > 20
     state = {"likeness_snapshot_age_seconds"}  # there once a snapshot was written
     assert not [name for name in names - state if f"| `{name}` |" not in pages["metrics.md"]]
-
-
-def test_every_key_of_a_recipe_is_described(pages: dict[str, str]) -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| [^|]* \| (.*) \|$", pages["recipe.md"], re.MULTILINE))
-    assert not {key.rpartition(".")[2] for key in recipe_keys()} - set(rows)
-
-
-def test_examples_of_the_drop_ins_are_listed(pages: dict[str, str]) -> None:
-    for call in ("POST /api/v1/recognition/recognize", "IndexFaces", "SearchFacesByImage"):
-        assert f"| `{call}` |" in pages["drop-ins.md"]
-    assert "| 0.9 | 1e-04 |" in pages["drop-ins.md"]
 
 
 def test_the_pages_are_those_that_the_site_expects(pages: dict[str, str]) -> None:

@@ -6,7 +6,6 @@ import io
 import time
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from PIL import Image
 
 from app.concurrency.budget import COSTLY_PIXELS, Budget
 from app.concurrency.overload import Task, working
-from app.errors import InvalidImage, LikenessError, NoFace
+from app.errors import LikenessError, NoFace
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
 from app.face.detect import SURE_SCORE, Detector
 from app.face.formats import Limits
@@ -84,26 +83,6 @@ class TestDetect:
         assert crop_error(photo) < 4
         assert set(photo.stages) == {"decode", "detect", "align", "quality"}
         assert all(milliseconds >= 0 for milliseconds in photo.stages.values())
-
-    def test_every_face_of_a_photo_is_found(self, pipeline: Pipeline) -> None:
-        assert len(pipeline.detect(BOTH.read_bytes()).faces) == 2
-
-    def test_no_face_is_an_answer(self, pipeline: Pipeline) -> None:
-        photo = pipeline.detect(encoded(np.full((300, 400, 3), 90, np.uint8)))
-        assert (photo.faces, photo.rotated, photo.width, photo.height) == ((), 0, 400, 300)
-
-    def test_a_damaged_photo_is_never_one_without_a_face(self, pipeline: Pipeline, astronaut: Pixels) -> None:
-        data = encoded(astronaut, "JPEG")
-        with pytest.raises(InvalidImage):
-            pipeline.detect(data[: len(data) // 2])
-
-    def test_threads_get_what_one_gets(self, pipeline: Pipeline, astronaut: Pixels) -> None:
-        photos = [encoded(resized(astronaut, scale)) for scale in (0.5, 0.8, 1.0)] * 4
-        alone = [pipeline.detect(data) for data in photos[:3]]
-        with ThreadPoolExecutor(6) as pool:
-            together = list(pool.map(pipeline.detect, photos))
-        for index, photo in enumerate(together):
-            assert np.array_equal(photo.faces[0].crop, alone[index % 3].faces[0].crop)
 
 
 class TestLargePhotos:
@@ -231,12 +210,6 @@ class TestEmbed:
         assert one != other
         templates = [[face.template and face.template.vector.tobytes() for face in photo.faces] for photo in found]
         assert templates == [[one, other], [None, other]]
-
-    def test_a_photo_without_faces_embeds_nothing(self, pipeline: Pipeline, embedder: Embedder) -> None:
-        with embedder:
-            photo = pipeline.embed(encoded(np.full((64, 64, 3), 9, np.uint8)), embedder)
-        assert (photo.faces, photo.batch_size) == ((), None)
-        assert "embed" not in photo.stages
 
 
 def photo_of(*boxes: Box, width: int = 1000, height: int = 800) -> Photo:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -160,20 +159,3 @@ def test_old_entries_go_but_the_last_one_stays(galleries: Galleries, database_ur
     enroll(galleries, "bob", 9)
     assert found(galleries, 9) == ["bob"]
     store.close()
-
-
-def test_an_index_that_the_log_left_behind_is_made_anew(
-    galleries: Galleries, database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = quiet(database_url)
-    enroll(galleries, "ann", 1)
-    assert found(other, 1) == ["ann"]
-    enroll(galleries, "bob", 2)
-    enroll(galleries, "cem", 3)
-    with closing(Store(database_url)) as store:
-        store.prune_changes(timedelta(hours=-1))
-    other.indexes.follow()
-    assert found(other, 3) == ["cem"]
-    assert other.check("staff").ok
-    assert "is pruned or too far ahead" in caplog.text
-    other.close()

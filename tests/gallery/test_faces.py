@@ -40,19 +40,6 @@ def agree(*galleries: Galleries) -> bool:
     return all(one.check("staff").ok for one in galleries)
 
 
-def test_a_moved_face_is_found_under_its_new_subject_by_everybody(pair: tuple[Galleries, Galleries]) -> None:
-    one, other = pair
-    made = enroll(one, "ann", 1, 2)
-    enroll(one, "bob", 3)
-    assert found(other, 1) == ["ann"]
-    changed(one, "staff", move_faces, [Move(made.faces[0].face_id, "ann", "bob")])
-    assert (found(one, 1), found(one, 2), found(one, 3)) == (["bob"], ["ann"], ["bob"])
-    other.indexes.follow()
-    assert (found(other, 1), found(other, 2), found(other, 3)) == (["bob"], ["ann"], ["bob"])
-    assert [one.store.subject(staff(one), name).face_count for name in ("ann", "bob")] == [1, 2]
-    assert agree(one, other)
-
-
 def test_a_moved_face_keeps_its_key_and_the_log_says_so(pair: tuple[Galleries, Galleries], database_url: str) -> None:
     one, _ = pair
     made = enroll(one, "ann", 1)
@@ -62,17 +49,6 @@ def test_a_moved_face_keeps_its_key_and_the_log_says_so(pair: tuple[Galleries, G
     changed(one, "staff", move_faces, [Move(before.face_id, "ann", "bob")])
     assert store.face(home, "bob", before.face_id) == replace(before, subject="bob")
     assert log_of(database_url)[-1][2:] == ("move", store.subject(home, "bob").key, before.key)
-
-
-def test_a_face_that_moved_and_went_before_others_looked_is_gone_for_them(pair: tuple[Galleries, Galleries]) -> None:
-    one, other = pair
-    made = enroll(one, "ann", 1)
-    enroll(one, "bob", 2)
-    assert found(other, 1) == ["ann"]
-    changed(one, "staff", move_faces, [Move(made.faces[0].face_id, "ann", "bob")])
-    changed(one, "staff", delete_faces, [made.faces[0].face_id])
-    assert agree(one, other)
-    assert found(other, 1) == []
 
 
 def test_what_said_something_of_a_face_as_its_subjects_goes_when_it_moves(pair: tuple[Galleries, Galleries]) -> None:
@@ -86,19 +62,6 @@ def test_what_said_something_of_a_face_as_its_subjects_goes_when_it_moves(pair: 
     changed(one, "staff", move_faces, [Move(other, "bob", unnamed_id())])
     with one.store.database.read() as connection:
         assert connection.execute(sa.select(DISMISSALS)).all() == []
-
-
-def test_a_process_that_starts_later_finds_moved_faces_where_they_are(database_url: str) -> None:
-    one = quiet(database_url)
-    one.create_gallery("staff", PACKAGE, DIMENSION)
-    face_id, subject = unnamed(one, 1)
-    written(one.store, staff(one), create_subject, "ann")
-    changed(one, "staff", move_faces, [Move(face_id, subject, "ann")])
-    later = quiet(database_url)
-    assert found(later, 1) == ["ann"]
-    assert agree(one, later)
-    for galleries in (one, later):
-        galleries.close()
 
 
 def test_unnamed_subjects_come_and_go_with_their_faces(pair: tuple[Galleries, Galleries]) -> None:

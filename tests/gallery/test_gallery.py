@@ -16,7 +16,6 @@ import sqlalchemy as sa
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.change import Change
-from app.gallery.faces import decode_crop
 from app.gallery.moving import delete_face
 from app.gallery.records import Gallery, NewFace
 from app.gallery.service import Galleries
@@ -55,15 +54,6 @@ def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries
     assert told == ["subject_expired" if number % 2 else f"s{number}" for number in range(16)]
     assert galleries.store.subject(staff(galleries), "gone").face_count == 0
     assert [found(galleries, number, 1) for number in range(0, 16, 2)] == [[f"s{n}"] for n in range(0, 16, 2)]
-    assert galleries.check("staff").ok
-
-
-def test_enrollments_of_one_subject_that_come_together_all_count(galleries: Galleries) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda seed: enroll(galleries, "ann", seed), range(16)))
-    assert sum(one.created for one in made) == 1
-    assert galleries.store.subject(staff(galleries), "ann").face_count == 16
-    assert len({row.face_id for one in made for row in one.faces}) == 16
     assert galleries.check("staff").ok
 
 
@@ -115,34 +105,6 @@ def test_searches_share_passes_in_large_galleries_only(galleries: Galleries, mon
     assert sum(size * count for size, count in galleries.searches.batch_sizes.items()) == 40
 
 
-def test_a_missing_gallery_is_said_so_by_every_call(galleries: Galleries) -> None:
-    calls: list[Callable[[str], object]] = [
-        galleries.store.gallery,
-        lambda gallery: galleries.store.counts(galleries.store.gallery(gallery)),
-        galleries.delete_gallery,
-        galleries.check,
-        galleries.rebuild,
-        lambda gallery: galleries.store.subjects(galleries.store.gallery(gallery)),
-        lambda gallery: written(galleries.store, galleries.store.gallery(gallery), create_subject, "a"),
-        lambda gallery: galleries.store.subject(galleries.store.gallery(gallery), "a"),
-        lambda gallery: written(galleries.store, galleries.store.gallery(gallery), edit_subject, "a", name="A"),
-        lambda gallery: changed(galleries, gallery, delete_subject, "a"),
-        lambda gallery: galleries.enroll(gallery, "a", [face(1)]),
-        lambda gallery: galleries.store.faces(galleries.store.gallery(gallery), "a"),
-        lambda gallery: galleries.store.face(galleries.store.gallery(gallery), "a", "0" * 32),
-        lambda gallery: changed(galleries, gallery, delete_face, "a", "0" * 32),
-        lambda gallery: galleries.search(gallery, [template(1)], 1),
-        lambda gallery: galleries.verify(gallery, "a", template(1)),
-    ]
-    for call in calls:
-        with pytest.raises(NotFound) as caught:
-            call("nobody's")
-        assert caught.value.code == "gallery_not_found"
-        with pytest.raises(InvalidInput) as refused:
-            call("a\0b")
-        assert refused.value.code == "invalid_id"
-
-
 def test_templates_of_another_package_are_refused(galleries: Galleries) -> None:
     foreign = template(1, "other@1")
     calls: list[Callable[[], object]] = [
@@ -169,25 +131,6 @@ def test_what_is_no_unit_vector_is_refused(galleries: Galleries) -> None:
             call(Template(vector, PACKAGE))
         assert caught.value.code == "invalid_template"
     assert galleries.check("staff").faces == 0
-
-
-def test_crops_are_kept_where_the_gallery_keeps_them(galleries: Galleries) -> None:
-    columns = np.linspace(0, 255, 112).astype(np.uint8)
-    crop = np.stack(
-        [np.tile(columns, (112, 1)), np.tile(columns[:, None], (1, 112)), np.full((112, 112), 90, np.uint8)], 2
-    )
-    galleries.create_gallery("lean", PACKAGE, DIMENSION, store="none")
-    for gallery, kept in (("staff", True), ("lean", False)):
-        row = galleries.enroll(gallery, "ann", [face(1, crop=crop)]).faces[0]
-        stored = galleries.store.face(galleries.store.gallery(gallery), "ann", row.face_id)
-        assert (stored.template, stored.crop, stored.quality) == (row.template, row.crop, row.quality)
-        assert (stored.crop is not None) is kept
-        if stored.crop:
-            difference = np.abs(decode_crop(stored.crop).astype(int) - crop)
-            assert difference.mean() < 1.5
-        assert all(
-            listed.crop is None for listed in galleries.store.faces(galleries.store.gallery(gallery), "ann").items
-        )
 
 
 def test_a_restart_changes_no_answer(database_url: str) -> None:
@@ -272,15 +215,6 @@ def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monke
         enroll(galleries, "bob", 2)
     assert found(galleries, 2)[0] == "bob"
     assert galleries.check("staff").ok
-
-
-def test_a_refused_enrollment_leaves_nothing_behind(galleries: Galleries) -> None:
-    hidden = "a\u200bnn"
-    with pytest.raises(InvalidInput):
-        galleries.enroll("staff", hidden, [face(1)])
-    with pytest.raises(NotFound):
-        galleries.store.subject(staff(galleries), hidden)
-    assert found(galleries, 1) == []
 
 
 def test_sixteen_callers_at_once_leave_sql_and_index_agreed(galleries: Galleries) -> None:

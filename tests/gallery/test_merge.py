@@ -25,21 +25,6 @@ def ids_of(galleries: Galleries, subject: str) -> list[str]:
     return [row.face_id for row in galleries.store.faces(staff(galleries), subject).items]
 
 
-def test_faces_keep_their_ids_and_every_process_finds_them(pair: tuple[Galleries, Galleries]) -> None:
-    one, other = pair
-    ann, bob = enroll(one, "ann", 1, 2), enroll(one, "bob", 3)
-    assert found(other, 1) == ["ann"]
-    moved = changed(one, "staff", merge_subjects, "ann", "bob")
-    assert moved == [face.face_id for face in ann.faces]
-    assert sorted(ids_of(one, "bob")) == sorted([*moved, bob.faces[0].face_id])
-    with pytest.raises(NotFound):
-        one.store.subject(staff(one), "ann")
-    other.indexes.follow()
-    for galleries in pair:
-        assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
-        assert galleries.check("staff").ok
-
-
 def test_a_repeated_request_gets_the_same_answer(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
     enroll(one, "ann", 1, 2)

@@ -272,34 +272,6 @@ def test_names_are_changed_removed_and_left_alone(store: Store, gallery: Gallery
     assert (named.name, named.metadata, named.face_count) == ("Anna", {}, 2)
 
 
-def test_what_is_not_there_is_named(store: Store, gallery: Gallery) -> None:
-    subject = written(store, gallery, create_subject, "a")
-    missing = "0" * 32
-    by_code: dict[str, Callable[[], object]] = {
-        "gallery_not_found": lambda: store.gallery("nobody's"),
-        "subject_not_found": lambda: store.subject(gallery, "b"),
-        "face_not_found": lambda: store.face(gallery, subject.id, missing),
-    }
-    for code, attempt in by_code.items():
-        with pytest.raises(NotFound) as caught:
-            attempt()
-        assert caught.value.code == code
-    on_nobody: list[Callable[[], object]] = [
-        lambda: written(store, gallery, edit_subject, "b", name="B"),
-        lambda: written(store, gallery, delete_subject, "b"),
-        lambda: store.faces(gallery, "b"),
-        lambda: written(store, gallery, delete_face, "b", missing),
-    ]
-    for subject_attempt in on_nobody:
-        with pytest.raises(NotFound) as caught:
-            subject_attempt()
-        assert caught.value.code == "subject_not_found"
-    for face_id in ("", missing, "\0", "\ud800", "%", "F" * 32):
-        with pytest.raises(NotFound) as caught:
-            written(store, gallery, delete_face, "a", face_id)
-        assert caught.value.code == "face_not_found"
-
-
 def test_a_face_is_found_under_its_own_subject_and_gallery_only(store: Store, gallery: Gallery) -> None:
     other = store.create_gallery("other", PACKAGE, DIMENSION)
     face_id = enroll(store, gallery, "a", [face()], crops=[None]).faces[0].face_id
@@ -350,14 +322,6 @@ def test_a_last_page_that_is_full_says_that_it_is_the_last(store: Store, gallery
     assert [row.face_id for row in (*first.items, *second.items)] == [row.face_id for row in rows]
     assert first.next_cursor
     assert second.next_cursor is None
-
-
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.text())
-def test_invented_cursors_are_refused(store: Store, text: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        store.galleries(text)
-    assert caught.value.code == "invalid_cursor"
 
 
 def test_changed_and_strange_cursors_are_refused(store: Store, gallery: Gallery) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -44,15 +43,6 @@ def test_templates_come_in_order_with_their_package(embedder: Embedder, session:
 
 def test_no_crops_need_no_batch(embedder: Embedder) -> None:
     assert embedder.embed([]) == ([], 0)
-
-
-def test_callers_at_once_get_their_own(embedder: Embedder) -> None:
-    asked = [crops(1 + seed % 5, seed) for seed in range(30)]
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(embedder.embed, asked))
-    for given_, (templates, _batch) in zip(asked, answers, strict=True):
-        alone = [embedder.embed([crop])[0][0].vector for crop in given_]
-        assert np.allclose([template.vector for template in templates], alone, atol=1e-6)
 
 
 def test_a_template_does_not_keep_its_batch_in_memory(embedder: Embedder) -> None:

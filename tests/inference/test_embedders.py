@@ -190,14 +190,6 @@ def test_packages_are_chosen_by_name_and_looked_for_anew(embedders: Embedders, m
     assert embedders.choose("b@2").id == "b@2"
 
 
-def test_a_damaged_manifest_beside_them_takes_no_package_away(embedders: Embedders, models: Path) -> None:
-    before = set(embedders.packages())
-    (models / "x").mkdir()
-    (models / "x" / "manifest.json").write_text("{}")
-    assert set(embedders.packages()) == before
-    assert use(embedders, "b@1") == 5
-
-
 def test_a_manifest_that_is_damaged_later_keeps_its_package_in_use(embedders: Embedders, models: Path) -> None:
     before = set(embedders.packages())
     for name in ("a-1", "b-1"):
@@ -206,27 +198,6 @@ def test_a_manifest_that_is_damaged_later_keeps_its_package_in_use(embedders: Em
     assert use(embedders, "b@1") == 5
     (models / "b-1" / "manifest.json").unlink()
     assert set(embedders.packages()) == before - {"b@1"}
-
-
-def test_new_operating_points_count_at_once(embedders: Embedders) -> None:
-    def thresholds(package_id: str) -> tuple[float, float]:
-        with embedders.use(package_id) as model:
-            return model.thresholds.threshold(1e-2), embedders.thresholds(package_id).threshold(1e-2)
-
-    for package_id in ("a@1", "b@1"):
-        assert thresholds(package_id) == (0.7, 0.7)
-        package = embedders.packages()[package_id]
-        calibration = packages.calibration({1e-1: 0.2, 1e-2: 0.3})
-        write_manifest(package.folder, package.manifest.model_copy(update={"calibrations": (calibration,)}))
-        assert thresholds(package_id) == (0.3, 0.3)
-        assert embedders.packages()[package_id].manifest.calibrations == (calibration,)
-        (package.folder / "manifest.json").write_text("{")
-        assert thresholds(package_id) == (0.3, 0.3), "a damaged manifest changes nothing"
-        other = package.manifest.model_copy(update={"sha256": "0" * 64})
-        write_manifest(package.folder, other)
-        assert thresholds(package_id) == (0.3, 0.3), "another model's points are not this one's"
-        write_manifest(package.folder, package.manifest)
-        assert thresholds(package_id) == (0.7, 0.7)
 
 
 def test_operating_points_of_another_model_are_left_out_and_logged_once(

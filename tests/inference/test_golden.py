@@ -17,7 +17,6 @@ from app.inference import golden
 from app.inference.package import Package, find_packages, load_package, select, write_manifest
 from app.inference.session import open_embedder
 from app.pipeline import Pipeline
-from app.types import Pixels, Vectors
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.service import COLLINS, HOPPER
@@ -129,12 +128,3 @@ def test_a_missing_picture_says_what_to_do(tmp_path: Path, monkeypatch: pytest.M
     golden.golden_crops.cache_clear()
     with pytest.raises(Unusable, match="install Likeness again"):
         golden.golden_crops()
-
-
-def test_what_is_recorded_does_not_depend_on_the_batch(tmp_path: Path) -> None:
-    session = open_embedder(packages.package(tmp_path), tmp_path, "cpu")
-
-    def alone(crops: Pixels) -> Vectors:
-        return np.concatenate([session.run(crop[None]) for crop in crops])
-
-    assert np.allclose(golden.record(session.run).templates, golden.record(alone).templates, atol=2e-6)

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 
 import cv2
@@ -26,7 +25,7 @@ from app.errors import Unusable
 from app.inference import cpu_graph
 from app.inference.manifest import Cutout, Rewrite, RunAsIs, SourceInput
 from app.inference.package import Package, find_packages, load_package, locate, select, write_manifest
-from app.inference.prepare import MIN_COSINE, Target, check_crops, check_prepared, prepared, rewrite, unit
+from app.inference.prepare import Target, check_crops, check_prepared, prepared, rewrite, unit
 from app.inference.reference import resampling, run_plain
 from app.inference.session import open_embedder
 from app.types import Pixels
@@ -221,16 +220,6 @@ def test_batch_norms_and_prelus_of_a_face_network_vanish() -> None:
 
 def test_a_gpu_keeps_its_prelus() -> None:
     assert kinds(rewrite(typical().model(), Rewrite(), "cuda")) == {"Conv", "PRelu", "Flatten", "Gemm", AFTER_GEMM}
-
-
-def test_a_shift_before_a_padded_convolution_stays_in_front_of_it() -> None:
-    net = Net(np.random.default_rng(0))
-    net.batch_norm()
-    net.conv(4, 3, 1, depthwise=False, bias=True)
-    source = net.model()
-    rewritten = rewrite(source, Rewrite(), "cpu")
-    assert "BatchNormalization" in kinds(rewritten)
-    assert_alike(rewritten, source, images(2, 2))
 
 
 def test_a_constant_that_adds_channels_is_no_scale() -> None:
@@ -488,27 +477,6 @@ def test_prepared_sface_keeps_its_vectors_on_a_real_face(
     assert check_prepared(sface_source, rewritten, plan, face_crops) == pytest.approx(cosines.min(), abs=1e-9)
 
 
-def test_prepared_sface_keeps_its_vectors_on_research_crops(
-    sface: Package,
-    sface_source: ModelProto,
-    sface_oracle: Callable[[Pixels], NDArray[np.float64]],
-    shared_data: Path,
-) -> None:
-    import tarfile  # noqa: PLC0415 - this test alone reads an archive
-
-    crops: list[Pixels] = []
-    with tarfile.open(shared_data / "train112" / "train112.tar") as archive:
-        while len(crops) < 20 and (member := archive.next()) is not None:
-            file = archive.extractfile(member) if member.name.endswith(".jpg") else None
-            if file is not None:
-                crops.append(np.asarray(Image.open(BytesIO(file.read())).convert("RGB")))
-    stacked = np.stack(crops)
-    plan = sface.manifest.prepare
-    assert isinstance(plan, Rewrite)
-    found = ort_run(rewrite(sface_source, plan, "cpu"), stacked)
-    assert (found * sface_oracle(stacked)).sum(axis=1).min() >= MIN_COSINE
-
-
 # --- Made once, checked, kept ----------------------------------------------------------------------------------------
 
 PLAN = Rewrite(input=SourceInput(layout="nchw", dtype="float32"), unit_output=False)
@@ -554,12 +522,6 @@ def test_preparing_at_the_same_time_gives_one_file(tmp_path: Path) -> None:
         made = set(pool.map(lambda _: prepared(package, tmp_path / "cache", "cpu"), range(3)))
     assert set((tmp_path / "cache").iterdir()) == made
     assert len(made) == 1
-
-
-def test_a_file_that_needs_no_preparing_is_itself(tmp_path: Path) -> None:
-    package = packages.package(tmp_path / "package")
-    assert prepared(package, tmp_path / "cache", "cpu") == tmp_path / "package" / "model.onnx"
-    assert not (tmp_path / "cache").exists()
 
 
 def refused(package: Package, cache: Path) -> str:

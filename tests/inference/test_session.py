@@ -40,10 +40,6 @@ def embedder(tmp_path: Path) -> EmbedderSession:
     return open_embedder(packages.package(tmp_path), tmp_path / "cache", "cpu")
 
 
-def test_an_embedder_knows_its_package(embedder: EmbedderSession) -> None:
-    assert (embedder.package_id, embedder.dimension, embedder.device) == ("tiny@1", packages.DIMENSION, "cpu")
-
-
 def test_a_batch_is_what_its_crops_are_alone(embedder: EmbedderSession) -> None:
     batch = crops(5)
     together = embedder.run(batch)
@@ -53,10 +49,6 @@ def test_a_batch_is_what_its_crops_are_alone(embedder: EmbedderSession) -> None:
     assert (together * alone).sum(axis=1).min() > 0.999999
 
 
-def test_no_crops_are_no_vectors(embedder: EmbedderSession) -> None:
-    assert embedder.run(crops(0)).shape == (0, packages.DIMENSION)
-
-
 def test_threads_may_share_a_session(embedder: EmbedderSession) -> None:
     batches = [crops(1 + seed % 3, seed) for seed in range(24)]
     expected = [embedder.run(batch) for batch in batches]
@@ -64,14 +56,6 @@ def test_threads_may_share_a_session(embedder: EmbedderSession) -> None:
         found = list(pool.map(embedder.run, batches))
     for one, other in zip(expected, found, strict=True):
         assert np.array_equal(one, other)
-
-
-def test_sface_embeds_any_batch(tmp_path: Path) -> None:
-    sface = open_embedder(select(find_packages(PROJECT / "models"), "sface"), tmp_path, "cpu")
-    assert sface.dimension == 128
-    batch = crops(3)
-    together, alone = sface.run(batch), np.concatenate([sface.run(crop[None]) for crop in batch])
-    assert (together * alone).sum(axis=1).min() > 0.999999
 
 
 # --- Devices ---------------------------------------------------------------------------------------------------------
@@ -117,13 +101,6 @@ def test_memory_on_a_gpu_is_limited_and_grows_by_what_is_needed(monkeypatch: pyt
 def test_auto_is_the_cpu_without_cuda(tmp_path: Path) -> None:
     assert resolve_device("auto") == "cpu"
     assert open_embedder(packages.package(tmp_path), tmp_path, "auto").device == "cpu"
-
-
-def test_a_session_uses_the_providers_it_was_given() -> None:
-    session = Session(packages.contract_model().SerializeToString(), "cpu", threads=2)
-    assert session.device == "cpu"
-    assert session.run(crops(2))[0].shape == (2, packages.DIMENSION)
-    assert [each.name for each in session.inputs + session.outputs] == ["in", "out"]
 
 
 def test_a_file_that_is_no_model_is_not_loadable(tmp_path: Path) -> None:

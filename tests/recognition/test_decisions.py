@@ -176,18 +176,6 @@ def test_a_subject_is_given_to_one_face_of_a_photo_at_most(rankings: list[list[C
         assert row == [one for one in rankings[face] if one.subject not in taken]
 
 
-def test_low_scores_take_nobody_away() -> None:
-    rankings = [[candidate("a", 0.2), candidate("b", 0.1)], [candidate("a", 0.15), candidate("b", 0.1)]]
-    assert assign(rankings, 0.3) == rankings
-
-
-def test_the_face_that_scores_better_gets_the_subject() -> None:
-    rankings = [[candidate("a", 0.7), candidate("b", 0.6)], [candidate("a", 0.9), candidate("b", 0.1)]]
-    first, second = assign(rankings, 0.5)
-    assert [one.subject for one in first] == ["b"]
-    assert [one.subject for one in second] == ["a"]
-
-
 def test_a_population_is_warned_of_by_the_next_stricter_threshold_that_was_measured() -> None:
     manifest = select(find_packages(PROJECT / "models"), "sface").manifest
     thresholds = Thresholds(manifest.model_copy(update={"bias_card": card(manifest)}))

@@ -91,22 +91,6 @@ def test_how_far_a_process_is_behind_is_told(database_url: str) -> None:
         galleries.close()
 
 
-def test_own_changes_are_applied_once_and_others_before_them(database_url: str) -> None:
-    one, other = quiet(database_url), quiet(database_url)
-    one.create_gallery("staff", PACKAGE, DIMENSION)
-    enroll(one, "ann", 1)
-    assert found(other, 1) == ["ann"]
-    enroll(one, "bob", 2)
-    enroll(other, "cem", 3)  # and with it bob
-    assert (found(other, 2), found(other, 3)) == (["bob"], ["cem"])
-    for galleries in (one, other):
-        galleries.indexes.follow()
-        galleries.indexes.follow()
-        report = galleries.check("staff")
-        assert (report.ok, report.indexed) == (True, 3)
-        galleries.close()
-
-
 def test_replaying_the_log_and_reading_sql_make_the_same_index(database_url: str) -> None:
     writer, follower = quiet(database_url), quiet(database_url)
     writer.create_gallery("staff", PACKAGE, DIMENSION)

@@ -167,15 +167,6 @@ TestIndex = IndexMachine.TestCase
 
 
 @every_kind
-def test_an_empty_index_finds_nothing(kind: IndexKind) -> None:
-    index = Index(DIMENSION, kind=kind)
-    assert index.search(random_units(3), 5) == [[], [], []]
-    assert index.search(random_units(0), 5) == []
-    assert index.verify(random_units(2), 1) == [None, None]
-    assert (index.faces, index.sizes) == (0, {})
-
-
-@every_kind
 def test_a_subject_with_hundreds_of_near_faces_takes_one_place(kind: IndexKind) -> None:
     crowd = random_units(1, seed=1)[0] + 0.01 * random_units(700, seed=2)
     crowd /= np.linalg.norm(crowd, axis=1, keepdims=True)
@@ -224,27 +215,6 @@ def test_the_number_of_probes_in_a_pass_changes_nothing(kind: IndexKind) -> None
     together = index.search(probes, 5)
     assert together == [index.search(probe[None], 5)[0] for probe in probes]
     assert together == index.search(probes[:3], 5) + index.search(probes[3:], 5)
-
-
-def test_the_mean_weighs_faces_by_quality() -> None:
-    faces = [(1, 7, 90.0, unit(1)), (2, 7, 10.0, unit(0, 1)), (3, 8, 50.0, unit(0, 0, 1))]
-    match = filled(faces).search(unit(1)[None], 1)[0][0]
-    assert match.score == 1.0
-    assert match.mean_score == pytest.approx(90 / np.hypot(90, 10))
-
-
-def test_a_face_of_no_quality_still_counts_and_opposite_faces_cancel_out() -> None:
-    index = filled([(1, 7, 0.0, unit(1)), (2, 8, 50.0, unit(1)), (3, 8, 50.0, unit(-1))])
-    found = index.search(unit(1)[None], 2)[0]
-    assert [match.mean_score for match in found] == [1.0, 0.0]
-
-
-def test_scores_stay_within_minus_one_and_one() -> None:
-    vectors = random_units(500, 128)
-    index = filled([(key, key, 50.0, vector) for key, vector in enumerate(vectors, 1)], 128)
-    for found in index.search(vectors, 1):
-        assert -1 <= found[0].score <= 1
-        assert -1 <= found[0].mean_score <= 1
 
 
 @every_kind

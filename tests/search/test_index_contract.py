@@ -96,14 +96,6 @@ def test_who_gets_another_id_and_whose_faces_go_over_is_found_by_it(galleries: G
     assert galleries.check("staff").ok
 
 
-def test_a_start_finds_what_was_left(galleries: Galleries, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    enroll(galleries, "ann", 1, 2)
-    galleries.indexes.follow()
-    again = open_galleries(request.node.callspec.params["galleries"], tmp_path)
-    assert (found(again, 2), sum(again.sizes(staff(again)).values()), again.check("staff").ok) == (["ann"], 1, True)
-    again.close()
-
-
 def test_subjects_with_hundreds_of_near_faces_take_one_place_each(galleries: Galleries) -> None:
     vector = template(0).vector
     for subject in ("ann", "bob"):

@@ -19,7 +19,7 @@ from app.search.snapshots import Snapshots
 from tests.support.changing import changed
 from tests.support.commands import run as likeness
 from tests.support.following import downgrade, engine_of, found, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
+from tests.support.galleries import DIMENSION, PACKAGE, enroll
 from tests.support.live import LiveServer
 from tests.support.service import BOTH, COLLINS, HOPPER, error_of, running
 
@@ -32,32 +32,6 @@ def kind_here(galleries: Galleries, gallery: str = "staff") -> str | None:
     index = galleries.indexes.index(galleries.store.gallery(gallery).index_spec)
     assert isinstance(index, LocalIndex)
     return index._index.kind if index._index else None
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_gallery_keeps_its_kind_and_answers_the_same_by_each(database_url: str, kind: IndexKind) -> None:
-    galleries = quiet(database_url)
-    galleries.create_gallery("plain", PACKAGE, DIMENSION)
-    made = galleries.create_gallery("staff", PACKAGE, DIMENSION, search=kind)
-    assert (made.search, galleries.store.gallery("plain").search) == (kind, "fp32")
-    for gallery in ("plain", "staff"):
-        for seed in range(40):
-            enroll(galleries, f"person {seed % 25}", seed, gallery=gallery)
-        changed(galleries, gallery, delete_subject, "person 3")
-    assert kind_here(galleries) == kind
-    probes = [template(seed) for seed in (0, 3, 17, 99)]
-    answers = [
-        [[(one.subject, one.score, one.template_score) for one in row] for row in galleries.search(gallery, probes, 7)]
-        for gallery in ("plain", "staff")
-    ]
-    assert answers[0] == answers[1]
-    assert galleries.check("staff").ok
-    galleries.close()
-    again = quiet(database_url)
-    again.indexes.load()
-    assert kind_here(again) == kind
-    assert found(again, 17) == ["person 17"]
-    again.close()
 
 
 def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Path) -> None:

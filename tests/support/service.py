@@ -15,6 +15,7 @@ from PIL import Image
 
 from app.api.route import Router, install
 from app.config import Settings
+from app.error_codes import BY_CODE
 from app.main import admin_key, create_app
 from app.server.local import InProcess
 from tests.conftest import PROJECT
@@ -47,8 +48,9 @@ def encoded(pixels: NDArray[np.uint8], kind: str = "PNG", **options: Any) -> byt
 
 
 def error_of(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """The error's details, after making sure that the answer is this error in the one shape."""
+    """The error's details, after making sure that the answer is this error in the one shape, and is in the table."""
     body = response.json()
+    assert code in BY_CODE, "app/error_codes.py does not say what this code is"
     assert (response.status_code, body["error"]["code"]) == (status, code), body
     assert set(body) == {"error", "request_id"}
     assert set(body["error"]) == {"code", "message", "details"}

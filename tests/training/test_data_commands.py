@@ -302,14 +302,6 @@ def test_the_command_writes_the_list_of_people_to_drop(tmp_path: Path) -> None:
         assert [row["matches"] for row in csv.DictReader(file)] == ["Ann A."]
 
 
-def test_the_command_says_that_it_needs_a_threshold(tmp_path: Path) -> None:
-    packages.package(tmp_path / "tiny")
-    a = _coloured(tmp_path / "a", {"ann": [RED]})
-    result = run("overlap", a, a, "--package", tmp_path / "tiny", "--cache", tmp_path / "cache")
-    assert result.exit_code == 2
-    assert "--threshold" in result.output
-
-
 # --- check ---------------------------------------------------------------------------------------------------------
 
 

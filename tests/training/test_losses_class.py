@@ -437,15 +437,6 @@ def test_sphereface2_starts_where_pull_and_push_are_equal(num_classes: int, alph
     assert pull == pytest.approx(push, rel=1e-9)
 
 
-def test_subcenter_takes_the_nearest_centre() -> None:
-    x, labels, _ = batch()
-    weight = torch.randn(C, 3, D).double()
-    c = torch.einsum("bd,ckd->bck", F.normalize(x), F.normalize(weight, dim=2)).amax(dim=2)
-    assert_same(built("subcenter_arcface", weight).logits(x), 64 * c)
-    one = built("subcenter_arcface", weight[:, :1], centers=1)(x, labels)
-    assert_same(one, built("arcface", weight[:, 0])(x, labels))
-
-
 @pytest.mark.parametrize("name", [n for n in list(losses.CLASS_LEVEL) if n not in {"sphereface2", "circle"}])
 def test_the_margin_can_be_warmed_up_from_none(name: str) -> None:
     """At a margin scale of 0 the target's logit is the plain one; in between the loss rises."""
@@ -530,6 +521,3 @@ def test_multi_centre_losses_equal_the_oracle() -> None:
     )
     ours = built("subcenter_arcface", weight, mode="hard")(x, labels)
     assert_same(ours, transplant(sub, "W", flat)(x, labels).detach(), 1e-9)
-
-
-# ----------------------------------------------------------------------------------------- the first loss

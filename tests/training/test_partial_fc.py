@@ -280,19 +280,6 @@ def test_with_every_class_in_the_batch_sampling_leaves_none_out() -> None:
     torch.testing.assert_close(head(x, labels), full(x, labels))
 
 
-def test_the_draw_is_the_seeds_and_differs_from_one_to_the_next() -> None:
-    column, own = torch.tensor([3, 5, 5, 20]), torch.tensor([True, True, False, True])
-    drawn = []
-    for seed in (1, 1, 2):
-        head = partial("cosface", sample_rate=0.4)
-        head.seed = seed
-        drawn.append(head.draw(column, own))
-        assert {3, 5, 20} <= set(drawn[-1].tolist())
-        assert len(drawn[-1]) == 10  # two fifths of 23, rounded up
-    assert drawn[0].equal(drawn[1])
-    assert not drawn[0].equal(drawn[2])
-
-
 def test_a_row_is_not_drawn_for_a_sample_of_another_shard() -> None:
     head = partial("cosface", sample_rate=0.2)
     nobody = torch.zeros(4, dtype=torch.bool)

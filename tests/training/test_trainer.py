@@ -118,10 +118,6 @@ def test_centres_are_merged_at_the_end_of_a_run_alone(tmp_path: Path, sharded: b
     assert kept() == [1] * 6
 
 
-def test_no_steps_are_no_steps(tmp_path: Path) -> None:
-    assert small_trainer(small_recipe(), tmp_path).train(until=0).step == 0
-
-
 def without_batch_statistics(module: torch.nn.Module) -> None:
     for name, child in module.named_children():
         if isinstance(child, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
