@@ -104,14 +104,6 @@ def test_a_file_that_is_no_liveness_model_is_refused(tmp_path: Path, model: Mode
     assert caught.value.code == "model_unsuitable"
 
 
-@pytest.mark.parametrize("content", [b"", b"\x08\x07no graph", liveness.random_model().SerializeToString()[:500]])
-def test_a_broken_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "broken.onnx").write_bytes(content)
-    with pytest.raises(Unusable) as caught:
-        add_liveness(new(tmp_path / "broken.onnx"), StatedLiveness(CUT, CLASSES, PRESETS["sface"]))
-    assert caught.value.code == "model_unsuitable"
-
-
 def test_the_command_adds_a_package_that_a_running_server_uses_at_once(tmp_path: Path) -> None:
     models = tmp_path / "models"
     shutil.copytree(PROJECT / "models", models)

@@ -116,20 +116,6 @@ def test_a_file_arrives_whole_however_often_the_connection_is_cut(server: Faulty
     assert len(server.ranges) == before, "a file that is there is not fetched again"
 
 
-def test_what_arrived_is_kept_for_the_next_call(server: Faulty, tmp_path: Path) -> None:
-    stuck = model(server, "stuck")
-    assert refused(stuck, tmp_path).code == "package_download_failed"
-    (part,) = tmp_path.iterdir()
-    assert part.suffix == ".part"
-    assert part.read_bytes() == CONTENT[:2000]
-
-
-def test_a_wrong_hash_keeps_nothing(server: Faulty, tmp_path: Path) -> None:
-    error = refused(model(server, "whole", sha256="0" * 64), tmp_path)
-    assert (error.code, error.details["found"]) == ("package_hash_mismatch", SHA256)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_unpublished_hash_is_shown_and_must_be_confirmed(server: Faulty, tmp_path: Path) -> None:
     known = model(server, "whole", sha256=None)
     error = refused(known, tmp_path)

@@ -107,8 +107,3 @@ def test_a_non_commercial_licence_must_be_accepted(server: str, tmp_path: Path) 
         pull(made, tmp_path)
     assert caught.value.code == "licence_not_accepted"
     assert pull(made, tmp_path, accept_non_commercial=True).read_bytes() == CONTENT
-
-
-def test_a_package_with_its_own_file_needs_no_pulling(tmp_path: Path) -> None:
-    sface = load_package(PROJECT / "models" / "sface")
-    assert pull(sface, tmp_path) == locate(sface, tmp_path)

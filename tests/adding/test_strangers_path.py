@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import shutil
 import subprocess
@@ -26,7 +25,7 @@ from app.inference.manifest import Licence
 from tests.conftest import PROJECT
 from tests.support.calibrating import add_random_people
 from tests.support.commands import Done, run
-from tests.support.embedder_files import SMALL, bgr, floats, nchw, sface_file, small, untrained
+from tests.support.embedder_files import SMALL, bgr, floats, nchw, sface_file
 from tests.support.live import environment, serving
 from tests.support.load import CLIENTS, GALLERY, Worker
 from tests.support.ready import give_models
@@ -101,38 +100,6 @@ def test_two_commands_lead_from_a_file_to_a_gallery(
     assert made.returncode == 0, made.stderr
     enrolled = run(data, "enroll", "crew", "eileen", SAMPLES / "collins.jpg", models_dir=models)
     assert enrolled.returncode == 0, enrolled.stderr
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("make", "code"),
-    [(lambda: small().SerializeToString()[:100_000], "model_unsuitable"),
-     (lambda: untrained().SerializeToString(), "model_separates_nothing")],
-    ids=["broken", "random weights"],
-)  # fmt: skip
-def test_what_can_not_work_is_refused_at_once(
-    tmp_path: Path, models: Path, make: Callable[[], bytes], code: str
-) -> None:
-    file = tmp_path / "given.onnx"
-    file.write_bytes(make())
-    done = add(tmp_path, models, file, "--colour", "rgb")
-    assert (done.returncode, code in done.stderr) == (4, True), done.stderr
-    assert not (tmp_path / "data" / "packages" / "mine").exists()
-
-
-@pytest.mark.long
-def test_photos_of_people_choose_or_check_what_is_stated(tmp_path: Path, models: Path, photos: Path) -> None:
-    done = add(tmp_path, models, written(tmp_path, floats()), "--photos", photos, "--preset", "insightface", "--json")
-    assert done.returncode == 0, done.stderr
-    assert len(done.rows[0]["separation"]) == 7, "what is stated, and the presets that differ and fit its size"
-    described = json.loads((tmp_path / "data" / "packages" / "mine" / "manifest.json").read_text())
-    assert "10 people" in described["provenance"]["text"]
-
-
-def test_random_weights_are_refused_on_photos_too(tmp_path: Path, models: Path, photos: Path) -> None:
-    done = add(tmp_path, models, written(tmp_path, untrained()), "--photos", photos)
-    assert (done.returncode, "model_separates_nothing" in done.stderr) == (4, True), done.stderr
-    assert not (tmp_path / "data" / "packages" / "mine").exists()
 
 
 def test_too_few_people_are_refused_and_photos_without_a_face_are_named(

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.support.calibrating import add_random_people, ended
-from tests.support.service import AGAIN, COLLINS, error_of, running
+from tests.support.service import AGAIN, COLLINS, running
 
 
 def identified(api: httpx.Client, **asked: str) -> dict[str, Any]:
@@ -67,22 +66,3 @@ def test_a_gallery_is_calibrated_and_every_answer_says_what_decided(tmp_path: Pa
         assert identified(api)["calibration"] == before["calibration"]
         entries = api.get("/v1/audit", params={"gallery": "staff"}).json()["entries"]
         assert {"update_gallery", "show_calibration"} <= {entry["operation"] for entry in entries}
-
-
-def test_measuring_is_asked_for_by_an_admin(api: httpx.Client, gallery: str) -> None:
-    job = api.post(f"{gallery}/calibration")
-    assert job.status_code == 202
-    ended(api, job.json()["job"]["id"])
-    found = api.get(f"{gallery}/calibration").json()
-    assert found["measured"]["comparisons"] == 0
-    assert all(point["threshold"] is None for point in found["points"])
-    key = api.post("/v1/keys", json={"scopes": ["recognize", "read"]}).json()["secret"]
-    for method in ("GET", "POST"):
-        answer = api.request(method, f"{gallery}/calibration", headers={"x-api-key": key})
-        error_of(answer, 403, "missing_scope")
-    error_of(api.get("/v1/galleries/nobody/calibration"), 404, "gallery_not_found")
-
-
-@pytest.mark.parametrize("body", [{"calibration": "mine"}, {"allow_laxer": "perhaps"}, {"calibration": 1}])
-def test_other_settings_are_refused(api: httpx.Client, gallery: str, body: dict[str, Any]) -> None:
-    error_of(api.patch(gallery, json=body), 422, "invalid_request")

@@ -120,11 +120,6 @@ def test_parameters_may_stand_in_query_form_or_json_alike(api: httpx.Client) -> 
     assert {answer.raise_for_status().json()["threshold"] for answer in answers} == {answers[0].json()["threshold"]}
 
 
-def test_the_same_parameter_twice_is_refused(api: httpx.Client) -> None:
-    response = api.post("/v1/detect", files={"image": COLLINS}, data={"explain": "1"}, params={"explain": "1"})
-    error_of(response, 422, "invalid_request")
-
-
 def test_a_rate_that_was_never_measured_is_refused(api: httpx.Client) -> None:
     response = api.post("/v1/verify", files={"image1": COLLINS, "image2": AGAIN}, params={"fmr": 1e-12})
     details = error_of(response, 422, "operating_point_unavailable")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from typing import Any
 
 import httpx
@@ -100,40 +99,6 @@ def test_bad_requests_are_told_why(api: httpx.Client, gallery: str) -> None:
     made = api.post("/v1/keys", json={"scopes": ["read", "recognize"]}).json()
     error_of(api.post(path, files={"image": COLLINS}, headers={"x-api-key": made["secret"]}), 403, "missing_scope")
     api.delete(f"/v1/keys/{made['id']}")
-
-
-def test_they_travel_with_an_exported_gallery(api: httpx.Client, gallery: str) -> None:
-    enroll(api, gallery, "grace", noisy(COLLINS, 1))
-    api.post(f"{gallery}/subjects/grace/corrections", files={"image": COLLINS}, params=SURE).raise_for_status()
-    job = ended(api, api.post(f"{gallery}/export").raise_for_status().json()["id"])
-    archive = api.get(f"/v1/jobs/{job['id']}/result").raise_for_status().content
-    api.post("/v1/galleries", json={"id": "arrived"}).raise_for_status()
-    for expected in (1, 1):  # a second import adds nothing
-        sent = (
-            api.post(
-                "/v1/galleries/arrived/import",
-                params={"content": "archive"},
-                content=archive,
-                headers={"content-type": "application/x-tar"},
-            )
-            .raise_for_status()
-            .json()
-        )
-        assert ended(api, sent["id"])["state"] == "done"
-        found = api.get("/v1/galleries/arrived/subjects/grace/corrections").json()["corrections"]
-        assert len(found) == expected
-    assert identify(api, "/v1/galleries/arrived", COLLINS)[:2] == ("unknown", [])
-    api.delete("/v1/galleries/arrived")
-
-
-def ended(api: httpx.Client, job: str) -> dict[str, Any]:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        found: dict[str, Any] = api.get(f"/v1/jobs/{job}").raise_for_status().json()
-        if found["state"] not in {"queued", "running"}:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"job {job} did not end")
 
 
 def test_a_right_photo_is_recorded_only_on_purpose(api: httpx.Client, gallery: str) -> None:

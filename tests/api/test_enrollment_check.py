@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from typing import Any
 
 import httpx
@@ -158,23 +157,6 @@ def test_an_expired_or_deleted_subject_is_nobodys_double(api: httpx.Client, gall
     api.delete(f"{gallery}/subjects/eileen").raise_for_status()
     (row,) = rows(enroll(api, gallery, "grace", COLLINS))
     assert (row["duplicate"], row["conflict"]) == (None, None)
-
-
-def test_many_enrollments_at_once_all_get_an_answer(api: httpx.Client, gallery: str) -> None:
-    """They may miss each other; nothing is lost."""
-    answers: list[int] = []
-
-    def work(number: int) -> None:
-        answers.append(enroll(api, gallery, f"p{number}", COLLINS).status_code)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == [201] * 6
-    assert api.get(gallery).json()["faces"] == 6
-    error_of(enroll(api, gallery, "p9", COLLINS, on_conflict="reject"), 422, "face_conflict")
 
 
 def test_enroll_alone_does_not_learn_who_is_there_where_the_gallery_allows_all(api: httpx.Client, gallery: str) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import liveness
-from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, SAMPLES, encoded, error_of, running
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, error_of, running
 
 FACES = "/v1/galleries/staff/subjects/collins/faces"
 IDENTIFY = "/v1/galleries/staff/identify"
@@ -163,16 +163,6 @@ def test_what_another_interface_sends_to_such_a_gallery_must_be_live_too(client:
     assert client.post(look, files={"file": AGAIN}).json()["result"][0]["subjects"][0]["subject"] == "c"
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [{"liveness": "maybe"}, {"liveness": ""}, {"liveness": "REQUIRE"}, {"liveness_of": "image3"}, {"liveness": "1"}],
-)
-def test_modes_that_do_not_exist_are_refused(client: httpx.Client, asked: dict[str, str]) -> None:
-    error_of(verify(client, COLLINS, AGAIN, **asked), 422, "invalid_request")
-    error_of(client.patch("/v1/galleries/staff", json={"liveness": 1}), 422, "invalid_request")
-    assert identify(client, COLLINS, liveness_of="both").status_code == 422
-
-
 def test_the_package_is_listed_with_its_points_and_its_work_is_counted(client: httpx.Client) -> None:
     identify(client, COLLINS, liveness="report").raise_for_status()
     (model,) = [one for one in client.get("/v1/models").json()["models"] if one["task"] == "liveness"]
@@ -238,15 +228,3 @@ def test_between_the_thresholds_and_below_the_measured_size_it_is_uncertain_and_
         liveness.calibrate(made, live_from=0.2, spoof_below=0.1, smallest=2000)
         found = verify(client, COLLINS, AGAIN, liveness="report").json()["face1"]["liveness"]
         assert (found["live"], found["reason"]) == ("uncertain", "small_face")
-
-
-def test_random_weights_run_through_every_operation(tmp_path: Path) -> None:
-    models = models_dir(tmp_path)
-    liveness.install(models, liveness.random_model(), classes=("print", "live", "replay"))
-    with running(tmp_path / "data", models_dir=models) as client:
-        client.post("/v1/galleries", json={"id": "staff", "liveness": "report"}).raise_for_status()
-        client.post(FACES, files={"images": COLLINS}).raise_for_status()
-        for photo in sorted(SAMPLES.glob("*.jpg")):
-            for face in identify(client, photo.read_bytes()).json()["faces"]:
-                assert face["liveness"]["live"] == "not_measured"
-                assert 0 <= face["liveness"]["live_score"] <= 1

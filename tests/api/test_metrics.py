@@ -116,13 +116,6 @@ def test_labels_are_bounded_whatever_clients_send(client: httpx.Client) -> None:
     assert "made" not in client.get("/metrics").text.lower()
 
 
-def test_metrics_need_a_key(client: httpx.Client) -> None:
-    key = client.headers["x-api-key"]
-    assert client.get("/metrics", headers={"x-api-key": ""}).status_code == 401
-    bearer = {"x-api-key": "", "authorization": f"Bearer {key}"}  # as Prometheus sends a credentials_file
-    assert client.get("/metrics", headers=bearer).status_code == 200
-
-
 def test_two_services_in_one_process_count_apart(client: httpx.Client, tmp_path: Path) -> None:
     client.get("/version")
     labels = {"method": "GET", "route": "/version", "status": "200"}

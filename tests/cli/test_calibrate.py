@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Any
 
 import pytest
 
@@ -42,17 +41,6 @@ def test_a_gallery_is_measured_and_its_own_points_decide_once_chosen(shared_serv
     assert chosen.stdout.endswith("Decides: the gallery's calibration gallery\n")
     (found,) = calibrate(shared_server, gallery, "--show", "--use", "package", "--json").rows
     assert (found["calibration"], found["decides"]["source"]) == ("package", "package")
-
-
-def test_a_laxer_floor_is_an_admins_choice(shared_server: LiveServer, gallery: str) -> None:
-    calibrate(shared_server, gallery)
-
-    def deciding(*words: str) -> float:
-        (found,) = calibrate(shared_server, gallery, "--show", "--json", *words).rows
-        point: dict[str, Any] = next(point for point in found["points"] if point["fmr"] == 1e-3)
-        return float(point["decides"])
-
-    assert deciding("--allow-laxer") < deciding("--no-allow-laxer")
 
 
 def test_a_small_gallery_says_why_the_package_decides(shared_server: LiveServer) -> None:

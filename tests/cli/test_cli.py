@@ -149,13 +149,6 @@ def test_what_is_wrong_is_said_in_one_line(
     assert "Traceback" not in done.stderr
 
 
-def test_a_process_ends_with_the_same_words_and_code(tmp_path: Path) -> None:
-    done = process(tmp_path, "detect", COLLINS, PROT=1)
-    assert done.returncode == 2
-    assert "LIKENESS_PORT" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_models_are_listed_with_their_licences_and_pulled_when_they_are_carried(tmp_path: Path) -> None:
     listed = likeness(tmp_path, "models", "list", "--json")
     assert {row["name"] for row in listed.rows} >= {"sface", "yunet"}

@@ -27,11 +27,6 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     assert settings.database == f"sqlite:///{tmp_path / 'likeness.db'}"
 
 
-def test_arguments_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIKENESS_PORT", "9000")
-    assert config.load_settings(port=9001).port == 9001
-
-
 @pytest.mark.parametrize(
     ("given", "meant"),
     [

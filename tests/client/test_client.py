@@ -63,14 +63,6 @@ BUSY: Answered = (429, {"retry-after": "0"}, b"")
 VERSION: Answered = (200, {}, b'{"name": "Likeness", "version": "9"}')
 
 
-def test_both_clients_have_the_same_calls() -> None:
-    def calls(client: type) -> dict[str, list[str]]:
-        methods = inspect.getmembers(client, inspect.isfunction)
-        return {name: list(inspect.signature(method).parameters) for name, method in methods if name[0] != "_"}
-
-    assert calls(Client) == calls(AsyncClient)
-
-
 def test_a_client_says_what_its_calls_take_and_do() -> None:
     with Client("http://localhost") as client:
         assert list(inspect.signature(client.detect).parameters) == ["image", "explain"]
@@ -201,13 +193,6 @@ def test_the_async_client_pages_through_everything(shared_server: LiveServer) ->
             return found
 
     assert asyncio.run(work()) == [f"{number:03}" for number in range(120)]
-
-
-def test_images_are_bytes_or_paths(shared_server: LiveServer, tmp_path: Path) -> None:
-    with Client(shared_server.url, shared_server.key) as client:
-        assert client.detect(COLLINS) == client.detect(COLLINS.read_bytes())
-        with pytest.raises(FileNotFoundError):
-            client.detect(tmp_path / "nowhere.jpg")
 
 
 def test_server_and_client_have_one_version() -> None:

@@ -15,9 +15,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.compat.similarity import Similarity
-from app.inference.package import load_package
-from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, SAMPLES, encoded
@@ -182,23 +179,3 @@ def test_verify(sdk: Sdk) -> None:
     assert set(full) == {"source_image_face", "face_matches", "plugins_versions"}
     assert len(full["face_matches"]) == 1
     assert sdk("verification", "verify", source_image_path=BOTH, target_image_path=COLLINS)["code"] == 31
-
-
-def test_a_threshold_of_0_9_decides_as_our_own_verification_does(sdk: Sdk, live_server: LiveServer) -> None:
-    similarity = Similarity.of(Thresholds(load_package(PROJECT / "models" / "sface").manifest))
-    with live_server.client() as client:
-        for one, other in ((COLLINS, AGAIN), (COLLINS, HOPPER), (AGAIN, HOPPER)):
-            ours = client.post("/v1/verify?fmr=1e-4", files={"image1": one, "image2": other}).json()
-            (found,) = sdk("verification", "verify", source_image_path=one, target_image_path=other)["result"]
-            theirs = found["face_matches"][0]["similarity"]
-            assert theirs == pytest.approx(similarity.of_cosine(ours["score"]), abs=1e-5)
-            assert (theirs >= 0.9) == ours["match"]
-
-
-def test_what_the_sdk_checks_itself_it_still_does(sdk: Sdk) -> None:
-    assert (
-        sdk("recognition", "recognize", {"prediction_count": -1}, image_path=COLLINS)["raised"]
-        == "IncorrectFieldException"
-    )
-    for of in ("recognition", "verification", "detection"):
-        assert sdk(of, "get_available_functions") == []
