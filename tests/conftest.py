@@ -121,6 +121,12 @@ def yunet() -> Path:
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    """What tests marked `anyio` run on, as the server does."""
+    return "asyncio"
+
+
+@pytest.fixture
 def port() -> Iterator[int]:
     """One of 127.0.0.1's on which nobody listens but whom the test tells of it."""
     with reserved_port() as number:

@@ -27,6 +27,7 @@ from tests.support.live import LiveServer, serving
 from tests.support.postgres import cluster
 from tests.support.service import COLLINS, HOPPER
 from tests.support.tarred import tar_of
+from tests.support.waiting import job_ended, until
 
 MARK = "zqxmark"
 GALLERY, SUBJECT, NAME = f"{MARK}-gallery é/", f"{MARK}-subject %", f"{MARK} von Eileen"
@@ -121,10 +122,10 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
     upload = tar_of({f"{MARK}-person/{MARK}.jpg": photo, f"{MARK}-other/{MARK}": MARK.encode()})
     made = client.post(f"{gallery}/import", files={"archive": (f"{MARK}.tar", upload)})
     yield made
-    wait(client, made)
+    job_ended(client, made.json()["id"])
     exported = client.post(f"{gallery}/export")
     yield exported
-    wait(client, exported)
+    job_ended(client, exported.json()["id"])
     yield client.get(f"/v1/jobs/{exported.json()['id']}/result")
     rotated = client.post(f"/v1/keys/{MARK}-key/rotate", json={})
     yield rotated
@@ -166,7 +167,7 @@ def reviewed(client: httpx.Client, gallery: str, person: str) -> Iterator[httpx.
     review = f"{gallery}/review"
     started = client.post(review)
     yield started
-    wait(client, started)
+    job_ended(client, started.json()["id"])
     found = client.get(review)
     yield found
     dismiss = f"{review}/{found.json()['findings'][0]['id']}/dismiss"
@@ -222,18 +223,9 @@ def through_compreface(client: httpx.Client) -> Iterator[httpx.Response]:
     yield client.delete(f"{recognition}/subjects/{quoted(name)}2")
 
 
-def wait(client: httpx.Client, job: httpx.Response) -> None:
-    end = time.monotonic() + 60
-    while client.get(f"/v1/jobs/{job.json()['id']}").json()["state"] in {"queued", "running"}:
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 def wait_reembedded(client: httpx.Client, path: str, state: str | None) -> None:
     """Until the re-embedding has come to this state, or, with None, to its end."""
-    end = time.monotonic() + WAIT_S
-    while client.get(path).json().get("state") != state and time.monotonic() < end:
-        time.sleep(0.05)
+    until(lambda: client.get(path).json().get("state") == state)
 
 
 def deletions(client: httpx.Client) -> Iterator[httpx.Response]:

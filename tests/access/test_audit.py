@@ -8,8 +8,7 @@ import shutil
 import signal
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import closing
 from dataclasses import asdict
@@ -32,6 +31,7 @@ from tests.support.jobs import waiting_job
 from tests.support.live import serving
 from tests.support.service import AGAIN, COLLINS, error_of, running
 from tests.support.tarred import tar_of
+from tests.support.waiting import until
 
 NOW = 1_800_000_000.0
 WAIT_S = 20.0
@@ -64,13 +64,6 @@ class Slow(AuditStore):
 def store(database_url: str) -> Iterator[Slow]:
     with closing(Store(database_url)) as sql:
         yield Slow(sql.database)
-
-
-def soon(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def all_of(store: AuditStore, **wanted: Any) -> list[AuditEntry]:
@@ -112,7 +105,7 @@ def test_what_is_committed_goes_to_the_sink_and_nothing_else(store: Slow, tmp_pa
             log.write(log.entry("door", "erase", "r2")).result(WAIT_S)
         store.lost = False
         log.note(log.entry("door", "identify", "r3"))
-        soon(path.exists)
+        until(path.exists)
         assert [one["operation"] for one in lines()] == ["identify"]
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -147,7 +140,7 @@ def test_what_comes_together_shares_a_transaction(store: Slow) -> None:
 def test_notes_are_written_soon_and_at_the_end_at_once(store: Slow) -> None:
     log = AuditLog(store)
     log.note(log.entry("door", "identify", "r1"))
-    soon(lambda: all_of(store))
+    until(lambda: all_of(store))
     for number in range(1200):
         log.note(log.entry("door", "identify", str(number)))
     log.close()
@@ -166,7 +159,7 @@ def test_a_lost_database_refuses_changes_and_keeps_notes_for_later(
         with pytest.raises(Unusable):
             log.write(log.entry("door", "enroll", "refused")).result(WAIT_S)
         store.lost = False
-        soon(lambda: [entry.request_id for entry in all_of(store)] == ["kept"])
+        until(lambda: [entry.request_id for entry in all_of(store)] == ["kept"])
 
 
 def test_memory_is_bounded_while_the_database_is_away(store: Slow) -> None:
@@ -184,7 +177,7 @@ def test_who_leaves_early_harms_nobody(store: Slow) -> None:
     store.go_on = threading.Event()
     with closing(AuditLog(store)) as log:
         blocked = log.write(log.entry("door", "enroll", "0"))
-        soon(blocked.running)
+        until(blocked.running)
         gone = log.write(log.entry("door", "enroll", "1"))
         assert gone.cancel()
         store.go_on.set()
@@ -249,7 +242,7 @@ def entry_of(client: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
         found[:] = [entry for entry in entries if entry["request_id"] == answer.headers["x-request-id"]]
         return bool(found)
 
-    soon(look)
+    until(look)
     (entry,) = found
     return entry
 
@@ -346,32 +339,32 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
             done.add(name)
             return answer.json() if answer.content else None
 
-        def until(state: str | None) -> None:
-            soon(lambda: client.get(reembed).json().get("state") == state)
+        def comes_to(state: str | None) -> None:
+            until(lambda: client.get(reembed).json().get("state") == state)
 
         gallery = "/v1/galleries/g%2F1"
         reembed = f"{gallery}/reembed"
         imported = do("import", "POST", f"{gallery}/import", files={"archive": tar_of({"x/1.jpg": COLLINS})})
         exported = do("export", "POST", f"{gallery}/export")
         ids = {imported["id"], exported["id"]}
-        soon(lambda: ids <= {job["id"] for job in client.get("/v1/jobs?state=done").json()["jobs"]})
+        until(lambda: ids <= {job["id"] for job in client.get("/v1/jobs?state=done").json()["jobs"]})
         do("calibrate_gallery", "POST", f"{gallery}/calibration")
         client.post("/v1/galleries/g%2F1/subjects/eileen%20again/faces", files={"images": AGAIN}).raise_for_status()
         review = f"{gallery}/review"
         do("review", "POST", review)
-        soon(lambda: bool(client.get(review).json()["findings"]))
+        until(lambda: bool(client.get(review).json()["findings"]))
         finding = client.get(review).json()["findings"][0]["id"]
         do("dismiss_finding", "POST", f"{review}/{finding}/dismiss", finding)
         do("reopen_finding", "DELETE", f"{review}/{finding}/dismiss", finding)
         waiting = waiting_job(tmp_path / "data", "g/1").id
         do("cancel_job", "POST", f"/v1/jobs/{waiting}/cancel", waiting)
         do("reembed", "POST", reembed, json={"embedder": "small"})
-        until("switched")
+        comes_to("switched")
         do("roll_back_reembedding", "POST", f"{reembed}/rollback")
         do("cancel_reembedding", "DELETE", reembed)
-        until(None)
+        comes_to(None)
         do("reembed", "POST", reembed, json={"embedder": "small"})
-        until("switched")
+        comes_to("switched")
         do("finish_reembedding", "POST", f"{reembed}/finish")
     assert done == OF_JOBS
 

@@ -36,11 +36,6 @@ from tests.support.service import COLLINS
 SLOTS = 8
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     settings = {"QUEUE_LIMIT": SLOTS, "FAILED_KEYS": "1000/s"}

@@ -43,16 +43,12 @@ from app.logs import JsonFormatter
 from app.main import create_app
 from app.serve import serve
 from app.server.run import listen
-from tests.support.connections import bodies_held, opened, until
+from tests.support.connections import bodies_held, opened
 from tests.support.live import LiveServer, environment
 from tests.support.service import COLLINS, error_of, running
+from tests.support.waiting import until
 
 OPEN = ["/livez", "/readyz", "/version"]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 # ---------------------------------------------------------------- keys

@@ -34,9 +34,10 @@ from app.main import create_app
 from app.serve import serve
 from app.server.http import Waits, server_config
 from tests.support.commands import run
-from tests.support.connections import PATIENCE_S, bodies_held, opened, until
+from tests.support.connections import PATIENCE_S, bodies_held, opened
 from tests.support.live import START_S, LiveServer, make_certificate, serving
 from tests.support.service import COLLINS, error_of
+from tests.support.waiting import until
 
 ORIGIN = "https://photos.example.org"
 SETTINGS: dict[str, object] = {
@@ -46,11 +47,6 @@ SETTINGS: dict[str, object] = {
     "MAX_REQUEST_BYTES": 200_000,
     "CORS_ORIGINS": f"{ORIGIN}, http://localhost:3000",
 }
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,7 @@ from tests.support.live import serving
 from tests.support.ready import give_models
 from tests.support.service import AGAIN, COLLINS, HOPPER, encoded, error_of, running
 from tests.support.tarred import npy_of, tar_of, templates_of, units
+from tests.support.waiting import job_ended, until
 
 PACKAGE = "sface@2021dec_int8bq"
 TWINS = encoded(np.hstack([np.array(Image.open(io.BytesIO(HOPPER)).convert("RGB"))] * 2), "JPEG")
@@ -58,22 +59,12 @@ def home(service: httpx.Client) -> str:
     return f"/v1/galleries/{made['id']}"
 
 
-def ended(client: httpx.Client, job: Mapping[str, Any]) -> dict[str, Any]:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        now: dict[str, Any] = client.get(f"/v1/jobs/{job['id']}").raise_for_status().json()
-        if now["state"] not in {"queued", "running"}:
-            return now
-        time.sleep(0.02)
-    raise AssertionError(f"the job did not end: {now}")
-
-
 def send(
     client: httpx.Client, home: str, upload: bytes, kind: str = "application/x-tar", **query: Any
 ) -> dict[str, Any]:
     answer = client.post(f"{home}/import", content=upload, headers={"content-type": kind}, params=query)
     assert answer.status_code == 202, answer.text
-    return ended(client, answer.json())
+    return job_ended(client, answer.json()["id"])
 
 
 def refused(client: httpx.Client, job: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -99,7 +90,7 @@ def test_an_archive_that_is_imported_again_brings_nothing_twice(database_url: st
         client.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
         photos = {"eileen/1.jpg": COLLINS, "eileen/2.jpg": AGAIN, "grace/1.jpg": HOPPER}
         assert send(client, "/v1/galleries/crew", tar_of(photos))["counts"]["enrolled"] == 3
-        exported = ended(client, client.post("/v1/galleries/crew/export").raise_for_status().json())
+        exported = job_ended(client, client.post("/v1/galleries/crew/export").raise_for_status().json()["id"])
         archive = client.get(f"/v1/jobs/{exported['id']}/result").raise_for_status().content
         copies = []
         for gallery in ("copy", "another"):
@@ -183,7 +174,7 @@ def test_templates_are_looked_at_where_asked(service: httpx.Client, home: str) -
 
 def test_a_form_brings_the_same(service: httpx.Client, home: str) -> None:
     answer = service.post(f"{home}/import", files={"archive": tar_of({"eileen/1.jpg": COLLINS})})
-    assert ended(service, answer.raise_for_status().json())["counts"] == {"enrolled": 1, "new_subjects": 1}
+    assert job_ended(service, answer.raise_for_status().json()["id"])["counts"] == {"enrolled": 1, "new_subjects": 1}
 
 
 def test_people_jsonl_says_more_of_the_photos(service: httpx.Client, home: str) -> None:
@@ -345,10 +336,8 @@ def test_nothing_of_an_upload_is_on_the_disk_in_the_clear(tmp_path: Path, monkey
         assert held.keys() == {"", ".upload"}
         assert len(held[".upload"]) > len(mark) * 1000
         assert mark not in held[".upload"]
-        assert ended(client, job)["counts"] == {"refused": 1}
-        end = time.monotonic() + 10
-        while time.monotonic() < end and list((tmp_path / "data" / "jobs").glob("*.upload")):
-            time.sleep(0.02)
+        assert job_ended(client, job["id"])["counts"] == {"refused": 1}
+        until(lambda: not list((tmp_path / "data" / "jobs").glob("*.upload")))
     assert [path.name for path in (tmp_path / "data" / "jobs").iterdir()] == ["place"]
 
 
@@ -554,18 +543,14 @@ def test_an_import_is_cancelled_and_what_is_done_stays(
     def write_and_wait(imported: Import, *batch: Any) -> None:
         """Until the job has heard of the end: a quick machine would be done by then."""
         write(imported, *batch)
-        end = time.monotonic() + 60
-        while not imported.job.cancelled and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: imported.job.cancelled)
 
     monkeypatch.setattr(photo_import, "_write", write_and_wait)
     upload = tar_of({f"p{n}/1.jpg": COLLINS for n in range(2 * photo_import.PHOTOS_AT_ONCE)})
     job = service.post(f"{home}/import", files={"archive": upload}).raise_for_status().json()
-    end = time.monotonic() + 60
-    while not service.get(f"/v1/jobs/{job['id']}").json()["counts"].get("enrolled") and time.monotonic() < end:
-        time.sleep(0.02)
+    until(lambda: service.get(f"/v1/jobs/{job['id']}").json()["counts"].get("enrolled"))
     service.post(f"/v1/jobs/{job['id']}/cancel").raise_for_status()
-    now = ended(service, job)
+    now = job_ended(service, job["id"])
     assert now["state"] == "cancelled"
     assert now["counts"]["enrolled"] == len(subjects(service, home)) == photo_import.PHOTOS_AT_ONCE
     assert service.get(f"{home}/check").json()["ok"]
@@ -590,7 +575,7 @@ def test_a_killed_server_goes_on_and_enrolls_nothing_twice(tmp_path: Path, full:
         with serving(data) as server:
             with server.client() as client:
                 if number == rounds:
-                    now = ended(client, {"id": job})
+                    now = job_ended(client, job)
                     check = client.get("/v1/galleries/g/check").raise_for_status().json()
                     break
                 end = time.monotonic() + 60

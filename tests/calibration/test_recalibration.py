@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -29,10 +28,10 @@ from app.jobs.store import JobStore
 from app.types import Quality
 from tests.support import packages
 from tests.support.changing import changed
+from tests.support.waiting import until
 
 DIMENSION = 64
 POINTS = {1e-2: 0.29, 1e-3: 0.38, 1e-4: 0.45, 1e-6: 0.58}
-WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +100,10 @@ class Server:
         """Measure, and wait for the job."""
         job = self.calibrator.begin("staff").standing.job
         assert job is not None
-        self.wait(lambda: self.jobs.job(job).finished)
+        until(lambda: self.jobs.job(job).finished)
         done = self.jobs.job(job)
         assert done.state is JobState.DONE, done.error_message
         return self.calibrator.find("staff")
-
-    def wait(self, until: Callable[[], bool]) -> None:
-        end = time.monotonic() + WAIT_S
-        while not until():
-            assert time.monotonic() < end
-            time.sleep(0.02)
 
     def use(self, *, allow_laxer: bool = False) -> None:
         self.galleries.update_gallery("staff", calibration="gallery", allow_laxer=allow_laxer)
@@ -192,7 +185,7 @@ def test_the_server_measures_by_itself_and_again_when_the_gallery_has_changed(se
     server.use()
     server.fill(100)
     server.calibrator.look()
-    server.wait(lambda: server.calibrator.find("staff").standing.measured is not None)
+    until(lambda: server.calibrator.find("staff").standing.measured is not None)
     assert server.audited == ["staff"]
     server.fill(15, first=100)
     server.calibrator.look()
@@ -201,7 +194,7 @@ def test_the_server_measures_by_itself_and_again_when_the_gallery_has_changed(se
     server.fill(15, first=200)
     assert server.calibrator.find("staff").standing.is_due
     server.calibrator.look()
-    server.wait(lambda: not server.calibrator.find("staff").standing.is_due)
+    until(lambda: not server.calibrator.find("staff").standing.is_due)
     assert server.audited == ["staff", "staff"]
     measured = server.calibrator.find("staff").standing.measured
     assert measured is not None
@@ -218,7 +211,7 @@ def test_one_measurement_runs_at_a_time_and_a_stopped_servers_goes_on(database_u
     assert begun == again
     first.close()
     second = Server(database_url, embedders)
-    second.wait(lambda: second.jobs.job(begun).finished)
+    until(lambda: second.jobs.job(begun).finished)
     assert second.calibrator.find("staff").standing.measured is not None
     second.close()
 

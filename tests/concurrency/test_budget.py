@@ -16,6 +16,7 @@ from app.concurrency.budget import COSTLY_PARSE, COSTLY_PIXELS, KEPT_SHARE, LARG
 from app.concurrency.overload import Task, working
 from app.errors import LikenessError, Overloaded
 from tests.conftest import PROJECT
+from tests.support.waiting import until
 
 SOON_S = 20
 
@@ -53,9 +54,7 @@ def test_the_one_who_waited_longest_is_next() -> None:
         with turns.hold():
             for number in range(5):
                 pool.submit(_noted, turns, order, number)
-                end = time.monotonic() + SOON_S
-                while len(turns._waiting) <= number and time.monotonic() < end:
-                    time.sleep(0.001)
+                until(lambda: len(turns._waiting) > number)  # noqa: B023 - it is waited for at once
         pool.shutdown()
     assert order == [0, 1, 2, 3, 4]
 
@@ -177,9 +176,7 @@ def test_a_small_photo_waits_for_no_costly_one() -> None:
     budget, release = Budget(1), threading.Event()
     with ThreadPoolExecutor(2) as pool:
         costly = pool.submit(budget.run, lambda: release.wait(SOON_S), 1, pixels=COSTLY_PIXELS)
-        end = time.monotonic() + SOON_S
-        while budget.held != 1 and time.monotonic() < end:
-            time.sleep(0.001)
+        until(lambda: budget.held == 1)
         pool.submit(budget.run, lambda: None, 1, pixels=COSTLY_PIXELS - 1).result(SOON_S)
         pool.submit(budget.run, release.set, 2 * COSTLY_PARSE, threads=0).result(SOON_S)
         assert costly.result(SOON_S)

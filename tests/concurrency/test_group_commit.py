@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -11,6 +10,7 @@ import pytest
 
 from app.concurrency.group_commit import GroupCommit
 from app.errors import Conflict, LikenessError, Unusable
+from tests.support.waiting import until
 
 WAIT_S = 60.0
 
@@ -40,9 +40,7 @@ class Desk:
             assert self.begun.wait(WAIT_S)
             for count, item in enumerate(items, 1):
                 futures.append(pool.submit(self.together.run, "a", item, self.work))
-                end = time.monotonic() + WAIT_S
-                while self.waiting() < count and time.monotonic() < end:
-                    time.sleep(0.001)
+                until(lambda: self.waiting() >= count)  # noqa: B023 - it is waited for at once
             self.go_on.set()
         return futures
 

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
 from app.concurrency.scheduler import FailureLog, Scheduler
 from app.errors import Overloaded
+from tests.support.waiting import until
 
 SOON_S = 20.0
-
-
-def soon(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def test_tasks_run_again_and_again() -> None:
@@ -27,7 +20,7 @@ def test_tasks_run_again_and_again() -> None:
         scheduler.every(0.01, "often", lambda: runs.append("often"))
         scheduler.every(3600, "at once", lambda: runs.append("at once"), at_once=True)
         scheduler.every(3600, "later", lambda: runs.append("later"))
-        soon(lambda: runs.count("often") >= 3 and "at once" in runs)
+        until(lambda: runs.count("often") >= 3 and "at once" in runs)
     count = len(runs)
     time.sleep(0.05)
     assert len(runs) == count, "nothing runs after close"
@@ -44,7 +37,7 @@ def test_an_error_stops_neither_its_task_nor_others(caplog: pytest.LogCaptureFix
 
     with Scheduler() as scheduler:
         scheduler.every(0.01, "failing", fail)
-        soon(lambda: len(runs) >= 5)
+        until(lambda: len(runs) >= 5)
     assert [record.message for record in caplog.records] == ["failing: The database is busy.", "failing: works again"]
     assert not any(record.exc_info for record in caplog.records)
 
@@ -73,12 +66,12 @@ def test_tasks_that_take_long_delay_no_other_and_never_run_twice_at_once() -> No
         scheduler.every(0.01, "slow", lambda: work(0))
         scheduler.every(0.01, "also slow", lambda: work(1))
         scheduler.every(0.01, "quick", count)
-        soon(lambda: slow == [1, 1])
+        until(lambda: slow == [1, 1])
         before = quick[0]
-        soon(lambda: quick[0] >= before + 5)
+        until(lambda: quick[0] >= before + 5)
         assert slow == [1, 1]
         go_on.set()
-        soon(lambda: min(slow) > 1)
+        until(lambda: min(slow) > 1)
 
 
 def test_close_waits_for_a_running_task_but_not_for_ever(caplog: pytest.LogCaptureFixture) -> None:

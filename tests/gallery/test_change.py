@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,7 @@ from tests.support.changing import changed
 from tests.support.galleries import enroll, found
 from tests.support.postgres import new_database
 from tests.support.service import error_of, running
+from tests.support.waiting import until
 
 ROUNDS = 6
 
@@ -78,10 +78,7 @@ def in_a_circle(connection: sa.Connection, ends: threading.Event) -> None:
     connection.execute(sa.update(SUBJECTS).values(name="held"))
     ends.set()
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-    end = time.monotonic() + 20
-    while not connection.execute(waiting).scalar_one():
-        assert time.monotonic() < end, "nobody waits for the subject"
-        time.sleep(0.01)
+    until(lambda: connection.execute(waiting).scalar_one())
     connection.execute(sa.select(GALLERIES.c.key).with_for_update())
     connection.commit()
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,17 +26,9 @@ from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures, staff
 from tests.support.live import serving
 from tests.support.postgres import new_database
 from tests.support.service import COLLINS, HOPPER, error_of, running
+from tests.support.waiting import until
 
 NAME, METADATA = "Zqxname Vanishing", {"zqxkey": "zqxvalue-of-somebody"}
-
-
-def soon(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 # ---------------------------------------------------------------- what is left in files
@@ -298,5 +288,5 @@ def test_a_reader_delays_the_emptying_of_the_log_and_the_receipt_says_so(
         receipt = erasures(galleries).erase("staff", "eileen")
         assert receipt["complete"] is False
         assert receipt["cleared"]["write_ahead_log"] == "emptied as soon as no reader uses it"
-    assert soon(lambda: path.with_name("likeness.db-wal").stat().st_size == 0)
+    until(lambda: path.with_name("likeness.db-wal").stat().st_size == 0)
     galleries.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -31,6 +30,7 @@ from tests.support.following import PAST, found, let_expire, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures, staff, template
 from tests.support.live import serving
 from tests.support.service import COLLINS, HOPPER, error_of, running
+from tests.support.waiting import until
 
 LATER = utc_text(datetime.now(UTC) + timedelta(days=30))
 
@@ -38,15 +38,6 @@ LATER = utc_text(datetime.now(UTC) + timedelta(days=30))
 def open_expiry(galleries: Galleries) -> tuple[Erasures, AuditLog]:
     log = AuditLog(AuditStore(galleries.store.database))
     return Erasures(galleries, Signer(bytes(32)), recorded=lambda *who: log.recorded("expire_subject", *who)), log
-
-
-def soon(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 # ---------------------------------------------------------------- terms
@@ -253,10 +244,10 @@ def test_a_running_server_erases_who_has_expired(tmp_path: Path) -> None:
             changed = client.patch("/galleries/crew/subjects/eileen", json={"expires_at": at.isoformat()})
             return changed.is_success
 
-        assert soon(shorten)
-        assert soon(lambda: client.get("/galleries/crew/subjects/eileen").status_code == 404)
+        until(shorten)
+        until(lambda: client.get("/galleries/crew/subjects/eileen").status_code == 404)
         assert datetime.now(UTC) >= at
-        assert soon(lambda: bool(client.get("/receipts").json()["receipts"]))
+        until(lambda: bool(client.get("/receipts").json()["receipts"]))
         (receipt,) = client.get("/receipts").json()["receipts"]
         assert (receipt["reason"], receipt["erased"]["crops"]) == ("expired", 1)
         (entry,) = client.get("/audit", params={"operation": "expire_subject"}).json()["entries"]

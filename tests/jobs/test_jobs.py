@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -36,6 +36,7 @@ from tests.support.connections import begun
 from tests.support.jobs import NOBODYS, waiting_job
 from tests.support.live import LiveServer
 from tests.support.service import error_of
+from tests.support.waiting import until
 
 LEASE = timedelta(seconds=30)
 KIND = {"count"}
@@ -72,19 +73,8 @@ def running(jobs: JobStore, work: Work, **options: Any) -> Iterator[Runner]:
 
 
 def ended(jobs: JobStore, job: Job) -> Job:
-    end = time.monotonic() + SOON_S
-    while time.monotonic() < end:
-        if (now := jobs.job(job.id)).finished:
-            return now
-        time.sleep(0.01)
-    raise AssertionError(f"the job did not end: {now}")
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: jobs.job(job.id).finished, SOON_S)
+    return jobs.job(job.id)
 
 
 def test_a_job_is_run_and_keeps_what_it_counted(jobs: JobStore, gallery: Gallery) -> None:

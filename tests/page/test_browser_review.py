@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -12,9 +11,9 @@ from playwright.sync_api import expect
 
 from tests.support.browsing import PHONE, SAMPLES, Visitor, visiting
 from tests.support.live import LiveServer
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
-WAIT_S = 120.0
 CLOSE_AND_PRESS_M = """() => {
   document.activeElement.click();
   document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: "m", bubbles: true}));
@@ -45,10 +44,7 @@ def findings(api: httpx.Client, gallery: str, **asked: object) -> list[str]:
 
 def reviewed(api: httpx.Client, gallery: str) -> None:
     job = api.post(f"/galleries/{gallery}/review").raise_for_status().json()["id"]
-    end = time.monotonic() + WAIT_S
-    while api.get(f"/jobs/{job}").json()["state"] != "done":
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: api.get(f"/jobs/{job}").json()["state"] == "done")
 
 
 def test_findings_are_worked_off_by_single_keys(visitor: Visitor, api: httpx.Client) -> None:

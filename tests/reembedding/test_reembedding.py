@@ -48,6 +48,7 @@ from tests.support import packages
 from tests.support.changing import changed, written
 from tests.support.milvus import lite
 from tests.support.postgres import new_database
+from tests.support.waiting import until
 
 OLD, NEW = "old@1", "new@1"
 OLD_DIMENSION, NEW_DIMENSION = 8, 12
@@ -138,22 +139,16 @@ class Server:
         found = {number: self.found(number) for number in numbers}
         return all(one is not None and one[0] == f"s{number}" and one[1] > 0.99 for number, one in found.items())
 
-    def soon_finds_moved(self, number: int, subject: str) -> bool:
+    def follows_move(self, number: int, subject: str) -> None:
         """What another server has changed is followed a moment later."""
-        end = time.monotonic() + WAIT_S
-        while (found := self.found(number)) is None or found[0] != subject:
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.01)
-        return True
+        until(lambda: (self.found(number) or ("",))[0] == subject)
 
     def ended(self, state: JobState = JobState.DONE) -> Job:
         """The re-embedding's job once it has ended."""
         job_id = self.reembedder.find("staff").job
         assert job_id is not None
-        end = time.monotonic() + WAIT_S
-        while not (job := self.jobs.job(job_id)).finished and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: self.jobs.job(job_id).finished)
+        job = self.jobs.job(job_id)
         assert job.state is state, job
         return job
 
@@ -219,10 +214,7 @@ def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_s
         assert server.finds(*numbers[::7])
         server.enroll(1000 + id(server) % 100)
         assert server.galleries.check("staff").ok
-    end = time.monotonic() + WAIT_S
-    while other.galleries.probed_by(other.staff) != NEW and time.monotonic() < end:
-        time.sleep(0.01)
-    assert other.galleries.probed_by(other.staff) == NEW
+    until(lambda: other.galleries.probed_by(other.staff) == NEW)
     (face,) = other.galleries.store.faces(other.staff, "s3").items
     expected = other.template(3, NEW).vector
     assert (face.package, len(face.template)) == (NEW, NEW_DIMENSION * 4)
@@ -244,7 +236,7 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
         for server in two_servers:
             assert server.staff.embedder == package
             assert server.finds(3, 4), package
-            assert server.soon_finds_moved(2, "s6")
+            server.follows_move(2, "s6")
             assert server.finds(5), package
             gone = server.found(1)
             assert gone is not None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,9 +26,9 @@ from tests.support.changing import changed
 from tests.support.following import engine_of, found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.postgres import new_database
+from tests.support.waiting import until
 
 SUBJECTS = ("ann", "bob", "cem")
-SOON_S = 20.0
 
 
 @pytest.fixture
@@ -45,26 +44,17 @@ def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
         galleries.close()
 
 
-def soon(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + SOON_S
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
-
-
 def test_what_one_acknowledged_the_other_answers(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
     one.create_gallery("staff", PACKAGE, DIMENSION)
     made = enroll(one, "ann", 1, 2)
-    assert soon(lambda: found(other, 2) == ["ann"])
+    until(lambda: found(other, 2) == ["ann"])
     enroll(other, "ann", 3)
-    assert soon(lambda: found(one, 3) == ["ann"])
+    until(lambda: found(one, 3) == ["ann"])
     changed(other, "staff", delete_face, "ann", made.faces[0].face_id)
-    assert soon(lambda: found(one, 1) == [])
+    until(lambda: found(one, 1) == [])
     changed(one, "staff", delete_subject, "ann")
-    assert soon(lambda: found(other, 2) == found(other, 3) == [])
+    until(lambda: found(other, 2) == found(other, 3) == [])
     assert (one.check("staff").ok, other.check("staff").ok) == (True, True)
     other.delete_gallery("staff")
     with pytest.raises(NotFound):

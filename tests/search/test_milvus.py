@@ -36,6 +36,7 @@ from tests.support.following import engine_of, found
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, staff, template
 from tests.support.milvus import lite, milvus_server, need_milvus, remote
 from tests.support.service import COLLINS, error_of, running
+from tests.support.waiting import until
 
 SOON_S = 60.0
 
@@ -522,9 +523,7 @@ def test_a_server_answers_from_milvus_and_says_when_that_is_gone(
         monkeypatch.undo()
         process.kill()
         process.wait()
-        end = time.monotonic() + SOON_S
-        while api.get("/readyz").is_success and time.monotonic() < end:
-            time.sleep(0.05)
+        until(lambda: not api.get("/readyz").is_success)
         assert api.get("/readyz").json() == {"status": "index_unavailable"}
         error_of(api.post("/v1/galleries/crew/identify", files={"image": COLLINS}), 503, "index_unavailable")
         api.post("/v1/galleries/crew/subjects/eileen/verify", files={"image": COLLINS}).raise_for_status()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -15,6 +14,7 @@ from app.search.index import Index
 from app.search.shared import SharedSearches
 from app.search.types import Match
 from tests.support.index_faces import DIMENSION, block, random_units
+from tests.support.waiting import until
 
 SOON_S = 60.0
 PROBES = random_units(2, seed=2)
@@ -48,13 +48,6 @@ def busy(searches: SharedSearches, stack: ExitStack) -> ExitStack:
     last = stack.enter_context(ExitStack())
     last.enter_context(searches.enrolling())
     return last
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def test_looks_wait_for_each_other_while_enrollments_keep_all_cores_busy(

@@ -26,6 +26,7 @@ from tests.support.live import LiveServer, serving
 from tests.support.postgres import cluster
 from tests.support.service import COLLINS
 from tests.support.stores import fill
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -342,10 +343,7 @@ def test_a_server_that_can_not_write_is_not_ready_until_it_can(small_disk: Path)
         answer = client.get("/readyz")
         assert (answer.status_code, answer.json()["status"]) == (503, "storage_unavailable")
         filler.unlink()
-        end = time.monotonic() + PATIENCE_S
-        while client.get("/readyz").status_code != 200:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        until(lambda: client.get("/readyz").is_success, PATIENCE_S)
         assert client.post("/v1/galleries", json={"id": "room"}).is_success
 
 

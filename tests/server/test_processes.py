@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,10 +22,10 @@ from app.server import data_folder
 from tests.support.live import LiveServer, serving
 from tests.support.postgres import new_database
 from tests.support.service import COLLINS, HOPPER
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 
-SOON_S = 20.0
 FEW, MANY = 2, 50
 
 
@@ -55,24 +55,15 @@ def known(client: httpx.Client, photo: bytes) -> list[str]:
     return [face["candidates"][0]["subject"] for face in faces if face["decision"] == "known"]
 
 
-def soon(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + SOON_S
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def round_trip(one: httpx.Client, other: httpx.Client) -> tuple[float, float]:
     """Seconds from what one has acknowledged until the other answers it: an enrollment, and its deletion."""
     one.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
     begun = time.monotonic()
-    assert soon(lambda: known(other, COLLINS) == ["eileen"])
+    until(lambda: known(other, COLLINS) == ["eileen"])
     enrolled = time.monotonic() - begun
     one.delete("/galleries/crew/subjects/eileen").raise_for_status()
     begun = time.monotonic()
-    assert soon(lambda: known(other, COLLINS) == [])
+    until(lambda: known(other, COLLINS) == [])
     return enrolled, time.monotonic() - begun
 
 
@@ -84,11 +75,11 @@ def test_enrolled_on_one_identified_on_the_other_and_deleted_likewise(
         assert known(other, COLLINS) == []
         one.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
         other.post("/galleries/crew/subjects/grace/faces", files={"images": HOPPER}).raise_for_status()
-        assert soon(lambda: known(other, COLLINS) == ["eileen"])
-        assert soon(lambda: known(one, HOPPER) == ["grace"])
+        until(lambda: known(other, COLLINS) == ["eileen"])
+        until(lambda: known(one, HOPPER) == ["grace"])
         other.delete("/galleries/crew/subjects/eileen").raise_for_status()
         assert known(other, COLLINS) == []
-        assert soon(lambda: known(one, COLLINS) == [])
+        until(lambda: known(one, COLLINS) == [])
         for each in (one, other):
             report = each.get("/galleries/crew/check").json()
             assert (report["ok"], report["faces"], report["indexed"]) == (True, 1, 1)

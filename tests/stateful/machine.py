@@ -18,6 +18,7 @@ from app.types import Vector
 from tests.stateful.model import UNNAMED, Gallery, Probe, Subject, near
 from tests.stateful.service import SMALL, Service
 from tests.support.service import AGAIN, COLLINS, HOPPER, encoded
+from tests.support.waiting import until
 
 GALLERIES = ("default", "second", "third")
 """The first is CompreFace's, whose rename is tried."""
@@ -353,7 +354,7 @@ class Machine(RuleBasedStateMachine):
         self.touched |= homes.keys()
         due = self.service.receipts() + len(homes)
         self.service.expire(subject)
-        self.service.until(lambda: self.service.receipts() == due)
+        until(lambda: self.service.receipts() == due)
         self.check_gone([probe for one in homes.values() for probe in one.erase(subject, self.service.lenient)[0]])
 
     @precondition(lambda self: self.galleries)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from tests.support.commands import run
 from tests.support.following import let_expire
 from tests.support.ready import give_database, give_models
 from tests.support.tarred import templates_of
+from tests.support.waiting import until
 
 WAIT_S = 60.0
 OFTEN_S = 0.1
@@ -110,16 +109,10 @@ class Service:
 
     def finished(self, job: Any, state: str = "done") -> dict[str, Any]:
         """Wait until the job has ended, in this state."""
-        self.until(lambda: self.call("GET", f"/v1/jobs/{job['id']}")["state"] not in {"queued", "running"})
+        until(lambda: self.call("GET", f"/v1/jobs/{job['id']}")["state"] not in {"queued", "running"})
         found: dict[str, Any] = self.call("GET", f"/v1/jobs/{job['id']}")
         assert found["state"] == state, found
         return found
-
-    def until(self, holds: Callable[[], bool]) -> None:
-        end = time.monotonic() + WAIT_S
-        while not holds():
-            assert time.monotonic() < end, "waited in vain"
-            time.sleep(0.01)
 
     def index_faces(self, gallery: str, photo: bytes) -> list[str]:
         """Enroll a photo's faces as Rekognition does, each as an unnamed subject; return their ids."""

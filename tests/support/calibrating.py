@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,21 +11,18 @@ from numpy.typing import NDArray
 
 from app.types import Vectors
 from tests.support.tarred import templates_of, units
+from tests.support.waiting import job_ended
 
 PEOPLE = 200
 ALIKE = 0.08
 """The mean score of two of them: so the threshold at FMR 1e-3 lies between the package's at 1e-3 and at 1e-2."""
-WAIT_S = 120.0
 
 
 def ended(api: httpx.Client, job: str) -> dict[str, Any]:
     """The job, once it has done its work."""
-    end = time.monotonic() + WAIT_S
-    while (found := api.get(f"/v1/jobs/{job}").json())["state"] in {"queued", "running"}:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    found = job_ended(api, job)
     assert found["state"] == "done", found
-    return dict(found)
+    return found
 
 
 def add_templates(api: httpx.Client, gallery: str, subjects: Sequence[str], vectors: Vectors) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable
 
 import httpx
 
@@ -16,13 +15,6 @@ PATIENCE_S = 30.0
 
 def opened(server: LiveServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), timeout=PATIENCE_S)
-
-
-def until(true: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    end = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.05)
 
 
 def bodies_held(server: LiveServer) -> int:

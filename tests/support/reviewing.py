@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from app.search.follower import LocalBackend
 from app.types import Box, Quality, Template, Vector
 from tests.support.milvus import lite
 from tests.support.packages import calibration, manifest
+from tests.support.waiting import until
 
 DIMENSION = 128
 """Two random people score 0 ± 0.09."""
@@ -112,11 +112,9 @@ class Reviewing:
 
     def review(self) -> Job:
         """Review the gallery, and return the job when it has ended."""
-        job = self.reviewer.begin("staff")
-        end = time.monotonic() + WAIT_S
-        while not (job := self.jobs.job(job.id)).finished:
-            assert time.monotonic() < end, job
-            time.sleep(0.01)
+        begun = self.reviewer.begin("staff").id
+        until(lambda: self.jobs.job(begun).finished, WAIT_S)
+        job = self.jobs.job(begun)
         assert job.state is JobState.DONE, job
         return job
 
