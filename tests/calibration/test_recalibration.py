@@ -124,28 +124,6 @@ def server(database_url: str, embedders: Embedders) -> Iterator[Server]:
     made.close()
 
 
-def test_it_is_measured_listed_and_decides_once_switched_on(server: Server) -> None:
-    server.fill(150, twice=True)
-    before = server.calibrator.find("staff")
-    assert (before.standing.measured, before.standing.job, before.pairs) == (None, None, [])
-    found = server.measured()
-    measured = found.standing.measured
-    assert measured is not None
-    assert measured.calibration is not None
-    figures = measured.figures
-    assert (figures.subjects, figures.faces, figures.suspicious, figures.left_out) == (151, 300, 1, 1)
-    [pair] = found.pairs
-    assert {pair.first.subject, pair.second.subject} == {"s0", "alias"}
-    job = server.jobs.find(found.standing.job)
-    assert job is not None
-    assert job.counts["suspicious"] == 1
-    assert server.threshold(1e-3) == (0.38, "package", None), "measuring alone changes no decision"
-    server.use(allow_laxer=True)
-    point = next(point for point in measured.calibration.points if point.fmr == 1e-3)
-    assert server.threshold(1e-3) == (max(point.threshold, 0.290001), "gallery", None)
-    assert server.threshold(1e-6)[1:] == ("package", "rate_not_supported")
-
-
 def test_unnamed_faces_are_no_evidence_of_different_people(server: Server) -> None:
     server.fill(150)
     alone = server.measured().standing.measured
@@ -157,16 +135,6 @@ def test_unnamed_faces_are_no_evidence_of_different_people(server: Server) -> No
     assert beside.calibration is not None
     assert beside.calibration.points == alone.calibration.points
     assert (beside.figures.compared_subjects, beside.figures.subjects) == (150, 1_150)
-
-
-def test_before_and_without_a_measurement_the_package_decides(server: Server) -> None:
-    server.use()
-    assert server.threshold(1e-3) == (0.38, "package", "not_measured")
-    server.fill(10)
-    measured = server.measured().standing.measured
-    assert measured is not None
-    assert measured.calibration is None
-    assert server.threshold(1e-3) == (0.38, "package", "too_few_subjects")
 
 
 def test_another_model_than_it_was_measured_with_is_not_decided_by_it(server: Server) -> None:

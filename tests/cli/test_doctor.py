@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from app.cli.doctor import Finding, examine
-from app.cli.doctor.environment import holder_of, is_synchronised
+from app.cli.doctor.environment import holder_of
 from app.cli.output import Exit
 from app.config import Settings
 from app.db.engine import Database
@@ -322,10 +322,6 @@ def test_a_certificate_that_cannot_be_examined_is_a_finding(tmp_path: Path, data
     cert.write_text(cert.read_text().replace(" CERTIFICATE", " TRUSTED CERTIFICATE"))  # as `openssl x509 -trustout`
     (unread,) = examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]
     assert (unread.verdict, str(cert) in unread.found, bool(unread.remedy)) == ("warning", True, True)
-
-
-def test_the_kernel_is_asked_about_the_clock() -> None:
-    assert is_synchronised() in {True, False, None}
 
 
 def test_liveness_that_decides_nothing_is_a_warning(data: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compat.similarity import LEVELS, SHOWN, Similarity, fmr_of
+from app.compat.similarity import Similarity, fmr_of
 from app.inference.package import load_package
 from app.inference.thresholds import DecidedBy, Thresholds
 from app.recognition.decisions import mean_comparisons, verify_point
@@ -111,10 +111,3 @@ def test_a_package_that_was_measured_at_two_rates_has_those() -> None:
     assert similarity.of_cosine(0.375) == pytest.approx(0.8), "1e-3 lies halfway between them"
     assert similarity.of_cosine(0.5) == pytest.approx(0.9)
     assert similarity.of_cosine(0.75) == pytest.approx(0.95), "a straight line from there to 1"
-
-
-def test_the_levels_are_in_order() -> None:
-    for (rate, level), (next_rate, next_level) in pairwise(LEVELS):
-        assert next_rate < rate
-        assert next_level > level
-    assert set(SHOWN) <= {level for _, level in LEVELS}

@@ -11,20 +11,18 @@ import pytest
 import sqlalchemy as sa
 
 from app.db.schema import DISMISSALS, SUBJECTS
-from app.errors import Conflict, InvalidInput, NotFound
+from app.errors import Conflict, NotFound
 from app.gallery.change import AlreadyAnswered, KeptAnswer, keep_answer
 from app.gallery.moving import delete_faces, dissolve_subject, move_faces
 from app.gallery.records import Move, NewFace, Origin
 from app.gallery.service import Galleries
 from app.gallery.subjects import create_subject
-from app.gallery.text import is_unnamed, unnamed_id
+from app.gallery.text import unnamed_id
 from app.types import Box, Quality
 from tests.support.changing import changed, written
 from tests.support.following import engine_of, found, log_of, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, staff, template
 from tests.support.service import COLLINS, error_of
-
-ORIGIN = Origin("a" * 32, 640, 480, 0.93, "holiday.jpg")
 
 
 def unnamed(galleries: Galleries, seed: int, origin: Origin | None = None) -> tuple[str, str]:
@@ -64,29 +62,6 @@ def test_what_said_something_of_a_face_as_its_subjects_goes_when_it_moves(pair: 
         assert connection.execute(sa.select(DISMISSALS)).all() == []
 
 
-def test_unnamed_subjects_come_and_go_with_their_faces(pair: tuple[Galleries, Galleries]) -> None:
-    one, other = pair
-    face_id, subject = unnamed(one, 1)
-    written(one.store, staff(one), create_subject, "ann")
-    assert is_unnamed(subject)
-    assert [person.id for person in one.store.subjects(staff(one), named=True).items] == ["ann"]
-    changed(one, "staff", move_faces, [Move(face_id, subject, "ann")])
-    with pytest.raises(NotFound):
-        one.store.subject(staff(one), subject)
-    assert [(person.id, person.face_count > 0) for person in one.store.subjects(staff(one), named=True).items] == [
-        ("ann", True)
-    ]
-    again = unnamed_id()
-    changed(one, "staff", move_faces, [Move(face_id, "ann", again)])
-    assert found(one, 1) == [again]
-    assert one.store.subject(staff(one), "ann").face_count == 0
-    assert changed(one, "staff", delete_faces, [face_id, "f" * 32]) == [face_id]
-    with pytest.raises(NotFound):
-        one.store.subject(staff(one), again)
-    assert one.store.counts(staff(one)).subjects == one.store.count_people(staff(one)) == 1
-    assert agree(one, other)
-
-
 def test_moves_happen_together_or_not_at_all(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
     ann = enroll(one, "ann", 1, 2)
@@ -105,43 +80,6 @@ def test_moves_happen_together_or_not_at_all(pair: tuple[Galleries, Galleries]) 
     changed(one, "staff", move_faces, [Move(ids[0], "ann", "ann")])
     changed(one, "staff", move_faces, [])
     assert agree(one, other)
-
-
-def test_a_dissolved_subject_leaves_its_faces(pair: tuple[Galleries, Galleries]) -> None:
-    one, other = pair
-    enroll(one, "ann", 1, 2)
-    enroll(one, "bob", 3)
-    changed(one, "staff", dissolve_subject, "ann")
-    with pytest.raises(NotFound):
-        changed(one, "staff", dissolve_subject, "ann")
-    owners = [found(one, 1)[0], found(one, 2)[0]]
-    assert all(map(is_unnamed, owners))
-    assert owners[0] != owners[1]
-    assert [person.id for person in one.store.subjects(staff(one), named=True).items] == ["bob"]
-    assert one.store.counts(staff(one)).faces == 3
-    assert agree(one, other)
-
-
-def test_faces_are_listed_with_where_they_came_from(pair: tuple[Galleries, Galleries]) -> None:
-    one, _ = pair
-    known, _ = unnamed(one, 1, ORIGIN)
-    plain = enroll(one, "ann", 2).faces[0].face_id
-    page = one.store.placed_faces(staff(one), limit=1)
-    rest = one.store.placed_faces(staff(one), page.next_cursor)
-    assert [face.face_id for face in (*page.items, *rest.items)] == [known, plain]
-    assert page.items[0].origin == ORIGIN
-    assert page.items[0].box == Box(1, 2, 3, 4)
-    assert (rest.items[0].subject, rest.items[0].origin, rest.next_cursor) == ("ann", None, None)
-    assert [face.face_id for face in one.store.placed_faces(staff(one), subject="ann").items] == [plain]
-    assert one.store.placed_faces(staff(one), subject="nobody").items == ()
-    assert [face.face_id for face in one.store.placed_faces(staff(one), only=[known, "0" * 32]).items] == [known]
-    assert set(one.store.find_faces(staff(one), [plain, known, "0" * 32])) == {known, plain}
-    assert [face.face_id for face in one.store.faces_of_image(staff(one), ORIGIN.image_id)] == [known]
-    with pytest.raises(InvalidInput) as caught:
-        one.store.placed_faces(staff(one), page.next_cursor, subject="ann")
-    assert caught.value.code == "invalid_cursor"
-    changed(one, "staff", delete_faces, [known])
-    assert one.store.faces_of_image(staff(one), ORIGIN.image_id) == []
 
 
 def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleries, Galleries]) -> None:

@@ -9,13 +9,13 @@ import pytest
 import sqlalchemy as sa
 
 from app.db.schema import ANSWERED_REQUESTS
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound
-from app.gallery.moving import merge_subjects, move_faces
-from app.gallery.records import Consent, Move, Terms
+from app.errors import Conflict, LikenessError, NotFound
+from app.gallery.moving import merge_subjects
+from app.gallery.records import Consent, Terms
 from app.gallery.service import Galleries
 from app.gallery.subjects import create_subject
 from tests.support.changing import changed, written
-from tests.support.following import engine_of, found, let_expire
+from tests.support.following import engine_of, let_expire
 from tests.support.galleries import enroll, staff
 
 SOON, LATER = "2095-01-01T00:00:00.000000Z", "2096-01-01T00:00:00.000000Z"
@@ -39,25 +39,6 @@ def test_a_repeated_request_gets_the_same_answer(pair: tuple[Galleries, Gallerie
     assert len(again) == 1, "somebody who has come back is merged anew"
     assert changed(one, "staff", merge_subjects, "ann", "bob") == again
     assert one.store.subject(staff(one), "bob").face_count == 4
-
-
-def test_it_is_undone_by_one_move(pair: tuple[Galleries, Galleries]) -> None:
-    one, other = pair
-    enroll(one, "ann", 1, 2)
-    enroll(one, "bob", 3)
-    moved = changed(one, "staff", merge_subjects, "ann", "bob")
-    moves = [Move(face, "bob", "ann") for face in moved]
-    with pytest.raises(NotFound) as caught:
-        changed(one, "staff", move_faces, moves)
-    assert caught.value.code == "subject_not_found"
-    with pytest.raises(InvalidInput):
-        changed(one, "staff", move_faces, [Move(moved[0], "bob", "a\u200bnn")], create=True)
-    changed(one, "staff", move_faces, moves, create=True)
-    assert ids_of(one, "ann") == moved
-    other.indexes.follow()
-    for galleries in pair:
-        assert [found(galleries, seed) for seed in (1, 2, 3)] == [["ann"], ["ann"], ["bob"]]
-        assert galleries.check("staff").ok
 
 
 def test_the_one_that_stays_takes_what_it_lacks_and_the_earlier_end(pair: tuple[Galleries, Galleries]) -> None:

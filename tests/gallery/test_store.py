@@ -260,18 +260,6 @@ def test_metadata_up_to_the_limits_is_kept(database_url: str) -> None:
     store.close()
 
 
-def test_names_are_changed_removed_and_left_alone(store: Store, gallery: Gallery) -> None:
-    made = written(store, gallery, create_subject, "a", "Ann", {"k": 1})
-    assert written(store, gallery, edit_subject, "a", metadata={"n": 2}).name == "Ann"
-    changed = written(store, gallery, edit_subject, "a", name=None)
-    assert (changed.name, changed.metadata, changed.created_at) == (None, {"n": 2}, made.created_at)
-    assert changed.updated_at > made.updated_at
-    kept = enroll(store, gallery, "a", [face()], crops=[None])
-    assert (kept.subject.metadata, kept.created) == ({"n": 2}, False)
-    named = enroll(store, gallery, "a", [face()], crops=[None], name="Anna", metadata={}).subject
-    assert (named.name, named.metadata, named.face_count) == ("Anna", {}, 2)
-
-
 def test_a_face_is_found_under_its_own_subject_and_gallery_only(store: Store, gallery: Gallery) -> None:
     other = store.create_gallery("other", PACKAGE, DIMENSION)
     face_id = enroll(store, gallery, "a", [face()], crops=[None]).faces[0].face_id
@@ -283,19 +271,6 @@ def test_a_face_is_found_under_its_own_subject_and_gallery_only(store: Store, ga
         with pytest.raises(NotFound):
             written(store, where, delete_face, subject_id, face_id)
     assert store.face(gallery, "a", face_id).face_id == face_id
-
-
-def test_ids_are_taken_once(store: Store, gallery: Gallery) -> None:
-    with pytest.raises(Conflict) as caught:
-        store.create_gallery("staff", PACKAGE, DIMENSION)
-    assert caught.value.code == "gallery_exists"
-    written(store, gallery, create_subject, "a", "Ann")
-    with pytest.raises(Conflict) as caught:
-        written(store, gallery, create_subject, "a", "Another")
-    assert caught.value.code == "subject_exists"
-    assert store.subject(gallery, "a").name == "Ann"
-    made = {written(store, gallery, create_subject).id for _ in range(3)}
-    assert len(made) == 3
 
 
 def test_pages_give_everything_once_while_others_come_and_go(store: Store, gallery: Gallery) -> None:

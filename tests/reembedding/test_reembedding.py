@@ -286,22 +286,6 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
     assert server.finds(1)
 
 
-def test_either_package_may_be_searched_while_there_are_both(server: Server) -> None:
-    server.enroll(1, 2)
-    server.move()
-    for package in (OLD, NEW):
-        found = server.found(2, package)
-        assert found is not None
-        assert found[0] == "s2"
-    server.reembedder.finish("staff")
-    with pytest.raises(Conflict) as caught:
-        server.found(2, OLD)
-    assert caught.value.code == "package_mismatch"
-    server.over()
-    server.galleries.indexes.follow()
-    assert server.finds(1, 2)
-
-
 def test_after_the_end_the_gallery_can_move_again(server: Server) -> None:
     server.enroll(1, 2)
     for target, package in (("new", NEW), ("old", OLD)):

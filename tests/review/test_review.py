@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from app.db.schema import DISMISSALS, FINDINGS, REVIEWS
-from app.errors import InvalidInput, NotFound, OperatingPointUnavailable
+from app.errors import NotFound, OperatingPointUnavailable
 from app.gallery.moving import delete_face, move_faces
 from app.gallery.records import Move
 from app.gallery.subjects import create_subject, delete_subject
@@ -139,22 +139,6 @@ def test_whom_a_misplaced_face_belongs_to_is_not_moved_after_it(reviewing: Revie
     reviewing.review()
     assert ("misplaced_face", "one", "third") in reviewing.found()
     assert ("misplaced_face", "one", "other") not in reviewing.found()
-
-
-def test_pages_and_kinds(planted: Reviewing) -> None:
-    planted.review()
-    listed, cursor = [], None
-    while True:
-        page = planted.reviews.findings(planted.gallery, cursor, 2)
-        listed += [one.id for one in page.items]
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    assert listed == [one.id for one in planted.findings()]
-    assert [one.kind for one in planted.findings(Kind.OUTLIER)] == [Kind.OUTLIER]
-    first = planted.reviews.findings(planted.gallery, None, 1).next_cursor
-    with pytest.raises(InvalidInput):
-        planted.reviews.findings(planted.gallery, first, 1, kind=Kind.OUTLIER)
 
 
 def test_what_is_right_is_not_asked_again_unless_other_faces_are_its_evidence(planted: Reviewing) -> None:

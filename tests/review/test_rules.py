@@ -65,22 +65,6 @@ def test_two_subjects_compare_as_in_a_loop() -> None:
     assert found.typical == pytest.approx((np.mean(of_one) + np.mean(of_other)) / 2, abs=1e-6)
 
 
-def test_a_face_is_misplaced_if_another_subject_matches_and_its_own_does_not() -> None:
-    def misplaced(own_score: float, other: float) -> bool:
-        return bool(rules.find_misplaced(own([own_score]), np.array([other]), POINTS)[0])
-
-    assert misplaced(0.1, 0.7)
-    assert not misplaced(0.7, 0.8), "it matches both: its subjects may be one person"
-    assert not misplaced(0.1, 0.2), "it matches nobody"
-    assert not misplaced(-np.inf, 0.9), "it is the only face of its subject"
-
-
-def test_an_outlier_looks_like_none_of_its_own() -> None:
-    qualities = np.array([90, 90, 90, 10], np.float32)
-    found = rules.find_outliers(own([0.1, 0.9, -np.inf, 0.1]), qualities, 0.3)
-    assert found.tolist() == [True, False, False, False]
-
-
 @pytest.mark.parametrize("faces", [2, 5, 10])
 def test_as_many_strangers_pass_for_a_face_of_many_as_for_one_of_two(faces: int) -> None:
     """A face's score with its own subject is the best of several: at ten faces, one threshold for all let 9 % of

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from app.db.schema import CHANGES, COLLECTIONS
 from app.errors import Conflict, NotFound, Unusable
-from app.gallery.moving import delete_face, merge_subjects, move_faces
+from app.gallery.moving import delete_face, move_faces
 from app.gallery.records import Move
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -138,18 +138,6 @@ def test_what_one_acknowledged_the_other_answers_at_once(one: Galleries, other: 
         found(one, 4)
     one.create_gallery("staff", PACKAGE, DIMENSION)
     assert found(other, 4) == []
-
-
-def test_a_face_that_moves_is_its_new_subjects_for_all(one: Galleries, other: Galleries) -> None:
-    made = enroll(one, "ann", 1, 2)
-    enroll(other, "bob", 3)
-    ids = [face.face_id for face in made.faces]
-    changed(other, "staff", move_faces, [Move(ids[0], "ann", "bob")])
-    assert [found(galleries, 1) for galleries in (one, other)] == [["bob"]] * 2
-    changed(one, "staff", merge_subjects, "bob", "ann")
-    assert [found(galleries, seed) for galleries in (one, other) for seed in (1, 2, 3)] == [["ann"]] * 6
-    assert one.check("staff").ok
-    assert other.check("staff").ok
 
 
 def test_a_face_moved_while_another_server_still_adds_it_is_its_new_subjects(

@@ -136,13 +136,6 @@ def test_stopping_has_time_for_what_is_begun() -> None:
         assert seconds >= Settings().drain_seconds + 15
 
 
-def test_the_gpu_is_reserved() -> None:
-    assert SERVICES["likeness-gpu"]["profiles"] == ["gpu"]
-    (device,) = SERVICES["likeness-gpu"]["deploy"]["resources"]["reservations"]["devices"]
-    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
-    assert SERVICES["likeness-gpu"]["build"]["target"] == "gpu"
-
-
 def copied() -> list[str]:
     """What Dockerfile copies from the project."""
     lines = [line.split()[1:-1] for line in DOCKERFILE.splitlines() if re.match(r"COPY (?!--from)", line)]
@@ -176,13 +169,6 @@ def test_each_image_is_complete() -> None:
     assert re.findall(r"^FROM \S+ AS (\w+)$", DOCKERFILE, re.MULTILINE)[-1] == "cpu", "what no target means"
 
 
-def test_every_base_image_is_a_variable_that_a_digest_may_be_in() -> None:
-    used = {service["image"] for service in SERVICES.values()} | set(SERVICES["likeness"]["build"]["args"].values())
-    own = {f"likeness:{kind}" for kind in ("cpu", "gpu")}
-    assert used == own | {f"${{{name}:-{image}}}" for name, image in IMAGES.items()}
-    assert re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE) == [("PYTHON_IMAGE", IMAGES["PYTHON_IMAGE"])]
-
-
 @pytest.mark.parametrize("buildx", [True, False])
 def test_digests_are_what_the_registry_says(tmp_path: Path, buildx: bool) -> None:
     found = digests_written(tmp_path, f"sha256:{'a' * 64}", buildx=buildx)
@@ -205,13 +191,6 @@ def digests_written(folder: Path, answer: str, *, buildx: bool = True) -> str:
     module["main"].__globals__["TARGET"] = folder / "digests.env"
     module["main"](str(docker))
     return (folder / "digests.env").read_text()
-
-
-def test_there_are_stand_ins_for_what_the_service_needs_under_the_very_names() -> None:
-    stand_ins = {image.name for image in runpy.run_path(str(FOLDER / "stand_ins.py"))["IMAGES"]}
-    wanted = set(re.findall(r"^ARG PYTHON_IMAGE=(\S+)", DOCKERFILE, re.MULTILINE))
-    wanted |= {image for name, image in IMAGES.items() if name != "PYTHON_IMAGE"}
-    assert stand_ins == {image for image in wanted if not image.startswith("grafana/")}
 
 
 def secrets_made(folder: Path, **environ: str) -> None:

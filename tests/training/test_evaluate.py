@@ -110,14 +110,6 @@ def test_a_list_that_breaks_the_format_is_refused_with_its_line(tmp_path: Path, 
         read_pairs(tmp_path / "pairs.txt")
 
 
-def test_lfws_own_lists_are_read(shared_data: Path) -> None:
-    view2 = read_pairs(shared_data / "lfw" / "pairs.txt")
-    assert (view2.folds, len(view2.pairs), len(view2.photos)) == (10, 6000, 7701)
-    view1 = [read_pairs(shared_data / "lfw" / name) for name in ("pairsDevTrain.txt", "pairsDevTest.txt")]
-    assert [len(each.pairs) for each in view1] == [2200, 1000]
-    assert len(set(view1[0].photos) | set(view1[1].photos)) == 4992
-
-
 # --- Photos and templates --------------------------------------------------------------------------------------------
 
 

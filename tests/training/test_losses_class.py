@@ -151,15 +151,6 @@ def test_psi_falls_without_jump_or_kink(m: float) -> None:
         assert_same(value[-1].detach(), 1 - 2 * m)
 
 
-def test_psi_of_four_is_the_chebyshev_form_of_the_released_solver() -> None:
-    """QUADRUPLE of the authors' layer: s3·(8c⁴ − 8c² + 1) + s4, s3 = sign(c)·sign(2c² − 1), s4 = 2·sign(c) + s3 − 3."""
-    theta = SWEEP
-    c = torch.cos(theta)
-    s3 = torch.sign(c) * torch.sign(2 * c**2 - 1)
-    s4 = 2 * torch.sign(c) + s3 - 3
-    assert_same(psi(4 * theta), s3 * (8 * c**4 - 8 * c**2 + 1) + s4, 1e-10)
-
-
 def test_sphereface_anneals_by_its_saved_iteration() -> None:
     x, labels, weight = batch()
     loss = built("sphereface", weight)
