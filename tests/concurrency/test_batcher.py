@@ -133,14 +133,6 @@ def test_a_result_carries_the_size_of_its_batch(gate: Gate) -> None:
         assert [future.result(SOON_S) for future in others] == [(-2, 3), (-3, 3), (-4, 3)]
 
 
-def test_an_idle_worker_takes_a_lone_item_at_once(gate: Gate) -> None:
-    with closing(batcher(gate, max_batch=1000)) as made:
-        submit(made, 1)
-        gate.wait_until_entered()
-        gate.open.set()
-    assert gate.batches == [[1]]
-
-
 def test_with_a_spare_core_a_second_worker_sets_in_at_once(gate: Gate) -> None:
     asked: list[int] = []
 
@@ -182,26 +174,11 @@ def test_more_than_a_batch_is_shared_by_idle_workers(gate: Gate) -> None:
     assert sorted(gate.batches) == [[1, 2], [3, 4], [5]]
 
 
-def test_what_waits_is_taken_when_the_busy_worker_is_done(gate: Gate) -> None:
-    with closing(batcher(gate, max_batch=2, workers=2)) as made:
-        submit(made, 1)
-        gate.wait_until_entered()
-        second = submit(made, 2)
-        gate.open.set()
-        assert second.result(SOON_S) == (-2, 1)
-
-
 def test_with_a_wait_items_are_joined_until_the_batch_is_full(gate: Gate) -> None:
     gate.open.set()
     with closing(batcher(gate, max_batch=3, max_wait_s=SOON_S)) as made:
         futures = [submit(made, number) for number in (1, 2, 3)]
         assert [future.result(SOON_S)[1] for future in futures] == [3, 3, 3]
-
-
-def test_a_wait_ends_though_nobody_else_comes(gate: Gate) -> None:
-    gate.open.set()
-    with closing(batcher(gate, max_batch=3, max_wait_s=0.01)) as made:
-        assert submit(made, 1).result(SOON_S) == (-1, 1)
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back(gate: Gate) -> None:
@@ -298,14 +275,6 @@ def test_after_an_error_the_rest_of_a_callers_items_is_not_worked_on(gate: Gate)
         gate.open.set()
         assert made.run([9]) == [-9]
     assert gate.batches in ([[9]], [[1], [9]])  # the second item may have been begun before the error was seen
-
-
-def test_closing_finishes_what_waits(gate: Gate) -> None:
-    made = batcher(gate, max_batch=1)
-    futures = made.submit_all([1, 2, 3])
-    gate.open.set()
-    made.close()
-    assert [future.result(0)[0] for future in futures] == [-1, -2, -3]
 
 
 def test_a_closed_batcher_takes_nothing_and_may_be_closed_again() -> None:

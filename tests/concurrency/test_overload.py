@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from app.api.wire import answer_problem
 from app.concurrency.overload import Why
 from app.error_codes import BY_CODE
-from tests.conftest import PROJECT
 
 
 @pytest.mark.parametrize("why", Why, ids=lambda why: why.name)
@@ -18,12 +15,3 @@ def test_each_reason_has_a_code_and_says_when_to_come_again(why: Why) -> None:
     assert answer.status == BY_CODE[why.code].status == (503 if why in (Why.STOPPING, Why.CONNECTIONS) else 429)
     assert answer.headers["retry-after"] == "3"
     assert answer.body.error.message == why.message
-
-
-def test_nothing_else_says_so() -> None:
-    elsewhere = [
-        str(file)
-        for file in (PROJECT / "app").rglob("*.py")
-        if re.search(r"(?<!class )\bOverloaded\(", file.read_text())
-    ]
-    assert elsewhere == [str(PROJECT / "app" / "concurrency" / "overload.py")]

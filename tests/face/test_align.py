@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
-from skimage.transform import SimilarityTransform
 
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, align, scale_of, similarity_transform, view
 from app.face.detect import Detector
@@ -59,25 +58,6 @@ def reference(src: NDArray[np.float64], dst: NDArray[np.float64]) -> NDArray[np.
         values += [u, v]
     a, b, tx, ty = np.linalg.lstsq(np.array(rows, float), np.array(values, float), rcond=None)[0]
     return np.array([[a, -b, tx], [b, a, ty]])
-
-
-@pytest.mark.parametrize("degrees", [0, 30, 90, 179, -120])
-def test_transform_of_real_landmarks_is_umeyamas(degrees: float) -> None:
-    src = turned(ASTRONAUT_LANDMARKS, degrees, 1.7, (-40, 12))
-    theirs = SimilarityTransform.from_estimate(src, CANONICAL_LANDMARKS).params[:2]
-    np.testing.assert_allclose(similarity_transform(src, CANONICAL_LANDMARKS), theirs, atol=1e-9)
-
-
-@given(
-    degrees=st.floats(-180, 180),
-    scale=st.floats(0.05, 50),
-    shift=st.tuples(st.floats(-1000, 1000), st.floats(-1000, 1000)),
-)
-def test_transform_undoes_any_turn_scale_and_shift(degrees: float, scale: float, shift: tuple[float, float]) -> None:
-    matrix = similarity_transform(turned(CANONICAL_LANDMARKS, degrees, scale, shift), CANONICAL_LANDMARKS)
-    back = turned(CANONICAL_LANDMARKS, degrees, scale, shift) @ matrix[:, :2].T + matrix[:, 2]
-    np.testing.assert_allclose(back, CANONICAL_LANDMARKS, atol=1e-6)
-    assert scale_of(matrix) == pytest.approx(1 / scale)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import LivenessUnavailable, Overloaded
-from app.face.liveness import Cut, LivenessPackages, Scorer, cut_face, cut_of
+from app.face.liveness import Cut, LivenessPackages, Scorer, cut_face
 from app.inference.manifest import LivenessCut
 from app.inference.package import find_packages
 from app.inference.session import open_liveness
@@ -156,12 +156,6 @@ def test_several_packages_are_averaged(tmp_path: Path) -> None:
     assert mean == pytest.approx((first.score([[picture]])[0] + second) / 2, abs=1e-4)
     both.close()
     first.close()
-
-
-def test_only_a_liveness_package_says_how_to_cut(tmp_path: Path) -> None:
-    assert cut_of(liveness.install(tmp_path)) == Cut(liveness.SIDE, liveness.SQUARE)
-    with pytest.raises(ValueError, match="no liveness package"):
-        cut_of(install_embedder(tmp_path, "tiny"))
 
 
 # --- The packages of a server ----------------------------------------------------------------------------------------

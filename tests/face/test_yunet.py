@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ import cv2
 import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper
-from PIL import Image
 
 from app.errors import Unusable
 from app.face.yunet import Canvas, Rows, YuNet
@@ -93,16 +91,6 @@ def test_whatever_the_picture_is(network: YuNet, opencv: Oracle) -> None:
         rows += len(found) + len(expected)
     assert rows > 400
     assert alike >= 0.99 * rows
-
-
-def test_photos_of_strangers(network: YuNet, opencv: Oracle, shared_data: Path) -> None:
-    """Every hundredth photo of LFW's, those of several faces among them."""
-    from training.evaluation.photos import TarPhotos  # noqa: PLC0415 - only where there are photos
-
-    with TarPhotos(shared_data / "lfw" / "lfw-deepfunneled.tar") as photos:
-        for name in photos.names[::100]:
-            pixels = np.asarray(Image.open(io.BytesIO(photos.read(name))).convert("RGB"), np.uint8)
-            assert_same(network.look(pixels), opencv(pixels))
 
 
 def test_callers_whose_inputs_are_joined_get_their_own(network: YuNet, batching: YuNet, astronaut: Pixels) -> None:
