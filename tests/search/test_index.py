@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -364,10 +365,11 @@ def test_what_changes_during_a_pass_makes_no_answer_wrong(data: st.DataObject, k
     index = Interrupted(DIMENSION, kind=kind)
     index.add(block(list(faces.values())))
     before, places = set(faces), (index._rows, index._rows.renewals)
+    keys = itertools.count(len(faces) + 1)  # none is given twice
 
     def change() -> None:
         for _ in range(data.draw(st.integers(1, 4))):
-            come = [(max(faces, default=0) + place, *rest) for place, rest in enumerate(data.draw(new), 1)]
+            come = [(next(keys), *rest) for rest in data.draw(new)]
             index.add(block(come))
             faces.update({face[0]: face for face in come})
             for key in data.draw(st.lists(st.sampled_from([*faces, 0]), unique=True, max_size=60)):
