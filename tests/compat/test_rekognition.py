@@ -47,6 +47,7 @@ from app.errors import (
 )
 from tests.support import aws
 from tests.support.access import keys as tried_keys
+from tests.support.calibrating import add_templates
 from tests.support.following import PAST, engine_of
 from tests.support.live import LiveServer, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, running
@@ -461,9 +462,10 @@ def test_users_are_found(rekognition: Any, collection: str) -> None:
 
 
 def test_a_user_has_a_hundred_faces_at_most(rekognition: Any, collection: str, place: Place) -> None:
-    faces = place.own.enroll(collection, "eileen", [COLLINS] * 50).enrolled
-    faces += place.own.enroll(collection, "eileen", [COLLINS] * 50).enrolled
-    assert len(faces) == 100
+    embedding = place.own.embed(COLLINS).faces[0].embedding
+    with place.server.client() as api:
+        add_templates(api, collection, ["eileen"] * 100, np.tile(np.array(embedding, np.float32), (100, 1)))
+    assert place.own.subject(collection, "eileen").face_count == 100
     (more,) = index(rekognition, collection, AGAIN)
     with pytest.raises(rekognition.exceptions.ServiceQuotaExceededException):
         rekognition.associate_faces(CollectionId=collection, UserId="eileen", FaceIds=[more])

@@ -10,7 +10,7 @@ from contextlib import closing
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.concurrency.batcher import Batcher
@@ -64,7 +64,6 @@ def submit(made: Batcher[int, int], item: int) -> Future[tuple[int, int]]:
     return made.submit_all([item])[0]
 
 
-@settings(max_examples=40)
 @given(
     callers=st.lists(st.lists(st.integers(0, 10**6), max_size=12), min_size=1, max_size=6),
     max_batch=st.integers(1, 5),
@@ -94,7 +93,6 @@ def test_everybody_gets_their_own_results_in_order(
     assert max(sizes, default=0) <= max_batch
 
 
-@settings(max_examples=40)
 @given(
     fates=st.lists(st.sampled_from(["good", "bad", "cancel"]), min_size=1, max_size=30),
     max_batch=st.integers(1, 4),

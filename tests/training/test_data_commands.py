@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
@@ -229,7 +229,6 @@ def _point(fmr: float, threshold: float) -> dict[str, float]:
 # --- overlap -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), threshold=st.floats(0.2, 0.95), pair=st.floats(0.2, 0.95))
 def test_shared_people_are_those_that_a_plain_loop_finds(seed: int, threshold: float, pair: float) -> None:
     a, b = random_templates(seed, 6, 4), random_templates(seed + 1, 5, 4)
@@ -305,7 +304,6 @@ def test_the_command_writes_the_list_of_people_to_drop(tmp_path: Path) -> None:
 # --- check ---------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), threshold=st.floats(0.1, 0.9))
 def test_doubted_images_are_those_that_a_plain_loop_doubts(seed: int, threshold: float) -> None:
     found = random_templates(seed, 6, 5)

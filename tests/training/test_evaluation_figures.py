@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import scipy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -35,7 +35,6 @@ def clustering_nmi(templates: NDArray[np.float32], labels: NDArray[np.int64]) ->
     return metrics.normalised_mutual_information(labels, found)
 
 
-@settings(max_examples=40)
 @given(SCORES, RATES)
 def test_threshold_is_the_lowest_that_keeps_the_fmr(scores: list[float], fmr: float) -> None:
     threshold = metrics.threshold_at_fmr(scores, fmr)
@@ -45,7 +44,6 @@ def test_threshold_is_the_lowest_that_keeps_the_fmr(scores: list[float], fmr: fl
     assert all(c >= threshold or fmr_at(threshold, scores) == fmr_at(c, scores) for c in allowed)
 
 
-@settings(max_examples=40)
 @given(SCORES, SCORES)
 def test_a_higher_threshold_never_raises_fmr_nor_lowers_fnmr(mated: list[float], nonmated: list[float]) -> None:
     curve = metrics.error_curve(mated, nonmated)
@@ -58,7 +56,6 @@ def test_a_higher_threshold_never_raises_fmr_nor_lowers_fnmr(mated: list[float],
         assert fnmr == pytest.approx(metrics.fnmr_at(threshold, mated))
 
 
-@settings(max_examples=40)
 @given(SCORES, SCORES)
 def test_equal_error_rate_lies_where_the_curve_crosses(mated: list[float], nonmated: list[float]) -> None:
     rate = metrics.equal_error_rate(mated, nonmated)
@@ -72,7 +69,6 @@ def test_equal_error_rate_lies_where_the_curve_crosses(mated: list[float], nonma
     assert any(rate == pytest.approx(c) for c in crossings)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(-5, 5).map(float), st.booleans()), min_size=1, max_size=25))
 def test_best_threshold_beats_every_other(pairs: list[tuple[float, bool]]) -> None:
     scores, labels = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
@@ -104,7 +100,6 @@ def test_fold_accuracy_decides_each_fold_by_the_others() -> None:
     assert result.standard_error == pytest.approx(np.std(expected, ddof=1) / math.sqrt(10))
 
 
-@settings(max_examples=40)
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_is_scipys(counts: tuple[int, int]) -> None:
     ours = wilson(*counts)
