@@ -36,7 +36,8 @@ class Data(Section):
     """Further sources and the share of each in every batch; `source` gets the rest. People are told apart by source.
     Needs the `plain` sampler."""
     drop: str | None = None
-    """A list of people to leave out (the JSON or CSV that `data overlap` writes, or a name a line)."""
+    """What to leave out: people (the JSON or CSV that `data overlap` writes, or a name a line), or the images that a
+    report of `data check` doubts."""
     min_images: int = Field(default=1, ge=1)
     """People with fewer crops than this are left out."""
     unlabelled: tuple[str, ...] = ()

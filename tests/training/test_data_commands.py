@@ -28,13 +28,15 @@ from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.ready import fill_cache
+from tests.support.runs import small_recipe
 from training.commands.data import app
-from training.data import open_dataset, read_drop_list
+from training.data import Subset, open_dataset, read_drop_list, rows_left
 from training.data.drawn import ProceduralFaces
 from training.data.preparation.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
 from training.data.preparation.checking import NEAR, doubts, near_duplicates, thumbnail
 from training.data.preparation.overlap import best_means, find_overlap
 from training.data.preparation.templates import Templates, choose_threshold
+from training.run.inputs import prepare_material
 
 SAMPLES = PROJECT / "docs" / "samples"
 MODELS = PROJECT / "models"
@@ -292,7 +294,7 @@ def test_the_command_writes_the_list_of_people_to_drop(tmp_path: Path) -> None:
         result = run("overlap", a, b, *options, "--out", out)
         assert result.exit_code == 0, result.output
         assert "1 of 2 people" in result.output
-        assert read_drop_list(out) == ["ann"]
+        assert read_drop_list(out) == ({"ann"}, set())
     facts = json.loads((tmp_path / "drop.json").read_text())
     assert facts["threshold"] == 0.98
     assert facts["matches"][0]["matches"] == "Ann A."
@@ -372,3 +374,11 @@ def test_the_command_reports_all_that_is_wrong(tmp_path: Path) -> None:
     assert report["outliers"] == []
     for line in ("broken images", "people with one image", "images of somebody else", "people alike"):
         assert re.search(rf"{line}\W+1\b", result.output), result.output
+    faces = open_dataset(root)
+    left = Subset(faces, rows_left(faces, tmp_path / "report.json"))
+    gone = {"dee/bad.png", "ann/9.png"}
+    assert {left.describe(index) for index in range(len(left))} == {faces.describe(i) for i in range(19)} - gone
+    data = {"source": str(root), "drop": str(tmp_path / "report.json"), "min_images": 4, "held_out": 0.0}
+    data["indexes"] = str(tmp_path / "indexes")
+    kept = prepare_material(small_recipe(data=data), PROJECT / "models").crops
+    assert dict(zip(kept.people, np.bincount(kept.labels), strict=True)) == {"ann": 9, "ben": 4}

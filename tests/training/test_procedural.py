@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from app.face.align import CANONICAL_LANDMARKS
 from training.data import drawn
-from training.data.dataset import FaceSet, Subset, without_people
+from training.data.dataset import FaceSet, Subset
 from training.data.drawn import Person, ProceduralFaces, View, draw
 
 Matrix = NDArray[np.float32]
@@ -150,11 +150,3 @@ def test_a_subset_closes_the_gaps_that_dropped_people_leave() -> None:
     assert some.labels.tolist() == [1, 0, 0]
     np.testing.assert_array_equal(some[0][0], faces[9][0])
     assert some.describe(0) == faces.describe(9)
-
-
-def test_people_are_dropped_by_name() -> None:
-    faces = Subset(ProceduralFaces(4, 3), [0, 1, 2, 3, 4, 6, 9, 10])  # 3, 2, 1 and 2 images
-    left = without_people(faces, ["drawn-0", "drawn-2"])
-    assert left.people == ["drawn-1", "drawn-3"]
-    assert left.labels.tolist() == [0, 0, 1, 1]
-    assert left[2][1] == 1

@@ -27,8 +27,9 @@ from app.face.image import decode
 from app.types import Pixels
 from tests.support import images
 from tests.support.crops import RecordWriter, pack_header, png, write_pack
-from training.data import FaceSet, open_dataset, read_drop_list
+from training.data import FaceSet, Subset, open_dataset, read_drop_list, rows_left
 from training.data.dataset import decode_crop
+from training.data.drawn import ProceduralFaces
 from training.data.formats.bins import read_pack
 from training.data.formats.records import (
     MAGIC,
@@ -224,7 +225,11 @@ def test_drop_lists_are_read_from_json_csv_and_text(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"threshold": 0.4, "drop": ["1", "2"]}')
     (tmp_path / "b.csv").write_text("drop,keeps,score\n1,x,0.5\n2,y,0.6\n")
     (tmp_path / "c.txt").write_text("1\n\n2\n")
-    assert all(read_drop_list(tmp_path / name) == ["1", "2"] for name in ("a.json", "b.csv", "c.txt"))
+    assert all(read_drop_list(tmp_path / name) == ({"1", "2"}, set()) for name in ("a.json", "b.csv", "c.txt"))
+    faces = Subset(ProceduralFaces(4, 3), [0, 1, 2, 3, 4, 6, 9, 10])  # 3, 2, 1 and 2 images
+    (tmp_path / "drop.txt").write_text("drawn-0\ndrawn-2\n")
+    assert rows_left(faces, tmp_path / "drop.txt").tolist() == [3, 4, 6, 7]
+    assert rows_left(faces, None).tolist() == list(range(8))
 
 
 # --- RecordIO ------------------------------------------------------------------------------------------------------

@@ -30,8 +30,6 @@ from training import checkpoint
 from training.adaptation.distil import OnlineConfig, OnlineDistillation, Plain
 from training.adaptation.views import FOR, ConditionConfig, ViewConfig, conditions_for
 from training.backbones.imported import ImportedModel, import_package
-from training.data import read_drop_list
-from training.data.crops import Crops
 from training.export import export_fp32, write_embedder
 from training.model import EmbedderExport
 from training.packages import CACHE, MODELS, check_free, find_package, how_to_measure
@@ -43,7 +41,7 @@ from training.terminal import told
 
 LOG_EVERY = 50
 Photos = Annotated[list[str], typer.Option(help="Aligned crops (`data align`), as `data` reads them; repeatable.")]
-Drop = Annotated[Path | None, typer.Option(help="People to leave out, as `data overlap` writes them.")]
+Drop = Annotated[Path | None, typer.Option(help="What to leave out: a list of `data overlap` or `data check`.")]
 Batch = Annotated[int, typer.Option(min=2, help="Crops a step.")]
 Rate = Annotated[float, typer.Option(help="Peak learning rate of AdamW.")]
 Models = Annotated[Path, typer.Option(help="Model packages.")]
@@ -54,21 +52,15 @@ Count = Annotated[int, typer.Option(min=1)]
 
 
 def read_photos(sources: Sequence[str], drop: Path | None, console: Console) -> Tensor:
-    """(N, 112, 112, 3) uint8 of all aligned crops of the sources but those of dropped people.
+    """(N, 112, 112, 3) uint8 of the sources' aligned crops that the list leaves.
 
     Raises InvalidInput (`recipe_data`) where none are left, and what reading them raises.
     """
-    dropped = set(read_drop_list(drop)) if drop else set()
-    parts = [_kept(read_source(source, console), dropped) for source in sources]
-    found = np.concatenate(parts)
+    parts = (read_source(source, console, drop) for source in sources)
+    found = np.concatenate([crops.images(np.arange(len(crops))) for crops in parts])
     if not len(found):
         raise InvalidInput("There are no crops to learn from.", code="recipe_data")
     return torch.from_numpy(found)
-
-
-def _kept(crops: Crops, dropped: set[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    wanted = np.array([name not in dropped for name in crops.people], bool)[crops.labels]
-    return crops.images(np.flatnonzero(wanted))
 
 
 def precision_on(device: torch.device) -> Precision:

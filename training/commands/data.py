@@ -15,7 +15,7 @@ from app.inference.embedders import Embedder
 from app.inference.session import open_embedder
 from app.machine import cores
 from training.commands import options
-from training.data import open_dataset, read_drop_list, without_people
+from training.data import Subset, open_dataset, rows_left
 from training.data.preparation.aligning import FAILED, Stages, align_folder, detector_file, read_failed
 from training.data.preparation.blending import write_blends
 from training.data.preparation.checking import Report, check_set
@@ -109,15 +109,16 @@ def blend(
     target: Annotated[Path, typer.Argument(help="The .tar file to write: the set's own crops, then the blends.")],
     *,
     count: Annotated[int, typer.Option(min=1, help="Blends to make.")],
-    drop: Annotated[Path | None, typer.Option(help="People to leave out: what `data overlap` wrote.")] = None,
+    drop: Annotated[
+        Path | None, typer.Option(help="What to leave out: a list of `data overlap` or `data check`.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Mix pairs of crops into new faces, for distillation from a teacher that judges them: no labels needed."""
     with told():
         faces = open_dataset(dataset)
-        kept = without_people(faces, read_drop_list(drop)) if drop is not None else faces
         with bar("blending") as step:
-            write_blends(kept, target, count, seed, step)
+            write_blends(Subset(faces, rows_left(faces, drop)), target, count, seed, step)
 
 
 @app.command()

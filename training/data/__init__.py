@@ -8,8 +8,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.errors import InvalidInput
-from training.data.dataset import FaceSet, OnError, Subset, without_people
+from training.data.dataset import FaceSet, OnError, Subset
 from training.data.drawn import ProceduralFaces
 from training.data.formats import Listing
 from training.data.formats.folder import LIST_ENDINGS, list_folder, list_table
@@ -18,9 +21,11 @@ from training.data.formats.records import list_records
 from training.data.formats.shards import list_tars
 from training.data.index import open_indexed
 
-__all__ = ["FaceSet", "Subset", "open_dataset", "read_drop_list", "without_people"]
+__all__ = ["FaceSet", "Subset", "open_dataset", "read_drop_list", "rows_left"]
 
 KINDS = ("folder", "list", "rec", "tar", "parquet", "procedural")
+DOUBTED = ("broken", "misplaced", "outliers")
+"""Lists of images in a report of `data check`."""
 
 
 def open_dataset(
@@ -113,15 +118,26 @@ def _procedural(spec: str) -> FaceSet:
         raise InvalidInput(f"{spec}: {error}.", code="dataset_invalid") from error
 
 
-def read_drop_list(path: Path) -> list[str]:
-    """Read the people to leave out: the JSON or CSV that ``data overlap`` writes, or a text file with one name per
-    line."""
+def rows_left(faces: FaceSet, drop: Path | None) -> NDArray[np.int64]:
+    """Return the indices of the images that a list leaves, all without one; see `read_drop_list`."""
+    people, images = read_drop_list(drop) if drop is not None else (set(), set())
+    left = np.array([name not in people for name in faces.people], bool)[faces.labels]
+    if images:
+        left &= np.array([faces.describe(index) not in images for index in range(len(faces))], bool)
+    return np.flatnonzero(left)
+
+
+def read_drop_list(path: Path) -> tuple[set[str], set[str]]:
+    """Read the people and the images to leave out: the people that ``data overlap`` found, JSON or CSV; the images that
+    ``data check`` reports as broken, misplaced or outliers; or a text file with one person's name per line."""
     text = path.read_text(encoding="utf-8")
     if path.suffix.lower() == ".json":
         loaded = json.loads(text)
-        names = loaded["drop"] if isinstance(loaded, dict) else loaded
-        return [str(name) for name in names]
+        if not isinstance(loaded, dict):
+            return {str(name) for name in loaded}, set()
+        doubted = (doubt["image"] for kind in DOUBTED for doubt in loaded.get(kind, ()))
+        return {str(name) for name in loaded.get("drop", ())}, set(doubted)
     lines = [line for line in text.splitlines() if line.strip()]
     if path.suffix.lower() == ".csv":
-        return [row["drop"] for row in csv.DictReader(lines)]
-    return [line.strip() for line in lines]
+        return {row["drop"] for row in csv.DictReader(lines)}, set()
+    return {line.strip() for line in lines}, set()

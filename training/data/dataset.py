@@ -129,10 +129,3 @@ class Subset(FaceSet):
 
     def stamp(self) -> str:
         return f"{self.whole.stamp()} {hashlib.sha256(self.indices.tobytes()).hexdigest()}"
-
-
-def without_people(whole: FaceSet, drop: Sequence[str]) -> Subset:
-    """Return the set without the people named."""
-    gone = set(drop)
-    keep = np.array([name not in gone for name in whole.people], bool)
-    return Subset(whole, np.flatnonzero(keep[whole.labels]))

@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
 from app.errors import InvalidInput, Unusable
-from training.data import open_dataset, read_drop_list, sampler
+from training.data import open_dataset, rows_left, sampler
 from training.data.augment import Augment
 from training.data.crops import Crops, PixelSource, open_crops, open_pixels, split_people, whole_people
 from training.data.dataset import FaceSet, Joined, OnError
@@ -40,7 +39,7 @@ def prepare_material(recipe: Recipe, models: Path, console: Console | None = Non
     """
     console = console or Console(stderr=True)
     faces, pixels = _open(recipe, recipe.data.source, "train", console)
-    crops = _chosen(recipe, faces, pixels, "train", lambda: _split(recipe, _all(faces, pixels))[0])
+    crops = _chosen(recipe, faces, pixels, "train", lambda: _split(recipe, faces, pixels)[0])
     if len(crops.people) < 2:
         message = f"{recipe.data.source} leaves {len(crops.people)} people to train on; two are the least."
         raise InvalidInput(message, code="recipe_data")
@@ -63,10 +62,10 @@ def _sampler(recipe: Recipe, faces: FaceSet, crops: Crops) -> sampler.BatchSampl
     return sampler.build(name, crops.labels, batch_size=size, images=images, seed=recipe.seed)
 
 
-def read_source(source: str, console: Console) -> Crops:
-    """Open all crops of a data source, to be decoded when they are asked for."""
+def read_source(source: str, console: Console, drop: Path | None = None) -> Crops:
+    """Open the crops of a data source, but those that a list drops, to be decoded when they are asked for."""
     faces = open_source(source, None, console)
-    return _all(faces, open_pixels(faces, None))
+    return _all(faces, open_pixels(faces, None)).take(rows_left(faces, drop))
 
 
 def open_source(source: str, indexes: Path | None, console: Console, on_error: OnError = "raise") -> FaceSet:
@@ -98,9 +97,10 @@ def _chosen(recipe: Recipe, faces: FaceSet, pixels: PixelSource, part: str, choo
     return open_crops(pixels, folder)
 
 
-def _split(recipe: Recipe, whole: Crops) -> tuple[Crops, Crops]:
+def _split(recipe: Recipe, faces: FaceSet, pixels: PixelSource) -> tuple[Crops, Crops]:
     """Return the crops to train on, and those of people who are held out."""
-    kept = whole.take(_kept(whole, recipe))
+    left = _all(faces, pixels).take(rows_left(faces, Path(recipe.data.drop) if recipe.data.drop else None))
+    kept = left.take(np.flatnonzero(np.bincount(left.labels)[left.labels] >= recipe.data.min_images))
     unlabelled = recipe.data.unlabelled
     if missing := set(unlabelled) - set(kept.people):
         message = f"{recipe.data.source} has no {', '.join(sorted(missing))} that data.unlabelled names."
@@ -117,19 +117,11 @@ def _held_out_share(recipe: Recipe, crops: int) -> float:
     return 0.0 if recipe.evaluate.source else min(MOST_HELD_OUT, recipe.evaluate.max_images / max(1, crops))
 
 
-def _kept(whole: Crops, recipe: Recipe) -> NDArray[np.int64]:
-    """Return the indices of the crops whose people are neither dropped nor have too few images."""
-    dropped = set(read_drop_list(Path(recipe.data.drop))) if recipe.data.drop else set()
-    counts = np.bincount(whole.labels, minlength=len(whole.people))
-    wanted = [name not in dropped and counts[i] >= recipe.data.min_images for i, name in enumerate(whole.people)]
-    return np.flatnonzero(np.asarray(wanted, bool)[whole.labels])
-
-
 def _held_out(recipe: Recipe, faces: FaceSet, pixels: PixelSource, console: Console) -> Crops | None:
     """Return the unseen people to evaluate on, None if fewer than two have several crops."""
 
     def choose() -> Crops:
-        unseen = _all(faces, pixels) if recipe.evaluate.source else _split(recipe, _all(faces, pixels))[1]
+        unseen = _all(faces, pixels) if recipe.evaluate.source else _split(recipe, faces, pixels)[1]
         return unseen.take(whole_people(unseen.labels, recipe.evaluate.max_images, recipe.seed))
 
     if recipe.evaluate.source is not None:
