@@ -1,8 +1,8 @@
 """Eight honest clients beside hostile requests of every kind, in a server of 2 GiB and of 1 GiB: none of them fails.
 
-`LIKENESS_HOSTILE_S=300 python -m pytest tests/server/test_hostile_load.py --full -s` takes a quarter of an hour and prints
-the honest ones' p99, quiet and beside the hostile ones, and what each kind of hostile request was answered. Run nothing
-else meanwhile.
+`LIKENESS_HOSTILE_S=300 python -m pytest tests/server/test_hostile_load.py --full -s` takes a quarter of an hour and
+prints the honest ones' p99, quiet and beside the hostile ones, and what each kind of hostile request was answered. Run
+nothing else meanwhile.
 """
 
 from __future__ import annotations
