@@ -57,6 +57,7 @@ def detectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
     fixed.close()
 
 
+@pytest.mark.long
 def test_every_session_sees_one_shape_and_finds_the_same_faces(
     detectors: tuple[Detector, Detector], tmp_path: Path
 ) -> None:

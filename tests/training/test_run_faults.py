@@ -61,6 +61,7 @@ def test_a_pack_that_is_missing_ends_the_run_before_its_first_step(tmp_path: Pat
         small_trainer(small_recipe(evaluate={"packs": [str(tmp_path / "nowhere.bin")]}), tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_a_checkpoint_of_the_step_and_the_run_goes_on_from_it(
     tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -89,6 +90,7 @@ def test_a_signal_leaves_a_checkpoint_of_the_step_and_the_run_goes_on_from_it(
     assert all(torch.equal(value, weights[name]) for name, value in resumed.model.state_dict().items())
 
 
+@pytest.mark.long
 def test_an_evaluation_that_fails_loses_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = small_recipe(train={"steps": 4}, evaluate={"every": 2})
     held = flat_people(people=3, seed=9)
@@ -104,6 +106,7 @@ def test_an_evaluation_that_fails_loses_no_step(tmp_path: Path, monkeypatch: pyt
     assert [line["step"] for line in lines if line["kind"] == "evaluation"] == [2, 4]
 
 
+@pytest.mark.long
 def test_a_damaged_image_has_a_stand_in_and_is_counted(tmp_path: Path) -> None:
     crops = flat_people(people=20, images=6)
     for place, label in enumerate(crops.labels):

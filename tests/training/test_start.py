@@ -25,14 +25,18 @@ from training.recipe import Optimizer, Recipe
 from training.run.optimiser import parameter_groups
 from training.run.trainer import Trainer
 
+pytestmark = pytest.mark.long
+
 
 def started(tmp_path: Path, start: Path | str, name: str = "second", **sections: Any) -> Trainer:
     model = {"start": str(start), **sections.pop("model", {})}
     return small_trainer(small_recipe(model=model, **sections), tmp_path / name)
 
 
-def first_run(tmp_path: Path) -> Trainer:
-    trainer = small_trainer(small_recipe(), tmp_path / "first")
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """A run that has come to an end."""
+    trainer = small_trainer(small_recipe(), tmp_path_factory.mktemp("first"))
     trainer.train(until=3)
     return trainer
 
@@ -41,9 +45,8 @@ def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in tower(trainer.model).state_dict().items()}
 
 
-def test_a_run_starts_from_another_runs_averaged_weights(tmp_path: Path) -> None:
-    first = first_run(tmp_path)
-    second = started(tmp_path, tmp_path / "first", losses=[{"name": "cosface"}])
+def test_a_run_starts_from_another_runs_averaged_weights(tmp_path: Path, first: Trainer) -> None:
+    second = started(tmp_path, first.out, losses=[{"name": "cosface"}])
     assert second.fresh == []
     saved = tower(first.averaged()).state_dict()
     assert all(torch.equal(value, saved[name]) for name, value in weights(second).items())
@@ -51,20 +54,18 @@ def test_a_run_starts_from_another_runs_averaged_weights(tmp_path: Path) -> None
     second.train(until=1)
 
 
-def test_what_has_another_size_starts_fresh_and_is_said(tmp_path: Path) -> None:
-    first_run(tmp_path)
+def test_what_has_another_size_starts_fresh_and_is_said(tmp_path: Path, first: Trainer) -> None:
     with pytest.raises(InvalidInput, match=r"backbone\.head\.linear\.weight") as refused:
-        started(tmp_path, tmp_path / "first", model={"dim": 16})
+        started(tmp_path, first.out, model={"dim": 16})
     assert refused.value.code == "start_does_not_fit"
-    second = started(tmp_path, tmp_path / "first", model={"dim": 16, "fresh": ("backbone.head.*",)})
+    second = started(tmp_path, first.out, model={"dim": 16, "fresh": ("backbone.head.*",)})
     assert second.fresh
     assert all("layers.0." not in name for name in second.fresh)
     second.train(until=1)
     assert "start fresh" in (tmp_path / "second" / "metrics.jsonl").read_text()
 
 
-def test_weights_of_another_codebase_are_taken_in_their_order(tmp_path: Path) -> None:
-    first = first_run(tmp_path)
+def test_weights_of_another_codebase_are_taken_in_their_order(tmp_path: Path, first: Trainer) -> None:
     theirs = {f"module.theirs{place}": value for place, value in enumerate(weights(first).values())}
     torch.save({"state_dict": theirs}, tmp_path / "backbone.pt")
     second = started(tmp_path, tmp_path / "backbone.pt")
@@ -102,13 +103,12 @@ def test_a_package_is_a_network_to_start_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("loss", "centers"), [("arcface", 0), ("softmax", 0), ("subcenter_arcface", 2)])
-def test_classes_start_as_their_peoples_mean_templates(tmp_path: Path, loss: str, centers: int) -> None:
-    first_run(tmp_path)
+def test_classes_start_as_their_peoples_mean_templates(tmp_path: Path, first: Trainer, loss: str, centers: int) -> None:
     people = flat_people(4, 5)
     shown = people.take(np.flatnonzero(np.arange(len(people)) % 4 > 0))  # not as many of everybody
     options = {"centers": centers} if centers else {}
     recipe = small_recipe(
-        model={"start": str(tmp_path / "first"), "imprint": True},
+        model={"start": str(first.out), "imprint": True},
         losses=[{"name": loss, **options}],
         optimizer={"lr": 1e-12},
     )
@@ -130,23 +130,21 @@ def test_classes_start_as_their_peoples_mean_templates(tmp_path: Path, loss: str
             assert not torch.equal(row[0], row[1])
 
 
-def test_a_resumed_run_keeps_the_classes_it_learnt(tmp_path: Path) -> None:
-    first_run(tmp_path)
-    trainers = [started(tmp_path, tmp_path / "first", name, model={"imprint": True}) for name in ("whole", "halves")]
+def test_a_resumed_run_keeps_the_classes_it_learnt(tmp_path: Path, first: Trainer) -> None:
+    trainers = [started(tmp_path, first.out, name, model={"imprint": True}) for name in ("whole", "halves")]
     trainers[0].train(until=4)
     trainers[1].train(until=2)
-    resumed = started(tmp_path, tmp_path / "first", "halves", model={"imprint": True})
+    resumed = started(tmp_path, first.out, "halves", model={"imprint": True})
     resumed.restore(checkpoint.resolve(tmp_path / "halves"))
     resumed.train(until=4)
     whole, halves = (t.objective.whole_state()["terms"][0]["weight"] for t in (trainers[0], resumed))
     assert torch.equal(whole, halves)
 
 
-def test_only_class_weights_of_a_network_with_weights_are_imprinted(tmp_path: Path) -> None:
-    first_run(tmp_path)
+def test_only_class_weights_of_a_network_with_weights_are_imprinted(tmp_path: Path, first: Trainer) -> None:
     with pytest.raises(InvalidInput, match=r"needs model\.start"):
         small_recipe(model={"imprint": True})
-    pairs = started(tmp_path, tmp_path / "first", model={"imprint": True}, losses=[{"name": "contrastive"}])
+    pairs = started(tmp_path, first.out, model={"imprint": True}, losses=[{"name": "contrastive"}])
     with pytest.raises(InvalidInput, match="class weights"):
         pairs.train(until=1)
 
@@ -194,11 +192,10 @@ def test_positions_of_a_transformer_are_not_decayed() -> None:
     assert decays[id(net.patches.weight)] == 0.1
 
 
-def test_adapters_come_after_the_weights_of_a_run_and_nothing_else_learns(tmp_path: Path) -> None:
-    first_run(tmp_path)
+def test_adapters_come_after_the_weights_of_a_run_and_nothing_else_learns(tmp_path: Path, first: Trainer) -> None:
     images = torch.from_numpy(flat_people().images(range(3)))
-    plain = embed(tower(started(tmp_path, tmp_path / "first").model), images)
-    adapted = started(tmp_path, tmp_path / "first", "adapted", model={"lora": 1}, train={"ema": 0.0})
+    plain = embed(tower(started(tmp_path, first.out).model), images)
+    adapted = started(tmp_path, first.out, "adapted", model={"lora": 1}, train={"ema": 0.0})
     torch.testing.assert_close(embed(tower(adapted.model), images), plain)
     learning = [name for name, value in adapted.model.named_parameters() if value.requires_grad]
     assert learning

@@ -239,6 +239,7 @@ LARGE: dict[str, dict[str, object]] = {
 """The recipes of large sets, and their nets at a size for two steps on a processor."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LARGE)
 def test_recipes_of_large_sets_train_at_small_size(tmp_path: Path, name: str) -> None:
     path = PROJECT / "training" / "recipes" / f"{name}.toml"

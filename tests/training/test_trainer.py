@@ -362,7 +362,7 @@ def test_figures_of_an_evaluation_match_a_loop_over_pairs() -> None:
     assert figures["eer"] == pytest.approx(metrics.equal_error_rate(mated, nonmated))
 
 
-def test_a_set_too_small_for_a_batch_is_refused(tmp_path: Path) -> None:
+def test_a_loss_over_classes_takes_no_miner(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="takes no miner"):
         small_trainer(small_recipe(losses=[{"name": "arcface", "miner": "hard"}]), tmp_path)
 
