@@ -105,6 +105,12 @@ def test_the_page_has_words_for_every_reason_of_poor_quality() -> None:
     assert set(re.findall(r"^  (\w+): \"", words, re.MULTILINE)) == {reason.value for reason in Reason}
 
 
+def test_no_line_is_longer_than_a_hundred_and_twenty() -> None:
+    for name in FILES:
+        longest = max(map(len, (FOLDER / name).read_text().splitlines()))
+        assert longest <= 120 or name.endswith(".svg"), name
+
+
 def test_what_checks_the_page_is_pinned_by_hash_and_from_no_host() -> None:
     lock = json.loads((PROJECT / ".ci" / "page" / "package-lock.json").read_text())
     packages = {name: package for name, package in lock["packages"].items() if name}

@@ -1,0 +1,80 @@
+"""Features are at the edge: without a feature's folder, and its lines in `main.py`, the rest works as before."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[1]
+IMPORT = re.compile(r"^from app\.(\S+?)(?:\.feature)? import FEATURE as (\w+)\n", re.MULTILINE)
+FEATURES = dict(IMPORT.findall((PROJECT / "app" / "main.py").read_text(encoding="utf-8")))
+"""The folder of each feature, as a module's name, and what `main.py` calls it."""
+PATHS: dict[str, str | None] = {
+    "bulk": "import",
+    "compat.compreface": "/api/v1/",
+    "compat.rekognition": '"/"',
+    "milvus": None,
+    "reembedding": "reembed",
+    "review": "review",
+}
+"""A part of each feature's paths, where it has any."""
+CORE_TESTS = ("tests/api/test_api_recognition.py", "tests/gallery/test_merge.py")
+DOCUMENT = """
+import json, sys
+from app.config import Settings
+from app.main import create_app
+print(json.dumps(create_app(Settings(data_dir=sys.argv[1], compreface="on", rekognition="on")).openapi()))
+"""
+
+
+def without(folders: list[str], tmp_path: Path) -> Path:
+    """Return a copy of the project in which these features' folders and lines are gone."""
+    for name in ("app", "tests"):
+        shutil.copytree(PROJECT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("clients", "docs", "models", "pyproject.toml"):
+        (tmp_path / name).symlink_to(PROJECT / name)
+    main = tmp_path / "app" / "main.py"
+    text = main.read_text(encoding="utf-8")
+    for folder in folders:
+        shutil.rmtree(tmp_path / "app" / folder.replace(".", "/"))
+        text, imports = re.subn(rf"^from app\.{re.escape(folder)}\b.*\n", "", text, flags=re.MULTILINE)
+        text, entries = re.subn(rf"^    {FEATURES[folder]},\n", "", text, flags=re.MULTILINE)
+        assert (imports, entries) == (1, 1)
+    main.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def run(project: Path, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def check(folders: list[str], tmp_path: Path) -> None:
+    project = without(folders, tmp_path)
+    document = json.loads(run(project, "-c", DOCUMENT, str(tmp_path / "data")))
+    paths = json.dumps(list(document["paths"]))
+    assert {folder for folder, part in PATHS.items() if part and part in paths} == {
+        folder for folder, part in PATHS.items() if part and folder not in folders
+    }
+    run(project, "-m", "pytest", "-q", "-n", "0", "-k", "not postgresql", "-p", "no:cacheprovider", *CORE_TESTS)
+
+
+def test_every_feature_has_a_folder_and_paths_of_its_own() -> None:
+    assert sorted(PATHS) == sorted(FEATURES)
+
+
+def test_without_any_feature_the_core_starts_and_recognises(tmp_path: Path) -> None:
+    check(list(FEATURES), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("folder", FEATURES)
+def test_each_feature_can_be_taken_out_alone(folder: str, tmp_path: Path) -> None:
+    check([folder], tmp_path)
