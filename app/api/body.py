@@ -84,6 +84,9 @@ JSON_TYPE = "application/json"
 FORM_TYPE = "multipart/form-data"
 RAW_TYPE = "application/octet-stream"
 
+BASE64_PIECE = 128 * 1024
+"""Bytes of base64 that are decoded at a time, a multiple of four: half a millisecond."""
+WHITESPACE = b" \t\n\r\v\f"
 _DATA_URL = re.compile(rb"data:[^,]{0,255};base64,", re.IGNORECASE)
 
 
@@ -430,11 +433,27 @@ def _decode_base64(text: object, name: str, limit: int) -> bytes:
         if len(data) > limit * 2:
             _too_large(limit)
         try:
-            return binascii.a2b_base64(data, strict_mode=True)
+            return decode_base64(data)
         except binascii.Error:  # white space is allowed
-            return binascii.a2b_base64(b"".join(bytes(data).split()), strict_mode=True)
+            return decode_base64(bytes(data).translate(None, WHITESPACE))
     except (binascii.Error, UnicodeEncodeError):
         raise InvalidInput(f"{name}: this is not base64.", code="invalid_base64", field=name) from None
+
+
+def decode_base64(text: bytes | memoryview) -> bytes:
+    """Decode base64 without white space, piece by piece, so that other threads run in between: a photo's text at once
+    would hold the interpreter for some 50 ms.
+
+    Raises binascii.Error.
+    """
+    decoded = io.BytesIO()
+    for start in range(0, len(text), BASE64_PIECE):
+        piece = binascii.a2b_base64(text[start : start + BASE64_PIECE], strict_mode=True)
+        if start + BASE64_PIECE < len(text) and len(piece) < BASE64_PIECE // 4 * 3:
+            message = "There is padding before the end."
+            raise binascii.Error(message)
+        decoded.write(piece)
+    return decoded.getvalue()
 
 
 def _load_object(data: bytes) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.access.audit import AuditEntry
 from app.access.grants import Grant
+from app.api.body import decode_base64
 from app.api.components import Components
 from app.compat.rekognition import errors
 from app.compat.rekognition.answers import largest_first
@@ -74,7 +75,7 @@ class Call:
         if len(source.Bytes) // 4 * 3 > limit + 2:
             raise _too_large(limit)
         try:
-            data = binascii.a2b_base64(source.Bytes.encode("ascii"), strict_mode=True)
+            data = decode_base64(source.Bytes.encode("ascii"))
         except (binascii.Error, UnicodeEncodeError):
             raise Refused(errors.SERIALIZATION, "Bytes is not base64.", code="invalid_base64") from None
         if not data:
