@@ -105,7 +105,8 @@ def test_a_challenge_before_the_galleries_are_there_waits_for_them(visitor: Visi
 def test_a_dialog_ends_with_the_sign_in(visitor: Visitor, gallery: str) -> None:
     with visitor.server.client("/v1") as client:
         key = client.post("/keys", json={"scopes": ["read", "recognize"]}).raise_for_status().json()
-        visitor.sign_in(key["secret"], where=f"identify?gallery={gallery}")
+        visitor.sign_in(key["secret"])
+        visitor.see(f"identify?gallery={gallery}", "Identify")
         visitor.page.get_by_role("button", name="Challenge").click()
         begin = visitor.page.get_by_role("dialog").get_by_role("button", name="Begin")
         expect(begin).to_be_enabled()
