@@ -226,6 +226,9 @@ def test_drop_lists_are_read_from_json_csv_and_text(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("drop,keeps,score\n1,x,0.5\n2,y,0.6\n")
     (tmp_path / "c.txt").write_text("1\n\n2\n")
     assert all(read_drop_list(tmp_path / name) == ({"1", "2"}, set()) for name in ("a.json", "b.csv", "c.txt"))
+    (tmp_path / "d.json").write_text('{"dropped": ["1"]}')
+    with pytest.raises(InvalidInput, match="no list"):
+        read_drop_list(tmp_path / "d.json")
     faces = Subset(ProceduralFaces(4, 3), [0, 1, 2, 3, 4, 6, 9, 10])  # 3, 2, 1 and 2 images
     (tmp_path / "drop.txt").write_text("drawn-0\ndrawn-2\n")
     assert rows_left(faces, tmp_path / "drop.txt").tolist() == [3, 4, 6, 7]

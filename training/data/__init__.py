@@ -120,7 +120,9 @@ def _procedural(spec: str) -> FaceSet:
 
 def rows_left(faces: FaceSet, drop: Path | None) -> NDArray[np.int64]:
     """Return the indices of the images that a list leaves, all without one; see `read_drop_list`."""
-    people, images = read_drop_list(drop) if drop is not None else (set(), set())
+    if drop is None:
+        return np.arange(len(faces))
+    people, images = read_drop_list(drop)
     left = np.array([name not in people for name in faces.people], bool)[faces.labels]
     if images:
         left &= np.array([faces.describe(index) not in images for index in range(len(faces))], bool)
@@ -129,12 +131,17 @@ def rows_left(faces: FaceSet, drop: Path | None) -> NDArray[np.int64]:
 
 def read_drop_list(path: Path) -> tuple[set[str], set[str]]:
     """Read the people and the images to leave out: the people that ``data overlap`` found, JSON or CSV; the images that
-    ``data check`` reports as broken, misplaced or outliers; or a text file with one person's name per line."""
+    ``data check`` reports as broken, misplaced or outliers; or a text file with one person's name per line.
+
+    Raises InvalidInput (``dataset_invalid``) for other JSON.
+    """
     text = path.read_text(encoding="utf-8")
     if path.suffix.lower() == ".json":
         loaded = json.loads(text)
         if not isinstance(loaded, dict):
             return {str(name) for name in loaded}, set()
+        if loaded.keys().isdisjoint({"drop", *DOUBTED}):
+            raise InvalidInput(f"{path} is no list of people or images to leave out.", code="dataset_invalid")
         doubted = (doubt["image"] for kind in DOUBTED for doubt in loaded.get(kind, ()))
         return {str(name) for name in loaded.get("drop", ())}, set(doubted)
     lines = [line for line in text.splitlines() if line.strip()]
