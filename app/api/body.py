@@ -12,7 +12,7 @@ import io
 import math
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NoReturn, Self, TypeVar
@@ -432,27 +432,30 @@ def _decode_base64(text: object, name: str, limit: int) -> bytes:
             data = data[prefix.end() :]
         if len(data) > limit * 2:
             _too_large(limit)
-        try:
+        with suppress(binascii.Error):
             return decode_base64(data)
-        except binascii.Error:  # white space is allowed
-            return decode_base64(bytes(data).translate(None, WHITESPACE))
+        return decode_base64(bytes(data).translate(None, WHITESPACE))  # white space is allowed
     except (binascii.Error, UnicodeEncodeError):
         raise InvalidInput(f"{name}: this is not base64.", code="invalid_base64", field=name) from None
 
 
 def decode_base64(text: bytes | memoryview) -> bytes:
-    """Decode base64 without white space, piece by piece, so that other threads run in between: a photo's text at once
-    would hold the interpreter for some 50 ms.
+    """Decode base64 without white space, piece by piece, so that other threads run in between: 12 MiB at once hold the
+    interpreter for 30 ms.
 
     Raises binascii.Error.
     """
     decoded = io.BytesIO()
+    decoded.seek(len(text) // 4 * 3)
+    decoded.write(b"\0")  # all the memory at once: growing takes an eighth more
+    decoded.seek(0)
     for start in range(0, len(text), BASE64_PIECE):
         piece = binascii.a2b_base64(text[start : start + BASE64_PIECE], strict_mode=True)
         if start + BASE64_PIECE < len(text) and len(piece) < BASE64_PIECE // 4 * 3:
             message = "There is padding before the end."
             raise binascii.Error(message)
         decoded.write(piece)
+    decoded.truncate()
     return decoded.getvalue()
 
 

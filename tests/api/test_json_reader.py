@@ -94,7 +94,7 @@ def test_a_large_image_is_decoded_from_the_body_without_a_copy_of_its_text() -> 
         tracemalloc.stop()
         assert (parts.images, parts.fields) == ({"image": [image]}, {"limit": 3})
         if number < 2:
-            assert peak < 1.2 * len(image)
+            assert peak < 1.1 * len(image)
 
 
 @settings(max_examples=60, deadline=None)
@@ -112,6 +112,8 @@ def test_base64_is_decoded_in_pieces_as_at_once(content: bytes, more: int, sign:
                 decode_base64(text)
         else:
             assert decode_base64(text) == decode_base64(memoryview(text)) == whole
+        with pytest.raises(binascii.Error):  # padding where a piece ends
+            decode_base64(b"A" * 15 + b"=AAAA")
 
 
 def test_base64_in_millions_of_words_takes_no_more_memory_than_in_one() -> None:

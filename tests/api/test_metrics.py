@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.api.components import Components
 from app.api.metrics import STAGES
 from tests.support.service import BOTH, COLLINS, running
 
@@ -134,3 +136,15 @@ def test_metrics_are_told_without_a_database(tmp_path: Path) -> None:
     assert found["likeness_database_up", frozenset()] == 0
     assert ("likeness_faces", frozenset()) not in found
     assert found["likeness_ready", frozenset()] == 1
+
+
+def test_a_service_that_ended_is_freed(tmp_path: Path) -> None:
+    before = services()
+    with running(tmp_path):
+        assert services() == before + 1
+    assert services() == before
+
+
+def services() -> int:
+    gc.collect()
+    return sum(type(one) is Components for one in gc.get_objects())
