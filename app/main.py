@@ -30,8 +30,7 @@ from app.calibration.job import KIND as CALIBRATE
 from app.calibration.job import Calibrator
 from app.compat.compreface import FEATURE as COMPREFACE
 from app.compat.rekognition import FEATURE as REKOGNITION
-from app.concurrency.admission import Admission, WorkerPool
-from app.concurrency.budget import Budget
+from app.concurrency.admission import Admission, Budget, WorkerPool
 from app.concurrency.scheduler import Scheduler
 from app.config import PREFIX, Settings
 from app.db import usage

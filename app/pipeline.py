@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from app.concurrency.budget import Budget
-from app.concurrency.overload import check_deadline, current_task
+from app.concurrency.admission import Budget, check_deadline, current_task
 from app.errors import ImageTooLarge, NoFace
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
 from app.face.detect import SURE_SCORE, Detector

@@ -24,8 +24,7 @@ from starlette.types import Scope as RequestScope
 
 from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, Rate, Scope, address_group
 from app.access.keys import Keys
-from app.concurrency.admission import LOOKUPS, Shares
-from app.concurrency.overload import Why
+from app.concurrency.admission import LOOKUPS, Shares, Why
 from app.db.encryption import ADMIN_KEY_FILE, read_admin_key
 from app.errors import InvalidInput, Unusable
 from app.files import replacing, write_new

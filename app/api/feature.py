@@ -12,7 +12,7 @@ from app.api.components import Components
 from app.api.route import Router
 from app.api.wire import WireFormat
 from app.jobs.runner import Work
-from app.search.gallery_index import OpenIndex
+from app.search.registry import OpenIndex
 
 
 @dataclass(frozen=True, slots=True)

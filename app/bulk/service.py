@@ -12,7 +12,7 @@ from app.bulk.archive import export_gallery, import_archive
 from app.bulk.photo_import import import_photos
 from app.bulk.schemas import ImportParams
 from app.bulk.template_import import import_templates
-from app.concurrency.overload import Why
+from app.concurrency.admission import Why
 from app.db.encryption import Sealer, new_key
 from app.errors import InvalidInput, NotFound, Unusable
 from app.gallery.records import Gallery, package_mismatch, two_packages

@@ -28,7 +28,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from app.concurrency.overload import Why
+from app.concurrency.admission import Why
 from app.errors import (
     EmptyImage,
     ImageTooLarge,

@@ -17,8 +17,8 @@ from threading import Lock
 import cv2
 import numpy as np
 
+from app.concurrency.admission import Why
 from app.concurrency.batcher import Batcher
-from app.concurrency.overload import Why
 from app.errors import LivenessUnavailable, Unusable
 from app.inference.embedders import CPU_MAX_BATCH, GPU_WAIT_S
 from app.inference.manifest import LivenessCalibration, LivenessCut, liveness_digest

@@ -1,4 +1,4 @@
-"""A change to one gallery: a transaction that holds the gallery, and the change log's entries for what it did.
+"""A change to one gallery: a transaction that holds the gallery, and the log of changes that every process follows.
 
 `app.gallery.service.Galleries.change` opens one, and so does `Store.change` for what no index has to follow. The locks
 come in one order everywhere: the index's, the transaction, the gallery's row. Who holds the row is alone with the
@@ -7,23 +7,52 @@ gallery's subjects and faces, so nobody who changes them waits in a circle or ta
 What changes a gallery are functions over a `Change`, in `subjects`, `enrolling` and `moving`; several of them may share
 one. Raising inside undoes it all. The answer to a request with a token is kept with the change that it reports, so that
 a repeated request gets the same answer and is not carried out again.
+
+The log's entries are numbered without gaps and written in the transaction of the change itself. The gallery's row hands
+out the numbers and stays locked until that transaction ends, so a number becomes visible only after all lower ones.
+Entries hold keys, never a template or a name. The last entry of a gallery is never pruned: it identifies the log's end.
+`ChangeReader` reads the log, and faces, for the search indexes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from itertools import groupby
+from typing import Any, TypeAlias
 
+import numpy as np
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
+from app.db.engine import Database, in_parts
 from app.db.opening import Inserting
-from app.db.schema import ANSWERED_REQUESTS
+from app.db.schema import ANSWERED_REQUESTS, CHANGES, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.gallery import change_log
-from app.gallery.records import Gallery
+from app.gallery.faces import join_templates, template_column
+from app.gallery.gallery_rows import GALLERY_ROWS, is_unnamed_row, template_sets
+from app.gallery.records import Gallery, to_block
+from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition, Moved, Removed, Step
 from app.timestamps import utc_now
+from app.types import Sizes
+
+BEGIN, ADD, MOVE, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "move", "remove", "subject", "erase"
+STAMP_BITS = 63
+Entry: TypeAlias = tuple[str, int, int | None]
+"""What happened, the key of the subject (the new one of a MOVE), and the face's key or None for all."""
+MAX_NUMBER = 2**63 - 1
+STREAM_ROWS = 10_000
+"""Faces that are read at a time when an index is built."""
+_BUMP = (
+    sa.update(GALLERIES)
+    .where(GALLERIES.c.key == sa.bindparam("gallery"))
+    .values(last_change=GALLERIES.c.last_change + sa.bindparam("count"), last_stamp=sa.bindparam("stamp"))
+    .returning(GALLERIES.c.last_change)
+)
+_INSERT = sa.insert(CHANGES)
 
 
 @dataclass(eq=False, slots=True)
@@ -40,13 +69,206 @@ class Change:
     now: str = field(default_factory=utc_now)
     overwrites: bool = False
     """Whether something is deleted or replaced, of which SQLite's files must not keep a copy."""
-    entries: list[change_log.Entry] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     """What the change log gets at the end."""
 
     def log(self, kind: str, faces: Iterable[tuple[int, int | None]]) -> None:
         """Note what happened to these faces, given by their subjects' keys and their own (None: the subject's all)."""
-        self.overwrites |= kind != change_log.ADD
+        self.overwrites |= kind != ADD
         self.entries += [(kind, subject, face) for subject, face in faces]
+
+
+def begin_stamp() -> int:
+    return secrets.randbits(STAMP_BITS)
+
+
+def begin_log(connection: Connection, gallery_key: int, stamp: int, now: str) -> None:
+    """Write entry 0 of a new gallery."""
+    values = {"gallery_key": gallery_key, "number": 0, "stamp": stamp, "kind": BEGIN, "created_at": now}
+    connection.execute(sa.insert(CHANGES).values(values))
+
+
+def record_changes(connection: Connection, gallery_key: int, entries: Sequence[Entry]) -> None:
+    stamp, now = begin_stamp(), utc_now()
+    new = {"gallery": gallery_key, "count": len(entries), "stamp": stamp}
+    last: int = connection.execute(_BUMP, new).scalar_one()
+    values = [
+        {
+            "gallery_key": gallery_key,
+            "number": number,
+            "stamp": stamp,
+            "kind": kind,
+            "subject_key": subject,
+            "face_key": face,
+            "created_at": now,
+        }
+        for number, (kind, subject, face) in enumerate(entries, last - len(entries) + 1)
+    ]
+    connection.execute(_INSERT, values)
+
+
+def prune_log(connection: Connection, before: str) -> int:
+    """Delete entries older than `before`, except each gallery's last; return how many."""
+    last = sa.select(GALLERIES.c.last_change).where(GALLERIES.c.key == CHANGES.c.gallery_key).scalar_subquery()
+    old = sa.delete(CHANGES).where((CHANGES.c.created_at < before) & (CHANGES.c.number < last))
+    return connection.execute(old).rowcount
+
+
+def _reading() -> sa.Select[Any]:
+    package = sa.bindparam("package", type_=FACES.c.package.type)
+    faces = sa.and_(CHANGES.c.kind == ADD, FACES.c.key == CHANGES.c.face_key)
+    return (
+        sa.select(CHANGES, FACES.c.quality, FACES.c.face_id, template_column(package).label("template"))
+        .select_from(join_templates(CHANGES.outerjoin(FACES, faces), package))
+        .where(CHANGES.c.gallery_key == sa.bindparam("gallery"))
+        .where(CHANGES.c.number.between(sa.bindparam("since"), sa.bindparam("until")))
+        .order_by(CHANGES.c.number)
+        .limit(sa.bindparam("limit"))
+    )
+
+
+_READ = _reading()
+_SNAPSHOT = sa.text("SELECT pg_current_snapshot()::text")
+
+
+class ChangeReader:
+    """Implements `app.search.types.FaceSource`, which describes the calls. They may also raise what `Database` does."""
+
+    def __init__(self, database: Database, blobs: Blobs) -> None:
+        self._database = database
+        self._blobs = blobs
+
+    def version(self) -> object:
+        if self._database.is_sqlite:
+            return self._database.version()
+        with self._database.read() as connection:  # equal snapshots of transactions see the same
+            return connection.execute(_SNAPSHOT).scalar_one()
+
+    def states(self) -> dict[int, GalleryState]:
+        with self._database.read() as connection:
+            rows = connection.execute(GALLERY_ROWS).all()
+        return {
+            row.key: GalleryState(LogPosition(row.last_change, row.last_stamp), template_sets(row)[0]) for row in rows
+        }
+
+    def head(self, spec: IndexSpec) -> LogPosition | None:
+        with self._database.read() as connection:
+            return _head(connection, spec)
+
+    def log_start(self, spec: IndexSpec) -> LogPosition | None:
+        query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == spec.key.gallery)
+        with self._database.read() as connection:
+            row = connection.execute(query.order_by(CHANGES.c.number).limit(1)).one_or_none()
+        return LogPosition(*row) if row else None
+
+    def changes(
+        self, spec: IndexSpec, since: LogPosition, limit: int, until: LogPosition | None = None
+    ) -> Changes | None:
+        """Return up to `limit` entries after `since`, none beyond number `until`.
+
+        Return None if the log has a gap after `since`: it was pruned, the database was restored, or the gallery is
+        gone. Faces that have been removed since they were added are left out, since their removal follows; so are faces
+        without a template of the gallery's package. A single statement reads everything, so the result is consistent.
+        """
+        wanted = {
+            "gallery": spec.key.gallery,
+            "package": spec.key.package,
+            "since": since.number,
+            "until": MAX_NUMBER if until is None else until.number,
+            "limit": limit + 2,
+        }
+        with self._database.read() as connection:
+            rows = connection.execute(_READ, wanted).all()
+        if not rows or LogPosition(rows[0].number, rows[0].stamp) != since:
+            return None
+        if rows[-1].number - since.number != len(rows) - 1:
+            return None
+        some = rows[: limit + 1]
+        steps = _steps(some[1:], spec.dimension, self._blobs)
+        return Changes(steps, LogPosition(some[-1].number, some[-1].stamp), len(rows) > len(some))
+
+    @contextmanager
+    def read_all(self, spec: IndexSpec, *, named: bool = False) -> Iterator[tuple[LogPosition, Iterator[FaceBlock]]]:
+        with self._database.read(one_moment=True) as connection:
+            position = _head(connection, spec)
+            if position is None:
+                raise spec.not_found()
+            query = _faces(spec, named=named).order_by(FACES.c.key)
+            with connection.execution_options(yield_per=STREAM_ROWS).execute(query) as result:
+                parts = result.partitions()
+                yield position, (to_block(_opened(rows, self._blobs), spec.dimension) for rows in parts)
+
+    def faces_of(self, spec: IndexSpec, subjects: Sequence[int]) -> FaceBlock | None:
+        return self._some_faces(spec, FACES.c.subject_key, subjects)
+
+    def faces_at(self, spec: IndexSpec, faces: Sequence[int]) -> FaceBlock | None:
+        return self._some_faces(spec, FACES.c.key, faces)
+
+    def owners(self, faces: Sequence[int]) -> dict[int, int]:
+        query = sa.select(FACES.c.key, FACES.c.subject_key)
+        found: dict[int, int] = {}
+        with self._database.read() as connection:
+            for some in in_parts(faces):
+                rows = connection.execute(query.where(FACES.c.key.in_(some)))
+                found |= {row.key: row.subject_key for row in rows}
+        return found
+
+    def sizes(self, spec: IndexSpec, *, named: bool = False) -> Sizes:
+        faces = sa.func.count().label("faces")
+        each = _faces(spec, named=named).with_only_columns(faces).group_by(FACES.c.subject_key).subquery()
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(each.c.faces, sa.func.count()).group_by(each.c.faces)).all()
+        return {row[0]: row[1] for row in rows}
+
+    def _some_faces(self, spec: IndexSpec, column: sa.Column[Any], keys: Sequence[int]) -> FaceBlock | None:
+        query = _faces(spec)
+        rows: list[Row[Any]] = []
+        with self._database.read() as connection:
+            for some in in_parts(keys):
+                rows += connection.execute(query.where(column.in_(some))).all()
+        rows.sort(key=lambda row: row[0])
+        return to_block(_opened(rows, self._blobs), spec.dimension) if rows else None
+
+
+def _head(connection: Connection, spec: IndexSpec) -> LogPosition | None:
+    query = sa.select(GALLERIES.c.last_change, GALLERIES.c.last_stamp).where(GALLERIES.c.key == spec.key.gallery)
+    row = connection.execute(query).one_or_none()
+    return LogPosition(*row) if row else None
+
+
+def _faces(spec: IndexSpec, *, named: bool = False) -> sa.Select[Any]:
+    template = template_column(spec.key.package)
+    columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.face_id, template.label("template"))
+    query = sa.select(*columns).select_from(join_templates(FACES, spec.key.package))
+    query = query.where((FACES.c.gallery_key == spec.key.gallery) & template.is_not(None))
+    return query.join(SUBJECTS, FACES.c.subject_key == SUBJECTS.c.key).where(~is_unnamed_row()) if named else query
+
+
+def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int, float, bytes]]:
+    """Decrypt the templates; return what `to_block` takes."""
+    return [
+        (key, subject, quality, blobs.unpack("template", face_id, template))
+        for key, subject, quality, face_id, template in rows
+    ]
+
+
+def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[Step, ...]:
+    """Convert the entries; consecutive additions become one block, and so do moves."""
+    steps: list[Step] = []
+    for kind, group in groupby(rows, key=lambda row: row.kind):
+        if kind == ADD:
+            there = [
+                (row.face_key, row.subject_key, row.quality, blobs.unpack("template", row.face_id, row.template))
+                for row in group
+                if row.template is not None
+            ]
+            steps += [to_block(there, dimension)] if there else []
+        elif kind == MOVE:
+            moves = {row.face_key: row.subject_key for row in group}  # of a face that moved twice, the last
+            steps.append(Moved(np.array(list(moves), np.int64), np.array(list(moves.values()), np.int64)))
+        else:
+            steps += [Removed(row.subject_key, row.face_key, kind == ERASE) for row in group]
+    return tuple(steps)
 
 
 ANSWERS_KEPT = timedelta(days=1)

@@ -16,8 +16,7 @@ from app.db.engine import in_parts
 from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import InvalidInput
-from app.gallery.change import Change
-from app.gallery.change_log import ADD
+from app.gallery.change import ADD, Change
 from app.gallery.faces import encode_crop, face_query, join_templates, template_column, to_face
 from app.gallery.records import (
     NO_TERMS,

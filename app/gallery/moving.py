@@ -22,8 +22,7 @@ from sqlalchemy.engine import Row
 from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS, FACES, METADATA, SUBJECTS
 from app.errors import InvalidInput
-from app.gallery.change import Change, KeptAnswer, forget_answer, keep_answer, recall_answer
-from app.gallery.change_log import MOVE, REMOVE
+from app.gallery.change import MOVE, REMOVE, Change, KeptAnswer, forget_answer, keep_answer, recall_answer
 from app.gallery.faces import face_not_found, faces_by_id, find_face
 from app.gallery.records import Move, Subject
 from app.gallery.subjects import (

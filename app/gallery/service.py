@@ -38,8 +38,7 @@ from app.gallery.records import (
 from app.gallery.store import Store
 from app.gallery.text import is_unnamed
 from app.search.follower import LocalBackend
-from app.search.gallery_index import IndexBackend
-from app.search.registry import IndexRegistry
+from app.search.registry import IndexBackend, IndexRegistry
 from app.search.rows import WIDEN
 from app.search.shared import SharedSearches
 from app.search.types import IndexSpec, Match

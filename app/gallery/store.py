@@ -20,9 +20,17 @@ from app.db.pagination import Page, read_page
 from app.db.schema import FACE_ORIGINS, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict
-from app.gallery import change_log, enrolling
-from app.gallery.change import Change, prune_answers, recall_answer
-from app.gallery.change_log import ChangeReader
+from app.gallery import enrolling
+from app.gallery.change import (
+    Change,
+    ChangeReader,
+    begin_log,
+    begin_stamp,
+    prune_answers,
+    prune_log,
+    recall_answer,
+    record_changes,
+)
 from app.gallery.enrolling import BulkSubject, Everything
 from app.gallery.faces import face_query, find_face, read_crop, to_face
 from app.gallery.gallery_rows import (
@@ -102,7 +110,7 @@ class Store:
             change = Change(held, connection, self.database.insert, self.blobs, self.max_metadata_bytes)
             yield change
             if change.entries:  # the last statement: from here on other writers to the gallery wait
-                change_log.record(connection, held.key, change.entries)
+                record_changes(connection, held.key, change.entries)
         if change.overwrites:
             self.database.request_scrub()
 
@@ -110,7 +118,7 @@ class Store:
         self, gallery_id: str, embedder: str, dimension: int, **settings: Unpack[GallerySettings]
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
-        now, stamp = utc_now(), change_log.begin_stamp()
+        now, stamp = utc_now(), begin_stamp()
         cleaned = clean_id(gallery_id, "gallery")
         check_visible(cleaned, "gallery id")
         values = {
@@ -129,7 +137,7 @@ class Store:
             key = connection.execute(insert).scalar()
             if key is None:
                 raise Conflict(f"There is already a gallery {cleaned!r}.", code="gallery_exists", gallery=cleaned)
-            change_log.begin(connection, key, stamp, now)
+            begin_log(connection, key, stamp, now)
             return find_gallery(connection, cleaned)
 
     def gallery(self, gallery_id: str) -> Gallery:
@@ -324,7 +332,7 @@ class Store:
         these."""
         with self.database.write() as connection:
             prune_answers(connection)
-            return change_log.prune(connection, utc_now(-older_than))
+            return prune_log(connection, utc_now(-older_than))
 
     def expired(self, limit: int) -> list[tuple[str, str]]:
         """Return the gallery's and the subject's id of expired subjects, longest ago first."""

@@ -14,8 +14,7 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import in_parts
 from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, JOB_REFUSALS, JOBS, SECOND_TEMPLATES, SUBJECTS
 from app.errors import Conflict, InvalidInput, SubjectNotFound
-from app.gallery.change import Change
-from app.gallery.change_log import ERASE, REMOVE_SUBJECT
+from app.gallery.change import ERASE, REMOVE_SUBJECT, Change
 from app.gallery.faces import find_face
 from app.gallery.gallery_rows import is_unnamed_row
 from app.gallery.records import NO_TERMS, UNSET, Consent, Counts, Erased, Gallery, Metadata, Subject, Terms, Unset

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.choices import LivenessMode
-from app.concurrency.overload import check_deadline
+from app.concurrency.admission import check_deadline
 from app.errors import NotLive, Unusable
 from app.face.liveness import Cut, LivenessPackages, Scorer
 from app.inference.manifest import LivenessCalibration

@@ -27,7 +27,7 @@ from app.errors import DatabaseBusy, LikenessError, Unusable
 from app.milvus.client import CollectionLost, Milvus
 from app.milvus.collections import Collections
 from app.milvus.search import Comparison, Count, Searcher
-from app.search.gallery_index import GalleryIndex, Searchable
+from app.search.registry import GalleryIndex, Searchable
 from app.search.types import (
     Changes,
     Difference,

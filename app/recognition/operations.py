@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias, Unpack
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
-from app.concurrency.overload import check_deadline
+from app.concurrency.admission import check_deadline
 from app.errors import Conflict, InvalidInput, PackageUnavailable
 from app.face.quality import QualityLevel
 from app.gallery.enrolling import Enrolled

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.errors import Conflict, NotFound, ReembeddingIncomplete
-from app.gallery import change_log
+from app.gallery.change import begin_stamp
 from app.gallery.faces import join_templates, template_column
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery, to_bytes
@@ -114,7 +114,7 @@ class Reembeddings:
                 "source_generation": own.key.generation,
                 "target": target,
                 "target_dimension": dimension,
-                "target_generation": change_log.begin_stamp(),
+                "target_generation": begin_stamp(),
                 "state": "embedding",
                 "started_at": utc_now(),
             }

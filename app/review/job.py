@@ -22,7 +22,7 @@ from app.review.records import Draft, Summary
 from app.review.rules import STRANGERS_FMR, Points
 from app.review.separation import Counts, Separation
 from app.review.store import Reviews, UnderWay
-from app.search.gallery_index import Searchable
+from app.search.registry import Searchable
 from app.search.rows import WIDEN
 from app.search.types import FaceBlock, Match
 from app.timestamps import utc_now

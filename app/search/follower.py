@@ -13,9 +13,9 @@ from typing import get_args
 
 from app.choices import IndexKind
 from app.errors import LikenessError
-from app.search.gallery_index import GalleryIndex, Searchable
 from app.search.gpu import Gpu
 from app.search.index import Index
+from app.search.registry import GalleryIndex, Searchable
 from app.search.snapshots import Snapshots
 from app.search.types import (
     Changes,

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.concurrency.batcher import Batcher
 from app.machine import cores
-from app.search.gallery_index import Searchable
+from app.search.registry import Searchable
 from app.search.types import Answer, Match
 from app.types import Vectors
 

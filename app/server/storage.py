@@ -23,8 +23,8 @@ from app.jobs.store import JobStore
 from app.machine import cores
 from app.recognition.corrections import Corrections
 from app.search.follower import LocalBackend
-from app.search.gallery_index import OpenIndex
 from app.search.gpu import find_gpu
+from app.search.registry import OpenIndex
 from app.search.snapshots import Snapshots
 
 SNAPSHOT_FOLDER = "snapshots"

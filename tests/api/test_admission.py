@@ -14,17 +14,18 @@ import pytest
 
 from app.access.grants import ADMIN_KEY_ID
 from app.concurrency.admission import (
+    KEPT_SHARE,
     PATIENCE_S,
     REFUSAL_S,
     UNPROVEN,
     UNPROVEN_EACH,
     UNPROVEN_SHARE,
     Admission,
+    Budget,
     Shares,
     WorkerPool,
+    check_deadline,
 )
-from app.concurrency.budget import KEPT_SHARE, Budget
-from app.concurrency.overload import check_deadline
 from app.config import Settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import LikenessError, Overloaded

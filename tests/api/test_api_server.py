@@ -33,8 +33,7 @@ from app.api.auth import FOLLOW_S, AdminKey, Guard, load_key, replace_key
 from app.api.body import read_body
 from app.api.middleware import CSP, HEADERS
 from app.cli.output import Exit
-from app.concurrency.admission import Admission, WorkerPool
-from app.concurrency.budget import Budget
+from app.concurrency.admission import Admission, Budget, WorkerPool
 from app.config import Settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable

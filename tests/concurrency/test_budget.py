@@ -12,8 +12,17 @@ from contextlib import ExitStack
 
 import pytest
 
-from app.concurrency.budget import COSTLY_PARSE, COSTLY_PIXELS, KEPT_SHARE, LARGE_PIXELS, NICENESS, Budget, _Waiter
-from app.concurrency.overload import Task, working
+from app.concurrency.admission import (
+    COSTLY_PARSE,
+    COSTLY_PIXELS,
+    KEPT_SHARE,
+    LARGE_PIXELS,
+    NICENESS,
+    Budget,
+    Task,
+    _Waiter,
+    working,
+)
 from app.errors import LikenessError, Overloaded
 from tests.conftest import PROJECT
 from tests.support.waiting import until
@@ -196,7 +205,7 @@ def test_costly_work_is_done_at_low_priority() -> None:
 def test_a_process_of_low_priority_works_on_costly_photos_too() -> None:
     script = """
 import os
-from app.concurrency.budget import COSTLY_PIXELS, Budget
+from app.concurrency.admission import COSTLY_PIXELS, Budget
 os.nice(max(0, 15 - os.nice(0)))
 print(Budget(1).run(lambda: os.nice(0), 1, pixels=COSTLY_PIXELS))
 """
@@ -225,7 +234,7 @@ def test_callers_take_turns() -> None:
 
 
 def test_a_large_photo_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.concurrency.budget.LARGE_WAIT_S", 0.05)
+    monkeypatch.setattr("app.concurrency.admission.LARGE_WAIT_S", 0.05)
     cores = Budget(2)
     with cores.hold(pixels=LARGE_PIXELS), ThreadPoolExecutor(1) as pool:
         asked = pool.submit(_entered, cores, LARGE_PIXELS, Task("key", time.monotonic() + 30))

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from app.concurrency.budget import COSTLY_PIXELS, Budget
-from app.concurrency.overload import Task, working
+from app.concurrency.admission import COSTLY_PIXELS, Budget, Task, working
 from app.errors import LikenessError, NoFace
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
 from app.face.detect import SURE_SCORE, Detector

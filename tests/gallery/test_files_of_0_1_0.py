@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from likeness_client import Client
 
-from app.gallery.change_log import ChangeReader
+from app.gallery.change import ChangeReader
 from app.gallery.service import Galleries
 from app.search.snapshots import Snapshots
 from app.types import Template

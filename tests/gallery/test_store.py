@@ -442,7 +442,7 @@ def test_two_processes_may_make_the_same_subject_at_once(database_url: str) -> N
 def test_blocks_hold_all_faces_of_the_gallery_in_order(
     store: Store, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.gallery.change_log.STREAM_ROWS", 3)
+    monkeypatch.setattr("app.gallery.change.STREAM_ROWS", 3)
     other = store.create_gallery("other", PACKAGE, DIMENSION)
     expected = {}
     for number in range(8):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from app.concurrency.scheduler import Scheduler
-from app.gallery.change_log import ChangeReader
+from app.gallery.change import ChangeReader
 from app.gallery.moving import delete_face
 from app.gallery.service import Galleries
 from app.gallery.store import Store
