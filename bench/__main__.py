@@ -25,11 +25,13 @@ LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
 """Labeled Faces in the Wild, where it lies beside the project."""
 PARTS = "embed", "detect", "search", "serve", "enroll", "latency", "start", "growth"
 ON_REQUEST = "device", "cost"
-"""Run only if named: the one matters on a GPU, the other beside another checkout."""
+"""Run only if named: the one matters on a GPU, the other beside another checkout or package."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Parts = Annotated[
     list[str] | None,
-    typer.Argument(help=f"{', '.join(PARTS)}: all of them by default; device: --device cuda; cost: --beside."),
+    typer.Argument(
+        help=f"{', '.join(PARTS)}: all of them by default; device: --device cuda; cost: --beside, --package."
+    ),
 ]
 
 
@@ -48,6 +50,9 @@ def bench(
     beside: Annotated[
         list[str] | None,
         typer.Option(metavar="PATH=LABEL", help="Another checkout, whose cost of a request is measured in turns."),
+    ] = None,
+    package: Annotated[
+        list[str] | None, typer.Option(help="An installed model package, whose cost of a request is measured in turns.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = PROJECT / "bench" / "results",
     rounds: Annotated[int | None, typer.Option(min=2, help="Rounds of each comparison.")] = None,
@@ -73,7 +78,7 @@ def bench(
     source = photos or (LFW if LFW.is_file() else SAMPLES)
     cache = settings.data_dir / "models"
     with open_stages(settings.models_dir, cache, source, effort.photos, embedder=settings.embedder) as stages:
-        run = Run(stages, effort, device, beside=_checkouts(beside or []))
+        run = Run(stages, effort, device, beside=_checkouts(beside or []), packages=package or ())
         path = report.path_for(out)
         asked = {
             "parts": chosen,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +73,8 @@ class Run:
     device: str = "cpu"
     beside: Mapping[str, Path] = field(default_factory=dict)
     """Other checkouts, by their labels."""
+    packages: Sequence[str] = ()
+    """Other model packages, to be measured beside the default."""
     say: Callable[[str], None] = lambda _what: None
     findings: Findings = field(default_factory=Findings)
 
@@ -87,13 +89,13 @@ class Run:
         return contest(contenders, self.effort.rounds, shortest_s=turn_s or self.effort.turn_s, say=self.say)
 
     @contextmanager
-    def server(self, code: Path | None = None) -> Iterator[Server]:
+    def server(self, code: Path | None = None, **settings: object) -> Iterator[Server]:
         """Start a server on a new data folder that holds only the prepared models.
 
         It is that of the checkout ``code`` with its own models, by default this one with those that were asked for.
         """
         models = code / "models" if code else self.stages.models
-        with self.data_folder() as folder, serving(folder, code, MODELS_DIR=models) as server:
+        with self.data_folder() as folder, serving(folder, code, MODELS_DIR=models, **settings) as server:
             yield server
 
     @contextmanager

@@ -1,4 +1,5 @@
-"""The processor time of a request, in this checkout's server and in turns in those of other checkouts (`--beside`)."""
+"""The processor time of a request, in turns in this checkout's server, in those of other checkouts (`--beside`), and in
+this one's with other model packages (`--package`)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from itertools import count, cycle
 
 import numpy as np
 
-from app.config import PROJECT
 from bench import galleries
 from bench.figures import Figure
 from bench.load import closed_loop
@@ -23,15 +23,16 @@ PART, GALLERY, HERE = "cost", "bench", "this checkout"
 
 
 def measure(run: Run) -> None:
-    codes = {HERE: PROJECT, **run.beside}
     spent: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with ExitStack() as stack:
-        servers = {label: stack.enter_context(run.server(code)) for label, code in codes.items()}
+        servers = {HERE: stack.enter_context(run.server())}
+        servers |= {label: stack.enter_context(run.server(code)) for label, code in run.beside.items()}
+        servers |= {name: stack.enter_context(run.server(EMBEDDER=name)) for name in run.packages}
         sending = {label: _requests(run, server) for label, server in servers.items()}
         for number in range(run.effort.rounds + 1):
             run.say(f"round {number} of {run.effort.rounds}" if number else "warming up")
-            for place in range(len(codes)):
-                label = list(codes)[(place + number) % len(codes)]
+            for place in range(len(servers)):
+                label = list(servers)[(place + number) % len(servers)]
                 for operation, requests in sending[label].items():
                     cost = _turn(servers[label], requests, run.effort.seconds)
                     if number:
@@ -39,9 +40,9 @@ def measure(run: Run) -> None:
     for operation, by_label in spent.items():
         own = np.array(by_label[HERE])
         details = {"rounds": len(own)}
-        if not run.beside:
+        if len(by_label) == 1:
             run.add(Figure(PART, operation, float(np.median(own)), "ms", details=details))
-        for label in run.beside:
+        for label in [each for each in by_label if each != HERE]:
             theirs = np.array(by_label[label])
             told = {**details, "theirs": float(np.median(theirs))}
             run.add(Figure(PART, operation, float(np.median(own)), "ms", label, Spread.of(own / theirs), details=told))

@@ -210,7 +210,8 @@ def test_each_part_measures(part: str, stages: Stages, full: bool, monkeypatch: 
         pytest.skip("each part of the benchmark on a server of its own: with --full")
     if not full:
         monkeypatch.setattr("bench.parts.growth.AT_A_TIME", 2)
-    run = Run(stages, TINY, beside={"itself": PROJECT} if part == "cost" else {})
+    beside, packages = ({"itself": PROJECT}, ["sface-slim"]) if part == "cost" else ({}, [])
+    run = Run(stages, TINY, beside=beside, packages=packages)
     PARTS[part](run)
     assert run.findings.figures
     for figure in run.findings.figures:
