@@ -36,8 +36,8 @@ class Data(Section):
     """Further sources and the share of each in every batch; `source` gets the rest. People are told apart by source.
     Needs the `plain` sampler."""
     drop: str | None = None
-    """What to leave out: people (the JSON or CSV that `data overlap` writes, or a name a line), or the images that a
-    report of `data check` doubts."""
+    """What to leave out: people (the JSON or CSV that `data overlap` writes, or a name a line), or the images that
+    `data check` doubts or `data outliers` finds."""
     min_images: int = Field(default=1, ge=1)
     """People with fewer crops than this are left out."""
     unlabelled: tuple[str, ...] = ()

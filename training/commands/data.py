@@ -1,4 +1,4 @@
-"""`python -m training data`: align raw photos, check a set of crops, find the people that two sets share."""
+"""`python -m training data`: align raw photos, check a set of crops, find wrong labels and shared people."""
 
 from __future__ import annotations
 
@@ -101,6 +101,22 @@ def check(
     if report is not None:
         _write_json(report, asdict(found))
     _show_report(found)
+
+
+@app.command()
+def outliers(
+    run: Annotated[Path, typer.Argument(help="A run trained with subcenter_arcface, or a checkpoint of it.")],
+    *,
+    out: Annotated[Path, typer.Option(help="Write the list of images to drop here, .json.")],
+    degrees: Annotated[float, typer.Option(min=0, max=180, help="Largest angle to the dominant centre.")] = 75.0,
+) -> None:
+    """Find wrong labels in a run's own data: images far from the centre that most of their person's images have."""
+    from training.run.sub_centres import find_outliers  # noqa: PLC0415 - the other commands need no torch
+
+    with told():
+        doubts = find_outliers(run, degrees, Console(stderr=True))
+        _write_json(out, asdict(doubts))
+    _out().print(f"{len(doubts.outliers)} of {doubts.images} images are more than {degrees:g}° from their person.")
 
 
 @app.command()

@@ -25,7 +25,7 @@ __all__ = ["FaceSet", "Subset", "open_dataset", "read_drop_list", "rows_left"]
 
 KINDS = ("folder", "list", "rec", "tar", "parquet", "procedural")
 DOUBTED = ("broken", "misplaced", "outliers")
-"""Lists of images in a report of `data check`."""
+"""Lists of images in a report of `data check` or `data outliers`."""
 
 
 def open_dataset(
@@ -131,7 +131,8 @@ def rows_left(faces: FaceSet, drop: Path | None) -> NDArray[np.int64]:
 
 def read_drop_list(path: Path) -> tuple[set[str], set[str]]:
     """Read the people and the images to leave out: the people that ``data overlap`` found, JSON or CSV; the images that
-    ``data check`` reports as broken, misplaced or outliers; or a text file with one person's name per line.
+    ``data check`` or ``data outliers`` reports as broken, misplaced or outliers; or a text file with one person's name
+    per line.
 
     Raises InvalidInput (``dataset_invalid``) for other JSON.
     """

@@ -38,18 +38,24 @@ def prepare_material(recipe: Recipe, models: Path, console: Console | None = Non
     nothing is left to train on.
     """
     console = console or Console(stderr=True)
+    faces, crops = training_crops(recipe, console)
+    return Material(
+        crops=crops,
+        sampler=_sampler(recipe, faces, crops),
+        held_out=_held_out(recipe, faces, crops.pixels, console),
+        teacher=_teacher(recipe, crops, models, console),
+        augment=Augment(recipe.augment) if recipe.augment != Augmentation() else None,
+    )
+
+
+def training_crops(recipe: Recipe, console: Console) -> tuple[FaceSet, Crops]:
+    """Return a recipe's data, and the crops of it to train on. Raises InvalidInput (`recipe_data`)."""
     faces, pixels = _open(recipe, recipe.data.source, "train", console)
     crops = _chosen(recipe, faces, pixels, "train", lambda: _split(recipe, faces, pixels)[0])
     if len(crops.people) < 2:
         message = f"{recipe.data.source} leaves {len(crops.people)} people to train on; two are the least."
         raise InvalidInput(message, code="recipe_data")
-    return Material(
-        crops=crops,
-        sampler=_sampler(recipe, faces, crops),
-        held_out=_held_out(recipe, faces, pixels, console),
-        teacher=_teacher(recipe, crops, models, console),
-        augment=Augment(recipe.augment) if recipe.augment != Augmentation() else None,
-    )
+    return faces, crops
 
 
 def _sampler(recipe: Recipe, faces: FaceSet, crops: Crops) -> sampler.BatchSampler:
