@@ -53,13 +53,13 @@ def parse_rate(text: str) -> Rate | None:
     """
     if text == UNLIMITED:
         return None
-    found = _RATE.fullmatch(text)
-    count, burst = (int(found[1]), int(found[3] or found[1])) if found else (0, 0)
-    if not found or not count or not burst:
+    match = _RATE.fullmatch(text)
+    count, burst = (int(match[1]), int(match[3] or match[1])) if match else (0, 0)
+    if not match or not count or not burst:
         raise InvalidInput(
             f"A rate is `10/s`, `600/m`, `600/m:20` (with a burst) or `{UNLIMITED}`.", code="invalid_rate"
         )
-    return Rate(count / _SECONDS[found[2]], burst)
+    return Rate(count / _SECONDS[match[2]], burst)
 
 
 @dataclass(frozen=True, slots=True)

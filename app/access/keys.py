@@ -75,8 +75,9 @@ def check_terms(terms: KeyTerms) -> KeyTerms:
         raise InvalidInput("A key's id is 1 to 63 of a-z, 0-9 and inner hyphens.", code="invalid_key_id")
     if terms.rate is not None:
         parse_rate(terms.rate)
-    galleries = None if terms.galleries is None else frozenset(clean_id(one, "gallery") for one in terms.galleries)
-    return KeyTerms(terms.id, terms.scopes, terms.name, galleries, terms.rate, terms.expires_at)
+    if terms.galleries is None:
+        return terms
+    return replace(terms, galleries=frozenset(clean_id(gallery, "gallery") for gallery in terms.galleries))
 
 
 PREFIX = "lk_"
@@ -181,10 +182,10 @@ class Keys:
         signing = self._kept(key_id)
         changes: dict[str, Any] = {"digest": digest_of(secret), "rotated_at": utc_text(now)}
         with self._database.write() as connection:
-            found = _find(connection, key_id, lock=True)
-            if found.revoked_at is not None:
+            old_key = _find(connection, key_id, lock=True)
+            if old_key.revoked_at is not None:
                 raise Conflict(f"Key {key_id!r} is revoked.", code="key_revoked", key=key_id)
-            old = {"old_digest": found.digest, "old_until": utc_text(now + grace_s)} if grace_s else _NO_OLD
+            old = {"old_digest": old_key.digest, "old_until": utc_text(now + grace_s)} if grace_s else _NO_OLD
             key = _change(connection, key_id, changes | old)
         if signing:
             self._keep(key_id, [secret, *signing[:1]] if grace_s else [secret])
@@ -197,8 +198,8 @@ class Keys:
         Raises NotFound ``key_not_found``.
         """
         with self._database.write() as connection:
-            found = _find(connection, key_id, lock=True)
-            revoked = {"revoked_at": found.revoked_at or utc_text(self._clock())}
+            key = _find(connection, key_id, lock=True)
+            revoked = {"revoked_at": key.revoked_at or utc_text(self._clock())}
             key = _change(connection, key_id, revoked)
         if self._secrets is not None:
             self._secrets.remove(_KEPT_AS.format(key_id))
@@ -273,28 +274,28 @@ class Keys:
             self._secrets.put(_KEPT_AS.format(key_id), "\n".join(kept).encode())
 
     def _kept(self, key_id: str) -> list[str]:
-        found = None if self._secrets is None else self._secrets.get(_KEPT_AS.format(key_id))
-        return found.decode().split("\n") if found else []
+        kept = None if self._secrets is None else self._secrets.get(_KEPT_AS.format(key_id))
+        return kept.decode().split("\n") if kept else []
 
     def _look_up(self, token: str) -> _Checked:
         asked_at = self._monotonic()
         key_id, secret = _split(token)
-        found = None
+        stored = None
         if KEY_ID.fullmatch(key_id):
             with self._database.read() as connection, suppress(NotFound):
-                found = _find(connection, key_id)
+                stored = _find(connection, key_id)
         given = digest_of(secret)
         # All comparisons run, whichever fails, so that the time tells nothing.
-        is_current = hmac.compare_digest(given, found.digest if found else _NO_DIGEST)
-        is_old = hmac.compare_digest(given, (found.old_digest if found else None) or _NO_DIGEST)
-        if found is None or not (is_current or is_old):
+        is_current = hmac.compare_digest(given, stored.digest if stored else _NO_DIGEST)
+        is_old = hmac.compare_digest(given, (stored.old_digest if stored else None) or _NO_DIGEST)
+        if stored is None or not (is_current or is_old):
             raise InvalidInput("The key is not this server's.", code="wrong_key")
-        if found.revoked_at is not None:
+        if stored.revoked_at is not None:
             raise InvalidInput("The key was revoked.", code="revoked_key", key=key_id)
-        terms, now = found.terms, self._clock()
+        terms, now = stored.terms, self._clock()
         until = _seconds(terms.expires_at)
         if not is_current:
-            until = min(until, _seconds(found.old_until))
+            until = min(until, _seconds(stored.old_until))
         if now >= until:
             raise InvalidInput("The key has expired.", code="expired_key", key=key_id)
         rate = self._default_rate if terms.rate is None else parse_rate(terms.rate)

@@ -42,7 +42,7 @@ class _Declared(BaseModel):
 
     @model_validator(mode="after")
     def _one_secret(self) -> Self:
-        if sum(one is not None for one in (self.secret, self.secret_env, self.secret_file)) != 1:
+        if sum(secret is not None for secret in (self.secret, self.secret_env, self.secret_file)) != 1:
             raise ValueError("give one of secret, secret_env and secret_file")
         return self
 

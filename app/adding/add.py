@@ -99,8 +99,8 @@ def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = 
 
     def check(draft: Package) -> Manifest:
         session = open_embedder(draft, new.cache, "cpu")  # prepares it, and compares it with the file
-        one, other = session.run(golden.golden_crops())
-        if (cosine := float(one @ other)) >= MOST_ALIKE:
+        first, second = session.run(golden.golden_crops())
+        if (cosine := float(first @ second)) >= MOST_ALIKE:
             message = (
                 f"The file makes nearly the same template of two different people (cosine {cosine:.3f}). Is it a "
                 "trained face embedder, and is its input what was stated?"
@@ -145,8 +145,8 @@ def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -
     )
 
     def check(draft: Package) -> Manifest:
-        found, photos = finds(draft)  # prepares it, and compares it with the file
-        if not found:
+        detected, photos = finds(draft)  # prepares it, and compares it with the file
+        if not detected:
             message = f"{new.file.name} finds no face in any of {photos} photos of faces."
             raise Unusable(message, code="model_separates_nothing", photos=photos)
         return manifest

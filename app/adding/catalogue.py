@@ -88,10 +88,10 @@ def fetch(model: KnownModel, folder: Path, *, accept_non_commercial: bool, sha25
         zipped.unlink()
     download(model.name, model.url, path, model.max_bytes, expected)
     if expected is None:
-        found = sha256_of(path)
+        digest = sha256_of(path)
         message = (
-            f"No SHA-256 was published for {model.name}. {model.url} sent a file with {found}: compare it with another "
-            f"source, and confirm it: --sha256 {found}"
+            f"No SHA-256 was published for {model.name}. {model.url} sent a file with {digest}: compare it with "
+            f"another source, and confirm it: --sha256 {digest}"
         )
-        raise Unusable(message, code="package_hash_unknown", package=model.name, found=found)
+        raise Unusable(message, code="package_hash_unknown", package=model.name, found=digest)
     return path

@@ -88,10 +88,10 @@ def download(
     if not path.is_file():
         message = f"Could not fetch {name} from {url}: {problem}. What arrived is kept; try again."
         raise Unusable(message, code="package_download_failed", package=name, url=url) from problem
-    if sha256 is not None and (found := sha256_of(path)) != sha256:
+    if sha256 is not None and (digest := sha256_of(path)) != sha256:
         path.unlink()
-        message = f"{url} did not send the file of {name}: SHA-256 {found}, not {sha256}."
-        raise Unusable(message, code="package_hash_mismatch", package=name, expected=sha256, found=found)
+        message = f"{url} did not send the file of {name}: SHA-256 {digest}, not {sha256}."
+        raise Unusable(message, code="package_hash_mismatch", package=name, expected=sha256, found=digest)
 
 
 def _receive(name: str, url: str, part: Path, max_bytes: int, until: float) -> None:
@@ -133,10 +133,10 @@ def extract(archive: Path, member: str, target: Path, max_bytes: int) -> None:
 
 
 def _find(path: Path, archive: zipfile.ZipFile, member: str, max_bytes: int) -> zipfile.ZipInfo:
-    found = [info for info in archive.infolist() if info.filename == member]
-    if len(found) != 1:
-        raise _invalid(path, f"it has {len(found)} files {member}, not one")
-    (info,) = found
+    matching = [info for info in archive.infolist() if info.filename == member]
+    if len(matching) != 1:
+        raise _invalid(path, f"it has {len(matching)} files {member}, not one")
+    (info,) = matching
     if info.flag_bits & ENCRYPTED or info.compress_type not in METHODS or info.is_dir():
         raise _invalid(path, f"{member} is encrypted, compressed in an unknown way, or a folder")
     if info.file_size > max_bytes:

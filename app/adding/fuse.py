@@ -210,8 +210,8 @@ def weigh(plain: Sequence[Vectors], mirrored: Sequence[Vectors], people: NDArray
     ``plain`` and ``mirrored`` hold each member's (N, D) unit vectors of the crops and of their mirror images;
     ``people`` (N,) says who each crop shows. Raises InvalidInput ``too_few_people``.
     """
-    one, other = np.triu_indices(len(people), 1)
-    same = people[one] == people[other]
+    rows, columns = np.triu_indices(len(people), 1)
+    same = people[rows] == people[columns]
     rates = tuple(rate for rate in RATES if (~same).sum() * rate >= LEAST_FALSE_MATCHES)
     if not rates or not same.any():
         needed = round(LEAST_FALSE_MATCHES / RATES[0])
@@ -223,8 +223,8 @@ def weigh(plain: Sequence[Vectors], mirrored: Sequence[Vectors], people: NDArray
     both = [unit(straight + turned) for straight, turned in zip(plain, mirrored, strict=True)]
 
     def scores(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        found = (vectors @ vectors.T)[one, other]
-        return found[same], found[~same]
+        products = (vectors @ vectors.T)[rows, columns]
+        return products[same], products[~same]
 
     known = [[scores(vectors) for vectors in variants] for variants in zip(plain, both, strict=True)]
     chosen = []

@@ -72,8 +72,8 @@ class MeasuredModel(Strict):
 @cache
 def measured_models() -> Mapping[str, MeasuredModel]:
     """Return the models, by name."""
-    found = (MeasuredModel.model_validate_json(path.read_bytes()) for path in sorted(FOLDER.glob("*.json")))
-    return {each.name: each for each in found}
+    models = (MeasuredModel.model_validate_json(path.read_bytes()) for path in sorted(FOLDER.glob("*.json")))
+    return {each.name: each for each in models}
 
 
 def add_measured(
@@ -100,8 +100,8 @@ def add_measured(
             known = next((each for each in measured_models().values() if each.manifest.id == member.package), None)
             if known is not None and member.package not in packages():
                 add_measured(known, packages, models_dir, cache_dir, accept_non_commercial=accept_non_commercial)
-        found = packages()
-        graph = fuse([Member(select(found, each.package), each.weight, each.mirror) for each in members], cache_dir)
+        installed = packages()
+        graph = fuse([Member(select(installed, each.package), each.weight, each.mirror) for each in members], cache_dir)
     content: bytes = graph.SerializeToString()
     bound = manifest.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
     digest = {"measured_with": bound.recipe_digest}

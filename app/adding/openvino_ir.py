@@ -35,7 +35,7 @@ class Layer:
     """Of its one output."""
 
     def numbers(self, key: str) -> list[int]:
-        return [int(one) for one in self.data[key].split(",")]
+        return [int(number) for number in self.data[key].split(",")]
 
     def expect(self, **wanted: str) -> None:
         """Raise ValueError if an attribute has another value than the one that is known here."""
@@ -62,16 +62,16 @@ def _layers(net: ET.Element) -> list[Layer]:
         (edge.attrib["to-layer"], edge.attrib["to-port"]): edge.attrib["from-layer"]
         for edge in net.iterfind("edges/edge")
     }
-    found = []
+    layers = []
     for each in net.iterfind("layers/layer"):
         number, data, outputs = each.attrib["id"], each.find("data"), each.findall("output/port")
         inputs = [sources[number, port.attrib["id"]] for port in each.iterfind("input/port")]
         shape = tuple(int(dim.text or "") for port in outputs[:1] for dim in port.iterfind("dim"))
         if len(outputs) > 1:
             raise ValueError(f"layer {number} has {len(outputs)} outputs")
-        names = tuple(f"layer_{one}" for one in inputs)
-        found.append(Layer(each.attrib["type"], {} if data is None else data.attrib, names, f"layer_{number}", shape))
-    return found
+        names = tuple(f"layer_{source}" for source in inputs)
+        layers.append(Layer(each.attrib["type"], {} if data is None else data.attrib, names, f"layer_{number}", shape))
+    return layers
 
 
 def _model(layers: Sequence[Layer], weights: bytes, name: str) -> ModelProto:

@@ -125,25 +125,25 @@ def choose(templates: Mapping[str, Vectors], people: NDArray[np.int64], stated: 
     model_input_contradicted (the stated one is clearly worse than another).
     """
     tried = [Tried(name, separations(vectors, people), vectors) for name, vectors in templates.items()]
-    tried.sort(key=lambda one: -one.separation)
+    tried.sort(key=lambda attempt: -attempt.separation)
     best, *others = tried
     count = len(best.separations)
-    details = {"people": count, "separation": {one.name: round(one.separation, 2) for one in tried}}
+    details = {"people": count, "separation": {attempt.name: round(attempt.separation, 2) for attempt in tried}}
     if best.separation < LEAST_SEPARATION:
         message = (
             f"The file tells nobody apart: its best separation is {best.separation:.2f} ({best.name}), "
             f"{LEAST_SEPARATION:g} is needed, measured on {count} people. Is it a trained face embedder?"
         )
         raise Unusable(message, code="model_separates_nothing", **details)
-    tied = [one for one in others if not _is_worse(one, best) and not _is_same(one, best)]
+    tied = [attempt for attempt in others if not _is_worse(attempt, best) and not _is_same(attempt, best)]
     if stated is not None:
-        (chosen,) = (one for one in tried if one.name == stated)
+        (chosen,) = (attempt for attempt in tried if attempt.name == stated)
         if chosen is not best and _is_worse(chosen, best) and not _is_same(chosen, best):
             message = f"What was stated has separation {chosen.separation:.2f}, {best.name} {best.separation:.2f}."
             raise Unusable(message, code="model_input_contradicted", **details)
-        return [chosen, *(one for one in tried if one is not chosen)]
+        return [chosen, *(attempt for attempt in tried if attempt is not chosen)]
     if tied:
-        figures = ", ".join(f"{one.name} {one.separation:.2f}" for one in (best, *tied))
+        figures = ", ".join(f"{attempt.name} {attempt.separation:.2f}" for attempt in (best, *tied))
         message = (
             f"The photos of {count} people can't tell these presets apart: separation {figures}. State the right one "
             "(--preset, or --colour, --mean, --std), or give photos of more people."
@@ -152,13 +152,13 @@ def choose(templates: Mapping[str, Vectors], people: NDArray[np.int64], stated: 
     return tried
 
 
-def _is_worse(one: Tried, best: Tried) -> bool:
+def _is_worse(attempt: Tried, best: Tried) -> bool:
     """Return whether the best one wins with more people than chance allows."""
-    differences = (best.separations - one.separations)[best.separations != one.separations]
+    differences = (best.separations - attempt.separations)[best.separations != attempt.separations]
     wins = int((differences > 0).sum())
     chance = sum(math.comb(len(differences), more) for more in range(wins, len(differences) + 1))
     return chance <= CHANCE * 2.0 ** len(differences)
 
 
-def _is_same(one: Tried, other: Tried) -> bool:
-    return float((one.templates * other.templates).sum(axis=1).mean()) >= SAME_TEMPLATES
+def _is_same(attempt: Tried, other: Tried) -> bool:
+    return float((attempt.templates * other.templates).sum(axis=1).mean()) >= SAME_TEMPLATES

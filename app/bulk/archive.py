@@ -136,12 +136,12 @@ def _write_parts(
     """Write the files of the archive. Return them with the gallery as of that moment, or None if cancelled."""
     crops, gallery = bool(job.params["crops"]), core.galleries.store.gallery(job.job.gallery or "")
     parts = {name: begin() for name in (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))}
-    with core.galleries.store.everything(gallery, crops=crops) as found:
-        for subjects in _chunks(found.subjects, ROWS_AT_ONCE):
+    with core.galleries.store.everything(gallery, crops=crops) as contents:
+        for subjects in _chunks(contents.subjects, ROWS_AT_ONCE):
             parts[SUBJECTS].write(b"".join(json_lines.write(asdict(subject)) for subject in subjects))
-        parts[TEMPLATES].write(npy.head(found.counts.faces, found.gallery.dimension))
-        job.progress(0, found.counts.faces)
-        for faces in _chunks(found.faces, ROWS_AT_ONCE):
+        parts[TEMPLATES].write(npy.head(contents.counts.faces, contents.gallery.dimension))
+        job.progress(0, contents.counts.faces)
+        for faces in _chunks(contents.faces, ROWS_AT_ONCE):
             parts[FACES].write(b"".join(json_lines.write(_face_line(face)) for face in faces))
             parts[TEMPLATES].write(b"".join(face.template for face in faces))
             if crops:
@@ -149,10 +149,10 @@ def _write_parts(
             job.progress(job.done + len(faces))
             if job.cancelled:
                 return None
-        job.counts["subjects"], job.counts["faces"] = found.counts.subjects, found.counts.faces
-        job.counts["left_out"] = found.left_out
-    corrections = map(_correction_line, core.corrections.read_all(found.gallery, crops=crops))
-    right = map(asdict, dismissals.read(core.galleries.store.database, found.gallery))
+        job.counts["subjects"], job.counts["faces"] = contents.counts.subjects, contents.counts.faces
+        job.counts["left_out"] = contents.left_out
+    corrections = map(_correction_line, core.corrections.read_all(contents.gallery, crops=crops))
+    right = map(asdict, dismissals.read(core.galleries.store.database, contents.gallery))
     for name, lines in ((CORRECTIONS, list(corrections)), (DISMISSALS, list(right))):
         if lines:
             parts[name] = begin()
@@ -160,7 +160,7 @@ def _write_parts(
     for part in parts.values():
         part.finish()
     job.checkpoint({})
-    return found.gallery, parts
+    return contents.gallery, parts
 
 
 def _correction_line(correction: StoredCorrection) -> dict[str, Any]:
@@ -243,8 +243,8 @@ def _import_lines(
 ) -> None:
     """Read a file of lines; `write` takes some of them, and what the job then has to save in the same transaction."""
     at = int(run.job.saved[saved_as])
-    found = islice(json_lines.split(run.member(name).pieces()), at, None)
-    weighed = ((line, len(line) * json_lines.PARSED_WEIGHT) for line in found)
+    unread = islice(json_lines.split(run.member(name).pieces()), at, None)
+    weighed = ((line, len(line) * json_lines.PARSED_WEIGHT) for line in unread)
     for lines in json_lines.batches(weighed, at_once):
         at += len(lines)
         write(run, lines, {**run.job.saved, saved_as: at})
@@ -310,8 +310,8 @@ def _drop_faceless(run: Import) -> None:
     ids = (json_lines.parse(line, SubjectLine).id for line in lines)
     for some in _chunks(filter(is_unnamed, ids), WRITTEN_AT_ONCE):
         with run.core.galleries.change(run.gallery.id) as change:
-            found = brief_subjects(change.connection, change.gallery, some)
-            drop_unnamed(change, [row.key for row in found.values()])
+            subjects = brief_subjects(change.connection, change.gallery, some)
+            drop_unnamed(change, [row.key for row in subjects.values()])
 
 
 def _restore_corrections(run: Import, lines: list[bytes], saved: dict[str, Any]) -> None:

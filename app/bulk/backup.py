@@ -200,8 +200,8 @@ def unpack(path: Path, draft: Path, own: Path) -> tuple[dict[str, Any], dict[str
 def _check_head(head: object, sums: Mapping[str, str]) -> None:
     if not isinstance(head, dict) or (head.get("format"), head.get("version")) != (FORMAT, VERSION):
         raise _invalid("it is not a backup of Likeness, or of a later version")
-    found = {name: value for name, value in sums.items() if name != HEAD}
-    if DATABASE not in found or head.get("sha256") != found:
+    contained = {name: value for name, value in sums.items() if name != HEAD}
+    if DATABASE not in contained or head.get("sha256") != contained:
         raise _invalid("it was altered or truncated")
 
 
@@ -277,16 +277,18 @@ def _check(draft: Path, rings: FoundRings, signer: bytes | None, *, trust: bool)
         Blobs(rings.faces, seals=rings.seals).check(connection)
         sealed = {row.name: bytes(row.sealed) for row in connection.execute(sa.select(SECRETS).where(IS_SECRET))}
     try:
-        opened = {name: rings.secrets.open(one, purpose_of(name)) for name, one in sealed.items() if rings.secrets}
+        opened = {name: rings.secrets.open(blob, purpose_of(name)) for name, blob in sealed.items() if rings.secrets}
     except SealedUnreadable:
         opened = {}
     own = signing.Signer(opened[SIGNING_KEY]).public_key if SIGNING_KEY in opened else None
     if not trust and (signer is None or signer != own):
-        found = "isn't signed, so it may have been altered"
+        reason = "isn't signed, so it may have been altered"
         if signer is not None:
             known_as = signing.fingerprint(signer)
-            found = f"was signed by a server that the keys here don't know (SHA-256 of its public key: {known_as})"
-        message = f"This backup {found}. If you know where it comes from, restore it with --trust into an empty folder."
+            reason = f"was signed by a server that the keys here don't know (SHA-256 of its public key: {known_as})"
+        message = (
+            f"This backup {reason}. If you know where it comes from, restore it with --trust into an empty folder."
+        )
         raise InvalidInput(message, code="unknown_signer")
     if len(opened) < len(sealed):
         message = (

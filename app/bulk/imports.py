@@ -90,8 +90,8 @@ class Import:
         """
         job, package = self.job, package or self.gallery.embedder
         looked = self._look(batch, package)
-        refused = {row.face.subject for row, found in looked if found.refused}
-        rows = [row for row, found in looked if not found.refused]
+        refused = {row.face.subject for row, findings in looked if findings.refused}
+        rows = [row for row, findings in looked if not findings.refused]
         left = {row.face.subject for row in rows}
         subjects = [subject for subject in batch.subjects if subject.id in left or subject.id not in refused]
         if not rows and not subjects:
@@ -115,11 +115,11 @@ class Import:
 
     def _report(self, looked: list[tuple[Row, Findings]]) -> None:
         """Report the faces that resemble others, with whom and how much."""
-        for row, found in looked:
-            alike = found.conflict or found.duplicate
+        for row, findings in looked:
+            alike = findings.conflict or findings.duplicate
             whom = [f"subject {alike.subject}", f"score {math.floor((alike.score or 0) * 100) / 100}"] if alike else []
-            if (error := found.error) is not None:
-                self.job.refuse(row.item, row.name, error.code, error.message, whom, enrolled=not found.refused)
+            if (error := findings.error) is not None:
+                self.job.refuse(row.item, row.name, error.code, error.message, whom, enrolled=not findings.refused)
 
 
 def face_of(line: FaceLine, template: bytes, crop: bytes | None = None) -> StoredFace:

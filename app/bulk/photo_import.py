@@ -49,7 +49,7 @@ class Photo:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Examined:
     """The face of a photo, and the subject to enroll it for."""
 
     photo: Photo
@@ -67,12 +67,12 @@ def import_photos(core: Components, job: Running) -> None:
     examine = partial(_examine, run, QualityLevel(job.params["quality"]), people)
     with ThreadPoolExecutor(min(core.workers.share, THREADS), thread_name_prefix="import") as pool:
         for photos in json_lines.batches(_weighed(run, job.saved["next"]), PHOTOS_AT_ONCE):
-            good: list[Found] = []
-            for photo, found in zip(photos, pool.map(examine, photos), strict=True):
-                if isinstance(found, Found):
-                    good.append(found)
+            good: list[Examined] = []
+            for photo, examined in zip(photos, pool.map(examine, photos), strict=True):
+                if isinstance(examined, Examined):
+                    good.append(examined)
                 else:
-                    run.refuse(photo.item, photo.name, found)
+                    run.refuse(photo.item, photo.name, examined)
             last = photos[-1].item + 1
             job.progress(last)
             retried(_write)(run, good, last)
@@ -80,20 +80,20 @@ def import_photos(core: Components, job: Running) -> None:
                 return
 
 
-def _write(run: Import, good: Sequence[Found], last: int) -> None:
+def _write(run: Import, good: Sequence[Examined], last: int) -> None:
     """Write one batch. Raises Conflict ``package_mismatch`` if the gallery changed its packages meanwhile."""
     batch, package = Batch(), None
     current = run.core.galleries.store.gallery(run.gallery.id)
-    faces = complete(run.core.embedders, current, [found.face for found in good]) if good else []
-    for found, face in zip(good, faces, strict=True):
+    faces = complete(run.core.embedders, current, [examined.face for examined in good]) if good else []
+    for examined, face in zip(good, faces, strict=True):
         package = face.template.package
-        batch.subjects.append(found.subject)
-        kept = face.stored(found.subject.id, crop_to_keep(run.gallery, face))
-        batch.rows.append(Row(found.photo.item, found.photo.name, kept))
+        batch.subjects.append(examined.subject)
+        kept = face.stored(examined.subject.id, crop_to_keep(run.gallery, face))
+        batch.rows.append(Row(examined.photo.item, examined.photo.name, kept))
     run.write(batch, {"next": last}, package)
 
 
-def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], photo: Photo) -> Found | InvalidInput:
+def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], photo: Photo) -> Examined | InvalidInput:
     """Return the face to enroll, or why there is none."""
     if isinstance(photo.content, InvalidInput):
         return photo.content
@@ -107,7 +107,7 @@ def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], phot
         else:
             return InvalidInput(PROBLEMS["no_subject"], code="no_subject")
         run.check(subject)
-        return Found(photo, subject, run.core.operations.examine(run.gallery.id, photo.content, level))
+        return Examined(photo, subject, run.core.operations.examine(run.gallery.id, photo.content, level))
     except InvalidInput as error:
         return error
 

@@ -81,9 +81,9 @@ class _Header(tarfile.TarInfo):
         tar.levels += 1
         if tar.levels > MAX_LEVELS:
             raise tarfile.ReadError("There are too many extended headers before a file.")
-        found = super()._proc_member(tar)  # type: ignore[misc]  # as above; reads all headers of the file and itself
+        member = super()._proc_member(tar)  # type: ignore[misc]  # as above; reads all headers of the file and itself
         tar.levels = 0
-        return found
+        return member
 
     def _proc_pax(self, tar: Any) -> Any:
         stream = tar.fileobj

@@ -122,11 +122,11 @@ class Calibrator:
 
     def look(self) -> None:
         """Measure the galleries again whose own calibration is to decide and is missing or stale."""
-        for one in self._calibrations.switched_on():
+        for standing in self._calibrations.switched_on():
             try:
-                if one.is_due and not _rests(self._jobs.find(one.job)):
-                    with self._recorded(one.gallery):
-                        self.begin(one.gallery)
+                if standing.is_due and not _rests(self._jobs.find(standing.job)):
+                    with self._recorded(standing.gallery):
+                        self.begin(standing.gallery)
             except LikenessError as error:
                 _log.warning("A calibration could not be started: %s", error.code)
 
@@ -140,24 +140,27 @@ class Calibrator:
             pace = _Pace(running)
             on = f"{sample.faces} enrolled faces of {sample.subjects} subjects, {utc_now()[:10]}"
             compared = sample.compared
-            found = measure_population(compared.vectors, compared.subjects, package, measured_on=on, progress=pace)
+            population = measure_population(compared.vectors, compared.subjects, package, measured_on=on, progress=pace)
         except Cancelled:
             return
-        self._write(gallery, package, sample, found)
-        figures = found.figures
+        self._write(gallery, package, sample, population)
+        figures = population.figures
         running.counts["subjects"], running.counts["faces"] = figures.compared_subjects, figures.compared_faces
-        running.counts["points"] = len(found.calibration.points) if found.calibration else 0
+        running.counts["points"] = len(population.calibration.points) if population.calibration else 0
         running.counts["suspicious"] = figures.suspicious
         running.checkpoint({"measured": True})
 
-    def _write(self, gallery: Gallery, package: Thresholds, sample: _Sample, found: Population) -> None:
-        calibration = found.calibration
+    def _write(self, gallery: Gallery, package: Thresholds, sample: _Sample, population: Population) -> None:
+        calibration = population.calibration
         if calibration is not None:
             calibration = calibration.model_copy(update={"measured_with": package.recipe})
-        figures = replace(found.figures, subjects=sample.subjects, faces=sample.faces)
+        figures = replace(population.figures, subjects=sample.subjects, faces=sample.faces)
         measured = Measured(gallery.embedder, utc_now(precision="seconds"), sample.last_change, figures, calibration)
         keys = sample.compared.faces
-        pairs = [(int(keys[one.first]), int(keys[one.second]), one.score) for one in found.suspicions]
+        pairs = [
+            (int(keys[suspicion.first]), int(keys[suspicion.second]), suspicion.score)
+            for suspicion in population.suspicions
+        ]
         self._calibrations.write(gallery, measured, pairs)
 
     def _sample(self, running: Running, gallery: Gallery) -> _Sample:

@@ -179,11 +179,11 @@ def false_match_rates(
     lowest = floor if floor is not None else float(score[-1]) if len(score) else math.inf
     rates: list[Interval | None] = []
     for threshold, count, drawn in zip(thresholds, counts.tolist(), np.transpose(samples), strict=True):
-        plain, found = wilson(count, measured.comparisons), percentile_interval(count / measured.comparisons, drawn)
+        plain, resampled = wilson(count, measured.comparisons), percentile_interval(count / measured.comparisons, drawn)
         rates.append(
             None
             if threshold < lowest
-            else Interval(plain.value, min(plain.low, found.low), max(plain.high, found.high))
+            else Interval(plain.value, min(plain.low, resampled.low), max(plain.high, resampled.high))
         )
     return rates
 
@@ -251,10 +251,10 @@ def same_people(vectors: Vectors, people: Ints, pairs: AllPairs, *, above: float
     names = _two_names(means, counts, above)
     photos = _misplaced(vectors, people, means, counts, above)
     copies = pairs.top.score >= SAME_PHOTO
-    found = [pair_keys(rows_of[a], rows_of[b], len(people)) for a, b in names]
-    found += [pair_keys(np.array([row]), rows_of[person], len(people)) for row, person in photos]
-    found.append(pairs.top.first[copies] * len(people) + pairs.top.second[copies])
-    return SamePeople(np.unique(np.concatenate(found)), len(names), len({row for row, _ in photos}), int(copies.sum()))
+    keys = [pair_keys(rows_of[a], rows_of[b], len(people)) for a, b in names]
+    keys += [pair_keys(np.array([row]), rows_of[person], len(people)) for row, person in photos]
+    keys.append(pairs.top.first[copies] * len(people) + pairs.top.second[copies])
+    return SamePeople(np.unique(np.concatenate(keys)), len(names), len({row for row, _ in photos}), int(copies.sum()))
 
 
 def mean_vectors(vectors: Vectors, people: Ints) -> Vectors:
@@ -272,47 +272,47 @@ def rows_of_people(people: Ints) -> list[Ints]:
 
 def _two_names(means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
     """Return pairs of people whose photos' mean score is high."""
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for start in range(0, len(means), BLOCK):
         scores = means[start : start + BLOCK] @ means.T
         many = counts[start : start + BLOCK, None] * counts[None, :] >= MANY_COMPARISONS
-        one, other = np.nonzero(scores >= np.where(many, SURE_SHARE * above, above))
-        found += [(a, b) for a, b in zip((one + start).tolist(), other.tolist(), strict=True) if a < b]
-    return found
+        rows, columns = np.nonzero(scores >= np.where(many, SURE_SHARE * above, above))
+        pairs += [(a, b) for a, b in zip((rows + start).tolist(), columns.tolist(), strict=True) if a < b]
+    return pairs
 
 
 def _misplaced(vectors: Vectors, people: Ints, means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
     """Return (photo's row, person it shows) where that is not the photo's own."""
     others = np.flatnonzero(counts >= MANY_PHOTOS)
-    found: list[tuple[int, int]] = []
+    misplaced: list[tuple[int, int]] = []
     for start in range(0, len(vectors), BLOCK):
         scores = vectors[start : start + BLOCK] @ means[others].T
         row, column = np.nonzero(scores >= SURE_SHARE * above)
         shown = zip((row + start).tolist(), others[column].tolist(), strict=True)
-        found += [(row, person) for row, person in shown if people[row] != person]
-    return found
+        misplaced += [(row, person) for row, person in shown if people[row] != person]
+    return misplaced
 
 
 def pair_keys(rows: Ints, others: Ints, count: int) -> Ints:
     """Return a key for every pair of a row with one of ``others``, as in `SamePeople.keys`."""
-    one, other = np.meshgrid(rows, others)
-    keys: Ints = (np.minimum(one, other) * count + np.maximum(one, other)).ravel().astype(np.int64)
+    first, second = np.meshgrid(rows, others)
+    keys: Ints = (np.minimum(first, second) * count + np.maximum(first, second)).ravel().astype(np.int64)
     return keys
 
 
 def rising(points: Sequence[OperatingPoint]) -> tuple[OperatingPoint, ...]:
     """Return the points without those whose threshold is the one before, as where several pairs score the same."""
-    found: list[OperatingPoint] = []
+    kept: list[OperatingPoint] = []
     for point in points:
-        if not found or point.threshold.value > found[-1].threshold.value + LEAST_RISE:
-            found.append(point)
-    return tuple(found)
+        if not kept or point.threshold.value > kept[-1].threshold.value + LEAST_RISE:
+            kept.append(point)
+    return tuple(kept)
 
 
 def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs: str, default: bool) -> Calibration:
     """Return a measurement as the manifest's calibration. Raises ValueError with fewer than two points that rise."""
-    found = tuple(_point(point) for point in rising(measurement.points))
-    if len(found) < 2:
+    rounded = tuple(_point(point) for point in rising(measurement.points))
+    if len(rounded) < 2:
         raise ValueError(f"{measurement.comparisons} pairs support fewer than two false match rates: more people")
     mated, _ = np.histogram(measurement.pairs.mated, SCORE_BINS, (-1, 1))
     nonmated = measurement.pairs.histogram.reshape(SCORE_BINS, -1).sum(axis=1)
@@ -322,7 +322,7 @@ def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs:
         pairs=pairs,
         comparisons=measurement.comparisons,
         mated=len(measurement.pairs.mated),
-        points=found,
+        points=rounded,
         default=default,
         scores=Scores(nonmated=tuple(nonmated.tolist()), mated=tuple(mated.tolist())),
         independence=measurement.independence,

@@ -119,7 +119,7 @@ def _pairs(scores: NDArray[np.float32], mask: Bools, start: int) -> Pairs:
 def _joined(parts: list[Pairs]) -> Pairs:
     if not parts:
         return Pairs(np.empty(0, np.float32), np.empty(0, np.int64), np.empty(0, np.int64))
-    return Pairs(*(np.concatenate([getattr(one, name) for one in parts]) for name in ("score", "first", "second")))
+    return Pairs(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("score", "first", "second")))
 
 
 MOST_PHOTOS = 10
@@ -141,15 +141,15 @@ def measure_independence(top: Pairs, people: Ints, threshold: float) -> float | 
     persons = people[np.concatenate([matching.second, matching.first])]
     count = np.bincount(people)
     several = (count[persons] > 1) & (count[persons] <= MOST_PHOTOS)
-    found = len(np.unique(photos[several] * len(count) + persons[several]))
-    if found < LEAST_MATCHES:
+    persons_matched = len(np.unique(photos[several] * len(count) + persons[several]))
+    if persons_matched < LEAST_MATCHES:
         return None
     pairs = np.bincount(count[persons[several]], minlength=MOST_PHOTOS + 1)[1:]  # by n, from 1
     n = np.arange(1, MOST_PHOTOS + 1)
     low, high = 0.0, 1.0
     for _ in range(STEPS):
         power = (low + high) / 2
-        if (pairs * n ** (power - 1)).sum() < found:
+        if (pairs * n ** (power - 1)).sum() < persons_matched:
             low = power
         else:
             high = power

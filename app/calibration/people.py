@@ -31,15 +31,15 @@ class Photographed:
     people: Ints
 
     @classmethod
-    def of(cls, found: Sequence[tuple[str, Path, Vector]]) -> Photographed:
+    def of(cls, photos: Sequence[tuple[str, Path, Vector]]) -> Photographed:
         """Return photos given with the name of their person. Raises InvalidInput ``too_few_people``."""
-        names = [name for name, _, _ in found]
+        names = [name for name, _, _ in photos]
         if len(set(names)) < 2:
             raise InvalidInput(
                 "Photos of two people at least are needed.", code="too_few_people", found=len(set(names))
             )
-        vectors = np.stack([vector for _, _, vector in found]).astype(np.float32)
-        return cls(tuple(path for _, path, _ in found), vectors, points.numbered(names))
+        vectors = np.stack([vector for _, _, vector in photos]).astype(np.float32)
+        return cls(tuple(path for _, path, _ in photos), vectors, points.numbered(names))
 
     @property
     def count(self) -> int:
@@ -105,18 +105,18 @@ def rows(measured: Sequence[OperatingPoint]) -> list[list[str]]:
     ]
 
 
-def remarks(found: PackageMeasured, people: int, fpir: float) -> list[str]:
+def remarks(measured: PackageMeasured, people: int, fpir: float) -> list[str]:
     """Say which rates the pairs support, what `identify` does beyond them, and who may be there twice."""
-    lowest = found.measurement.points[-1].fmr
+    lowest = measured.measurement.points[-1].fmr
     lines = []
     if lower := next((rate for rate in points.RATES if rate < lowest), None):
-        more = people_for(lower, people, found.measurement.comparisons)
+        more = people_for(lower, people, measured.measurement.comparisons)
         lines.append(f"FMR {lower:g} needs about {more:,} people with as many photos each.")
     lines.append(
         f"FPIR {fpir:g}, the server's default, is supported up to {comparisons_for(fpir, lowest):,} subjects of one "
         f"photo: in a larger gallery `identify` decides at FMR {lowest:g}, and its answer says which FPIR to expect."
     )
-    lines += [f"Most alike of two people: {score:.3f} {one} {other}" for one, other, score in found.most_alike]
+    lines += [f"Most alike of two people: {score:.3f} {first} {second}" for first, second, score in measured.most_alike]
     return lines
 
 
@@ -148,7 +148,7 @@ def svg(calibration: Calibration, title: str) -> str:
 def _histogram(scores: Scores) -> str:
     """Draw the share of the pairs in each bin, logarithmic: of different people, and of one person."""
     total = [max(1, sum(counts)) for counts in (scores.nonmated, scores.mated)]
-    least = min(1 / one for one in total)
+    least = min(1 / pairs for pairs in total)
     lowest = math.floor(math.log10(least))
     x, y = _linear(-1, 1), _logarithmic(lowest, 0)
     lines = []

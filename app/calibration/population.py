@@ -144,7 +144,7 @@ def measure_population(
     if len(points.rising(measured.points)) > 1:
         calibration = points.calibration(measured, name=NAME, measured_on=measured_on, pairs=about, default=True)
     own = package.calibration.points if package.calibration else ()
-    found = points.false_match_rates(measured, who, [point.threshold for point in own])
+    rates_here = points.false_match_rates(measured, who, [point.threshold for point in own])
     figures = Figures(
         subjects=people,
         faces=len(who),
@@ -154,7 +154,9 @@ def measure_population(
         left_out=len(same.keys),
         expected=None if package.lowest is None else package.lowest * people * (people - 1) / 2,
         missed=len(same.keys) / calibration.comparisons if calibration else 0.0,
-        differences=tuple(Difference(one.fmr, one.threshold, rate) for one, rate in zip(own, found, strict=True)),
+        differences=tuple(
+            Difference(point.fmr, point.threshold, rate) for point, rate in zip(own, rates_here, strict=True)
+        ),
     )
     return Population(figures, calibration, _suspicions(vectors, suspicious))
 
@@ -173,16 +175,16 @@ def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[i
     numbers = np.arange(len(means))
     mutual = (nearest[nearest] == numbers) & (numbers < nearest) & (highest >= above)
     rows_of = points.rows_of_people(who)
-    return [(rows_of[one], rows_of[nearest[one]]) for one in np.flatnonzero(mutual)]
+    return [(rows_of[person], rows_of[nearest[person]]) for person in np.flatnonzero(mutual)]
 
 
 def _suspicions(vectors: Vectors, suspicious: list[tuple[Ints, Ints]]) -> tuple[Suspicion, ...]:
-    found = []
+    suspicions = []
     for rows, others in suspicious:
         scores = vectors[rows] @ vectors[others].T
         row, column = np.unravel_index(int(scores.argmax()), scores.shape)
-        found.append(Suspicion(int(rows[row]), int(others[column]), float(scores.max())))
-    return tuple(sorted(found, key=lambda each: -each.score))
+        suspicions.append(Suspicion(int(rows[row]), int(others[column]), float(scores.max())))
+    return tuple(sorted(suspicions, key=lambda each: -each.score))
 
 
 FLOOR_FACTOR = 10**0.5

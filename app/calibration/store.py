@@ -90,10 +90,10 @@ class Calibrations:
         return self._known.get(gallery.key, lambda: self.standing(gallery).measured)
 
     def standing(self, gallery: Gallery) -> Standing:
-        found = self._standings(GALLERIES.c.key == gallery.key)
-        if not found:
+        standings = self._standings(GALLERIES.c.key == gallery.key)
+        if not standings:
             raise gallery_not_found(gallery.id)
-        return found[0]
+        return standings[0]
 
     def pairs(self, gallery: Gallery) -> list[SuspiciousPair]:
         """Return the suspicious pairs whose faces still exist, of subjects who still are two."""
@@ -117,16 +117,16 @@ class Calibrations:
     def write(
         self,
         gallery: Gallery,
-        found: Measured,
+        measured: Measured,
         pairs: Sequence[tuple[int, int, float]],
     ) -> None:
         """Replace the gallery's calibration; ``pairs`` are two faces' keys and their score."""
         values = {
-            "package": found.package,
-            "document": _FIGURES.dump_json(found.figures).decode(),
-            "calibration": found.calibration.model_dump_json() if found.calibration else None,
-            "changes": found.changes,
-            "measured_at": found.measured_at,
+            "package": measured.package,
+            "document": _FIGURES.dump_json(measured.figures).decode(),
+            "calibration": measured.calibration.model_dump_json() if measured.calibration else None,
+            "changes": measured.changes,
+            "measured_at": measured.measured_at,
         }
         insert = self._database.insert(GALLERY_CALIBRATIONS).values(values | {"gallery_key": gallery.key})
         with self._database.write() as connection:

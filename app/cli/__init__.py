@@ -83,8 +83,8 @@ class _Commands(TyperGroup):
         super().__init__(**attributes)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, load(name) if found and name else None, rest
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if command and name else None, rest
 
 
 app = typer.Typer(
@@ -102,10 +102,10 @@ def load(name: str) -> TyperCommand | TyperGroup:
     """Import a command of ENTRIES, or a group of commands."""
     module, _, attribute = ENTRIES[name].where.partition(":")
     group = get_group(getattr(import_module(f"app.cli.{module}"), attribute))
-    found = group.commands[name] if attribute == COMMANDS else group
-    assert isinstance(found, TyperCommand | TyperGroup)  # noqa: S101 - Typer makes no others
-    found.help = found.help or ENTRIES[name].help
-    return found
+    command = group.commands[name] if attribute == COMMANDS else group
+    assert isinstance(command, TyperCommand | TyperGroup)  # noqa: S101 - Typer makes no others
+    command.help = command.help or ENTRIES[name].help
+    return command
 
 
 def every_command() -> Iterator[tuple[str, TyperCommand]]:
@@ -114,13 +114,13 @@ def every_command() -> Iterator[tuple[str, TyperCommand]]:
         yield from _below(name, load(name))
 
 
-def _below(name: str, found: Any) -> Iterator[tuple[str, TyperCommand]]:
-    if isinstance(found, TyperCommand):
-        yield name, found
+def _below(name: str, command: Any) -> Iterator[tuple[str, TyperCommand]]:
+    if isinstance(command, TyperCommand):
+        yield name, command
         return
-    for inner, command in found.commands.items():
-        if not command.hidden:
-            yield from _below(f"{name} {inner}", command)
+    for inner, subcommand in command.commands.items():
+        if not subcommand.hidden:
+            yield from _below(f"{name} {inner}", subcommand)
 
 
 def _print_version(wanted: bool) -> None:
@@ -165,9 +165,9 @@ def main() -> None:
 def _called() -> TyperCommand | TyperGroup:
     """Return the command that the arguments name, as far as they name one."""
     words = sys.argv[1:]
-    found: Any = load(words[0]) if words[:1] and words[0] in ENTRIES else TyperGroup(name="likeness")
+    command: Any = load(words[0]) if words[:1] and words[0] in ENTRIES else TyperGroup(name="likeness")
     for word in words[1:]:
-        if not isinstance(found, TyperGroup) or word not in found.commands:
+        if not isinstance(command, TyperGroup) or word not in command.commands:
             break
-        found = found.commands[word]
-    return found  # type: ignore[no-any-return]  # Typer's groups hold commands and groups
+        command = command.commands[word]
+    return command  # type: ignore[no-any-return]  # Typer's groups hold commands and groups

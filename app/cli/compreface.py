@@ -174,27 +174,27 @@ def open_dump(path: Path, service: str | None = None) -> Dump:
 
     Raises InvalidInput: ``invalid_dump``, ``service_due`` (``details.services`` names them), ``file_not_found``.
     """
-    found: dict[str, list[Mapping[str, str | None]]] = {table: [] for table in TABLES}
+    rows: dict[str, list[Mapping[str, str | None]]] = {table: [] for table in TABLES}
     seen: set[str] = set()
     for table, row in _rows(path, ("model", "subject", "embedding"), seen):
-        found[table].append(row)
+        rows[table].append(row)
     if missing := [table for table in ("subject", "embedding", "img") if table not in seen]:
         message = (
             f"{path}: no COPY of the table {missing[0]}: is this `pg_dump`'s plain format, of CompreFace 0.6 or later?"
         )
         raise InvalidInput(message, code="invalid_dump")
-    names = {row.get("api_key"): row.get("name") or "" for row in found["model"]}
-    keys = [row.get("api_key") for row in found["subject"]]
+    names = {row.get("api_key"): row.get("name") or "" for row in rows["model"]}
+    keys = [row.get("api_key") for row in rows["subject"]]
     chosen = _choose(path, {key: names.get(key, "") for key in keys}, service)
     subjects = {
         _due(path, row, "id"): _due(path, row, "subject_name")
-        for row in found["subject"]
+        for row in rows["subject"]
         if row.get("api_key") == chosen
     }
     owners: dict[str, tuple[str, ...]] = {}
     without: Counter[str] = Counter()
     has_any = set()
-    for row in found["embedding"]:
+    for row in rows["embedding"]:
         subject, image = row.get("subject_id"), row.get("img_id")
         if subject not in subjects:
             continue

@@ -222,8 +222,8 @@ def _say_calibration(calibration: answers.GalleryCalibration) -> None:
             f"may be too low by {measured.missed:.1e} at most:"
         )
     for pair in calibration.pairs:
-        one, other = pair.first, pair.second
-        output.say(f"  {pair.score:.3f} {one.subject} ({one.face_id}), {other.subject} ({other.face_id})")
+        first, second = pair.first, pair.second
+        output.say(f"  {pair.score:.3f} {first.subject} ({first.face_id}), {second.subject} ({second.face_id})")
     why = f" ({WHY[decides.fallback]})" if decides.fallback else ""
     output.say(f"Decides: the {decides.source}'s calibration{f' {decides.name}' if decides.name else ''}{why}")
 

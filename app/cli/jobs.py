@@ -73,11 +73,11 @@ def report(
 
 def write_report(client: Client, job_id: str, path: Path | None, *, as_csv: bool) -> None:
     """Write what a job refused to a file, or to standard output."""
-    found = client.job_report(job_id, format_="csv" if as_csv else "jsonl")
+    content = client.job_report(job_id, format_="csv" if as_csv else "jsonl")
     if path is None:
-        sys.stdout.write(found.decode())
+        sys.stdout.write(content.decode())
     else:
-        path.write_bytes(found)
+        path.write_bytes(content)
 
 
 def await_job(client: Client, job_id: str) -> answers.Job:

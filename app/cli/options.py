@@ -38,10 +38,10 @@ def check_name(name: str, option: str) -> None:
 def _gallery_ids(context: typer.Context, incomplete: str) -> list[str]:
     """Return the matching galleries of a running server; none where there is no server."""
     try:
-        found = find_server(context.params.get("server"), context.params.get("key"))
-        if found is None:
+        running = find_server(context.params.get("server"), context.params.get("key"))
+        if running is None:
             return []
-        with found as client:
+        with running as client:
             galleries = client.galleries(limit=COMPLETED).galleries
     except LikenessError:
         return []

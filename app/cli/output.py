@@ -71,8 +71,8 @@ def exit_code(error: Failure) -> Exit:
     """Return the exit code for an error, from the server or from here, where the installation may be at fault."""
     if isinstance(error, Unusable):
         return Exit.USAGE if isinstance(error, InvalidSetting) else Exit.FAILED
-    if found := about(error.code, getattr(error, "status", None)):
-        return BY_ABOUT[found]
+    if kind := about(error.code, getattr(error, "status", None)):
+        return BY_ABOUT[kind]
     return Exit.REFUSED if isinstance(error, InvalidInput) else Exit.FAILED
 
 

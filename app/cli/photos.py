@@ -31,20 +31,20 @@ def collect(paths: Sequence[Path]) -> tuple[list[Path], int]:
 
     A missing path is reported on standard error. Raises InvalidInput (``file_not_found``) where no photo is left.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     missing = [path for path in paths if not path.exists()]
     for path in paths:
         if path.is_dir():
-            found += sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+            files += sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         elif path.exists():
-            found.append(path)
-    if not found:
+            files.append(path)
+    if not files:
         wrong = ", ".join(map(str, missing or paths))
         what = "no such file or folder" if missing else "no photos in it"
         raise FileMissing(f"{wrong}: {what}")
     for path in missing:
         output.complain(FileMissing("no such file or folder"), path)
-    return found, len(missing)
+    return files, len(missing)
 
 
 def people(folder: Path) -> dict[str, list[Path]]:
@@ -55,12 +55,12 @@ def people(folder: Path) -> dict[str, list[Path]]:
     if not folder.is_dir():
         raise FileMissing(f"{folder}: no such folder")
     photos = {person.name: sorted(person.rglob("*")) for person in sorted(folder.iterdir()) if person.is_dir()}
-    found = {
+    usable = {
         name: kept for name, files in photos.items() if (kept := [f for f in files if f.suffix.lower() in SUFFIXES])
     }
-    if not found:
+    if not usable:
         raise FileMissing(f"{folder}: no folders with photos in it")
-    return found
+    return usable
 
 
 def each(
@@ -109,8 +109,8 @@ def crops_of_people(folder: Path, settings: Settings) -> Crops:
     pipeline = open_pipeline(settings)
     people: list[list[Pixels]] = []
     for person in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
-        found = (main_face(pipeline, path) for path in sorted(person.iterdir()) if path.is_file())
-        crops = [face.crop for face in islice((face for face in found if face), PHOTOS_A_PERSON)]
+        faces = (main_face(pipeline, path) for path in sorted(person.iterdir()) if path.is_file())
+        crops = [face.crop for face in islice((face for face in faces if face), PHOTOS_A_PERSON)]
         people += [crops] if len(crops) > 1 else []
         if len(people) == PEOPLE_COMPARED:
             break

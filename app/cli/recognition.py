@@ -229,9 +229,9 @@ def _identify_lines(path: Path, answer: answers.IdentifyAnswer) -> Iterator[str]
         yield f"{path}: {place}: {face.decision}: {nearest}{best.subject}{name}, score {best.score:.4f}{live}"
 
 
-def _liveness_words(found: answers.Liveness) -> str:
-    reason = f" ({found.reason.replace('_', ' ')})" if found.reason else ""
-    return f"liveness: {found.live.replace('_', ' ')}{reason}, score {found.live_score:.3f}"
+def _liveness_words(liveness: answers.Liveness) -> str:
+    reason = f" ({liveness.reason.replace('_', ' ')})" if liveness.reason else ""
+    return f"liveness: {liveness.live.replace('_', ' ')}{reason}, score {liveness.live_score:.3f}"
 
 
 def _enrollments(
@@ -295,10 +295,10 @@ def _findings(face: answers.EnrolledFace | answers.RejectedImage) -> Iterator[st
         yield f"is enrolled already, as a face of {_whom(face.duplicate)}"
 
 
-def _whom(found: answers.Resemblance) -> str:
-    if found.subject is None or found.score is None:
+def _whom(resemblance: answers.Resemblance) -> str:
+    if resemblance.subject is None or resemblance.score is None:
         return "somebody"
-    return f"{found.subject}{f' ({found.name})' if found.name else ''}, score {found.score:.4f}"
+    return f"{resemblance.subject}{f' ({resemblance.name})' if resemblance.name else ''}, score {resemblance.score:.4f}"
 
 
 def _rejected(refusal: Failure) -> list[answers.RejectedImage]:

@@ -23,16 +23,16 @@ QUALITY = 92
 def load(source: Path, count: int) -> list[bytes]:
     """Read up to `count` image files of a folder or tar, spread over its folders. Raises InvalidInput ``no_photos``."""
     if source.is_dir():
-        found = _of_folder(source, count)
+        photos = _of_folder(source, count)
     elif source.is_file() and tarfile.is_tarfile(source):
-        found = _of_tar(source, count)
+        photos = _of_tar(source, count)
     else:
         raise InvalidInput(f"{source} is neither a folder nor a tar", code="no_photos")
     if source == SAMPLES:
-        found = [*found, *(copy for photo in found for copy in _copies(photo))]
-    if not found:
+        photos = [*photos, *(copy for photo in photos for copy in _copies(photo))]
+    if not photos:
         raise InvalidInput(f"{source} holds no photos", code="no_photos")
-    return found[:count]
+    return photos[:count]
 
 
 def _of_folder(source: Path, count: int) -> list[bytes]:

@@ -61,15 +61,15 @@ def import_(
     wait: Annotated[bool, typer.Option(help="Wait until the job has ended.")] = True,
 ) -> None:
     """Enroll many people at once. Exit code 3: some were refused; the first ones are printed."""
-    found = find(source, content, ids)
-    for path in found.missing:
+    upload = find(source, content, ids)
+    for path in upload.missing:
         output.complain(LikenessError("no such file", code="file_not_found"), Path(path))
     output.check_writable(report)
     client = client_for(session, gallery, create=create)
     job = client.import_faces(
         gallery,
-        found.tar,
-        content=found.content,
+        upload.tar,
+        content=upload.content,
         quality=quality,
         package=package,
         normalize=normalize or None,
@@ -85,7 +85,7 @@ def import_(
     if report is not None:
         jobs.write_report(client, job.id, report, as_csv=report.suffix.lower() == ".csv")
     code = jobs.exit_code(job)
-    raise typer.Exit(Exit.REFUSED if found.missing and code is Exit.DONE else code)
+    raise typer.Exit(Exit.REFUSED if upload.missing and code is Exit.DONE else code)
 
 
 @command(commands, epilog="Example: likeness export staff staff.archive")
@@ -302,8 +302,8 @@ def _parquet(path: Path) -> Source:
 
     def vectors() -> Iterator[Any]:
         for batch in opened.iter_batches(ROWS, columns=[vector_column]):
-            found = batch.column(0)
-            yield found.flatten().to_numpy(zero_copy_only=False).reshape(len(found), -1).astype("<f4")
+            column = batch.column(0)
+            yield column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1).astype("<f4")
 
     def pieces() -> Iterator[bytes]:
         size = sum(len(line) for line in about())

@@ -124,15 +124,15 @@ def fmr_of(similarity: float) -> float:
 
 def similarity_table(thresholds: Thresholds) -> str:
     """Similarity, FMR and cosine as a Markdown table."""
-    found = Similarity.of(thresholds)
+    similarity = Similarity.of(thresholds)
     lines = [f"| similarity | FMR | cosine ({thresholds.package}) |", "|---|---|---|"]
-    lines += [f"| {level:g} | {fmr_of(level):.0e} | {found.cosine_of(level):.3f} |" for level in SHOWN]
+    lines += [f"| {level:g} | {fmr_of(level):.0e} | {similarity.cosine_of(level):.3f} |" for level in SHOWN]
     return "\n".join(lines)
 
 
 def _between(points: list[tuple[float, float]], x: float) -> float:
     """Interpolate linearly between points sorted by their first number."""
-    return _along(tuple(one for one, _ in points), tuple(other for _, other in points), x)
+    return _along(tuple(first for first, _ in points), tuple(second for _, second in points), x)
 
 
 def _along(xs: tuple[float, ...], ys: tuple[float, ...], x: float) -> float:

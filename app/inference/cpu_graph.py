@@ -123,14 +123,14 @@ def _scan(graph: Graph, nodes: list[NodeProto], crops: str, feature: str) -> Nod
     """Return one Scan node that runs ``nodes`` for each image of ``crops``; they compute its (1, K) ``feature``."""
     given = graph.proto.input[0].type.tensor_type
     image, row, axis = graph.fresh("image"), graph.fresh("image_feature"), graph.fresh("image_axis")
-    one, inner = graph.fresh("image_batch"), graph.fresh("image_batch_feature")
-    body = [helper.make_node("Unsqueeze", [image, axis], [one])]
+    batch, batch_feature = graph.fresh("image_batch"), graph.fresh("image_batch_feature")
+    body = [helper.make_node("Unsqueeze", [image, axis], [batch])]
     for node in nodes:
         body.append(NodeProto())
         body[-1].CopyFrom(node)
-        replace_input(body[-1], crops, one)
-        body[-1].output[:] = [inner if name == feature else name for name in node.output]
-    body.append(helper.make_node("Squeeze", [inner, axis], [row]))
+        replace_input(body[-1], crops, batch)
+        body[-1].output[:] = [batch_feature if name == feature else name for name in node.output]
+    body.append(helper.make_node("Squeeze", [batch_feature, axis], [row]))
     used = {name for node in body for name in node.input}
     constants = [each for each in graph.proto.initializer if each.name in used]
     constants.append(numpy_helper.from_array(np.array([0], np.int64), axis))

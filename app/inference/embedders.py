@@ -99,20 +99,20 @@ class Embedders:
         Packages whose manifest can't be read any more stay as they were.
         """
         try:
-            found = self._find()
+            installed = self._find()
         except Unusable as error:
             _log.warning(
                 "The folder of model packages cannot be read; the packages found before stay in use: %s", error
             )
             return self._packages
-        folders = {package.folder for package in found.values()}
+        folders = {package.folder for package in installed.values()}
         damaged = {
             name: package
             for name, package in self._packages.items()
-            if name not in found and package.folder not in folders and (package.folder / MANIFEST_NAME).exists()
+            if name not in installed and package.folder not in folders and (package.folder / MANIFEST_NAME).exists()
         }
-        self._packages = {**damaged, **found}
-        for package in found.values():
+        self._packages = {**damaged, **installed}
+        for package in installed.values():
             self._warn(package)
         return self._packages
 
@@ -270,7 +270,7 @@ class Embedders:
             except Unusable as error:
                 slot.failure, slot.failed_at = error, time.monotonic()
                 # its manifest is read anew at the next attempt: it may have been corrected
-                self._packages = {name: one for name, one in self._packages.items() if name != package_id}
+                self._packages = {name: package for name, package in self._packages.items() if name != package_id}
                 raise
             slot.failure, slot.package, slot.embedder = None, package, embedder
             return embedder

@@ -104,8 +104,8 @@ def replace_input(node: NodeProto, old: str, new: str) -> None:
 
 
 def attribute(node: NodeProto, name: str, default: object) -> object:
-    found = next((each for each in node.attribute if each.name == name), None)
-    return default if found is None else helper.get_attribute_value(found)
+    known = next((each for each in node.attribute if each.name == name), None)
+    return default if known is None else helper.get_attribute_value(known)
 
 
 def opset(model: ModelProto) -> int:
@@ -148,12 +148,12 @@ def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
 
 def computing(nodes: Iterable[NodeProto], names: Iterable[str]) -> list[NodeProto]:
     """Return the nodes on the way to these names, in their order."""
-    needed, found = set(names), []
+    needed, nodes_needed = set(names), []
     for node in reversed(list(nodes)):  # nodes stand in an order in which they can run
         if needed.intersection(node.output):
             needed.update(node.input)
-            found.append(node)
-    return found[::-1]
+            nodes_needed.append(node)
+    return nodes_needed[::-1]
 
 
 def free_batch(model: ModelProto) -> None:
@@ -244,8 +244,8 @@ def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
     second = per_channel(graph.floats(node.input[1])) if len(node.input) == 2 else None
     if second is None:
         return None
-    zero, one = np.zeros(1), np.ones(1)
-    forms = {"Mul": (second, zero), "Add": (one, second), "Sub": (one, -second)}
+    zero, unscaled = np.zeros(1), np.ones(1)
+    forms = {"Mul": (second, zero), "Add": (unscaled, second), "Sub": (unscaled, -second)}
     if node.op_type == "Div" and (second != 0).all():
         return 1 / second, zero
     return forms.get(node.op_type)

@@ -111,14 +111,14 @@ class CurrentManifests:
 
 def _read_again(package: Package) -> Package | None:
     try:
-        found = load_package(package.folder, package.data_dir)
+        current = load_package(package.folder, package.data_dir)
     except Unusable as error:
         _log.warning("A manifest can't be read; its operating points stay as they are: %s", error)
         return None
-    if (found.id, found.manifest.recipe_digest) != (package.id, package.manifest.recipe_digest):
+    if (current.id, current.manifest.recipe_digest) != (package.id, package.manifest.recipe_digest):
         _log.warning("%s now describes another model, which is used from the next start", package.folder)
         return None
-    return found
+    return current
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def scan_packages(models_dir: Path, data_dir: Path | None = None) -> Scan:
     if not models_dir.is_dir():
         message = f"There is no folder {models_dir}: point LIKENESS_MODELS_DIR at the folder of model packages."
         raise Unusable(message, code="models_dir_missing", folder=str(models_dir))
-    found: dict[str, Package] = {}
+    packages: dict[str, Package] = {}
     skipped, folders = [], list[Path]()
     for parent in (models_dir, *([data_dir / OWN_FOLDER] if data_dir is not None else ())):
         folders += sorted(path.parent for path in parent.glob(f"[!.]*/{MANIFEST_NAME}"))  # without drafts
@@ -157,12 +157,12 @@ def scan_packages(models_dir: Path, data_dir: Path | None = None) -> Scan:
         except Unusable as error:
             skipped.append(Skipped(folder, error.message))
             continue
-        if package.id in found:
-            message = f"{folder} and {found[package.id].folder} are both {package.id}: give one another version."
+        if package.id in packages:
+            message = f"{folder} and {packages[package.id].folder} are both {package.id}: give one another version."
             skipped.append(Skipped(folder, message))
         else:
-            found[package.id] = package
-    return Scan(found, tuple(skipped))
+            packages[package.id] = package
+    return Scan(packages, tuple(skipped))
 
 
 def find_packages(models_dir: Path, data_dir: Path | None = None) -> dict[str, Package]:
@@ -175,13 +175,13 @@ def select(packages: Mapping[str, Package], name: str) -> Package:
 
     Raises Unusable: package_unknown, package_ambiguous.
     """
-    found = [package for package in packages.values() if name in {package.id, package.manifest.name}]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    matching = [package for package in packages.values() if name in {package.id, package.manifest.name}]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
         message = f"There is no model package {name!r}; there are {', '.join(sorted(packages)) or 'none'}."
         raise Unusable(message, code="package_unknown", package=name, known=sorted(packages))
-    versions = sorted(package.id for package in found)
+    versions = sorted(package.id for package in matching)
     message = f"{name!r} may be {' or '.join(versions)}: name one of them."
     raise Unusable(message, code="package_ambiguous", package=name, known=versions)
 
@@ -204,9 +204,9 @@ def locate(package: Package, cache_dir: Path) -> Path:
     if not path.is_file():
         message = f"The model file of {package.id} is not at {path}. {_remedy(package)}"
         raise Unusable(message, code="package_file_missing", package=package.id, path=str(path))
-    if (found := sha256_of(path)) != package.manifest.sha256:
-        message = f"{path} is not the file that {package.id} names. {_remedy(package)} (SHA-256 {found})"
-        details = {"package": package.id, "expected": package.manifest.sha256, "found": found}
+    if (digest := sha256_of(path)) != package.manifest.sha256:
+        message = f"{path} is not the file that {package.id} names. {_remedy(package)} (SHA-256 {digest})"
+        details = {"package": package.id, "expected": package.manifest.sha256, "found": digest}
         raise Unusable(message, code="package_hash_mismatch", **details)
     return path
 

@@ -55,7 +55,7 @@ def run_plain(source: ModelProto, form: SourceInput, pictures: Pixels, *, thread
     keep_data_inputs(runnable)
     session = plain_session(runnable, threads)
     name = session.get_inputs()[0].name
-    rows = [session.run(None, {name: source_input(one, form)})[0] for one in pictures]
+    rows = [session.run(None, {name: source_input(picture, form)})[0] for picture in pictures]
     return np.concatenate(rows).astype(np.float64)
 
 

@@ -142,8 +142,8 @@ class _Bound:
         with self._lock:
             self._input.update_inplace(filled)
             self._session.run_with_iobinding(self._binding)
-            found: list[NDArray[np.generic]] = self._binding.copy_outputs_to_cpu()
-            return found
+            outputs: list[NDArray[np.generic]] = self._binding.copy_outputs_to_cpu()
+            return outputs
 
 
 def resolve_device(device: Device) -> Used:

@@ -35,13 +35,13 @@ def extended(points: Sequence[Point], lower: Sequence[Point]) -> tuple[Point, ..
 
     Raising a point leaves its FNMR unknown. Points above a cosine of 1 are left out.
     """
-    found: list[Point] = []
+    kept: list[Point] = []
     for point in [*points, *(point for point in lower if point.fmr < points[-1].fmr * (1 - RATE_TOLERANCE))]:
-        least = found[-1].threshold + LEAST_RISE if found else -1.0
-        found.append(raised(point, least))
-        if found[-1].threshold > 1:
-            return tuple(found[:-1])
-    return tuple(found)
+        least = kept[-1].threshold + LEAST_RISE if kept else -1.0
+        kept.append(raised(point, least))
+        if kept[-1].threshold > 1:
+            return tuple(kept[:-1])
+    return tuple(kept)
 
 
 def raised(point: Point, least: float) -> Point:
@@ -64,17 +64,17 @@ class Thresholds:
         """``calibration`` names the only one that is to count; None: the default one, and below it the others."""
         self.bias_card = manifest.bias_card
         chosen = (each for each in manifest.calibrations if (each.name == calibration if calibration else each.default))
-        found = next(chosen, None)
+        deciding = next(chosen, None)
         self.package, self.recipe = manifest.id, manifest.recipe_digest
-        self._sources: tuple[DecidedBy, ...] = (DecidedBy("package", found.name if found else None),)
-        self._lowest_of_source: tuple[float, ...] = (found.points[-1].fmr,) if found else ()
+        self._sources: tuple[DecidedBy, ...] = (DecidedBy("package", deciding.name if deciding else None),)
+        self._lowest_of_source: tuple[float, ...] = (deciding.points[-1].fmr,) if deciding else ()
         largest = max(manifest.calibrations, key=lambda each: each.comparisons, default=None)
-        if found and largest and not calibration and largest.points[-1].fmr < found.points[-1].fmr:
-            found = found.model_copy(update={"points": extended(found.points, largest.points)})
+        if deciding and largest and not calibration and largest.points[-1].fmr < deciding.points[-1].fmr:
+            deciding = deciding.model_copy(update={"points": extended(deciding.points, largest.points)})
             self._sources += (DecidedBy("package", largest.name, "rate_not_supported"),)
-        if found and largest and found.independence is None:
-            found = found.model_copy(update={"independence": largest.independence})
-        self._use(found)
+        if deciding and largest and deciding.independence is None:
+            deciding = deciding.model_copy(update={"independence": largest.independence})
+        self._use(deciding)
 
     def _use(self, calibration: Calibration | None) -> None:
         self.calibration = calibration
@@ -91,17 +91,17 @@ class Thresholds:
 
     def with_gallery(self, own: Calibration, deciding: Calibration) -> Thresholds:
         """Return the thresholds of a gallery: those of ``deciding``, which are its ``own`` where it supports a rate."""
-        found = self.without_gallery("rate_not_supported")
-        found._use(deciding)
-        found._sources = (DecidedBy("gallery", own.name), *found._sources)
-        found._lowest_of_source = (own.points[-1].fmr, *found._lowest_of_source)
-        return found
+        thresholds = self.without_gallery("rate_not_supported")
+        thresholds._use(deciding)
+        thresholds._sources = (DecidedBy("gallery", own.name), *thresholds._sources)
+        thresholds._lowest_of_source = (own.points[-1].fmr, *thresholds._lowest_of_source)
+        return thresholds
 
     def without_gallery(self, fallback: Fallback) -> Thresholds:
         """Return the same thresholds, with the reason why no gallery's own decide."""
-        found = copy(self)
-        found._sources = tuple(replace(source, fallback=fallback) for source in self._sources)
-        return found
+        thresholds = copy(self)
+        thresholds._sources = tuple(replace(source, fallback=fallback) for source in self._sources)
+        return thresholds
 
     def decided_by(self, fmr: float) -> DecidedBy:
         """Return whose measurement the threshold at ``fmr`` is."""

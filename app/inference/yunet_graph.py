@@ -62,11 +62,11 @@ def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
     generator = np.random.default_rng(0)
     blocks = generator.integers(0, 256, (SIDE // 32, SIDE // 32, 3), np.uint8).repeat(32, axis=0).repeat(32, axis=1)
     photos = np.stack([generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8), blocks])
-    found = plain_session(rewritten).run(None, {rewritten.graph.input[0].name: photos})[0]
+    answers = plain_session(rewritten).run(None, {rewritten.graph.input[0].name: photos})[0]
     original = plain_session(_runnable(source))
     taken, names = original.get_inputs()[0].name, [each.name for each in original.get_outputs()]
     worst = 0.0
-    for photo, rows in zip(photos, found, strict=True):
+    for photo, rows in zip(photos, answers, strict=True):
         answer = dict(zip(names, original.run(None, {taken: source_input(photo, PIXELS)}), strict=True))
         levels = []
         for stride in STRIDES:

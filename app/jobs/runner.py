@@ -78,10 +78,10 @@ class Running:
     @property
     def secret(self) -> bytes:
         """The key of the job's files. Raises Unusable ``upload_missing``, ``sealed_unreadable``."""
-        found = self._store.secret(self.job)
-        if found is None:
+        secret = self._store.secret(self.job)
+        if secret is None:
             raise Unusable("The key of the job's files is gone.", code="upload_missing")
-        return found
+        return secret
 
     def progress(self, done: int, total: int | None = None) -> None:
         """Set how far the work is; written within RENEW_S, without asking the database now."""

@@ -149,8 +149,8 @@ class JobStore:
         Raises Unusable ``sealed_unreadable``.
         """
         with self._database.read() as connection:
-            found: bytes | None = connection.execute(sa.select(JOBS.c.secret).where(JOBS.c.key == job.key)).scalar()
-        return None if found is None else self._blobs.unpack("job", job.id, bytes(found))
+            sealed: bytes | None = connection.execute(sa.select(JOBS.c.secret).where(JOBS.c.key == job.key)).scalar()
+        return None if sealed is None else self._blobs.unpack("job", job.id, bytes(sealed))
 
     def unfinished(self, kind: str, who: str) -> Sequence[str]:
         """Return the ids of the jobs of this kind that the key `who` began and that have not ended."""
@@ -321,10 +321,10 @@ def _lease_time(connection: Connection, offset: timedelta = timedelta()) -> str:
     with which its processes ended, then come the seconds since.
     """
     if connection.dialect.name == "sqlite":
-        found = uptime()
-        if found is None:
+        machine_uptime = uptime()
+        if machine_uptime is None:
             return utc_now(offset)
-        boot, seconds = found
+        boot, seconds = machine_uptime
         return f"{boot[:BOOT_ID]} {seconds + offset.total_seconds():017.3f}"
     now: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
     return utc_text(now + offset)

@@ -71,11 +71,11 @@ class Searcher:
 
     def _search(self, name: str, probes: Vectors, limit: int) -> list[list[Match]]:
         fetch = min(FETCH_MAX - 1, max(FETCH_MIN, FETCH_PER_SUBJECT * limit))
-        found = self._milvus.search(name, probes, fetch)
-        near = [_promising(rows, limit, fetch, rounding(self._spec.dimension)) for rows in found]
+        hits = self._milvus.search(name, probes, fetch)
+        near = [_promising(rows, limit, fetch, rounding(self._spec.dimension)) for rows in hits]
         candidates = self._with_faces_of(set().union(*(subjects for subjects, _ in near)))
         matches = candidates.search(probes, limit)
-        for place, (rows, (_, floor)) in enumerate(zip(found, near, strict=True)):
+        for place, (rows, (_, floor)) in enumerate(zip(hits, near, strict=True)):
             if not _is_complete(matches[place], floor, limit, rounding(self._spec.dimension)):
                 matches[place] = self._search_on(name, probes[place], limit, rows, fetch)
         return matches

@@ -67,10 +67,10 @@ class Reembedder:
         gallery = self._galleries.store.gallery(gallery_id)
         package = self._embedders.choose_for_gallery(embedder, force=force, accept_non_commercial=accept_non_commercial)
         with self._embedders.use(package.id) as used:
-            found = self._reembeddings.begin(
+            move = self._reembeddings.begin(
                 gallery, used.id, used.embedder.dimension, without_crop=without_crop, keep_days=keep_days
             )
-        return self._work_on(gallery, found, EMBED, who)
+        return self._work_on(gallery, move, EMBED, who)
 
     def find(self, gallery_id: str) -> Reembedding:
         return self._reembeddings.find(self._galleries.store.gallery(gallery_id))
@@ -78,9 +78,9 @@ class Reembedder:
     def rollback(self, gallery_id: str) -> Reembedding:
         """Return to the previous package once its index is built. Raises Conflict ``reembedding_not_switched``."""
         gallery = self._galleries.store.gallery(gallery_id)
-        found = self._reembeddings.find(gallery)
-        if found.state == "switched":
-            self._galleries.prepare(gallery.id, found.source)
+        move = self._reembeddings.find(gallery)
+        if move.state == "switched":
+            self._galleries.prepare(gallery.id, move.source)
         return self._reembeddings.rollback(gallery)
 
     def finish(self, gallery_id: str, *, who: str | None = None) -> Reembedding:
@@ -96,12 +96,12 @@ class Reembedder:
     def look(self) -> None:
         """Finish the re-embeddings whose time for a rollback is over, and restart clearing where it has stopped."""
         now = utc_now()
-        for found in self._reembeddings.all():
+        for move in self._reembeddings.all():
             try:
-                if found.keep_until is not None and found.keep_until <= now:
-                    self.finish(found.gallery)
-                elif found.state == "ending":
-                    self._work_on(self._galleries.store.gallery(found.gallery), found, CLEAR, None)
+                if move.keep_until is not None and move.keep_until <= now:
+                    self.finish(move.gallery)
+                elif move.state == "ending":
+                    self._work_on(self._galleries.store.gallery(move.gallery), move, CLEAR, None)
             except LikenessError as error:
                 _log.warning("A re-embedding could not be finished: %s", error.code)
 
@@ -111,37 +111,37 @@ class Reembedder:
         if running.params["step"] == CLEAR:
             self._clear(running, gallery)
             return
-        found = self._reembeddings.find(gallery)
-        if found.target != running.params["target"]:
+        move = self._reembeddings.find(gallery)
+        if move.target != running.params["target"]:
             raise NotFound(
-                f"Gallery {gallery.id!r} is being re-embedded to {found.target} now.", code="reembedding_not_found"
+                f"Gallery {gallery.id!r} is being re-embedded to {move.target} now.", code="reembedding_not_found"
             )
-        if found.state == "embedding":
-            self._embed(running, gallery, found)
+        if move.state == "embedding":
+            self._embed(running, gallery, move)
             if running.cancelled:
                 return
-            found = self._reembeddings.complete(gallery, running.counts["unreadable"])
-        if found.state == "ready":
-            self._embed_corrections(running, gallery, found.target)
-            self._galleries.prepare(gallery.id, found.target)
+            move = self._reembeddings.complete(gallery, running.counts["unreadable"])
+        if move.state == "ready":
+            self._embed_corrections(running, gallery, move.target)
+            self._galleries.prepare(gallery.id, move.target)
             if not running.cancelled:
                 self._reembeddings.switch(gallery)
 
-    def _work_on(self, gallery: Gallery, found: Reembedding, step: str, who: str | None) -> Reembedding:
+    def _work_on(self, gallery: Gallery, move: Reembedding, step: str, who: str | None) -> Reembedding:
         """Create the job for this step unless one is already running."""
-        job = self._jobs.find(found.job)
+        job = self._jobs.find(move.job)
         if job is not None and not job.finished:
             if job.params["step"] == step:
-                return found
+                return move
             self._jobs.cancel(job.id)
-        job = self._jobs.create(KIND, gallery, {"step": step, "source": found.source, "target": found.target}, who=who)
+        job = self._jobs.create(KIND, gallery, {"step": step, "source": move.source, "target": move.target}, who=who)
         return self._reembeddings.assign(gallery, job.id)
 
-    def _embed(self, running: Running, gallery: Gallery, found: Reembedding) -> None:
+    def _embed(self, running: Running, gallery: Gallery, move: Reembedding) -> None:
         after = running.saved.get("after", 0)
-        running.progress(running.done, running.done + self._reembeddings.left(gallery, found.target))
+        running.progress(running.done, running.done + self._reembeddings.left(gallery, move.target))
         while not running.cancelled:
-            faces = self._reembeddings.crops(gallery, found.target, after, BATCH)
+            faces = self._reembeddings.crops(gallery, move.target, after, BATCH)
             if not faces:
                 return
             crops: dict[StoredCrop, Pixels] = {}
@@ -154,7 +154,7 @@ class Reembedder:
                     running.counts["unreadable"] += 1
             running.counts["without_crop"] += sum(face.jpeg is None for face in faces)
             running.counts["embedded"] += len(crops)
-            with self._embedders.use(found.target) as used:
+            with self._embedders.use(move.target) as used:
                 templates, _ = used.embedder.embed(list(crops.values()))
             after = faces[-1].key
             running.progress(running.done + len(faces))
@@ -165,8 +165,8 @@ class Reembedder:
         def embed(jpegs: Sequence[bytes]) -> list[Template | None]:
             pixels = [_decoded(jpeg) for jpeg in jpegs]
             with self._embedders.use(target) as used:
-                made = iter(used.embedder.embed([one for one in pixels if one is not None])[0])
-            return [None if one is None else next(made) for one in pixels]
+                made = iter(used.embedder.embed([crop for crop in pixels if crop is not None])[0])
+            return [None if crop is None else next(made) for crop in pixels]
 
         added, left_out = self._corrections.reembed(gallery, target, embed)
         running.counts["corrections"], running.counts["corrections_left_out"] = added, left_out

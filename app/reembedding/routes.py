@@ -81,5 +81,5 @@ def finish_reembedding(reembedder: Reembedder, jobs: JobStore, grant: Grant, gal
     return _answer(jobs, reembedder.finish(gallery, who=grant.key_id))
 
 
-def _answer(jobs: JobStore, found: Reembedding) -> schemas.Reembedding:
-    return schemas.Reembedding.of(found, job=last_job(jobs, found.job))
+def _answer(jobs: JobStore, move: Reembedding) -> schemas.Reembedding:
+    return schemas.Reembedding.of(move, job=last_job(jobs, move.job))

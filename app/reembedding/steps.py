@@ -160,8 +160,8 @@ class Reembeddings:
 
         Raises NotFound ``reembedding_not_found`` if it was cancelled meanwhile.
         """
-        with self._step(gallery) as (connection, found):
-            if found.state != "embedding":
+        with self._step(gallery) as (connection, move):
+            if move.state != "embedding":
                 raise _not_found(gallery)
             self._blobs.mark(connection)
             there = sa.select(FACES.c.key).where(FACES.c.key.in_([face.key for face, _ in templates]))
@@ -185,14 +185,14 @@ class Reembeddings:
         Raises Conflict ``crops_missing`` if there are such exceptions and they aren't to be dropped,
         ``reembedding_incomplete`` if other faces lack one; NotFound ``reembedding_not_found``.
         """
-        with self._step(gallery) as (connection, found):
-            if found.state != "embedding":
-                return found
-            left = _count(connection, gallery, found.target)
-            if left > _count(connection, gallery, found.target, without_crop=True) + unreadable:
-                message = f"{left} faces of gallery {gallery.id!r} have no template of {found.target} yet."
+        with self._step(gallery) as (connection, move):
+            if move.state != "embedding":
+                return move
+            left = _count(connection, gallery, move.target)
+            if left > _count(connection, gallery, move.target, without_crop=True) + unreadable:
+                message = f"{left} faces of gallery {gallery.id!r} have no template of {move.target} yet."
                 raise ReembeddingIncomplete(message, left=left)
-            if left and found.without_crop == "refuse":
+            if left and move.without_crop == "refuse":
                 raise _crops_missing(connection, gallery, left)
             return _update(connection, gallery, state="ready", missing=left)
 
@@ -201,13 +201,13 @@ class Reembeddings:
 
         Raises Conflict ``reembedding_incomplete``; NotFound ``reembedding_not_found``.
         """
-        with self._step(gallery) as (connection, found):
-            if found.state == "switched":
-                return found
-            if found.state != "ready":
+        with self._step(gallery) as (connection, move):
+            if move.state == "switched":
+                return move
+            if move.state != "ready":
                 raise ReembeddingIncomplete(f"Gallery {gallery.id!r} can't switch yet.")
-            _set_own(connection, gallery, found.target, found.target_dimension, found.target_generation)
-            until = utc_now(timedelta(days=found.keep_days))
+            _set_own(connection, gallery, move.target, move.target_dimension, move.target_generation)
+            until = utc_now(timedelta(days=move.keep_days))
             return _update(connection, gallery, state="switched", switched_at=utc_now(), keep_until=until)
 
     def rollback(self, gallery: Gallery) -> Reembedding:
@@ -215,17 +215,17 @@ class Reembeddings:
 
         Raises Conflict ``reembedding_not_switched``; NotFound ``reembedding_not_found``.
         """
-        with self._step(gallery) as (connection, found):
-            if found.state != "switched":
-                raise _not_switched(found)
-            _set_own(connection, gallery, found.source, found.source_dimension, found.source_generation)
+        with self._step(gallery) as (connection, move):
+            if move.state != "switched":
+                raise _not_switched(move)
+            _set_own(connection, gallery, move.source, move.source_dimension, move.source_generation)
             return _update(connection, gallery, state="ready", switched_at=None, keep_until=None)
 
     def finish(self, gallery: Gallery) -> Reembedding:
         """Rule out a rollback; `clear` has to follow. Raises as `rollback` does."""
-        with self._step(gallery) as (connection, found):
-            if found.state not in {"switched", "ending"}:
-                raise _not_switched(found)
+        with self._step(gallery) as (connection, move):
+            if move.state not in {"switched", "ending"}:
+                raise _not_switched(move)
             return _update(connection, gallery, state="ending", keep_until=None)
 
     def cancel(self, gallery: Gallery) -> Reembedding:
@@ -233,8 +233,8 @@ class Reembeddings:
 
         Raises Conflict ``reembedding_switched``; NotFound ``reembedding_not_found``.
         """
-        with self._step(gallery) as (connection, found):
-            if found.state == "switched":
+        with self._step(gallery) as (connection, move):
+            if move.state == "switched":
                 message = f"Gallery {gallery.id!r} has switched: roll back first, or finish."
                 raise Conflict(message, code="reembedding_switched")
             return _update(connection, gallery, state="ending")
@@ -247,8 +247,8 @@ class Reembeddings:
         """
         with self._database.write() as connection:
             package = lock_gallery(connection, gallery).embedder
-            found = _find(connection, gallery)
-            if found is None or found.state != "ending":
+            move = _find(connection, gallery)
+            if move is None or move.state != "ending":
                 return [], []
             query = sa.select(FACES.c.key).where((FACES.c.gallery_key == gallery.key) & (FACES.c.key > after))
             query = query.order_by(FACES.c.key).limit(limit)
@@ -268,8 +268,8 @@ class Reembeddings:
         """Delete the record if everything is cleared; return False if faces are left. Another job may have done it."""
         with self._database.write() as connection:
             package = lock_gallery(connection, gallery).embedder
-            found = _find(connection, gallery)
-            if found is None or found.state != "ending":
+            move = _find(connection, gallery)
+            if move is None or move.state != "ending":
                 return True
             second = sa.exists().where(SECOND_TEMPLATES.c.face_key == FACES.c.key)
             left = sa.select(FACES.c.key).where(FACES.c.gallery_key == gallery.key)
@@ -304,10 +304,10 @@ def _find(connection: Connection, gallery: Gallery) -> Reembedding | None:
 
 
 def _found(connection: Connection, gallery: Gallery) -> Reembedding:
-    found = _find(connection, gallery)
-    if found is None:
+    move = _find(connection, gallery)
+    if move is None:
         raise _not_found(gallery)
-    return found
+    return move
 
 
 def _update(connection: Connection, gallery: Gallery, **columns: object) -> Reembedding:
@@ -315,9 +315,9 @@ def _update(connection: Connection, gallery: Gallery, **columns: object) -> Reem
     return _found(connection, gallery)
 
 
-def _not_switched(found: Reembedding) -> Conflict:
-    message = f"Gallery {found.gallery!r} has not switched to {found.target} ({found.state})."
-    return Conflict(message, code="reembedding_not_switched", state=found.state)
+def _not_switched(move: Reembedding) -> Conflict:
+    message = f"Gallery {move.gallery!r} has not switched to {move.target} ({move.state})."
+    return Conflict(message, code="reembedding_not_switched", state=move.state)
 
 
 def _set_own(connection: Connection, gallery: Gallery, package: str, dimension: int, generation: int) -> None:

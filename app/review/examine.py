@@ -129,19 +129,19 @@ class Examiner:
             return {}
         mine = _best(block, kept)
         others = self._read(candidates)
-        found = ((key, self._pair(mine, others[key], wrong)) for key in candidates if key in others)
-        return {key: draft for key, draft in found if draft is not None}
+        drafts = ((key, self._pair(mine, others[key], wrong)) for key in candidates if key in others)
+        return {key: draft for key, draft in drafts if draft is not None}
 
-    def _pair(self, one: FaceBlock, other: FaceBlock, wrong: Mapping[int, Vectors]) -> Draft | None:
+    def _pair(self, mine: FaceBlock, other: FaceBlock, wrong: Mapping[int, Vectors]) -> Draft | None:
         own = rules.compare_own(other.vectors, np.ones(len(other.faces), bool))
-        with_one = (other.vectors @ one.vectors.T).max(axis=1).astype(np.float64)
-        kept = ~rules.find_misplaced(own, with_one, self._points)
+        with_mine = (other.vectors @ mine.vectors.T).max(axis=1).astype(np.float64)
+        kept = ~rules.find_misplaced(own, with_mine, self._points)
         if not kept.any():
             return None
-        first, second = sorted((one, _best(other, kept)), key=lambda block: int(block.subjects[0]))
+        first, second = sorted((mine, _best(other, kept)), key=lambda block: int(block.subjects[0]))
         not_first, not_second = (wrong.get(int(block.subjects[0])) for block in (first, second))
         alike = rules.compare_subjects(
-            first.vectors, second.vectors, self._points, not_one=not_first, not_other=not_second
+            first.vectors, second.vectors, self._points, not_first=not_first, not_second=not_second
         )
         if not rules.may_be_one(alike, self._points):
             return None

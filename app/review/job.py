@@ -99,7 +99,7 @@ class Reviewer:
             running.progress(running.done + sum(faces for _, faces in subjects))
             saved = {"terms": terms, "after": after, "faces": running.done, "separation": separation.save()}
             running.counts["subjects"] += len(examined)
-            drafts = [draft for found, _ in examined for draft in found]
+            drafts = [draft for findings, _ in examined for draft in findings]
             self.reviews.add(gallery, running.job.id, drafts, partial(running.checkpoint, saved))
         self._publish(running, gallery, points, separation)
 
@@ -138,34 +138,36 @@ class Reviewer:
         if not blocks:
             return []
         vectors = np.concatenate([block.vectors for block in blocks])
-        found: list[list[Match]] = []
+        matches: list[list[Match]] = []
         for start in range(0, len(vectors), PROBES_AT_ONCE):
             if running.cancelled:
                 return []
             index = self._galleries.indexes.ready(gallery.index_spec)
-            found += self._near(index, vectors[start : start + PROBES_AT_ONCE], examiner.least)
-        keys = {int(block.subjects[0]) for block in blocks} | {match.subject for row in found for match in row}
+            matches += self._near(index, vectors[start : start + PROBES_AT_ONCE], examiner.least)
+        keys = {int(block.subjects[0]) for block in blocks} | {match.subject for row in matches for match in row}
         wrong = self._corrections.wrong_by_key(gallery, gallery.embedder, keys)
-        nearest = self._nearest(blocks, found, wrong)
+        nearest = self._nearest(blocks, matches, wrong)
         return [examiner.examine(block, near, wrong) for block, near in zip(blocks, nearest, strict=True)]
 
     def _near(self, index: Searchable, probes: Vectors, least: float) -> list[list[Match]]:
         """Return the best matches of each probe, its own subject and OTHERS that are reviewed among them, as far as
         they score `least` or more: unnamed faces may come before them."""
         wanted = OTHERS + 1
-        found = index.search(probes, wanted)
+        rows = index.search(probes, wanted)
         while True:
-            there = self.reviews.reviewed({match.subject for row in found for match in row})
+            there = self.reviews.reviewed({match.subject for row in rows for match in row})
             short = [
                 place
-                for place, row in enumerate(found)
-                if len(row) == wanted and row[-1].score >= least and sum(one.subject in there for one in row) <= OTHERS
+                for place, row in enumerate(rows)
+                if len(row) == wanted
+                and row[-1].score >= least
+                and sum(match.subject in there for match in row) <= OTHERS
             ]
             if not short:
-                return found
+                return rows
             wanted *= WIDEN
             for place, row in zip(short, index.search(probes[short], wanted), strict=True):
-                found[place] = row
+                rows[place] = row
 
     def _read(self, gallery: Gallery, subjects: Sequence[int]) -> dict[int, FaceBlock]:
         """Return the faces of the subjects that have any, by the subject's key."""
@@ -178,16 +180,16 @@ class Reviewer:
         return {int(key): block.only(own) for key, own in zip(keys, rows, strict=True)}
 
     def _nearest(
-        self, blocks: Sequence[FaceBlock], found: Sequence[Sequence[Match]], wrong: Mapping[int, Vectors]
+        self, blocks: Sequence[FaceBlock], searched: Sequence[Sequence[Match]], wrong: Mapping[int, Vectors]
     ) -> Iterator[Nearest]:
         """Yield for each block the matches of its faces with other subjects that are reviewed, but for those that a
         correction rules out."""
-        there = self.reviews.reviewed({match.subject for row in found for match in row})
-        rows = iter(found)
+        there = self.reviews.reviewed({match.subject for row in searched for match in row})
+        rows = iter(searched)
         for block in blocks:
             others = there - {int(block.subjects[0])}
             matches = [
-                [one for one in next(rows) if one.subject in others and not _is_ruled_out(one, vector, wrong)]
+                [match for match in next(rows) if match.subject in others and not _is_ruled_out(match, vector, wrong)]
                 for vector in block.vectors
             ]
             yield nearest_of(matches, OTHERS)

@@ -60,17 +60,17 @@ def get_review(
     disappears when a face of it is moved or deleted.
     """
     home, reviews = galleries.store.gallery(gallery), reviewer.reviews
-    found = reviews.find(home)
+    reviewed = reviews.find(home)
     kind = None if query.kind is None else Kind(query.kind)
     page = reviews.findings(home, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
-    findings, done = list(page.items), found.summary
+    findings, done = list(page.items), reviewed.summary
     if findings and done and not grant.has(Scope.ADMIN):
         coarse = CoarseScores.of(operations.thresholds(done.package), done.verify.threshold, done.identify.threshold)
         findings = [_coarsened(finding, coarse) for finding in findings]
     return schemas.Review(
         gallery=home.id,
-        job=last_job(jobs, found.job),
-        summary=_summary(found),
+        job=last_job(jobs, reviewed.job),
+        summary=_summary(reviewed),
         findings=findings,
         next_cursor=page.next_cursor,
     )
@@ -94,15 +94,15 @@ def reopen_finding(galleries: Galleries, reviewer: Reviewer, gallery: GalleryId,
     reviewer.reviews.dismiss(galleries.store.gallery(gallery), finding, dismissed=False)
 
 
-def _summary(found: Reviewed) -> schemas.ReviewSummary | None:
-    done = found.summary
+def _summary(reviewed: Reviewed) -> schemas.ReviewSummary | None:
+    done = reviewed.summary
     if done is None:
         return None
     return schemas.ReviewSummary.of(
         done,
         model=done.package,
-        counts={kind.value: found.counts.get(kind, 0) for kind in Kind},
-        dismissed=found.dismissed,
+        counts={kind.value: reviewed.counts.get(kind, 0) for kind in Kind},
+        dismissed=reviewed.dismissed,
         fmr=done.verify.fmr,
         verify_threshold=done.verify.threshold,
         fpir_expected=done.identify.fpir,
@@ -110,13 +110,13 @@ def _summary(found: Reviewed) -> schemas.ReviewSummary | None:
     )
 
 
-def _coarsened(found: schemas.Finding, coarse: CoarseScores) -> schemas.Finding:
-    evidence = found.evidence
+def _coarsened(finding: schemas.Finding, coarse: CoarseScores) -> schemas.Finding:
+    evidence = finding.evidence
     scores = {"score": evidence.score, "own_score": evidence.own_score}
     coarsened = {name: None if score is None else coarse.answered(score) for name, score in scores.items()}
-    return found.model_copy(
+    return finding.model_copy(
         update={
-            "strength": round(found.strength / coarse.step) * coarse.step,
+            "strength": round(finding.strength / coarse.step) * coarse.step,
             "evidence": evidence.model_copy(update=coarsened | {"fmr": None}),
         }
     )

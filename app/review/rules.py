@@ -138,21 +138,26 @@ def find_harmful(own: Own, other: Scores, qualities: NDArray[np.float32], points
 
 
 def compare_subjects(
-    one: Vectors, other: Vectors, points: Points, *, not_one: Vectors | None = None, not_other: Vectors | None = None
+    first: Vectors,
+    second: Vectors,
+    points: Points,
+    *,
+    not_first: Vectors | None = None,
+    not_second: Vectors | None = None,
 ) -> Alike:
-    """Compare all faces of two subjects, (N, D) and (M, D) unit float32; `not_one` and `not_other` are wrong probes of
-    theirs: a face that is more like those matches nothing."""
-    scores = (one @ other.T).astype(np.float64)  # (N, M)
-    of_one = nearest_wrong(one, not_other) > scores.max(axis=1)
-    of_other = nearest_wrong(other, not_one) > scores.max(axis=0)
-    scores[of_one[:, None] | of_other] = -1
-    row, other_row = np.unravel_index(int(scores.argmax()), scores.shape)
+    """Compare all faces of two subjects, (N, D) and (M, D) unit float32. A face that is more like a wrong probe of the
+    other subject, one of `not_first` or `not_second`, matches nothing."""
+    scores = (first @ second.T).astype(np.float64)  # (N, M)
+    of_first = nearest_wrong(first, not_second) > scores.max(axis=1)
+    of_second = nearest_wrong(second, not_first) > scores.max(axis=0)
+    scores[of_first[:, None] | of_second] = -1
+    row, second_row = np.unravel_index(int(scores.argmax()), scores.shape)
     sides = scores.max(axis=1), scores.max(axis=0)
     matching = min(float((side >= points.verify.threshold).mean()) for side in sides)
     return Alike(
-        score=float(scores[row, other_row]),
+        score=float(scores[row, second_row]),
         row=int(row),
-        other_row=int(other_row),
+        other_row=int(second_row),
         typical=float(np.mean([side.mean() for side in sides])),
         matching=matching,
     )

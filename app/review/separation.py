@@ -87,7 +87,7 @@ class Separation:
             return None
         value = float(self._sums[errors] / self._sums[trials])
         drawn = self._resampled[self._resampled[:, trials] > 0]
-        found = percentile_interval(value, drawn[:, errors] / drawn[:, trials])
+        interval = percentile_interval(value, drawn[:, errors] / drawn[:, trials])
         if value in {0.0, 1.0}:  # every round says the same, though other subjects might not
-            found = wilson(round(value * subjects), subjects)
-        return Rate(value, found.low, found.high, int(self._sums[trials]), subjects)
+            interval = wilson(round(value * subjects), subjects)
+        return Rate(value, interval.low, interval.high, int(self._sums[trials]), subjects)

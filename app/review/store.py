@@ -72,10 +72,10 @@ class Reviews:
         with self._database.read() as connection:
             row = _row(connection, gallery)
             query = query.where(_of(gallery), FINDINGS.c.review == row.published)
-            found = connection.execute(query.group_by(FINDINGS.c.kind, FINDINGS.c.dismissed)).all()
+            counted = connection.execute(query.group_by(FINDINGS.c.kind, FINDINGS.c.dismissed)).all()
         summary = None if row.summary is None else _SUMMARY.validate_json(row.summary)
-        counts = {Kind(one.kind): one.found for one in found if not one.dismissed}
-        return Review(row.job, row.published, summary, counts, sum(one.found for one in found if one.dismissed))
+        counts = {Kind(group.kind): group.found for group in counted if not group.dismissed}
+        return Review(row.job, row.published, summary, counts, sum(group.found for group in counted if group.dismissed))
 
     def findings(
         self,
@@ -106,11 +106,11 @@ class Reviews:
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             row = _find(connection, gallery, finding_id)
-            one = Dismissal(row.kind, row.face_id, row.other_face_id, utc_now())
+            dismissal = Dismissal(row.kind, row.face_id, row.other_face_id, utc_now())
             if dismissed:
-                remember(connection, gallery, one)
+                remember(connection, gallery, dismissal)
             else:
-                forget(connection, gallery, one)
+                forget(connection, gallery, dismissal)
             connection.execute(sa.update(FINDINGS).where(FINDINGS.c.key == row.key).values(dismissed=dismissed))
 
     # The rest is for the job.
@@ -125,18 +125,18 @@ class Reviews:
         query = query.where((SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.key > after))
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(SUBJECTS.c.key).limit(limit)).all()
-        found = [(row.key, row.faces if _is_reviewed(row.id, row.expires_at) else 0) for row in rows]
-        ends = accumulate(count for _, count in found)
-        return found[: max(1, sum(end <= faces for end in ends))]
+        sizes = [(row.key, row.faces if _is_reviewed(row.id, row.expires_at) else 0) for row in rows]
+        ends = accumulate(count for _, count in sizes)
+        return sizes[: max(1, sum(end <= faces for end in ends))]
 
     def reviewed(self, subjects: Collection[int]) -> set[int]:
         """Return those of the subjects that exist and are reviewed; see `subjects`."""
-        found: set[int] = set()
+        reviewed: set[int] = set()
         with self._database.read() as connection:
             for some in in_parts(sorted(subjects)):
                 query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at).where(SUBJECTS.c.key.in_(some))
-                found.update(row.key for row in connection.execute(query) if _is_reviewed(row.id, row.expires_at))
-        return found
+                reviewed.update(row.key for row in connection.execute(query) if _is_reviewed(row.id, row.expires_at))
+        return reviewed
 
     def add(self, gallery: Gallery, review: str, drafts: Sequence[Draft], note: Callable[[Connection], None]) -> None:
         """Store findings, except those of faces that are gone; `note` writes in the same transaction."""
@@ -188,11 +188,11 @@ class Reviews:
         values = {"published": review, "summary": _SUMMARY.dump_json(summary).decode()}
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
-            found = connection.execute(place).rowcount
+            findings = connection.execute(place).rowcount
             connection.execute(sa.update(FINDINGS).where(own, dismissed).values(dismissed=True))
             connection.execute(sa.update(REVIEWS).where(REVIEWS.c.gallery_key == gallery.key).values(values))
             connection.execute(sa.delete(FINDINGS).where(_of(gallery), FINDINGS.c.review != review))
-            note(connection, found)
+            note(connection, findings)
 
 
 _FACE, _OTHER = FACES.alias("face"), FACES.alias("other")
@@ -201,7 +201,7 @@ _SUBJECT, _OTHER_SUBJECT = SUBJECTS.alias("subject"), SUBJECTS.alias("other_subj
 
 def _columns(prefix: str, faces: sa.FromClause, subjects: sa.FromClause) -> list[sa.Label[Any]]:
     count = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.subject_key == subjects.c.key)
-    found = {
+    columns = {
         "face_id": faces.c.face_id,
         "quality": faces.c.quality,
         "has_crop": sa.exists().where(CROPS.c.face_key == faces.c.key),
@@ -209,7 +209,7 @@ def _columns(prefix: str, faces: sa.FromClause, subjects: sa.FromClause) -> list
         "name": subjects.c.name,
         "faces": count.scalar_subquery(),
     }
-    return [column.label(f"{prefix}_{name}") for name, column in found.items()]
+    return [column.label(f"{prefix}_{name}") for name, column in columns.items()]
 
 
 _FINDINGS = (
@@ -266,7 +266,7 @@ def _actions(kind: str, face: FindingFace, other: FindingFace | None, group: Seq
     if other is None:
         return [delete]
     if kind == Kind.SAME_PERSON:
-        small, large = sorted((face, other), key=lambda one: one.faces)
+        small, large = sorted((face, other), key=lambda face: face.faces)
         return [FindingAction(do="merge", subject=small.subject, face_id=None, to=large.subject)]
     if kind == Kind.TWO_PEOPLE:
         to, faces = f"{face.subject[:SUGGESTED]}-{other.face_id[:4]}", list(group) or [other.face_id]

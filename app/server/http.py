@@ -99,7 +99,7 @@ class Connections:
             self._idle[connection] = None
 
     def _close_one(self, address: str) -> bool:
-        longest = next((one for one in self._idle if self._open[one] == address), None)
+        longest = next((connection for connection in self._idle if self._open[connection] == address), None)
         if longest is None:
             return False
         self.remove(longest)

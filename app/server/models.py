@@ -49,11 +49,11 @@ def open_models(settings: Settings) -> Models:
 
     Raises Unusable if a package is missing, damaged or for another task, or the device can't be used.
     """
-    found = scan_packages(settings.models_dir, settings.data_dir)
-    for one in found.skipped:
-        _log.warning("a model package is skipped", extra={"fields": {"problem": one.problem}})
-    embedder = _select(found, settings.embedder, "embed")
-    detector = _select(found, settings.detector, "detect")
+    scan = scan_packages(settings.models_dir, settings.data_dir)
+    for skipped in scan.skipped:
+        _log.warning("a model package is skipped", extra={"fields": {"problem": skipped.problem}})
+    embedder = _select(scan, settings.embedder, "embed")
+    detector = _select(scan, settings.detector, "detect")
     return Models(
         settings=settings,
         detector_package=detector,
@@ -70,11 +70,11 @@ def open_models(settings: Settings) -> Models:
     )
 
 
-def _select(found: Scan, name: str, task: str) -> Package:
+def _select(scan: Scan, name: str, task: str) -> Package:
     try:
-        package = select(found.packages, name)
+        package = select(scan.packages, name)
     except Unusable as error:
-        problems = [one.problem for one in found.skipped]
+        problems = [skipped.problem for skipped in scan.skipped]
         if not problems:
             raise
         message = f"{error.message} Skipped: {'; '.join(problems)}"

@@ -117,10 +117,14 @@ def check_tls(settings: Settings) -> Iterator[Finding]:
     tls_context(settings.tls_cert, settings.tls_key)  # raises where the two can't be used
     try:
         certificate = x509.load_pem_x509_certificates(settings.tls_cert.read_bytes())[0]
-        usages = [one.value for one in certificate.extensions if isinstance(one.value, x509.ExtendedKeyUsage)]
+        usages = [
+            extension.value
+            for extension in certificate.extensions
+            if isinstance(extension.value, x509.ExtendedKeyUsage)
+        ]
     except ValueError:  # OpenSSL, and so the server, reads more kinds of PEM
-        found = f"{settings.tls_cert}: until when it is valid can't be read"
-        yield Finding("warning", found, "Store it as plain X.509: -----BEGIN CERTIFICATE-----")
+        message = f"{settings.tls_cert}: until when it is valid can't be read"
+        yield Finding("warning", message, "Store it as plain X.509: -----BEGIN CERTIFICATE-----")
         return
     if any(SERVER_USES.isdisjoint(usage) for usage in usages):
         yield Finding(

@@ -55,7 +55,7 @@ def check_models(settings: Settings) -> Iterator[Finding]:
 def check_liveness(settings: Settings) -> Iterator[Finding]:
     """Open the liveness packages that the server would use, and look for their operating points."""
     installed = find_packages(settings.models_dir, settings.data_dir)
-    if not settings.liveness and not any(one.manifest.task == "liveness" for one in installed.values()):
+    if not settings.liveness and not any(package.manifest.task == "liveness" for package in installed.values()):
         yield Finding("ok", "no liveness package is installed; requests for liveness are answered with 503")
         return
     try:

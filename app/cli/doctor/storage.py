@@ -55,31 +55,31 @@ def check_key(settings: Settings) -> Iterator[Finding]:
 
 
 def check_database(settings: Settings) -> Iterator[Finding]:
-    found = inspect(settings.data_dir, settings.database)
-    if not found.exists:
-        yield Finding("ok", f"{found.kind}: doesn't exist yet, the first start creates it")
+    database = inspect(settings.data_dir, settings.database)
+    if not database.exists:
+        yield Finding("ok", f"{database.kind}: doesn't exist yet, the first start creates it")
         return
-    if found.problem:
+    if database.problem:
         remedy = "Is the server up, and are host, user and password in LIKENESS_DATABASE_URL right?"
-        if found.kind == "SQLite":
+        if database.kind == "SQLite":
             remedy = "The file is damaged, locked or no database: stop what uses it, or restore a backup."
-        yield Finding("failed", f"{found.kind}: can't be read ({found.problem})", remedy)
+        yield Finding("failed", f"{database.kind}: can't be read ({database.problem})", remedy)
         return
-    if not found.known:
-        message = f"made by a newer or unreleased version (schema {found.revision})"
-        yield Finding("failed", f"{found.kind}: {message}", "Install that version, or restore a backup.")
-    elif found.damage:
-        message = "; ".join(found.damage)
-        yield Finding("failed", f"{found.kind}: damaged: {message}", "Stop the server and restore a backup.")
-    elif not found.writable:
-        yield Finding("failed", f"{found.kind}: can't be written to", "Give this user the right to write.")
-    elif found.revision != found.newest:
-        message = f"schema {found.revision or 'empty'}, the newest is {found.newest}"
-        yield Finding("warning", f"{found.kind}: {message}", "The next start migrates it; back it up first.")
+    if not database.known:
+        message = f"made by a newer or unreleased version (schema {database.revision})"
+        yield Finding("failed", f"{database.kind}: {message}", "Install that version, or restore a backup.")
+    elif database.damage:
+        message = "; ".join(database.damage)
+        yield Finding("failed", f"{database.kind}: damaged: {message}", "Stop the server and restore a backup.")
+    elif not database.writable:
+        yield Finding("failed", f"{database.kind}: can't be written to", "Give this user the right to write.")
+    elif database.revision != database.newest:
+        message = f"schema {database.revision or 'empty'}, the newest is {database.newest}"
+        yield Finding("warning", f"{database.kind}: {message}", "The next start migrates it; back it up first.")
     else:
-        yield Finding("ok", f"{found.kind}: whole, writable, schema {found.revision}")
-    if abs(found.clock_off_s) > CLOCK_OFF_S:
-        message = f"the database's is {found.clock_off_s:+.0f} s from this machine's"
+        yield Finding("ok", f"{database.kind}: whole, writable, schema {database.revision}")
+    if abs(database.clock_off_s) > CLOCK_OFF_S:
+        message = f"the database's is {database.clock_off_s:+.0f} s from this machine's"
         yield Finding("warning", message, "Synchronise both (NTP).", check="clock")
 
 

@@ -190,7 +190,7 @@ def add(
 def _channels(text: str | None, option: str) -> tuple[float, float, float] | None:
     """Return three numbers, of one or three in the text. Raises BadParameter."""
     try:
-        numbers = [float(one) for one in text.split(",")] if text else []
+        numbers = [float(number) for number in text.split(",")] if text else []
     except ValueError:
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)) or len(numbers) not in {0, 1, 3}:

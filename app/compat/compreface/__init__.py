@@ -12,5 +12,7 @@ def endpoints_table() -> str:
     """Return each call with its scope and audit word as a Markdown table."""
     some = [operation for router in ROUTERS for operation in router.operations]
     lines = ["| call | scope | in the audit log |", "|---|---|---|"]
-    lines += [f"| `{one.method} {one.path}` | `{one.scope}` | `{one.name}` |" for one in some]
+    lines += [
+        f"| `{operation.method} {operation.path}` | `{operation.scope}` | `{operation.name}` |" for operation in some
+    ]
     return "\n".join(lines)

@@ -110,7 +110,7 @@ def delete_faces(home: CollectionDep, asked: FaceIdList) -> list[Json]:
 
     Unknown ids are skipped.
     """
-    return _delete(home, [face_id_of(one) for one in asked.root])
+    return _delete(home, [face_id_of(image_id) for image_id in asked.root])
 
 
 @router.operation("DELETE", FACE, scope=Scope.DELETE, changes=True)
@@ -142,13 +142,13 @@ def show_image(home: CollectionDep, face_id: str) -> Response:
 def _delete(home: Collection, face_ids: Sequence[str]) -> list[Json]:
     """Delete those of the faces that exist, of any subjects, and return their ids and subjects."""
     gallery = home.find()
-    found = home.galleries.store.find_faces(gallery, face_ids)
-    if not found:
+    stored = home.galleries.store.find_faces(gallery, face_ids)
+    if not stored:
         return []
     with home.galleries.change(gallery.id) as change:
-        deleted = set(moving.delete_faces(change, list(found)))
+        deleted = set(moving.delete_faces(change, list(stored)))
     return [
-        {"image_id": image_id_of(face_id), "subject": found[face_id].subject}
+        {"image_id": image_id_of(face_id), "subject": stored[face_id].subject}
         for face_id in dict.fromkeys(face_ids)
         if face_id in deleted
     ]

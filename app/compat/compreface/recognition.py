@@ -126,9 +126,12 @@ def recognize_embeddings(
     embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.find()
     sizes = home.galleries.sizes(gallery) if is_stored(gallery) else None
     similarity = _answered(home.operations, gallery, gallery.embedder, exact=False, sizes=sizes)
-    templates = [given_template(one, gallery.embedder, gallery.dimension) for one in embeddings]
+    templates = [given_template(embedding, gallery.embedder, gallery.dimension) for embedding in embeddings]
     rankings = _rank(home.operations, gallery, templates, query.prediction_count, similarity)
-    result = [{"embedding": one, "similarities": found} for one, found in zip(embeddings, rankings, strict=True)]
+    result = [
+        {"embedding": embedding, "similarities": ranking}
+        for embedding, ranking in zip(embeddings, rankings, strict=True)
+    ]
     return {"result": result}
 
 
@@ -220,9 +223,9 @@ def _rank(
     )
     return [
         [
-            {"subject": one.subject, "similarity": rounded(similarity.scale.of_cosine(one.score))}
-            for one in ranking
-            if one.score is not None
+            {"subject": candidate.subject, "similarity": rounded(similarity.scale.of_cosine(candidate.score))}
+            for candidate in ranking
+            if candidate.score is not None
         ]
         for ranking in rankings
     ]
@@ -231,18 +234,21 @@ def _rank(
 def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Callable[[float], float]) -> Json:
     """Return the embeddings with their similarities to the template, the highest first."""
     dimension = len(first.vector)
-    found = [
-        {"embedding": one, "similarity": rounded(scale(cosine(first, given_template(one, first.package, dimension))))}
-        for one in embeddings
+    results = [
+        {
+            "embedding": embedding,
+            "similarity": rounded(scale(cosine(first, given_template(embedding, first.package, dimension)))),
+        }
+        for embedding in embeddings
     ]
-    return {"result": sorted(found, key=lambda one: -one["similarity"])}
+    return {"result": sorted(results, key=lambda result: -result["similarity"])}
 
 
 def _with_versions(answer: Json, components: Components, params: FaceParams, faces: Sequence[Face]) -> Json:
     """Add the plugins' versions if they are asked for; the calculator's is the package of the faces' templates."""
     if not params.status:
         return answer
-    versions = {"detector": next(one.id for one in components.models() if one.loaded and one.task == "detect")}
+    versions = {"detector": next(model.id for model in components.models() if model.loaded and model.task == "detect")}
     if template := faces[0].template:
         versions["calculator"] = template.package
     if params.wants("pose"):

@@ -187,9 +187,9 @@ class Collection:
 
         The creation is in the audit log, also if another request does it at the same moment.
         """
-        found = self.find()
-        if is_stored(found):
-            return found
+        gallery = self.find()
+        if is_stored(gallery):
+            return gallery
         audit = self.components.audit
         entry = audit.entry(self.grant.key_id, "create_gallery", self.entry.request_id)
         entry.gallery = DEFAULT

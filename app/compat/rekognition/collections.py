@@ -88,7 +88,7 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
             origin = Origin(image_id, photo.width, photo.height, face.detection.score, wanted.ExternalImageId)
             stored = _store(call, gallery, photo, face, origin)
         records.append({"Face": stored_face(stored, gallery), "FaceDetail": face_detail(face, photo)})
-    left_out = [face for face in largest_first(photo.faces) if not any(face is one for one in chosen)]
+    left_out = [face for face in largest_first(photo.faces) if not any(face is indexed for indexed in chosen)]
     return {
         "FaceRecords": records,
         "FaceModelVersion": gallery.embedder,
@@ -115,15 +115,15 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
     """Delete faces, except those associated with a user, as in Rekognition."""
     gallery = call.gallery(wanted.CollectionId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.galleries.store.find_faces(gallery, ids)
-    free = [face for face in ids if face in found and is_unnamed(found[face].subject)]
+    stored = call.galleries.store.find_faces(gallery, ids)
+    free = [face for face in ids if face in stored and is_unnamed(stored[face].subject)]
     with call.galleries.change(gallery.id) as change:
         deleted = set(moving.delete_faces(change, free))
     refused: list[Shape] = []
     for face in ids:
-        if face in found and not is_unnamed(found[face].subject):
+        if face in stored and not is_unnamed(stored[face].subject):
             reason = "ASSOCIATED_TO_AN_EXISTING_USER"
-            refused.append({"FaceId": face_id_to(face), "UserId": found[face].subject, "Reasons": [reason]})
+            refused.append({"FaceId": face_id_to(face), "UserId": stored[face].subject, "Reasons": [reason]})
         elif face not in deleted:
             refused.append({"FaceId": face_id_to(face), "Reasons": ["FACE_NOT_FOUND"]})
     return {
@@ -133,19 +133,19 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
 
 
 def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origin) -> StoredFace:
-    place = next(index for index, one in enumerate(photo.faces) if one is face)
+    place = next(index for index, detected in enumerate(photo.faces) if detected is face)
     picked = Chosen(photo, Choice(place, "all faces are indexed", 0.0))
     row = call.operations.enroll_face(gallery.id, unnamed_id(), picked, QualityLevel.NONE, origin)
-    found = call.galleries.store.find_faces(gallery, [row.face_id])
-    if row.face_id not in found:
+    stored = call.galleries.store.find_faces(gallery, [row.face_id])
+    if row.face_id not in stored:
         raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)
-    return found[row.face_id]
+    return stored[row.face_id]
 
 
 def _same(known: list[StoredFace], box: Box) -> StoredFace | None:
     for face in known:
         sides = ((face.box.x, box.x), (face.box.y, box.y), (face.box.width, box.width), (face.box.height, box.height))
-        if all(abs(one - other) < SAME_BOX for one, other in sides):
+        if all(abs(first - second) < SAME_BOX for first, second in sides):
             return face
     return None
 

@@ -97,15 +97,19 @@ def match_faces(
     is among the best; so all faces of those subjects are compared.
     """
     similarity = call.answered(gallery, threshold)
-    near = [one for one in _rank(call, gallery, probe, limit + 1, similarity) if one.exact >= similarity.threshold]
+    near = [
+        candidate
+        for candidate in _rank(call, gallery, probe, limit + 1, similarity)
+        if candidate.exact >= similarity.threshold
+    ]
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     passing = [(-score, face) for score, face in scored if score >= similarity.threshold and face != leave_out]
     best = sorted(passing)[:limit]
-    found = call.galleries.store.find_faces(gallery, [face for _, face in best])
+    stored = call.galleries.store.find_faces(gallery, [face for _, face in best])
     return [
-        {"Similarity": percent(answered), "Face": stored_face(found[face], gallery)}
+        {"Similarity": percent(answered), "Face": stored_face(stored[face], gallery)}
         for score, face in best
-        if face in found and (answered := similarity.answered(-score)) is not None
+        if face in stored and (answered := similarity.answered(-score)) is not None
     ]
 
 
@@ -146,8 +150,8 @@ def _users(
     wanted = max(FIRST_LOOK, limit)
     while True:
         ranking = _rank(call, gallery, probe, wanted, similarity)
-        near = [one for one in ranking if one.exact >= similarity.threshold]
-        users = [one for one in near if not is_unnamed(one.subject)]
+        near = [candidate for candidate in ranking if candidate.exact >= similarity.threshold]
+        users = [candidate for candidate in near if not is_unnamed(candidate.subject)]
         if len(users) >= limit or len(near) < len(ranking) or len(ranking) < wanted:
             return users[:limit]
         wanted *= WIDEN

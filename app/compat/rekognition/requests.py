@@ -163,10 +163,13 @@ def read(model: type[Model], value: object) -> Model:
     if not isinstance(value, dict):
         raise Refused(errors.SERIALIZATION, "The request is not a JSON object.", code="invalid_json")
     try:
-        return model.model_validate({name: found for name, found in value.items() if found is not None})
+        return model.model_validate({name: field for name, field in value.items() if field is not None})
     except ValidationError as error:
-        found = error.errors(include_input=False, include_url=False, include_context=False)
-        listed = [f"Value at '{'.'.join(str(part)[:64] for part in one['loc'])}': {one['msg']}" for one in found[:3]]
-        message = f"{len(found)} validation error{'s' * (len(found) > 1)} detected: {'; '.join(listed)}"
-        is_type = any(one["type"].endswith(SERIALIZATION_KINDS) for one in found)
+        problems = error.errors(include_input=False, include_url=False, include_context=False)
+        listed = [
+            f"Value at '{'.'.join(str(part)[:64] for part in problem['loc'])}': {problem['msg']}"
+            for problem in problems[:3]
+        ]
+        message = f"{len(problems)} validation error{'s' * (len(problems) > 1)} detected: {'; '.join(listed)}"
+        is_type = any(problem["type"].endswith(SERIALIZATION_KINDS) for problem in problems)
         raise Refused(errors.SERIALIZATION if is_type else errors.INVALID_PARAMETER, message) from None

@@ -82,7 +82,7 @@ TARGETS: Mapping[str, Target] = {
     "SearchUsers": _target("identify", RECOGNIZE, users.search),
     "SearchUsersByImage": _target("identify", RECOGNIZE, users.search_by_image),
 }
-MODELS = tuple({one.model: None for one in TARGETS.values()})
+MODELS = tuple({target.model: None for target in TARGETS.values()})
 
 
 def find_target(target: str) -> Target | None:
@@ -92,7 +92,7 @@ def find_target(target: str) -> Target | None:
 
 def document() -> dict[str, Any]:
     """Return what the OpenAPI document says of the one path beyond its summary and description."""
-    target = {
+    header = {
         "name": "X-Amz-Target",
         "in": "header",
         "required": True,
@@ -101,9 +101,9 @@ def document() -> dict[str, Any]:
     }
     schema = {"anyOf": [{"$ref": REF.format(model=model.__name__)} for model in MODELS]}
     return {
-        "parameters": [target],
+        "parameters": [header],
         "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": schema}}},
-        "x-scope": {name: str(one.operation.scope) for name, one in TARGETS.items()},
+        "x-scope": {name: str(target.operation.scope) for name, target in TARGETS.items()},
     }
 
 
@@ -169,7 +169,7 @@ async def call(request: Request, components: Components, grant: Grant, entry: Au
 def endpoints_table() -> str:
     """Return each operation with its scope and audit word as a Markdown table."""
     lines = ["| operation | scope | in the audit log |", "|---|---|---|"]
-    for name, one in TARGETS.items():
-        declared = one.operation
+    for name, target in TARGETS.items():
+        declared = target.operation
         lines.append(f"| `{name}`{'*' if declared.unrestricted else ''} | `{declared.scope}` | `{declared.name}` |")
     return "\n".join(lines)

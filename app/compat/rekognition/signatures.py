@@ -107,8 +107,8 @@ def _name(claim: Claim) -> tuple[str, str, str]:
 
 def _signer(derived: tuple[tuple[str, bytes], ...], claim: Claim, request: SignedRequest, body_hash: str) -> str | None:
     """Return the token that signed; all are tried, so that the time tells nothing."""
-    found = [token for token, key in derived if is_signed_with(key, claim, request, body_hash)]
-    return found[0] if found else None
+    signers = [token for token, key in derived if is_signed_with(key, claim, request, body_hash)]
+    return signers[0] if signers else None
 
 
 REPEAT_S = 2.0

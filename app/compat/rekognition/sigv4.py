@@ -47,11 +47,11 @@ class SignedRequest:
     @classmethod
     def of(cls, method: str, path: str, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> SignedRequest:
         """Read a request with ``headers`` as in ASGI."""
-        found: dict[str, tuple[bytes, ...]] = {}
+        by_name: dict[str, tuple[bytes, ...]] = {}
         for name, value in headers:
             key = name.decode("latin-1").lower()
-            found[key] = (*found.get(key, ()), value)
-        return cls(method, path, query, found)
+            by_name[key] = (*by_name.get(key, ()), value)
+        return cls(method, path, query, by_name)
 
     def header(self, name: str) -> str:
         """Return a header's values joined by commas; empty without any."""

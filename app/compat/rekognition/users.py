@@ -133,7 +133,7 @@ def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
     answer["UnsearchedFaces"] = [
         {
             "FaceDetails": face_detail(face, photo),
-            "Reasons": ["FACE_NOT_LARGEST"] if any(face is one for one in good) else reasons_of(face),
+            "Reasons": ["FACE_NOT_LARGEST"] if any(face is good_face for good_face in good) else reasons_of(face),
         }
         for face in largest_first(photo.faces)
         if not good or face is not good[0]
@@ -145,18 +145,18 @@ def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
 def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.galleries.store.find_faces(gallery, ids)
+    stored = call.galleries.store.find_faces(gallery, ids)
     accepted: list[str] = []
     refused: list[Shape] = []
     compared = 0
     for face in ids:
-        refusal = _refusal(face, found, user.id)
-        if refusal is None and face in found and is_unnamed(found[face].subject) and user.face_count:
+        refusal = _refusal(face, stored, user.id)
+        if refusal is None and face in stored and is_unnamed(stored[face].subject) and user.face_count:
             compared += 1
             refusal = _low_match(call, gallery, face, wanted)
         if refusal is not None:
             refused.append({"FaceId": face_id_to(face)} | refusal)
-        elif found[face].subject != user.id:  # the user's own are skipped
+        elif stored[face].subject != user.id:  # the user's own are skipped
             accepted.append(face)
     call.count_faces(compared)
     if accepted and user.face_count + len(accepted) > MOST_FACES:
@@ -166,20 +166,20 @@ def associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, sto
         "UnsuccessfulFaceAssociations": refused,
         "UserStatus": status_of(bool(user.face_count or accepted)),
     }
-    return _move(call, gallery, [Move(face, found[face].subject, user.id) for face in accepted], answer, store_answer)
+    return _move(call, gallery, [Move(face, stored[face].subject, user.id) for face in accepted], answer, store_answer)
 
 
 @once
 def disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.galleries.store.find_faces(gallery, ids)
+    stored = call.galleries.store.find_faces(gallery, ids)
     refused = [
         {"FaceId": face_id_to(face)} | refusal
         for face in ids
-        if (refusal := _refusal(face, found, user.id)) is not None
+        if (refusal := _refusal(face, stored, user.id)) is not None
     ]
-    mine = [face for face in ids if face in found and found[face].subject == user.id]
+    mine = [face for face in ids if face in stored and stored[face].subject == user.id]
     answer: Shape = {
         "DisassociatedFaces": [{"FaceId": face_id_to(face)} for face in mine],
         "UnsuccessfulFaceDisassociations": refused,
@@ -188,11 +188,11 @@ def disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFace
     return _move(call, gallery, [Move(face, user.id, unnamed_id()) for face in mine], answer, store_answer)
 
 
-def _refusal(face: str, found: dict[str, StoredFace], user: str) -> Shape | None:
+def _refusal(face: str, stored: dict[str, StoredFace], user: str) -> Shape | None:
     """Return why a face can't be associated: it is unknown, or another user's."""
-    if face not in found:
+    if face not in stored:
         return {"Reasons": ["FACE_NOT_FOUND"]}
-    owner = found[face].subject
+    owner = stored[face].subject
     if owner == user or is_unnamed(owner):
         return None
     return {"UserId": owner, "Reasons": ["ASSOCIATED_TO_A_DIFFERENT_USER"]}
@@ -200,8 +200,8 @@ def _refusal(face: str, found: dict[str, StoredFace], user: str) -> Shape | None
 
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
     probe = stored_template(call.stored(gallery, face))
-    found = call.galleries.verify(gallery.id, wanted.UserId, probe)
-    similarity, score = call.answered(gallery, wanted.UserMatchThreshold, {found.faces: 1}), found.score
+    verified = call.galleries.verify(gallery.id, wanted.UserId, probe)
+    similarity, score = call.answered(gallery, wanted.UserMatchThreshold, {verified.faces: 1}), verified.score
     if score >= similarity.threshold:
         return None
     confidence = percent(similarity.answered(score) or 0.0)

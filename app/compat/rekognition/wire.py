@@ -90,10 +90,10 @@ class Rekognition(WireFormat):
         return grant, _again(body)
 
     def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (there is one path)
-        found = answer_of(error)
-        content = {"__type": found.name, "message": found.message, "Message": found.message}
-        headers = headers_of(request_id) | {"x-amzn-ErrorType": found.name}
-        return Response(json.dumps(content), found.status, headers, MEDIA_TYPE)
+        answer = answer_of(error)
+        content = {"__type": answer.name, "message": answer.message, "Message": answer.message}
+        headers = headers_of(request_id) | {"x-amzn-ErrorType": answer.name}
+        return Response(json.dumps(content), answer.status, headers, MEDIA_TYPE)
 
 
 REKOGNITION = Rekognition()
