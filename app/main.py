@@ -25,7 +25,7 @@ from app.api.body import BodyLimits
 from app.api.components import Components
 from app.api.feature import Feature
 from app.api.routes import ROUTERS
-from app.bulk.feature import FEATURE as BULK
+from app.bulk.routes import FEATURE as BULK
 from app.calibration.job import KIND as CALIBRATE
 from app.calibration.job import Calibrator
 from app.compat.compreface import FEATURE as COMPREFACE
@@ -49,12 +49,12 @@ from app.inference.session import PROVIDERS
 from app.jobs.runner import Runner
 from app.liveness.gate import LivenessGates
 from app.machine import cores, memory_in_use, memory_limit, release_memory
-from app.milvus.feature import FEATURE as MILVUS
+from app.milvus.indexes import FEATURE as MILVUS
 from app.pipeline import Pipeline
 from app.recognition.challenge import ChallengeJudge
 from app.recognition.operations import Operations
-from app.reembedding.feature import FEATURE as REEMBEDDING
-from app.review.feature import FEATURE as REVIEW
+from app.reembedding.routes import FEATURE as REEMBEDDING
+from app.review.routes import FEATURE as REVIEW
 from app.server import data_folder
 from app.server.models import Models, open_models
 from app.server.storage import Storage, open_storage

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
-IMPORT = re.compile(r"^from app\.(\S+?)(?:\.feature)? import FEATURE as (\w+)\n", re.MULTILINE)
+IMPORT = re.compile(r"^from app\.(\S+?)(?:\.(?:routes|indexes))? import FEATURE as (\w+)\n", re.MULTILINE)
 FEATURES = dict(IMPORT.findall((PROJECT / "app" / "main.py").read_text(encoding="utf-8")))
 """The folder of each feature, as a module's name, and what `main.py` calls it."""
 PATHS: dict[str, str | None] = {

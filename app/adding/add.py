@@ -6,15 +6,20 @@ detectors only YuNet's outputs are decoded (`app.face.yunet`), so every other on
 
 from __future__ import annotations
 
+import math
+import multiprocessing
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from app.adding.graph_facts import GraphFacts, read_classifier, read_file, read_graph
 from app.adding.new_package import NewPackage
 from app.adding.presets import PRESETS, Crops, Stated, Tried, choose, input_form
-from app.errors import Unusable
+from app.errors import LikenessError, Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.inference import golden
 from app.inference.graph import optimised
@@ -49,6 +54,8 @@ DETECTOR_OUTPUT = Tensor(
     meaning="an anchor's box (centre, logarithms of the sides), five landmarks (x, y), both in strides, score 0-1",
 )
 LIVE = "live"
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,30 +161,21 @@ def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -
     return new.make(manifest, check)
 
 
-@dataclass(frozen=True, slots=True)
-class StatedLiveness:
-    """The facts of a file that the caller states."""
-
-    cut: LivenessCut
-    classes: tuple[str, ...]
-    """Names of the outputs in order, `LIVE` among them."""
-    input: Stated
-
-
-def add_liveness(new: NewPackage, stated: StatedLiveness) -> Added:
+def add_liveness(new: NewPackage, cut: LivenessCut, classes: tuple[str, ...], stated: Stated) -> Added:
     """Add a liveness model's file. What fails leaves nothing behind.
 
+    ``classes`` are the names of its outputs in order, `LIVE` among them; ``stated`` are the facts of its input.
     Raises Unusable: package_exists, model_input_contradicted, and the codes of `read_classifier`, `input_form` and
     `open_liveness`.
     """
     new.check_free()
     facts, side = read_classifier(new.file)
-    if len(stated.classes) != facts.dimension or stated.classes.count(LIVE) != 1:
+    if len(classes) != facts.dimension or classes.count(LIVE) != 1:
         message = (
             f"The file has {facts.dimension} classes: name them in the order of its outputs, one of them `{LIVE}`."
         )
         raise Unusable(message, code="model_input_contradicted", classes=facts.dimension)
-    form = input_form(stated.input, facts.layout, facts.dtype)
+    form = input_form(stated, facts.layout, facts.dtype)
     manifest = new.manifest(
         "; its input is as stated",
         task="liveness",
@@ -185,7 +183,7 @@ def add_liveness(new: NewPackage, stated: StatedLiveness) -> Added:
         prepare=RewriteClassifier(input=form, output="probabilities" if facts.normalised else "logits"),
         input=Tensor(shape=("N", side, side, 3), dtype="uint8", meaning="cuts around faces, RGB, 0-255"),
         output=Tensor(shape=("N", facts.dimension), dtype="float32", meaning="probabilities of the classes"),
-        liveness=LivenessContract(cut=stated.cut, classes=stated.classes, live=LIVE),
+        liveness=LivenessContract(cut=cut, classes=classes, live=LIVE),
     )
 
     def check(draft: Package) -> Manifest:
@@ -193,3 +191,47 @@ def add_liveness(new: NewPackage, stated: StatedLiveness) -> Added:
         return manifest
 
     return Added(new.make(manifest, check), facts, form)
+
+
+def within(
+    seconds: float, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Result:
+    """Return what ``work`` returns in a process of its own, since a model's graph may loop for ever.
+
+    All that ``work`` takes and returns can be pickled.
+
+    Raises its LikenessError and OSError, and Unusable: model_too_slow, model_check_failed (the process died).
+    """
+    context = multiprocessing.get_context("spawn")  # threads of this process would not survive a fork
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, seconds, work, args, kwargs), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(seconds):
+            message = f"The model did not answer within {seconds:g} s. Is it an embedder? --time-limit gives it longer."
+            raise Unusable(message, code="model_too_slow", seconds=seconds)
+        outcome = receiver.recv()
+    except EOFError as error:
+        process.join()
+        message = f"The process that ran the model ended with code {process.exitcode}; it may need more memory."
+        raise Unusable(message, code="model_check_failed") from error
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+    if isinstance(outcome, LikenessError | OSError):
+        raise outcome
+    result: Result = outcome
+    return result
+
+
+def _answer(
+    sender: Connection, seconds: float, work: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
+    signal.alarm(math.ceil(seconds) + 1)  # the parent may be gone by then
+    try:
+        outcome = work(*args, **kwargs)
+    except (LikenessError, OSError) as error:
+        outcome = error
+    sender.send(outcome)

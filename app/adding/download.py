@@ -1,25 +1,35 @@
-"""Download a model's file: resumed where a connection is cut, bounded, and checked by its SHA-256.
+"""The known models, `catalogue.json`, and downloads of models' files: resumed, bounded, checked by their SHA-256.
 
-A zip archive may be hostile: only the member asked for is unpacked, of no more bytes than it may have.
+What nobody published or measured is null in the catalogue. Where no SHA-256 is known, the first download shows it, and
+the caller has to confirm it. A zip archive may be hostile: only the member asked for is unpacked, of no more bytes than
+it may have.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import time
 import zipfile
 import zlib
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import httpx
+from pydantic import Field, JsonValue, TypeAdapter
 
+from app.adding.presets import Preset
 from app.errors import Unusable
 from app.files import PUBLIC, replacing, sha256_of
-from app.inference.manifest import Licence, UrlSource
+from app.inference.cards import Name, Sha256, Strict
+from app.inference.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, UrlSource
 from app.inference.package import Package, locate, source_path
 
+CATALOGUE = Path(__file__).with_name("catalogue.json")
 ATTEMPTS = 5
 """Connections until a download that makes no end is given up; what arrived is kept for the next call."""
 TIMEOUT_S = 30.0
@@ -30,6 +40,47 @@ PIECE_BYTES = 1024 * 1024
 ENCRYPTED = 0x1
 """Bit of a member's flags (APPNOTE.TXT 4.4.4)."""
 METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+
+
+class Archive(Strict):
+    """The zip archive that a model comes in."""
+
+    member: str
+    """The model's exact name in it."""
+    sha256: Sha256
+    max_bytes: int = Field(gt=0)
+
+
+class KnownModel(Strict):
+    """One entry of the catalogue."""
+
+    name: Name
+    title: str
+    task: Literal["embed", "liveness"] = "embed"
+    url: str = Field(pattern=r"^https?://")
+    """Of the ONNX file, or of its archive, at a fixed revision."""
+    archive: Archive | None = None
+    sha256: Sha256 | None
+    """Of the ONNX file."""
+    max_bytes: int = Field(default=DEFAULT_MAX_BYTES, gt=0)
+    licence: Licence
+    training_data: str | None
+    """What its makers say of the data and its terms."""
+    preset: Preset
+    """How its input is made."""
+    dimension: int | None
+    liveness: LivenessContract | None = None
+    """Liveness only."""
+    figures: Mapping[str, JsonValue] | None
+    """Published figures, with their source."""
+    source: str
+
+
+@cache
+def known_models() -> Mapping[str, KnownModel]:
+    """Return the catalogue, by name."""
+    entries = TypeAdapter(list[KnownModel]).validate_json(CATALOGUE.read_bytes())
+    return {each.name: each for each in entries}
 
 
 def check_licence(name: str, licence: Licence, *, accept_non_commercial: bool) -> None:
@@ -55,6 +106,37 @@ def pull(package: Package, cache_dir: Path, *, accept_non_commercial: bool = Fal
     if path.is_file() and sha256_of(path) != sha256:
         path.unlink()
     download(package.id, source.url, path, source.max_bytes, sha256)
+    return path
+
+
+def fetch(model: KnownModel, folder: Path, *, accept_non_commercial: bool, sha256: str | None = None) -> Path:
+    """Return the model's file in ``folder``, downloaded unless it is there. ``sha256``: the hash that was confirmed.
+
+    A connection that is cut is resumed. Raises Unusable: licence_not_accepted, package_download_failed,
+    package_too_large, package_archive_invalid, package_hash_mismatch, package_hash_unknown (``details.found`` has the
+    file's hash).
+    """
+    check_licence(model.name, model.licence, accept_non_commercial=accept_non_commercial)
+    revision = hashlib.sha256(model.url.encode()).hexdigest()[:16]
+    path = folder / f"{model.name}-{revision}.onnx"
+    expected = model.sha256 or sha256
+    if model.archive is not None and not path.is_file():
+        zipped = path.with_suffix(".zip")
+        download(model.name, model.url, zipped, model.archive.max_bytes, model.archive.sha256)
+        try:
+            extract(zipped, model.archive.member, path, model.max_bytes)
+        except OSError as error:
+            message = f"Could not unpack {model.name} from {zipped}: {error}. It is kept; try again."
+            raise Unusable(message, code="package_download_failed", package=model.name, url=model.url) from error
+        zipped.unlink()
+    download(model.name, model.url, path, model.max_bytes, expected)
+    if expected is None:
+        digest = sha256_of(path)
+        message = (
+            f"No SHA-256 was published for {model.name}. {model.url} sent a file with {digest}: compare it with "
+            f"another source, and confirm it: --sha256 {digest}"
+        )
+        raise Unusable(message, code="package_hash_unknown", package=model.name, found=digest)
     return path
 
 

@@ -13,14 +13,14 @@ from fastapi.responses import StreamingResponse
 from app.access.grants import Grant, Scope
 from app.api import body
 from app.api.body import ARCHIVE, TAR_TYPE, BodyLimits, File
-from app.api.components import GalleryId, JobId
+from app.api.components import Components, GalleryId, JobId
+from app.api.feature import Feature, Part
 from app.api.operation import GALLERY, NO_JOB
 from app.api.route import Router
 from app.api.routes import jobs as job_routes
 from app.api.routes.jobs import JOB, find_job
 from app.api.schemas import Job
-from app.bulk import schemas
-from app.bulk.service import BulkService
+from app.bulk.service import BulkService, ExportParams, ImportParams
 from app.concurrency.admission import Admission, WorkerPool
 from app.errors import InvalidInput
 from app.jobs.store import JobStore
@@ -47,7 +47,7 @@ async def import_faces(
     limits: BodyLimits,
     grant: Grant,
     gallery: GalleryId,
-    query: Annotated[schemas.ImportParams, Query()],
+    query: Annotated[ImportParams, Query()],
 ) -> Job:
     """Import many faces.
 
@@ -74,9 +74,7 @@ async def import_faces(
 
 
 @galleries.operation("POST", f"{GALLERY}/export", scope=Scope.ADMIN, name="export", changes=True, status=202)
-def export_gallery(
-    bulk: BulkService, grant: Grant, gallery: GalleryId, query: Annotated[schemas.ExportParams, Query()]
-) -> Job:
+def export_gallery(bulk: BulkService, grant: Grant, gallery: GalleryId, query: Annotated[ExportParams, Query()]) -> Job:
     """Export a gallery.
 
     Answers with the job that writes the gallery, as it is when the job begins, to one signed archive. Fetch it from
@@ -105,3 +103,11 @@ def get_result(stored: JobStore, bulk: BulkService, grant: Grant, job: JobId) ->
         "x-content-sha256": result.sha256,
     }
     return StreamingResponse(pieces, media_type=result.media_type, headers=headers)
+
+
+def _start(core: Components) -> Part:
+    bulk = BulkService(core)
+    return Part(bulk, bulk.works())
+
+
+FEATURE = Feature([galleries, jobs], _start)

@@ -1,4 +1,4 @@
-"""Imports and exports as the API sees them: receive an upload, start a job, fetch a result."""
+"""Imports and exports as the API sees them: their parameters, uploads, jobs and results."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
 
 from app.api.components import Components
+from app.api.schemas.base import MAX_ID_LENGTH, ON_CONFLICT, Params
 from app.bulk.archive import export_gallery, import_archive
 from app.bulk.photo_import import import_photos
-from app.bulk.schemas import ImportParams
 from app.bulk.template_import import import_templates
+from app.choices import OnConflict, QualityName
 from app.concurrency.admission import Why
 from app.db.encryption import Sealer, new_key
 from app.errors import InvalidInput, NotFound, Unusable
@@ -29,6 +33,39 @@ _IMPORTS: Mapping[str, Callable[[Components, Running], None]] = {
     "templates": import_templates,
     "archive": import_archive,
 }
+
+
+class ImportParams(Params):
+    content: Literal["photos", "templates", "archive"] = Field(
+        default="photos",
+        description="The content of the tar. `photos`: one folder per person; `templates`: `templates.npy` with "
+        "`faces.jsonl` or `ids.txt`; `archive`: the result of an export.",
+    )
+    quality: QualityName = Field(default="medium", description="Photos: the least quality to accept.")
+    on_conflict: OnConflict | None = Field(
+        default=None,
+        description=f"{ON_CONFLICT} Default: the gallery's for photos; `allow` for templates and archives, where the "
+        "look costs more than the rest of the import.",
+    )
+    package: str | None = Field(
+        default=None, max_length=MAX_ID_LENGTH, description="Templates: the model package that computed them."
+    )
+    normalize: bool = Field(default=False, description="Templates: normalize them to length 1 first.")
+    trust: str | None = Field(
+        default=None,
+        max_length=128,
+        description="Archives: the public key of the server that signed it, base64, or that key's SHA-256.",
+    )
+
+    @model_validator(mode="after")
+    def _package_named(self) -> Self:
+        if self.content == "templates" and self.package is None:
+            raise ValueError("name the package that computed the templates")
+        return self
+
+
+class ExportParams(Params):
+    crops: bool = Field(default=True, description="Whether to include the stored crops.")
 
 
 class BulkService:

@@ -66,7 +66,7 @@ ENTRIES = {
     "serve": Entry("server:commands", "Start the server.", _SERVER),
     "status": Entry("server:commands", "Show the server, data folder, models, galleries and health.", _SERVER),
     "doctor": Entry("doctor:commands", "Check the installation, and say how to repair it.", _SERVER),
-    "models": Entry("models.commands:models", "List, fetch and quantize model packages.", _SERVER),
+    "models": Entry("models:models", "List, fetch and quantize model packages.", _SERVER),
     "keys": Entry("access:keys", "Create, list, rotate and revoke API keys.", _SERVER),
     "audit": Entry("access:audit", "Export the audit log: who did what, and when.", _SERVER),
     "vault": Entry("database:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),

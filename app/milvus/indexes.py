@@ -21,10 +21,11 @@ from datetime import timedelta
 
 import numpy as np
 
+from app.api.feature import Feature
 from app.choices import IndexKind
 from app.db.engine import Database
 from app.errors import DatabaseBusy, LikenessError, Unusable
-from app.milvus.client import CollectionLost, Milvus
+from app.milvus.client import CollectionLost, Milvus, parse_address
 from app.milvus.collections import Collections
 from app.milvus.search import Comparison, Count, Searcher
 from app.search.registry import GalleryIndex, Searchable
@@ -385,3 +386,10 @@ class MilvusIndex(GalleryIndex[Searcher]):
             removed |= self._remove(name, changes)
             since = changes.position
         return removed
+
+
+def _open(address: str, token: str | None, source: FaceSource, database: Database) -> MilvusBackend:
+    return MilvusBackend(source, database, Milvus(parse_address(address), token))
+
+
+FEATURE = Feature(open_index=_open)

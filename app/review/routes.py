@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import Query
 
 from app.access.grants import Grant, Scope
-from app.api.components import FindingId, GalleryId
+from app.api.components import Components, FindingId, GalleryId
+from app.api.feature import Feature, Part
 from app.api.operation import CURSOR, GALLERY, NO_FINDING, RATES
 from app.api.route import Router
 from app.api.routes.jobs import answer, last_job
@@ -17,9 +18,10 @@ from app.jobs.store import JobStore
 from app.recognition.decisions import CoarseScores
 from app.recognition.operations import Operations
 from app.review import schemas
-from app.review.job import Reviewer
+from app.review.job import KIND, Reviewer
 from app.review.records import Kind
 from app.review.records import Review as Reviewed
+from app.review.store import Reviews
 
 router = Router("galleries")
 
@@ -120,3 +122,21 @@ def _coarsened(finding: schemas.Finding, coarse: CoarseScores) -> schemas.Findin
             "evidence": evidence.model_copy(update=coarsened | {"fmr": None}),
         }
     )
+
+
+def _start(core: Components) -> Part:
+    reviews = Reviews(core.galleries.store.database)
+    operations = core.operations
+    reviewer = Reviewer(
+        core.galleries,
+        reviews,
+        core.corrections,
+        core.jobs,
+        lambda gallery: operations.thresholds_in(gallery, gallery.embedder),
+        fmr=operations.fmr,
+        fpir=operations.fpir,
+    )
+    return Part(reviewer, {KIND: reviewer.work})
+
+
+FEATURE = Feature([router], _start)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from app.adding.add import StatedLiveness, add_liveness
-from app.adding.catalogue import known_models
+from app.adding.add import add_liveness
+from app.adding.download import known_models
 from app.adding.new_package import NewPackage
 from app.adding.presets import PRESETS, Stated
 from app.errors import Unusable
@@ -38,9 +38,8 @@ def new(file: Path) -> NewPackage:
 
 
 def test_stated_facts_make_a_package_and_nothing_is_tried(tmp_path: Path) -> None:
-    stated = StatedLiveness(CUT, CLASSES, PRESETS["opencv"])
     file = file_of(tmp_path, liveness.random_model())
-    added = add_liveness(new(file), stated)
+    added = add_liveness(new(file), CUT, CLASSES, PRESETS["opencv"])
     manifest = added.package.manifest
     assert (manifest.task, manifest.input.shape, manifest.output.shape) == ("liveness", ("N", 32, 32, 3), ("N", 3))
     assert manifest.liveness is not None
@@ -51,14 +50,13 @@ def test_stated_facts_make_a_package_and_nothing_is_tried(tmp_path: Path) -> Non
     assert manifest.prepare.output == "logits"
     assert manifest.liveness_calibrations == ()
     with pytest.raises(Unusable) as caught:
-        add_liveness(new(file), stated)
+        add_liveness(new(file), CUT, CLASSES, PRESETS["opencv"])
     assert caught.value.code == "package_exists"
 
 
 def test_a_file_that_answers_probabilities_is_seen_to(tmp_path: Path) -> None:
     prepared = rewrite_classifier(liveness.random_model(), RewriteClassifier(input=liveness.FORM), liveness.SIDE)
-    stated = StatedLiveness(CUT, CLASSES, PRESETS["sface"])
-    added = add_liveness(new(file_of(tmp_path, prepared)), stated)
+    added = add_liveness(new(file_of(tmp_path, prepared)), CUT, CLASSES, PRESETS["sface"])
     assert added.facts.normalised
     assert (added.facts.layout, added.facts.dtype) == ("nhwc", "uint8")
 
@@ -66,7 +64,7 @@ def test_a_file_that_answers_probabilities_is_seen_to(tmp_path: Path) -> None:
 def test_what_nobody_stated_is_an_error_not_a_guess(tmp_path: Path) -> None:
     file = file_of(tmp_path, liveness.random_model())
     with pytest.raises(Unusable, match="--preset") as caught:
-        add_liveness(new(file), StatedLiveness(CUT, CLASSES, Stated("rgb")))
+        add_liveness(new(file), CUT, CLASSES, Stated("rgb"))
     assert caught.value.code == "model_facts_missing"
     assert not (tmp_path / "models" / "mine").exists()
 
@@ -75,7 +73,7 @@ def test_what_nobody_stated_is_an_error_not_a_guess(tmp_path: Path) -> None:
 def test_statements_that_the_graph_contradicts_are_refused(tmp_path: Path, classes: tuple[str, ...]) -> None:
     file = file_of(tmp_path, liveness.random_model())
     with pytest.raises(Unusable, match="3 classes") as caught:
-        add_liveness(new(file), StatedLiveness(CUT, classes, PRESETS["sface"]))
+        add_liveness(new(file), CUT, classes, PRESETS["sface"])
     assert caught.value.code == "model_input_contradicted"
 
 
@@ -100,7 +98,7 @@ def _flat(shape: list[int | str], width: int) -> ModelProto:
 )
 def test_a_file_that_is_no_liveness_model_is_refused(tmp_path: Path, model: ModelProto, says: str) -> None:
     with pytest.raises(Unusable, match=says) as caught:
-        add_liveness(new(file_of(tmp_path, model)), StatedLiveness(CUT, CLASSES, PRESETS["sface"]))
+        add_liveness(new(file_of(tmp_path, model)), CUT, CLASSES, PRESETS["sface"])
     assert caught.value.code == "model_unsuitable"
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from app.adding import catalogue
-from app.adding.catalogue import Archive, KnownModel, fetch, known_models
+from app.adding import download
+from app.adding.download import Archive, KnownModel, fetch, known_models
 from app.errors import Unusable
 from app.inference.manifest import Licence
 from app.inference.package import load_package
@@ -284,7 +284,7 @@ def test_an_archive_that_is_too_large_is_refused(server: Faulty, tmp_path: Path)
 def test_the_catalogue_is_valid_and_pinned() -> None:
     for known in known_models().values():
         assert known.sha256 is not None or len(known.url.split("/")[-2]) == 40, "a revision or a hash fixes the file"
-    listed = json.loads(catalogue.CATALOGUE.read_bytes())
+    listed = json.loads(download.CATALOGUE.read_bytes())
     assert [one["name"] for one in listed] == list(known_models()), "no name twice"
     for name in ("buffalo_l", "buffalo_s", "buffalo_sc", "antelopev2", "lvface-t", "edgeface-s"):
         assert known_models()[name].licence.non_commercial
@@ -297,7 +297,7 @@ def test_the_command_fetches_adds_and_leaves_a_package(
     server.content = (PROJECT / "models" / "mobilefacenet-64" / "model.onnx").read_bytes()
     found = hashlib.sha256(server.content).hexdigest()
     known = model(server, "whole", sha256=None).model_copy(update={"max_bytes": len(server.content)})
-    monkeypatch.setattr(catalogue, "known_models", lambda: {"known": known})
+    monkeypatch.setattr(download, "known_models", lambda: {"known": known})
     words = ("models", "pull", "known")
     models = tmp_path / "packages"
     models.mkdir()

@@ -22,7 +22,7 @@ from schemathesis.schemas import APIOperation
 from app.api import schemas
 from app.error_codes import KINDS
 from app.main import OPERATIONS as DECLARED
-from app.reembedding.schemas import Reembedding
+from app.reembedding.routes import Reembedding
 from app.review.schemas import Review
 from app.review.store import _actions
 from tests.support.service import COLLINS

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from app.access.one_time import KEPT_S, SeenSignatures
 from app.compat.rekognition import errors, sigv4
 from app.compat.rekognition.errors import Refused
-from app.compat.rekognition.signatures import REPEAT_S, use_once
 from app.compat.rekognition.sigv4 import Claim, SignedRequest, signing_key
+from app.compat.rekognition.wire import REPEAT_S, use_once
 from app.gallery.store import Store
 
 botocore_auth = pytest.importorskip("botocore.auth", reason="the dev extra brings boto3")

@@ -1,0 +1,171 @@
+"""The commands below `likeness models`; here those that show packages and choose the operating points that decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli import options, output
+from app.cli.connect import Data
+from app.cli.models import adding, measuring
+from app.cli.options import Session, command
+from app.config import load_settings
+from app.errors import Unusable
+
+if TYPE_CHECKING:
+    from likeness_client import answers
+
+    from app.inference.manifest import Calibration
+    from app.inference.package import OwnCalibrations, Package
+
+models = typer.Typer(no_args_is_help=True, epilog="Example: likeness models list")
+calibrations = typer.Typer(no_args_is_help=True, epilog="Example: likeness models calibrations list sface")
+
+CalibrationName = Annotated[str, typer.Argument(help="Name of the calibration.")]
+
+
+@command(models, "list", epilog="Example: likeness models list --json")
+def list_models(session: Session) -> None:
+    """List the model packages: task, licence, and the device of each one that runs."""
+    listed = session.client(Data.UNUSED).models()
+    for problem in listed.skipped:
+        output.warn(f"skipped {problem.folder}: {problem.problem}")
+    for warning in (each for model in listed.models for each in model.warnings):
+        output.warn(warning)
+    session.say_list(
+        ["model", "task", "dimension", "licence", "runs on", "groups", "sha256"],
+        listed.models,
+        lambda model: [
+            model.id,
+            model.task,
+            model.dimension,
+            model.licence.name + (" (non-commercial)" if model.licence.non_commercial else ""),
+            model.device or "-",
+            _groups(model),
+            model.sha256[:12],
+        ],
+    )
+
+
+def _groups(model: answers.Model) -> str:
+    """Return for how many groups of people a stated rate was seen not to hold."""
+    if model.bias_card is None:
+        return "not measured" if model.task == "embed" else "-"
+    groups = model.bias_card.groups
+    return f"{sum(any(rate.low > rate.fmr for rate in group.rates) for group in groups)} of {len(groups)} above"
+
+
+@command(models, epilog="Example: likeness models show sface")
+def show(session: Session, name: options.Package) -> None:
+    """Show a model package: its licence, its operating points, and how they hold within groups of people."""
+    listed = session.client(Data.UNUSED).models().models
+    chosen = [model for model in listed if name in {model.id, model.name}]
+    if len(chosen) != 1:
+        message = (
+            f"{len(chosen)} model packages are called {name!r}; there are {', '.join(each.id for each in listed)}."
+        )
+        raise Unusable(message, code="package_ambiguous" if chosen else "package_unknown", package=name)
+    (model,) = chosen
+    if session.as_json:
+        output.say_json(model)
+        return
+    output.say(f"{model.id}: {model.title}, {model.licence.name}, SHA-256 {model.sha256}")
+    for calibration in model.calibrations:
+        word = ", which decides" if calibration.default else ""
+        points = ", ".join(f"{point.threshold:.3f} at FMR {point.fmr:g}" for point in calibration.points)
+        output.say(f"{calibration.name}{word}: thresholds {points}")
+    if model.bias_card is not None:
+        _say_bias_card(model.bias_card)
+
+
+def _say_bias_card(card: answers.BiasCard) -> None:
+    output.say(f"Found within groups at the stated FMR ({card.measured_on}), with 95 % interval; * above the stated:")
+    stated = list(dict.fromkeys(rate.fmr for group in card.groups for rate in group.rates))
+    rows = []
+    for group in card.groups:
+        rates = {
+            rate.fmr: f"{'* ' if rate.low > rate.fmr else ''}{rate.found:.2g} ({rate.low:.2g}-{rate.high:.2g})"
+            for rate in group.rates
+        }
+        rows.append([group.name, f"{group.photos:,}", *map(rates.get, stated)])
+    output.say_table(["group", "photos", *(f"FMR {fmr:g}" for fmr in stated)], rows)
+    output.say(f"People who appear twice: {card.repeats}")
+
+
+models.command(epilog="Example: likeness models pull best")(adding.pull)
+models.command(epilog="Example: likeness models add w600k_r50.onnx --name mine --preset insightface --licence MIT")(
+    adding.add
+)
+models.command(epilog="Example: likeness models measure auraface --photos people/")(measuring.measure)
+models.command(epilog="Example: likeness models quantize sface --photos photos/")(measuring.quantize)
+models.command(epilog="Example: likeness models fuse sface intel-face --name pair --photos people/")(measuring.fuse)
+models.add_typer(calibrations, name="calibrations", help="Which operating points of a package decide.")
+
+
+@calibrations.command("list", epilog="Example: likeness models calibrations list sface")
+def list_calibrations(name: options.Package, as_json: options.AsJson = False) -> None:
+    """List a package's calibrations: its own, and those measured here."""
+    package, _, own = _chosen(name)
+    here = {each.name for each in own.calibrations}
+    rows = [
+        {
+            "name": each.name,
+            "decides": each.default,
+            "source": "data folder" if each.name in here else "package",
+            "measured_on": each.measured_on,
+            "lowest_fmr": each.points[-1].fmr,
+        }
+        for each in package.manifest.calibrations
+    ]
+    if as_json:
+        for row in rows:
+            output.say_json(row)
+        return
+    cells = [
+        [row["name"], "yes" if row["decides"] else "", row["source"], f"{row['lowest_fmr']:g}", row["measured_on"]]
+        for row in rows
+    ]
+    output.say_table(["calibration", "decides", "from", "lowest FMR", "measured on"], cells)
+
+
+@calibrations.command(epilog="Example: likeness models calibrations use sface doors")
+def use(name: options.Package, calibration: CalibrationName) -> None:
+    """Decide by a calibration. A running server does at once; templates stay as they are."""
+    from app.inference.package import write_own  # noqa: PLC0415 - slow to import
+
+    package, path, own = _chosen(name)
+    _check_known(package, calibration, package.manifest.calibrations)
+    write_own(path, own.model_copy(update={"deciding": calibration}))
+    output.say(f"{package.id} decides by {calibration}.")
+
+
+@calibrations.command(epilog="Example: likeness models calibrations remove sface doors")
+def remove(name: options.Package, calibration: CalibrationName) -> None:
+    """Remove a calibration that was measured here. If it decided, the package's default does."""
+    from app.inference.package import write_own  # noqa: PLC0415 - slow to import
+
+    package, path, own = _chosen(name)
+    _check_known(package, calibration, own.calibrations)
+    write_own(path, own.without(calibration))
+    deciding = next((each.name for each in _chosen(name)[0].manifest.calibrations if each.default), None)
+    output.say(f"{package.id}: {calibration} is removed; {deciding or 'nothing'} decides.")
+
+
+def _chosen(name: str) -> tuple[Package, Path, OwnCalibrations]:
+    """Return the package, the file of its own calibrations, and what it holds."""
+    from app.inference.package import find_packages, own_path, read_own, select  # noqa: PLC0415 - slow to import
+
+    settings = load_settings()
+    package = select(find_packages(settings.models_dir, settings.data_dir), name)
+    path = own_path(settings.data_dir, package.id)
+    return package, path, read_own(path)
+
+
+def _check_known(package: Package, name: str, calibrations: Sequence[Calibration]) -> None:
+    known = [each.name for each in calibrations]
+    if name not in known:
+        message = f"{package.id} has no such calibration {name!r}; there are {', '.join(known) or 'none'}."
+        raise Unusable(message, code="calibration_unknown", package=package.id, known=known)

@@ -16,7 +16,7 @@ from app.config import load_settings
 from app.errors import Unusable
 
 if TYPE_CHECKING:
-    from app.adding.catalogue import KnownModel
+    from app.adding.download import KnownModel
     from app.adding.measured import MeasuredModel
     from app.adding.new_package import NewPackage
     from app.adding.presets import Crops, Stated
@@ -44,7 +44,6 @@ def pull(
     with operating points; `best` is made of `sface` and `intel-face`.
     """
     from app.adding import download  # noqa: PLC0415 - slow to import
-    from app.adding.catalogue import known_models  # noqa: PLC0415 - slow to import
     from app.adding.measured import measured_models  # noqa: PLC0415 - slow to import
     from app.adding.presets import PRESETS  # noqa: PLC0415 - slow to import
     from app.inference import package  # noqa: PLC0415 - slow to import
@@ -54,7 +53,7 @@ def pull(
     is_new = not any(each.manifest.name == name for each in packages.values())
     if is_new and (measured := measured_models().get(name)) is not None:
         _add_measured(measured, settings, accept_non_commercial=accept_non_commercial, as_json=as_json)
-    elif is_new and (known := known_models().get(name)) is not None:
+    elif is_new and (known := download.known_models().get(name)) is not None:
         path = _fetch_known(known, settings, accept_non_commercial=accept_non_commercial, sha256=sha256)
         new, form = _new(path, known.name, known.licence, settings), PRESETS[known.preset]
         if known.liveness is None:
@@ -71,7 +70,7 @@ def pull(
 
 def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial: bool, sha256: str | None) -> Path:
     """Return the file of a known model; ask on a terminal whether a hash that nobody published is right."""
-    from app.adding.catalogue import fetch  # noqa: PLC0415 - slow to import
+    from app.adding.download import fetch  # noqa: PLC0415 - slow to import
 
     folder = settings.data_dir / "models"
     try:
@@ -212,10 +211,9 @@ def _add(
     new: NewPackage, stated: Stated | None, time_limit: float, *, crops: Crops | None = None, as_json: bool
 ) -> None:
     """Add an embedder's file, and say what it rests on."""
-    from app.adding.add import add as add_file  # noqa: PLC0415 - slow to import
-    from app.adding.child import within  # noqa: PLC0415 - slow to import
+    from app.adding import add as adding  # noqa: PLC0415 - slow to import
 
-    added = within(time_limit, add_file, new, stated, crops=crops)
+    added = adding.within(time_limit, adding.add, new, stated, crops=crops)
     package, facts, form = added.package, added.facts, added.form
     if as_json:
         figures = {each.name: round(each.separation, 2) for each in added.tried}
@@ -240,7 +238,7 @@ def _numbers(channels: tuple[float, float, float]) -> str:
 
 def _add_detector(new: NewPackage, settings: Settings, time_limit: float, *, as_json: bool) -> None:
     """Add a YuNet's file, and say in how many of the packaged photos it finds somebody."""
-    from app.adding.child import within  # noqa: PLC0415 - slow to import
+    from app.adding.add import within  # noqa: PLC0415 - slow to import
 
     made, seen = within(time_limit, _detector, new, settings)
     output.answer(
@@ -290,10 +288,9 @@ def _add_liveness(
     new: NewPackage, cut: LivenessCut, classes: tuple[str, ...], stated: Stated, time_limit: float, *, as_json: bool
 ) -> None:
     """Add a file as a liveness package, and say what it rests on."""
-    from app.adding.add import StatedLiveness, add_liveness  # noqa: PLC0415 - slow to import
-    from app.adding.child import within  # noqa: PLC0415 - slow to import
+    from app.adding import add as adding  # noqa: PLC0415 - slow to import
 
-    added = within(time_limit, add_liveness, new, StatedLiveness(cut, classes, stated))
+    added = adding.within(time_limit, adding.add_liveness, new, cut, classes, stated)
     package, facts = added.package, added.facts
     answer = {"model": package.id, "folder": str(package.folder), "side": facts.side, "classes": list(classes)}
     output.answer(

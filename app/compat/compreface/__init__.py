@@ -1,10 +1,10 @@
 """CompreFace's REST interface, as documented in its version 1.2. docs/reference/drop-ins.md lists the differences."""
 
 from app.api.feature import Feature
-from app.compat.compreface import faces, recognition, subjects
+from app.compat.compreface import recognition, subjects
 from app.compat.compreface.wire import COMPREFACE
 
-ROUTERS = (subjects.router, recognition.router, faces.router)
+ROUTERS = (subjects.router, recognition.router)
 FEATURE = Feature(ROUTERS, setting="compreface", wire=COMPREFACE)
 
 

@@ -1,7 +1,8 @@
-"""Recognize, verify and detect: photos and embeddings in, similarities out."""
+"""Recognize, verify and detect: photos and embeddings in; faces in CompreFace's form and similarities out."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -11,7 +12,6 @@ from app.access.grants import Grant, Scope
 from app.api.auth import Guard
 from app.api.components import Components
 from app.api.route import Router
-from app.compat.compreface.answers import Json, face_answer, rounded, wanted_faces
 from app.compat.compreface.requests import (
     FILE,
     MAX_PREDICTIONS,
@@ -20,6 +20,7 @@ from app.compat.compreface.requests import (
     EmbeddingsRequest,
     FaceParams,
     FileRequest,
+    Json,
     Photos,
     PredictionParams,
     RecognizeParams,
@@ -31,7 +32,8 @@ from app.compat.compreface.requests import (
 )
 from app.compat.compreface.wire import COMPREFACE, EMPTY_FIELD, PREFIX, VALIDATION, Refused
 from app.compat.similarity import AnsweredSimilarity, Similarity
-from app.errors import AmbiguousFace
+from app.errors import AmbiguousFace, NoFace
+from app.face.pose import pose_of
 from app.gallery.records import Gallery, stored_template
 from app.inference.embedders import Embedders
 from app.recognition.decisions import cosine, mean_comparisons
@@ -43,6 +45,8 @@ router = Router(COMPREFACE.name, COMPREFACE)
 
 RECOGNITION = f"{PREFIX}recognition"
 FACE = f"{RECOGNITION}/faces/{{face_id}}"
+DIGITS = 5
+"""Decimals of similarities and probabilities, as in CompreFace."""
 
 
 @router.operation("POST", f"{PREFIX}detection/detect", scope=Scope.RECOGNIZE, body=FileRequest, images=FILE)
@@ -52,7 +56,7 @@ def detect(components: Components, sent: Photos[FaceParams]) -> Json:
     embedded = params.wants("calculator")
     photo = operations.embed(file)[0] if embedded else operations.detect(file)
     faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
-    result = [face_answer(face, photo, params, embedded=embedded) for face in faces]
+    result = [_face_answer(face, photo, params, embedded=embedded) for face in faces]
     return _with_versions({"result": result}, components, params, faces)
 
 
@@ -69,11 +73,11 @@ def verify(components: Components, sent: Photos[FaceParams]) -> Json:
         raise AmbiguousFace("More than one face in the source image")
     target, _ = operations.embed(sent.images[1], model)
     matches = [
-        face_answer(face, target, params, embedded=True)
-        | {"similarity": rounded(similarity.of_cosine(cosine(template_of(faces[0]), template_of(face))))}
+        _face_answer(face, target, params, embedded=True)
+        | {"similarity": _rounded(similarity.of_cosine(cosine(template_of(faces[0]), template_of(face))))}
         for face in wanted_faces(target, params.det_prob_threshold, params.limit)
     ]
-    answer = {"source_image_face": face_answer(faces[0], source, params, embedded=True), "face_matches": matches}
+    answer = {"source_image_face": _face_answer(faces[0], source, params, embedded=True), "face_matches": matches}
     return {"result": [_with_versions(answer, components, params, faces)]}
 
 
@@ -106,7 +110,7 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
     rankings = _rank(operations, gallery, templates, params.prediction_count, similarity, one_photo=True)
     home.components.guard.count_faces(home.grant, len(faces))
     result = [
-        face_answer(face, photo, params, embedded=True) | {"subjects": subjects}
+        _face_answer(face, photo, params, embedded=True) | {"subjects": subjects}
         for face, subjects in zip(faces, rankings, strict=True)
     ]
     return _with_versions({"result": result}, home.components, params, faces)
@@ -152,10 +156,10 @@ def verify_face(
     faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
     home.components.guard.count_faces(home.grant, len(faces))
     result = [
-        face_answer(face, photo, params, embedded=True)
+        _face_answer(face, photo, params, embedded=True)
         | {
             "subject": row.subject,
-            "similarity": rounded(similarity.answered(cosine(enrolled, template_of(face))) or 0.0),
+            "similarity": _rounded(similarity.answered(cosine(enrolled, template_of(face))) or 0.0),
         }
         for face in faces
     ]
@@ -223,7 +227,7 @@ def _rank(
     )
     return [
         [
-            {"subject": candidate.subject, "similarity": rounded(similarity.scale.of_cosine(candidate.score))}
+            {"subject": candidate.subject, "similarity": _rounded(similarity.scale.of_cosine(candidate.score))}
             for candidate in ranking
             if candidate.score is not None
         ]
@@ -237,7 +241,7 @@ def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Cal
     results = [
         {
             "embedding": embedding,
-            "similarity": rounded(scale(cosine(first, given_template(embedding, first.package, dimension)))),
+            "similarity": _rounded(scale(cosine(first, given_template(embedding, first.package, dimension)))),
         }
         for embedding in embeddings
     ]
@@ -254,3 +258,61 @@ def _with_versions(answer: Json, components: Components, params: FaceParams, fac
     if params.wants("pose"):
         versions["pose"] = "five landmarks"
     return answer | {"plugins_versions": versions}
+
+
+def wanted_faces(photo: Photo, det_prob_threshold: float | None, limit: int = 0) -> list[Face]:
+    """Return the photo's faces of at least ``det_prob_threshold``, the largest first; ``limit`` 0: all of them.
+
+    Raises NoFace if there is none: no CompreFace call answers with an empty list.
+    """
+    least = det_prob_threshold or 0.0
+    faces = [face for face in photo.faces if face.detection.score >= least]
+    if not faces:
+        raise NoFace("No face is found in the given image")
+    faces.sort(key=lambda face: -face.detection.box.area)
+    return faces[:limit] if limit else faces
+
+
+def _face_answer(face: Face, photo: Photo, params: FaceParams, *, embedded: bool) -> Json:
+    """Return a face with the requested plugins; ``embedded``: whether the calculator ran."""
+    answer: Json = {"box": _box(face, photo)}
+    if params.wants("landmarks"):
+        answer["landmarks"] = [[round(float(x)), round(float(y))] for x, y in face.detection.landmarks]
+    if params.wants("pose") and (pose := pose_of(face.detection.landmarks)):
+        answer["pose"] = {"pitch": round(pose.pitch, 2), "roll": round(pose.roll, 2), "yaw": round(pose.yaw, 2)}
+    if params.wants("calculator") and face.template is not None:
+        answer["embedding"] = face.template.vector.tolist()
+    if params.status:
+        answer["execution_time"] = _times(photo, embedded=embedded)
+    return answer
+
+
+def _rounded(similarity: float) -> float:
+    """Round down, so that rounding lifts no similarity to a client's threshold."""
+    scale = 10.0**DIGITS
+    return math.floor(similarity * scale) / scale
+
+
+def _box(face: Face, photo: Photo) -> Json:
+    """Return the box in whole pixels, clipped to the photo."""
+    box = face.detection.box
+    return {
+        "probability": round(face.detection.score, DIGITS),
+        "x_max": _within(box.x + box.width, photo.width),
+        "y_max": _within(box.y + box.height, photo.height),
+        "x_min": _within(box.x, photo.width),
+        "y_min": _within(box.y, photo.height),
+    }
+
+
+def _within(value: float, size: int) -> int:
+    return min(max(round(value), 0), size)
+
+
+def _times(photo: Photo, *, embedded: bool) -> dict[str, float]:
+    """Return the milliseconds per face of each plugin; the detector's include decoding and aligning."""
+    share = {name: spent / len(photo.faces) for name, spent in photo.stages.items()}
+    times = {"detector": round(sum(spent for name, spent in share.items() if name != "embed"), 1)}
+    if embedded:
+        times["calculator"] = round(share.get("embed", 0.0), 1)
+    return times

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 from fastapi import Depends, Request
@@ -36,6 +36,7 @@ NOT_STORED = 0
 """The key of no gallery: the database counts from 1."""
 CREATED, THERE_ALREADY = 201, 409
 """HTTP statuses for the audit log."""
+Json: TypeAlias = dict[str, Any]
 Given = TypeVar("Given", bound=BaseModel)
 Embedding = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
 

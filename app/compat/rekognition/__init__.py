@@ -2,7 +2,6 @@
 
 from app.api.feature import Feature, Part
 from app.compat.rekognition.routes import router
-from app.compat.rekognition.signatures import SignatureChecker
-from app.compat.rekognition.wire import REKOGNITION
+from app.compat.rekognition.wire import REKOGNITION, SignatureChecker
 
 FEATURE = Feature([router], lambda _: Part(SignatureChecker()), setting="rekognition", wire=REKOGNITION)

@@ -24,9 +24,8 @@ from app.compat.rekognition import collections, recognition, requests, users
 from app.compat.rekognition.answers import Shape
 from app.compat.rekognition.call import Call
 from app.compat.rekognition.errors import FAULTS, THROUGHPUT, answer_of
-from app.compat.rekognition.signatures import use_once
 from app.compat.rekognition.sigv4 import Claim
-from app.compat.rekognition.wire import CLAIM, MEDIA_TYPE, PATH, REKOGNITION, TARGET_HEADER, headers_of
+from app.compat.rekognition.wire import CLAIM, MEDIA_TYPE, PATH, REKOGNITION, TARGET_HEADER, headers_of, use_once
 from app.db.engine import again_if_ended
 from app.errors import LikenessError, NotFound
 
