@@ -31,7 +31,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.inference.thresholds import Thresholds
-from app.recognition.decisions import AnsweredScores, answered_scores, fmr_for
+from app.recognition.decisions import AnsweredScores, answered_scores, fmr_for, mean_comparisons
+from app.types import Sizes
 
 LEVELS: tuple[tuple[float, float], ...] = (
     (1.0, 0.0),
@@ -99,14 +100,14 @@ class AnsweredSimilarity:
 
     @classmethod
     def of(
-        cls, thresholds: Thresholds, threshold: float = 0.0, *, exact: bool, comparisons: float = 1.0
+        cls, thresholds: Thresholds, threshold: float = 0.0, *, exact: bool, sizes: Sizes | None = None
     ) -> AnsweredSimilarity:
-        """``threshold``: the request's similarity; ``exact``: whether its key sees exact scores; ``comparisons``: see
-        `Similarity.of`.
+        """``threshold``: the request's similarity; ``exact``: whether its key sees exact scores; ``sizes``: those of
+        the subjects that are compared, None for single faces.
 
         Raises OperatingPointUnavailable.
         """
-        scale = Similarity.of(thresholds, comparisons)
+        scale = Similarity.of(thresholds, mean_comparisons(sizes or {}, thresholds.independence))
         cosine = scale.cosine_of(threshold)
         return cls(scale, answered_scores(thresholds, cosine, exact=exact), cosine)
 

@@ -36,7 +36,7 @@ from app.errors import AmbiguousFace, NoFace
 from app.face.pose import pose_of
 from app.gallery.records import Gallery, stored_template
 from app.inference.embedders import Embedders
-from app.recognition.decisions import cosine, mean_comparisons
+from app.recognition.decisions import cosine
 from app.recognition.operations import Operations
 from app.recognition.photos import template_of
 from app.types import Face, Photo, Sizes, Template
@@ -102,10 +102,12 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
         message = "detect_faces=false is not served: a face that was not aligned by its landmarks can't be compared"
         raise Refused(VALIDATION, message)
     gallery = home.find()
-    photo = _embed(operations, gallery, sent.images[0])
+    if is_stored(gallery):
+        photo, sizes = operations.embed_for(gallery.id, sent.images[0]), home.galleries.sizes(gallery)
+    else:
+        photo, sizes = operations.embed(sent.images[0], gallery.embedder)[0], {}
     faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
     templates = [template_of(face) for face in faces]
-    sizes = home.galleries.sizes(gallery) if is_stored(gallery) else None
     similarity = _answered(operations, gallery, templates[0].package, exact=home.grant.sees_exact_scores, sizes=sizes)
     rankings = _rank(operations, gallery, templates, params.prediction_count, similarity, one_photo=True)
     home.components.guard.count_faces(home.grant, len(faces))
@@ -195,19 +197,11 @@ def _admitted(asked: EmbeddingsRequest, guard: Guard, grant: Grant) -> list[list
     return asked.embeddings
 
 
-def _embed(operations: Operations, gallery: Gallery, image: bytes) -> Photo:
-    if is_stored(gallery):
-        return operations.embed_for(gallery.id, image)
-    return operations.embed(image, gallery.embedder)[0]
-
-
 def _answered(
     operations: Operations, gallery: Gallery, package: str, *, exact: bool, sizes: Sizes | None = None
 ) -> AnsweredSimilarity:
     """Return how scores are answered: of one face, or of subjects of these ``sizes``."""
-    thresholds = operations.thresholds_in(gallery, package)
-    comparisons = mean_comparisons(sizes or {}, thresholds.independence)
-    return AnsweredSimilarity.of(thresholds, exact=exact, comparisons=comparisons)
+    return AnsweredSimilarity.of(operations.thresholds_in(gallery, package), exact=exact, sizes=sizes)
 
 
 def _rank(

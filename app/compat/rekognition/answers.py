@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, TypeAlias
 
 from app.db.pagination import Page
@@ -52,11 +51,6 @@ def percent(share: float) -> float:
     return math.floor(min(1.0, max(0.0, share)) * 100 * STEPS) / STEPS
 
 
-def seconds(time: str) -> float:
-    """Return a time as seconds since 1970."""
-    return round(datetime.fromisoformat(time).timestamp(), 3)
-
-
 def bounding_box(box: Box, width: int, height: int) -> Shape:
     """Return a box in shares of the photo. Our coordinates refer to pixel centres, Rekognition's to pixel edges."""
     return {
@@ -74,6 +68,8 @@ def face_detail(face: Face, photo: Photo) -> Shape:
     blurred to be recognized, above 100 more would not help.
     """
     detection = face.detection
+    measures = measure(face.crop, detection, photo.width, photo.height)
+    sharpness = RAMPS[Reason.LOW_SHARPNESS](measures.sharpness)
     detail: Shape = {
         "BoundingBox": bounding_box(detection.box, photo.width, photo.height),
         "Confidence": percent(detection.score),
@@ -81,7 +77,7 @@ def face_detail(face: Face, photo: Photo) -> Shape:
             {"Type": name, "X": (float(x) + 0.5) / photo.width, "Y": (float(y) + 0.5) / photo.height}
             for name, (x, y) in zip(LANDMARKS, detection.landmarks, strict=True)
         ],
-        "Quality": _quality(face, photo),
+        "Quality": {"Brightness": percent(measures.brightness / 255), "Sharpness": percent(sharpness)},
     }
     pose = pose_of(detection.landmarks)
     if pose is not None:
@@ -134,9 +130,3 @@ def _origin(origin: Origin, box: Box) -> Shape:
         "Confidence": percent(origin.score),
     }
     return shape | ({} if origin.external_id is None else {"ExternalImageId": origin.external_id})
-
-
-def _quality(face: Face, photo: Photo) -> Shape:
-    measures = measure(face.crop, face.detection, photo.width, photo.height)
-    sharpness = RAMPS[Reason.LOW_SHARPNESS](measures.sharpness)
-    return {"Brightness": percent(measures.brightness / 255), "Sharpness": percent(sharpness)}

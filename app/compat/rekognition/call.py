@@ -13,12 +13,11 @@ from app.compat.rekognition import errors
 from app.compat.rekognition.answers import largest_first
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.requests import ImageSource
-from app.compat.similarity import AnsweredSimilarity, Similarity
+from app.compat.similarity import AnsweredSimilarity
 from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import Gallery, StoredFace, gallery_not_found
 from app.gallery.service import Galleries
-from app.recognition.decisions import mean_comparisons
 from app.recognition.operations import Operations
 from app.types import Face, Photo, Sizes
 
@@ -84,20 +83,13 @@ class Call:
             raise _too_large(limit)
         return data
 
-    def scale(self, package: str) -> Similarity:
-        """Return the map from cosines of this package to similarities."""
-        return Similarity.of(self.operations.thresholds(package))
-
     def answered(self, gallery: Gallery, threshold: float, users: Sizes | None = None) -> AnsweredSimilarity:
         """Return how scores of the gallery's faces are answered, or of its ``users``, by their numbers of faces.
 
         ``threshold``: the request's, in percent.
         """
         thresholds = self.operations.thresholds_in(gallery, gallery.embedder)
-        comparisons = mean_comparisons(users or {}, thresholds.independence)
-        return AnsweredSimilarity.of(
-            thresholds, threshold / 100, exact=self.grant.sees_exact_scores, comparisons=comparisons
-        )
+        return AnsweredSimilarity.of(thresholds, threshold / 100, exact=self.grant.sees_exact_scores, sizes=users)
 
     def count_faces(self, count: int) -> None:
         """Count the faces that were compared with enrolled ones as that many requests (`Guard.count_faces`)."""

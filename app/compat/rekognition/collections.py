@@ -6,6 +6,7 @@ A face belongs to an unnamed subject until it is associated with a user.
 from __future__ import annotations
 
 import hashlib
+from datetime import datetime
 
 from app.compat.rekognition import requests
 from app.compat.rekognition.answers import (
@@ -17,7 +18,6 @@ from app.compat.rekognition.answers import (
     largest_first,
     paged,
     reasons_of,
-    seconds,
     stored_face,
 )
 from app.compat.rekognition.call import LEVELS, Call, good_enough
@@ -50,7 +50,7 @@ def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
         "UserCount": call.galleries.store.count_people(gallery),
         "FaceModelVersion": gallery.embedder,
         "CollectionARN": arn(gallery.id, call.region),
-        "CreationTimestamp": seconds(gallery.created_at),
+        "CreationTimestamp": round(datetime.fromisoformat(gallery.created_at).timestamp(), 3),
     }
 
 
@@ -89,11 +89,15 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
             stored = _store(call, gallery, photo, face, origin)
         records.append({"Face": stored_face(stored, gallery), "FaceDetail": face_detail(face, photo)})
     left_out = [face for face in largest_first(photo.faces) if not any(face is indexed for indexed in chosen)]
+    minimum = LEVELS[wanted.QualityFilter].minimum
     return {
         "FaceRecords": records,
         "FaceModelVersion": gallery.embedder,
         "UnindexedFaces": [
-            {"Reasons": _reasons(face, wanted.QualityFilter), "FaceDetail": face_detail(face, photo)}
+            {
+                "Reasons": reasons_of(face) if face.quality.score < minimum else ["EXCEEDS_MAX_FACES"],
+                "FaceDetail": face_detail(face, photo),
+            }
             for face in left_out
         ],
     }
@@ -155,7 +159,3 @@ def _image_id(gallery: Gallery, image: bytes, external_id: str | None) -> str:
     digest = hashlib.sha256(f"{gallery.key}/{gallery.created_at}/{external_id or ''}\0".encode())
     digest.update(image)
     return digest.hexdigest()[:32]
-
-
-def _reasons(face: Face, quality: str) -> list[str]:
-    return reasons_of(face) if face.quality.score < LEVELS[quality].minimum else ["EXCEEDS_MAX_FACES"]

@@ -15,7 +15,7 @@ from app.compat.rekognition.answers import (
     stored_face,
 )
 from app.compat.rekognition.call import Call, good_enough, no_faces
-from app.compat.similarity import AnsweredSimilarity
+from app.compat.similarity import AnsweredSimilarity, Similarity
 from app.errors import NotFound
 from app.gallery.records import Gallery, stored_template
 from app.gallery.text import is_unnamed
@@ -39,7 +39,7 @@ def compare(call: Call, wanted: requests.CompareFaces) -> Shape:
     if not sources:
         raise no_faces()
     target, _ = call.operations.embed(images[1], package)
-    scale = call.scale(package)
+    scale = Similarity.of(call.operations.thresholds(package))
     floor = scale.cosine_of(wanted.SimilarityThreshold / 100)
     probe = template_of(sources[0])
     scored = [
@@ -97,11 +97,8 @@ def match_faces(
     is among the best; so all faces of those subjects are compared.
     """
     similarity = call.answered(gallery, threshold)
-    near = [
-        candidate
-        for candidate in _rank(call, gallery, probe, limit + 1, similarity)
-        if candidate.exact >= similarity.threshold
-    ]
+    ranking = call.operations.rank(gallery.id, [probe], limit + 1, similarity.scores)[0]
+    near = [candidate for candidate in ranking if candidate.exact >= similarity.threshold]
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     passing = [(-score, face) for score, face in scored if score >= similarity.threshold and face != leave_out]
     best = sorted(passing)[:limit]
@@ -149,18 +146,12 @@ def _users(
 ) -> list[AnsweredCandidate]:
     wanted = max(FIRST_LOOK, limit)
     while True:
-        ranking = _rank(call, gallery, probe, wanted, similarity)
+        ranking = call.operations.rank(gallery.id, [probe], wanted, similarity.scores)[0]
         near = [candidate for candidate in ranking if candidate.exact >= similarity.threshold]
         users = [candidate for candidate in near if not is_unnamed(candidate.subject)]
         if len(users) >= limit or len(near) < len(ranking) or len(ranking) < wanted:
             return users[:limit]
         wanted *= WIDEN
-
-
-def _rank(
-    call: Call, gallery: Gallery, probe: Template, limit: int, similarity: AnsweredSimilarity
-) -> list[AnsweredCandidate]:
-    return call.operations.rank(gallery.id, [probe], limit, similarity.scores)[0]
 
 
 def _faces_of(
