@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from likeness_client import answers
 
 from app.cli import options, output
 from app.cli.connect import Data
@@ -14,12 +15,8 @@ from app.cli.models import adding, measuring
 from app.cli.options import Session, command
 from app.config import load_settings
 from app.errors import Unusable
-
-if TYPE_CHECKING:
-    from likeness_client import answers
-
-    from app.inference.manifest import Calibration
-    from app.inference.package import OwnCalibrations, Package
+from app.inference.manifest import Calibration
+from app.inference.package import OwnCalibrations, Package, find_packages, own_path, read_own, select, write_own
 
 models = typer.Typer(no_args_is_help=True, epilog="Example: likeness models list")
 calibrations = typer.Typer(no_args_is_help=True, epilog="Example: likeness models calibrations list sface")
@@ -134,8 +131,6 @@ def list_calibrations(name: options.Package, as_json: options.AsJson = False) ->
 @calibrations.command(epilog="Example: likeness models calibrations use sface doors")
 def use(name: options.Package, calibration: CalibrationName) -> None:
     """Decide by a calibration. A running server does at once; templates stay as they are."""
-    from app.inference.package import write_own  # noqa: PLC0415 - slow to import
-
     package, path, own = _chosen(name)
     _check_known(package, calibration, package.manifest.calibrations)
     write_own(path, own.model_copy(update={"deciding": calibration}))
@@ -145,8 +140,6 @@ def use(name: options.Package, calibration: CalibrationName) -> None:
 @calibrations.command(epilog="Example: likeness models calibrations remove sface doors")
 def remove(name: options.Package, calibration: CalibrationName) -> None:
     """Remove a calibration that was measured here. If it decided, the package's default does."""
-    from app.inference.package import write_own  # noqa: PLC0415 - slow to import
-
     package, path, own = _chosen(name)
     _check_known(package, calibration, own.calibrations)
     write_own(path, own.without(calibration))
@@ -156,8 +149,6 @@ def remove(name: options.Package, calibration: CalibrationName) -> None:
 
 def _chosen(name: str) -> tuple[Package, Path, OwnCalibrations]:
     """Return the package, the file of its own calibrations, and what it holds."""
-    from app.inference.package import find_packages, own_path, read_own, select  # noqa: PLC0415 - slow to import
-
     settings = load_settings()
     package = select(find_packages(settings.models_dir, settings.data_dir), name)
     path = own_path(settings.data_dir, package.id)

@@ -12,17 +12,16 @@ import typer
 from app.cli import options, output
 from app.cli.models.measuring import NOT_MEASURED
 from app.cli.photos import crops_of_people, open_pipeline
-from app.config import load_settings
+from app.config import Settings, load_settings
 from app.errors import Unusable
+from app.inference.manifest import Licence, LivenessCut
+from app.inference.package import OWN_FOLDER, Package, find_packages, select
 
 if TYPE_CHECKING:
     from app.adding.download import KnownModel
     from app.adding.measured import MeasuredModel
     from app.adding.new_package import NewPackage
     from app.adding.presets import Crops, Stated
-    from app.config import Settings
-    from app.inference.manifest import Licence, LivenessCut
-    from app.inference.package import Package
 
 PHOTOS_OF_FACES = 20
 """The packaged photos in their sizes, as many as a detector is tried on."""
@@ -46,10 +45,9 @@ def pull(
     from app.adding import download  # noqa: PLC0415 - slow to import
     from app.adding.measured import measured_models  # noqa: PLC0415 - slow to import
     from app.adding.presets import PRESETS  # noqa: PLC0415 - slow to import
-    from app.inference import package  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
-    packages = package.find_packages(settings.models_dir, settings.data_dir)
+    packages = find_packages(settings.models_dir, settings.data_dir)
     is_new = not any(each.manifest.name == name for each in packages.values())
     if is_new and (measured := measured_models().get(name)) is not None:
         _add_measured(measured, settings, accept_non_commercial=accept_non_commercial, as_json=as_json)
@@ -61,7 +59,7 @@ def pull(
         else:
             _add_liveness(new, known.liveness.cut, known.liveness.classes, form, TIME_LIMIT_S, as_json=as_json)
     else:
-        chosen = package.select(packages, name)
+        chosen = select(packages, name)
         path = download.pull(chosen, settings.data_dir / "models", accept_non_commercial=accept_non_commercial)
         licence = chosen.manifest.licence.name
         answer = {"model": chosen.id, "path": str(path), "licence": licence}
@@ -87,7 +85,6 @@ def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial
 
 def _add_measured(model: MeasuredModel, settings: Settings, *, accept_non_commercial: bool, as_json: bool) -> None:
     from app.adding.measured import add_measured  # noqa: PLC0415 - slow to import
-    from app.inference.package import OWN_FOLDER, find_packages  # noqa: PLC0415 - slow to import
 
     made = add_measured(
         model,
@@ -108,7 +105,6 @@ def _add_measured(model: MeasuredModel, settings: Settings, *, accept_non_commer
 
 def _new(file: Path, name: str, licence: Licence, settings: Settings) -> NewPackage:
     from app.adding.new_package import NewPackage  # noqa: PLC0415 - slow to import
-    from app.inference.package import OWN_FOLDER, find_packages  # noqa: PLC0415 - slow to import
 
     installed = find_packages(settings.models_dir, settings.data_dir).values()
     if (folder := next((each.folder for each in installed if each.manifest.name == name), None)) is not None:
@@ -168,7 +164,6 @@ def add(
     operating points are measured.
     """
     from app.adding.presets import PRESETS, Stated  # noqa: PLC0415 - slow to import
-    from app.inference.manifest import Licence  # noqa: PLC0415 - slow to import
 
     options.check_name(name, "--name")
     given = Stated(colour, _channels(mean, "--mean"), _channels(std, "--std"), size)
@@ -272,8 +267,6 @@ moved into the photo. They are those that facenox's and minivision's models were
 
 def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) -> tuple[LivenessCut, tuple[str, ...]]:
     """Return what the options of `likeness models add` say. Raises BadParameter."""
-    from app.inference.manifest import LivenessCut  # noqa: PLC0415 - slow to import
-
     if cut is None or scale is None or classes is None:
         message = "what the model is shown and answers is not in its file: give all three, as it was trained"
         raise typer.BadParameter(message, param_hint="--cut, --scale, --classes")

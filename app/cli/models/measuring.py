@@ -13,11 +13,13 @@ from app.cli import options, output
 from app.cli.photos import each, main_face, open_pipeline, people
 from app.config import load_settings
 from app.errors import InvalidInput
+from app.inference.manifest import CROP_SIDE
+from app.inference.package import OWN_FOLDER, Package, find_packages, own_path, read_own, select, write_own
+from app.machine import cores
 
 if TYPE_CHECKING:
     from app.adding.fuse import Member, Weighed
     from app.config import Settings
-    from app.inference.package import Package
     from app.types import Pixels, Vector, Vectors
 
 NOT_MEASURED = "It has no operating points yet: likeness models measure {name} --photos DIR"
@@ -47,8 +49,6 @@ def measure(
     """
     from app.calibration import operating_points as points  # noqa: PLC0415 - slow to import
     from app.calibration import people as measuring  # noqa: PLC0415 - slow to import
-    from app.inference.package import find_packages, own_path, read_own, select, write_own  # noqa: PLC0415 - slow to import
-    from app.machine import cores  # noqa: PLC0415 - slow to import
     from app.stages import open_stages  # noqa: PLC0415 - slow to import
 
     options.check_name(calibration, "--name")
@@ -106,8 +106,6 @@ def quantize(
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.cli.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
-    from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
-    from app.inference.package import OWN_FOLDER, find_packages, select  # noqa: PLC0415 - slow to import
     from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
     from app.stages import aligned_crop  # noqa: PLC0415 - slow to import
 
@@ -156,7 +154,6 @@ def fuse(
     photos than those that it was chosen on.
     """
     from app.adding.fuse import Member, add_fused  # noqa: PLC0415 - slow to import
-    from app.inference.package import OWN_FOLDER, find_packages, select  # noqa: PLC0415 - slow to import
 
     options.check_name(name, "--name")
     if weight is not None and len(weight) != len(names):
@@ -190,7 +187,6 @@ def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple
 
     from app.adding.fuse import weigh  # noqa: PLC0415 - slow to import
     from app.inference.session import open_embedder  # noqa: PLC0415 - slow to import
-    from app.machine import cores  # noqa: PLC0415 - slow to import
 
     pipeline = open_pipeline(settings)
     files = [(who, path) for who, paths in people(folder).items() for path in paths][:WEIGHED_PHOTOS]
