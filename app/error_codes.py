@@ -217,7 +217,7 @@ def about(code: str, status: int | None = None) -> About | None:
 
 def javascript() -> str:
     """Return the table as the page's module `codes.js`."""
-    found = {kind.code: kind.about.value for kind in KINDS} | {code: one.value for code, one in LOCAL.items()}
-    lines = "".join(f'  {code}: "{one}",\n' for code, one in found.items())
+    meanings = {kind.code: kind.about.value for kind in KINDS} | {code: about.value for code, about in LOCAL.items()}
+    lines = "".join(f'  {code}: "{about}",\n' for code, about in meanings.items())
     head = "/** What each error code is about. Written from app/error_codes.py: change it there. */"
     return f"{head}\n\n/** @type {{Record<string, string>}} */\nexport const ABOUT = {{\n{lines}}};\n"

@@ -131,7 +131,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
 
 
 def _wanted(settings: Settings) -> list[Feature]:
-    return [one for one in FEATURES if one.setting is None or getattr(settings, one.setting) == "on"]
+    return [feature for feature in FEATURES if feature.setting is None or getattr(settings, feature.setting) == "on"]
 
 
 @asynccontextmanager
@@ -158,7 +158,7 @@ def _build(
     key, _ = auth.load_key(settings.data_dir)
 
     # Storage
-    open_index = next((one.open_index for one in FEATURES if one.open_index), None)
+    open_index = next((feature.open_index for feature in FEATURES if feature.open_index), None)
     storage = open_storage(settings, stack, open_index)
     galleries, audit = storage.galleries, storage.audit
     clock = ClockGuard(storage.database, storage.secrets)
@@ -361,8 +361,13 @@ def _skipped_models(models_dir: Path, data_dir: Path) -> list[schemas.SkippedMod
         skipped = scan_packages(models_dir, data_dir).skipped
     except Unusable:  # the folder is gone; the packages found before stay in use
         return []
-    told = [(one.folder.name, one.problem.replace(f"{models_dir}/", "").replace(f"{data_dir}/", "")) for one in skipped]
-    return [schemas.SkippedModel(folder=folder, problem=problem) for folder, problem in told]
+    return [
+        schemas.SkippedModel(
+            folder=package.folder.name,
+            problem=package.problem.replace(f"{models_dir}/", "").replace(f"{data_dir}/", ""),
+        )
+        for package in skipped
+    ]
 
 
 def admin_key(data_dir: Path) -> str:

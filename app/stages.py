@@ -32,10 +32,10 @@ class Stages:
 
     def embed_photo(self, data: bytes) -> tuple[Vector, float]:
         """Return unit vector and quality of the face that a photo is about. Raises NoFace, and what decoding raises."""
-        found = self.pipeline.detect(data)
-        if not found.faces:
+        photo = self.pipeline.detect(data)
+        if not photo.faces:
             raise NoFace("The photo shows no face.")
-        face = found.faces[choose_face(found).index]
+        face = photo.faces[choose_face(photo).index]
         return self.embed_pixels(face.crop), face.quality.score
 
     def embed_crop(self, data: bytes) -> tuple[Vector, float]:
@@ -57,8 +57,8 @@ def aligned_crop(data: bytes) -> Pixels:
     """Return the pixels of an aligned crop, (112, 112, 3). Raises InvalidImage for any other size."""
     pixels = pixels_of(data)
     if pixels.shape != (CROP_SIDE, CROP_SIDE, 3):
-        found = f"{pixels.shape[1]}×{pixels.shape[0]}"
-        raise InvalidImage(f"An aligned crop has {CROP_SIDE}×{CROP_SIDE} pixels; this one has {found}.")
+        size = f"{pixels.shape[1]}×{pixels.shape[0]}"
+        raise InvalidImage(f"An aligned crop has {CROP_SIDE}×{CROP_SIDE} pixels; this one has {size}.")
     return pixels
 
 
@@ -74,9 +74,9 @@ def open_stages(
 ) -> Iterator[Stages]:
     """Open a package and a detector, which are closed at the end. Raises Unusable as `open_embedder` does."""
     session = open_embedder(package, cache, device)
-    found = open_detector(detector, cache)
+    opened = open_detector(detector, cache)
     try:
         with Embedder(session, workers=workers, flip=flip) as embedder:
-            yield Stages(Pipeline(found, LIMITS), embedder, session)
+            yield Stages(Pipeline(opened, LIMITS), embedder, session)
     finally:
-        found.close()
+        opened.close()

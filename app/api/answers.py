@@ -33,58 +33,57 @@ def _chosen_face(chosen: Chosen) -> schemas.ChosenFace:
     return schemas.ChosenFace.of(chosen.face, image=chosen.photo, faces=len(chosen.photo.faces))
 
 
-def verify(found: Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
-    both = [found.first, found.second]
+def verify(verified: Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
+    both = [verified.first, verified.second]
     return schemas.VerifyAnswer.of(
-        found,
-        found.point,
+        verified,
+        verified.point,
         fmr_asked=fmr_asked,
-        face1=_chosen_face(found.first),
-        face2=_chosen_face(found.second),
-        explain=explained([one.photo for one in both], both) if explain else None,
-        warnings=_warnings(found.warnings),
+        face1=_chosen_face(verified.first),
+        face2=_chosen_face(verified.second),
+        explain=explained([chosen.photo for chosen in both], both) if explain else None,
+        warnings=_warnings(verified.warnings),
     )
 
 
-def verify_subject(found: SubjectVerified, fmr_asked: float | None, *, explain: bool) -> schemas.SubjectVerifyAnswer:
-    chosen, ruled_out = found.chosen, [found.ruled_out] if found.ruled_out else []
-    others = [found.nearest_other], [ruled_out]
-    why = explained([chosen.photo], [chosen], found.stages, *others, point=found.point) if explain else None
+def verify_subject(verified: SubjectVerified, fmr_asked: float | None, *, explain: bool) -> schemas.SubjectVerifyAnswer:
+    chosen, ruled_out = verified.chosen, [verified.ruled_out] if verified.ruled_out else []
+    others = [verified.nearest_other], [ruled_out]
+    why = explained([chosen.photo], [chosen], verified.stages, *others, point=verified.point) if explain else None
     return schemas.SubjectVerifyAnswer.of(
-        found,
-        found.candidate,
-        found.point,
+        verified,
+        verified.candidate,
+        verified.point,
         fmr_asked=fmr_asked,
         face=_chosen_face(chosen),
         explain=why,
-        warnings=_warnings(found.warnings),
+        warnings=_warnings(verified.warnings),
     )
 
 
-def identify(found: Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
-    nearest = [face.nearest_other for face in found.faces]
-    ruled_out = [face.ruled_out for face in found.faces]
+def identify(identification: Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
+    point = identification.point
+    nearest = [face.nearest_other for face in identification.faces]
+    ruled_out = [face.ruled_out for face in identification.faces]
     return schemas.IdentifyAnswer.of(
-        found,
-        found.point,
-        image=found.photo,
+        identification,
+        point,
+        image=identification.photo,
         faces=[
-            schemas.IdentifiedFace.of(
-                face, face.face, threshold=found.point.threshold, threshold_uncertain=found.point.uncertain
-            )
-            for face in found.faces
+            schemas.IdentifiedFace.of(face, face.face, threshold=point.threshold, threshold_uncertain=point.uncertain)
+            for face in identification.faces
         ],
         fmr_asked=asked.fmr,
         fpir_asked=asked.fpir,
-        explain=explained([found.photo], (), found.stages, nearest, ruled_out, point=found.point)
+        explain=explained([identification.photo], (), identification.stages, nearest, ruled_out, point=point)
         if asked.explain
         else None,
-        warnings=_warnings(found.warnings),
+        warnings=_warnings(identification.warnings),
     )
 
 
-def _warnings(found: Sequence[decisions.PopulationWarning] | None) -> list[schemas.PopulationWarning] | None:
-    if found is None:
+def _warnings(warnings: Sequence[decisions.PopulationWarning] | None) -> list[schemas.PopulationWarning] | None:
+    if warnings is None:
         return None
     return [
         schemas.PopulationWarning.of(
@@ -93,23 +92,23 @@ def _warnings(found: Sequence[decisions.PopulationWarning] | None) -> list[schem
             fmr_found_low=warning.rate and warning.rate.low,
             fmr_found_high=warning.rate and warning.rate.high,
         )
-        for warning in found
+        for warning in warnings
     ]
 
 
-def enroll(found: Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
-    photos = [one.photo for one in found.chosen]
+def enroll(enrollment: Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
+    photos = [chosen.photo for chosen in enrollment.chosen]
     return schemas.EnrollAnswer.of(
-        found,
+        enrollment,
         enrolled=[
             schemas.EnrolledFace.of(row, findings, index=index, liveness=face.liveness)
-            for index, face, row, findings in found.enrolled
+            for index, face, row, findings in enrollment.enrolled
         ],
         rejected=[
             schemas.RejectedImage.of(image, image.error, image.findings, reasons=reasons_of(image.error))
-            for image in found.rejected
+            for image in enrollment.rejected
         ],
-        explain=explained(photos, found.chosen, found.stages) if explain else None,
+        explain=explained(photos, enrollment.chosen, enrollment.stages) if explain else None,
     )
 
 
@@ -135,11 +134,11 @@ def explained(
         batch_size=max((photo.batch_size for photo in photos if photo.batch_size is not None), default=None),
         chosen=[
             schemas.Choice(
-                index=one.choice.index,
-                why=one.choice.why,
-                runner_up_share=one.choice.runner_up if len(one.photo.faces) > 1 else None,
+                index=face.choice.index,
+                why=face.choice.why,
+                runner_up_share=face.choice.runner_up if len(face.photo.faces) > 1 else None,
             )
-            for one in chosen
+            for face in chosen
         ],
         nearest_other=list(nearest),
         ruled_out=list(ruled_out),
@@ -147,8 +146,8 @@ def explained(
     )
 
 
-def stored_face(found: records.StoredFace, gallery: records.Gallery) -> schemas.StoredFace:
-    return schemas.StoredFace.of(found, model=found.package, has_crop=gallery.store == "crop")
+def stored_face(face: records.StoredFace, gallery: records.Gallery) -> schemas.StoredFace:
+    return schemas.StoredFace.of(face, model=face.package, has_crop=gallery.store == "crop")
 
 
 def model(package: Package, device: str | None = None, providers: Iterable[str] = ()) -> schemas.Model:

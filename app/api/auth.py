@@ -71,8 +71,8 @@ class AdminKey:
 
     def _follow(self, path: Path) -> None:
         try:
-            found = path.stat()
-            state = (found.st_mtime_ns, found.st_ino, found.st_size)
+            status = path.stat()
+            state = (status.st_mtime_ns, status.st_ino, status.st_size)
             if state != self._state:
                 self._digest = _digest(read_admin_key(path))
                 self._state = state

@@ -235,7 +235,7 @@ def validate(model: type[Model], values: object, where: str, *, strict: bool) ->
         return model.model_validate(values, strict=strict)
     except ValidationError as error:
         raise invalid_request(
-            [{**one} for one in error.errors(include_input=False, include_url=False)], where
+            [{**problem} for problem in error.errors(include_input=False, include_url=False)], where
         ) from None
 
 
@@ -245,7 +245,7 @@ def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInp
     for error in errors[:MAX_ERRORS]:
         place = ".".join(str(part)[:100] for part in ((where,) if where else ()) + tuple(error["loc"]))
         listed.append({"where": place, "what": str(error["msg"])})
-    message = "; ".join(f"{one['where']}: {one['what']}" for one in listed[:3])
+    message = "; ".join(f"{problem['where']}: {problem['what']}" for problem in listed[:3])
     return InvalidInput(message or "The request is not valid.", errors=listed)
 
 
@@ -313,8 +313,8 @@ class FormReader:
         """
         with _well_formed():
             self._parser.write(data)
-        found, self._pieces = self._pieces, []
-        return found
+        pieces, self._pieces = self._pieces, []
+        return pieces
 
     def finish(self) -> None:
         """Check that the form is complete. Raises InvalidInput (``invalid_multipart``)."""
@@ -474,12 +474,12 @@ def _object(value: object) -> dict[str, Any]:
 
 def _check_images(images: Mapping[str, list[bytes]], wanted: ImageFields, limits: BodyLimits) -> None:
     for name in wanted.names:
-        found = images.get(name, [])
-        if not found:
+        given = images.get(name, [])
+        if not given:
             raise MissingImage(f"{name}: an image is required.", expected=list(wanted.names))
-        if len(found) > (limits.images if wanted.many else 1):
+        if len(given) > (limits.images if wanted.many else 1):
             _too_many(wanted, limits)
-    if any(len(image) > limits.image_bytes for found in images.values() for image in found):
+    if any(len(image) > limits.image_bytes for given in images.values() for image in given):
         _too_large(limits.image_bytes)
 
 

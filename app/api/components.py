@@ -74,10 +74,10 @@ class Components:
 
 def components_of(state: State) -> Components:
     """Return what runs in the application. Raises LikenessError (``not_ready``) before the start and after the end."""
-    found: Components | None = getattr(state, "components", None)
-    if found is None:
+    components: Components | None = getattr(state, "components", None)
+    if components is None:
         raise LikenessError("The server is starting or stopping.", code="not_ready")
-    return found
+    return components
 
 
 def _path_id(description: str, example: str) -> Any:

@@ -64,10 +64,10 @@ def load_with_images(data: bytes) -> tuple[Any, int]:
 
 def _load(data: bytes, long_strings: Iterator[memoryview]) -> Any:
     def constant(name: str) -> memoryview:
-        found = next(long_strings, None) if name == _LONG else None
-        if found is None:
+        long_string = next(long_strings, None) if name == _LONG else None
+        if long_string is None:
             _refuse(name)
-        return found
+        return long_string
 
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=constant, parse_float=_finite)
@@ -95,15 +95,15 @@ def _strings(data: bytes, max_values: int) -> Iterator[Span]:
 
 def _count(data: bytes, start: int, end: int, most: int) -> int:
     """Count the values that begin between two strings; stop where there are more than ``most``."""
-    found = 0
+    values = 0
     for at in range(start, end, _WINDOW):
         until = min(at + _WINDOW, end)
         if data.find(b"N", at, until) >= 0:
             _invalid()
-        found += sum(data.count(byte, at, until) for byte in _STRUCTURE)
-        if found > most:
+        values += sum(data.count(byte, at, until) for byte in _STRUCTURE)
+        if values > most:
             break
-    return found
+    return values
 
 
 def _end_of_string(data: bytes, start: int, most: int) -> Span:

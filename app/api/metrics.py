@@ -110,9 +110,9 @@ class _ComponentsCollector(Collector):
         model = GaugeMetricFamily(
             "likeness_model_info", "The running models.", labels=["model", "task", "device", "sha256"]
         )
-        for one in self._components.models():
-            if one.loaded:
-                model.add_metric([one.id, one.task, one.device or "", one.sha256], 1)
+        for package in self._components.models():
+            if package.loaded:
+                model.add_metric([package.id, package.task, package.device or "", package.sha256], 1)
         yield model
 
     def _load(self) -> Iterator[Metric]:
@@ -134,12 +134,12 @@ class _ComponentsCollector(Collector):
         waiting.add_metric(["search"], galleries.searches.waiting)
         yield waiting
         sizes = HistogramMetricFamily("likeness_batch_size", "Items in a batch.", labels=["batcher"])
-        for name, found in (
+        for name, counts in (
             ("embed", embedders.batch_sizes),
             ("liveness", liveness.batch_sizes if liveness else {}),
             ("search", galleries.searches.batch_sizes),
         ):
-            sizes.add_metric([name], _buckets(found), sum(size * count for size, count in found.items()))
+            sizes.add_metric([name], _buckets(counts), sum(size * count for size, count in counts.items()))
         yield sizes
 
     def _jobs(self) -> Iterator[Metric]:
@@ -211,12 +211,12 @@ class _CachedCounts:
 
     def _refresh(self, done: Event) -> None:
         try:
-            found = self._count()
+            counts = self._count()
         except Exception as error:  # noqa: BLE001 - a worker's edge; the metrics say that there was no answer
             _log.warning("Rows could not be counted", extra={"fields": {"error": type(error).__name__}})
-            found = None
+            counts = None
         with self._lock:
-            self._found, self._at, self._working = found, time.monotonic(), None
+            self._found, self._at, self._working = counts, time.monotonic(), None
         done.set()
 
 

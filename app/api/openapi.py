@@ -55,8 +55,8 @@ def responses(operation: Operation) -> Responses:
     by_status: dict[int | str, list[str]] = defaultdict(list)
     for code in operation.error_codes:
         by_status[BY_CODE[code].status].append(code)
-    found: Responses = {operation.status: _good_response(operation)}
-    return found | {status: _error_response(status, codes) for status, codes in sorted(by_status.items(), key=str)}
+    answers: Responses = {operation.status: _good_response(operation)}
+    return answers | {status: _error_response(status, codes) for status, codes in sorted(by_status.items(), key=str)}
 
 
 def request_body(operation: Operation) -> dict[str, Any] | None:

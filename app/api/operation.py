@@ -108,20 +108,20 @@ class Operation:
         """All error codes, each once."""
         if self.public:
             return OPEN_CODES
-        found = [*KEYED_CODES]
+        codes = [*KEYED_CODES]
         if not self.monitoring:
-            found += CALL_CODES
+            codes += CALL_CODES
         if self.unrestricted:
-            found.append("gallery_restricted")
+            codes.append("gallery_restricted")
         if "{gallery}" in self.path:
-            found += ("gallery_not_found", "invalid_id")
+            codes += ("gallery_not_found", "invalid_id")
         if self.images:
-            found += IMAGE_CODES
+            codes += IMAGE_CODES
         elif self.body:
-            found += JSON_CODES
+            codes += JSON_CODES
         elif self.upload:
-            found += UPLOAD_CODES
-        return tuple(dict.fromkeys((*found, *self.codes)))
+            codes += UPLOAD_CODES
+        return tuple(dict.fromkeys((*codes, *self.codes)))
 
     def fill(self, **ids: str) -> str:
         """The path with these ids, percent-encoded: ``/v1/galleries/{gallery}`` and ``a/b`` -> ``…/a%2Fb``."""

@@ -77,13 +77,13 @@ def install(server: FastAPI) -> None:
 
     async def show(request: Request) -> Response:
         name = request.scope["path"].removeprefix(PAGE_FILES) if request.scope["path"] != PAGE_PATH else START
-        found = files.get(name)
-        if found is None:
+        file = files.get(name)
+        if file is None:
             raise NotFound("There is no such file.")
         given = request.headers.get("if-none-match", "").split(",")  # weak ones compare as strong (RFC 9110, 13.1.2)
-        if found.headers["etag"] in {tag.strip().removeprefix("W/") for tag in given}:
-            return Response(status_code=304, headers=found.headers)
-        return Response(found.content, headers=found.headers)
+        if file.headers["etag"] in {tag.strip().removeprefix("W/") for tag in given}:
+            return Response(status_code=304, headers=file.headers)
+        return Response(file.content, headers=file.headers)
 
     server.add_api_route(PAGE_PATH, show, methods=[*PAGE_METHODS], include_in_schema=False)
     server.add_api_route(PAGE_FILES + "{name:path}", show, methods=[*PAGE_METHODS], include_in_schema=False)
@@ -139,11 +139,11 @@ def _api_page_policy(html: str) -> str:
 def read_files() -> dict[str, File]:
     """Return the web page's files by their path below its folder."""
     folder = Path(app.page.__file__).parent
-    found = {}
+    files = {}
     for path in folder.rglob("*"):
         if kind := TYPES.get(path.suffix.removeprefix(".")):
             content = path.read_bytes()
             tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
             headers = HEADERS | {"content-type": kind, "etag": tag}
-            found[path.relative_to(folder).as_posix()] = File(content, headers)
-    return found
+            files[path.relative_to(folder).as_posix()] = File(content, headers)
+    return files

@@ -226,7 +226,7 @@ class Router:
         def declare(handler: Handler) -> Handler:
             signature = inspect.signature(handler, eval_str=True)
             parameters, answer = _parameters_of(signature), signature.return_annotation
-            found: dict[str, Any] = {
+            derived: dict[str, Any] = {
                 "name": handler.__name__,
                 "answer": None if isinstance(answer, type) and issubclass(answer, Response) else answer,
                 "status": 204 if answer is None else 200,
@@ -234,7 +234,7 @@ class Router:
                 "body": _model_of(parameters, declared.get("images")),
                 "wire": self._wire,
             }
-            operation = Operation(method=method, path=path, **(found | declared))
+            operation = Operation(method=method, path=path, **(derived | declared))
             summary, _, description = (inspect.getdoc(handler) or "").partition("\n")
             route = self._route(
                 operation,
@@ -287,22 +287,22 @@ QUERY = "query_"
 
 
 def _parameters_of(signature: inspect.Signature) -> _Parameters:
-    found = _Parameters({}, [])
+    parameters = _Parameters({}, [])
     for name, parameter in signature.parameters.items():
         kind, origin = parameter.annotation, get_origin(parameter.annotation)
         if isinstance(origin, type) and issubclass(origin, Sent):
-            (found.query,) = get_args(kind)
-            found.body, found.model = name, origin
-            found.read.append(parameter.replace(name=QUERY, annotation=Annotated[found.query, Query()]))
+            (parameters.query,) = get_args(kind)
+            parameters.body, parameters.model = name, origin
+            parameters.read.append(parameter.replace(name=QUERY, annotation=Annotated[parameters.query, Query()]))
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
-            found.body, found.model = name, kind
+            parameters.body, parameters.model = name, kind
         elif isinstance(kind, type) and not issubclass(kind, (str, int, float)):
-            found.supplied[name] = kind
+            parameters.supplied[name] = kind
         else:
-            found.read.append(parameter)
+            parameters.read.append(parameter)
             if origin is Annotated and any(isinstance(mark, Query) for mark in get_args(kind)[1:]):
-                found.query = get_args(kind)[0]
-    return found
+                parameters.query = get_args(kind)[0]
+    return parameters
 
 
 def _model_of(parameters: _Parameters, images: ImageFields | None) -> Any:

@@ -133,10 +133,10 @@ class OwnFormat(WireFormat):
         return True
 
     def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:
-        found = answer_problem(error, request_id)
-        if found.status == 401 and is_browser_path(path):
-            found.headers["www-authenticate"] = 'Basic realm="Likeness"'
-        return Response(found.body.model_dump_json(), found.status, found.headers, "application/json")
+        problem = answer_problem(error, request_id)
+        if problem.status == 401 and is_browser_path(path):
+            problem.headers["www-authenticate"] = 'Basic realm="Likeness"'
+        return Response(problem.body.model_dump_json(), problem.status, problem.headers, "application/json")
 
 
 OWN = OwnFormat()
@@ -204,7 +204,7 @@ def install(app: FastAPI) -> None:
 
 async def _refuse_invalid(_: Request, error: Exception) -> NoReturn:
     assert isinstance(error, RequestValidationError)  # noqa: S101 (registered for it alone)
-    raise invalid_request([{**one} for one in error.errors()]) from None
+    raise invalid_request([{**problem} for problem in error.errors()]) from None
 
 
 async def _refuse_unrouted(request: Request, error: Exception) -> Response:

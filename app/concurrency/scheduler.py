@@ -122,7 +122,7 @@ class Scheduler:
             try:
                 while not self._closed:
                     waiting = (task for task in self._tasks if not task.running)
-                    task = min(waiting, key=lambda one: one.due, default=None)
+                    task = min(waiting, key=lambda each: each.due, default=None)
                     wait_s = None if task is None else task.due - time.monotonic()
                     if task is not None and wait_s is not None and wait_s <= 0:
                         task.running = True

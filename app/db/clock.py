@@ -79,7 +79,7 @@ class Watched:
 
     def encode(self) -> bytes:
         readings = [reading for reading in (self.trusted, self.ahead) if reading]
-        return json.dumps([(utc_text(one.at), one.boot, one.uptime, one.followed) for one in readings]).encode()
+        return json.dumps([(utc_text(at.at), at.boot, at.uptime, at.followed) for at in readings]).encode()
 
     @classmethod
     def decode(cls, stored: bytes) -> Watched:
@@ -145,8 +145,8 @@ class ClockGuard:
         """Return the newest time of the database's rows; without any, the clock's."""
         columns = (AUDIT.c.at, CHANGES.c.created_at, GALLERIES.c.created_at, JOBS.c.created_at)
         with self._database.read() as connection:
-            found = [connection.execute(sa.select(sa.func.max(column))).scalar() for column in columns]
-        newest = max(filter(None, found), default=None)
+            newest_of = [connection.execute(sa.select(sa.func.max(column))).scalar() for column in columns]
+        newest = max(filter(None, newest_of), default=None)
         return Watched(now if newest is None else Reading(_seconds(newest), "", 0))
 
 

@@ -42,8 +42,8 @@ def copy_database(source: str, target: str) -> dict[str, int]:
             counts = dict.fromkeys(METADATA.tables, 0)
             for table in METADATA.sorted_tables:
                 query = sa.select(table).order_by(*table.primary_key.columns)
-                found = there.execution_options(yield_per=ROWS_AT_ONCE).execute(query).mappings()
-                for rows in found.partitions():
+                result = there.execution_options(yield_per=ROWS_AT_ONCE).execute(query).mappings()
+                for rows in result.partitions():
                     here.execute(sa.insert(table), [dict(row) for row in rows])
                     counts[table.name] += len(rows)
             _number(here, _last_keys(there))
@@ -68,8 +68,8 @@ def _opened(url: str) -> Iterator[Database]:
 def _last_keys(connection: Connection) -> dict[str, int]:
     """Return the last key of each table that numbers its rows: the copy must not use keys again."""
     if connection.dialect.name == "sqlite":
-        found = connection.execute(sa.text("SELECT name, seq FROM sqlite_sequence")).all()
-        return {name: seq for name, seq in found if name in NUMBERED}
+        numbers = connection.execute(sa.text("SELECT name, seq FROM sqlite_sequence")).all()
+        return {name: seq for name, seq in numbers if name in NUMBERED}
     last: dict[str, int] = {}
     for table in NUMBERED:
         sequence = connection.execute(sa.select(sa.func.pg_get_serial_sequence(table, "key"))).scalar_one()

@@ -289,8 +289,8 @@ class Cache(Generic[K, V]):
         kept = self._kept.get(key)
         if kept is not None and kept[0] == version:
             return kept[1]
-        found = query()
+        value = query()
         if len(self._kept) >= KEPT:
             self._kept.clear()
-        self._kept[key] = version, found
-        return found
+        self._kept[key] = version, value
+        return value

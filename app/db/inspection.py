@@ -59,36 +59,37 @@ def inspect(data_dir: Path, url: str) -> Inspection:
     ``data_dir_in_use`` while it is being restored.
     """
     path, is_sqlite = sqlite_file(url), parse_url(url).get_backend_name() == "sqlite"
-    found = Inspection("SQLite" if is_sqlite else "PostgreSQL")
+    inspection = Inspection("SQLite" if is_sqlite else "PostgreSQL")
     with usage.looking(data_dir, url):
         if path is not None and not path.exists():
-            found.exists = False
-            return found
+            inspection.exists = False
+            return inspection
         try:
             with connected(url, LOOK_BUSY_MS) as connection:
-                _look(connection, found)
+                _look(connection, inspection)
                 connection.rollback()
-                found.writable = _takes_writes(connection)
+                inspection.writable = _takes_writes(connection)
         except _FAILURES as error:  # the driver's text may hold the URL, password and all
-            found.problem = type(error.__cause__ or error).__name__
-    return found
+            inspection.problem = type(error.__cause__ or error).__name__
+    return inspection
 
 
-def _look(connection: Connection, found: Inspection) -> None:
-    found.newest = revisions()[-1]
-    found.revision = revision_of(connection)
-    found.known = found.revision in {None, *revisions()}
+def _look(connection: Connection, inspection: Inspection) -> None:
+    inspection.newest = revisions()[-1]
+    inspection.revision = revision_of(connection)
+    inspection.known = inspection.revision in {None, *revisions()}
     if sa.inspect(connection).has_table(SECRETS.name):
-        found.sealed = {row.name: bytes(row.sealed) for row in connection.execute(sa.select(SECRETS))}
-    found.needs = _needs(connection)
-    if found.kind == "SQLite":
+        inspection.sealed = {row.name: bytes(row.sealed) for row in connection.execute(sa.select(SECRETS))}
+    inspection.needs = _needs(connection)
+    if inspection.kind == "SQLite":
         rows = connection.exec_driver_sql("PRAGMA quick_check(3)").scalars().all()
-        found.damage = [str(row) for row in rows if row != "ok"]
+        inspection.damage = [str(row) for row in rows if row != "ok"]
         if orphans := connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(SHOWN):
-            found.damage.append(f"rows without the row they belong to, in {', '.join(sorted({o[0] for o in orphans}))}")
+            tables = ", ".join(sorted({orphan[0] for orphan in orphans}))
+            inspection.damage.append(f"rows without the row they belong to, in {tables}")
         return
     now: datetime = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
-    found.clock_off_s = (datetime.now(UTC) - now).total_seconds()
+    inspection.clock_off_s = (datetime.now(UTC) - now).total_seconds()
 
 
 def _needs(connection: Connection) -> list[Need]:

@@ -134,7 +134,7 @@ PLAIN = "plain"
 
 def census(database: Database) -> dict[str, dict[BlobKind, int]]:
     """Count the blobs by the id of their key, or PLAIN, and by kind. Reads every row."""
-    found: dict[str, dict[BlobKind, int]] = {}
+    counts: dict[str, dict[BlobKind, int]] = {}
     with database.read() as connection:
         for kind, column in COLUMNS.items():
             head = sa.case((column.is_sealed, column.head))
@@ -142,8 +142,8 @@ def census(database: Database) -> dict[str, dict[BlobKind, int]]:
             query = query.where(column.blob.is_not(None)).group_by("head")
             for mark, count in connection.execute(query):
                 name = PLAIN if mark is None else bytes(mark)[1:].hex()
-                found.setdefault(name, dict.fromkeys(COLUMNS, 0))[kind] += count
-    return found
+                counts.setdefault(name, dict.fromkeys(COLUMNS, 0))[kind] += count
+    return counts
 
 
 def reseal(database: Database, blobs: Blobs, *, batch: int = BATCH) -> Iterator[int]:

@@ -36,9 +36,9 @@ class SecretStore:
 
     def get_or_make(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return the secret of that name; if it doesn't exist yet, `make` makes it, once for all servers."""
-        found = self.get(name)
-        if found is not None:
-            return found
+        stored = self.get(name)
+        if stored is not None:
+            return stored
         values = {"name": name, "sealed": self._seal(name, make())}
         with self._database.write() as connection:
             connection.execute(self._database.insert(SECRETS).values(values).on_conflict_do_nothing())
@@ -120,10 +120,10 @@ def load_rings(data_dir: Path, url: str, file: Path | None, text: str | None, *,
             )
             raise Unusable(message, code="vault_key_missing")
         load_or_make(vault)
-    found = find_rings(data_dir, file, text, seals=seals)
-    if found.secrets is None:
+    rings = find_rings(data_dir, file, text, seals=seals)
+    if rings.secrets is None:
         raise Unusable(f"{vault}: doesn't exist any more", code="vault_key_unusable")
-    return Rings(found.faces, found.seals, found.secrets)
+    return Rings(rings.faces, rings.seals, rings.secrets)
 
 
 def find_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bool) -> FoundRings:

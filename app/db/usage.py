@@ -136,8 +136,8 @@ def _process() -> str:
 
 def _runs(holder: str) -> bool:
     """Return whether what `_process` returned may still run: whoever is on another machine may."""
-    found = re.search(r"\(process (\d+) on (.*)\)", holder)
-    return found is not None and (found[2] != socket.gethostname() or Path(f"/proc/{found[1]}").exists())
+    named = re.search(r"\(process (\d+) on (.*)\)", holder)
+    return named is not None and (named[2] != socket.gethostname() or Path(f"/proc/{named[1]}").exists())
 
 
 def _in_use(what: str, holder: str) -> Conflict:

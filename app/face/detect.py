@@ -216,7 +216,7 @@ class Detector:
         image = pixels
         if (level.width, level.height) != (width, height):
             image = np.asarray(cv2.resize(pixels, (level.width, level.height), interpolation=cv2.INTER_AREA), np.uint8)
-        found = []
+        sights_of = []
         for left, top, right, bottom in level.pieces():
             sights = self._run(image[top:bottom, left:right])
             _map(sights, 1.0, (left, top))
@@ -224,8 +224,8 @@ class Detector:
             low, high = sights[:, :2], sights[:, :2] + sights[:, 2:4]
             cut = (low <= (left + SEAM, top + SEAM)) & (left > 0, top > 0)
             cut |= (high >= (right - SEAM, bottom - SEAM)) & (right < level.width, bottom < level.height)
-            found.append(sights[~cut.any(axis=1)])
-        together = np.concatenate(found)
+            sights_of.append(sights[~cut.any(axis=1)])
+        together = np.concatenate(sights_of)
         ratio = np.array([width / level.width, height / level.height])
         _map(together, ratio, (ratio - 1) / 2)  # pixel centres lie at whole numbers
         return together
@@ -243,12 +243,12 @@ class Detector:
             matrix = np.column_stack([np.eye(2) * scale, middle - scale * centre])
             tile = cv2.warpAffine(pixels, matrix, (TILE, TILE), flags=cv2.INTER_LINEAR)
             sheet[y : y + TILE, x : x + TILE] = tile
-        sights, found = self._run(sheet), []
+        sights, faces = self._run(sheet), []
         for corner, centre, scale in zip(corners, centres, scales, strict=True):
             face = _nearest(sights, *(corner + middle))
             _map(face, 1 / scale, centre - (corner + middle) / scale)
-            found.append(face)
-        return np.concatenate(found)
+            faces.append(face)
+        return np.concatenate(faces)
 
     def _run(self, pixels: Pixels) -> _Sights:
         """Run YuNet on one input and return its detections in the input's coordinates."""

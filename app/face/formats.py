@@ -277,8 +277,8 @@ def _is_interleaved(data: bytes) -> bool:
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield each marker and where its segment, its length first, begins, up to the first end of image."""
     at = 2
-    while found := _MARKER.search(data, at):
-        marker, at = found[1][0], found.end()
+    while match := _MARKER.search(data, at):
+        marker, at = match[1][0], match.end()
         if marker == END_OF_IMAGE:
             return
         if marker >= FIRST_WITH_LENGTH and marker != 0xD8:

@@ -7,6 +7,7 @@ libheif itself refuses HEVC streams that are larger than their container says.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -63,10 +64,10 @@ class Container:
 
 def read_container(data: bytes) -> Container:
     """Read the items of a HEIF file. Raises ValueError and struct.error where it is damaged."""
-    found = Container()
+    container = Container()
     meta = None
     for kind, start, end in _boxes(data, 0, len(data), strict=False):
-        found.moving = found.moving or kind == b"moov"
+        container.moving = container.moving or kind == b"moov"
         if kind == b"meta":
             if meta is not None:
                 raise ValueError("two meta boxes")
@@ -74,11 +75,11 @@ def read_container(data: bytes) -> Container:
     if meta is None:
         raise ValueError("no meta box")
     boxes = _children(data, *meta)
-    _read_types(data, boxes, found)
-    _read_sizes(data, boxes, found)
-    _read_parts(data, boxes, found)
-    _read_content(data, boxes, found)
-    return found
+    _read_types(data, boxes, container)
+    _read_sizes(data, boxes, container)
+    _read_parts(data, boxes, container)
+    _read_content(data, boxes, container)
+    return container
 
 
 def _boxes(data: bytes, start: int, end: int, *, strict: bool = True) -> Iterator[tuple[bytes, int, int]]:
@@ -102,12 +103,12 @@ def _boxes(data: bytes, start: int, end: int, *, strict: bool = True) -> Iterato
 
 def _children(data: bytes, start: int, end: int) -> dict[bytes, tuple[int, int]]:
     """Return start and end of each box by kind. Raises ValueError for two of a kind: readers differ in which counts."""
-    found: dict[bytes, tuple[int, int]] = {}
+    boxes: dict[bytes, tuple[int, int]] = {}
     for kind, begin, stop in _boxes(data, start, end):
-        if kind in found and kind not in REPEATABLE:
+        if kind in boxes and kind not in REPEATABLE:
             raise ValueError("two boxes of one kind")
-        found[kind] = begin, stop
-    return found
+        boxes[kind] = begin, stop
+    return boxes
 
 
 class _Reader:
@@ -136,7 +137,7 @@ class _Reader:
         return value
 
 
-def _read_types(data: bytes, boxes: dict[bytes, tuple[int, int]], found: Container) -> None:
+def _read_types(data: bytes, boxes: dict[bytes, tuple[int, int]], container: Container) -> None:
     start, end = boxes.get(b"iinf", (0, 0))
     if not end:
         return
@@ -148,12 +149,12 @@ def _read_types(data: bytes, boxes: dict[bytes, tuple[int, int]], found: Contain
         entry.header()
         item = entry.number(4 if entry.version == 3 else 2)
         entry.number(2)
-        found.types[item] = entry.number(4).to_bytes(4, "big")
-        if len(found.types) > MAX_ITEMS:
+        container.types[item] = entry.number(4).to_bytes(4, "big")
+        if len(container.types) > MAX_ITEMS:
             raise ValueError("too many items")
 
 
-def _read_sizes(data: bytes, boxes: dict[bytes, tuple[int, int]], found: Container) -> None:
+def _read_sizes(data: bytes, boxes: dict[bytes, tuple[int, int]], container: Container) -> None:
     """Read the `ispe` property of each item."""
     start, end = boxes.get(b"iprp", (0, 0))
     inner = _children(data, start, end)
@@ -162,10 +163,10 @@ def _read_sizes(data: bytes, boxes: dict[bytes, tuple[int, int]], found: Contain
         properties.append(struct.unpack_from(">II", data, begin + 4) if kind == b"ispe" else None)
     for kind, begin, stop in _boxes(data, start, end):
         if kind == b"ipma":
-            _read_associations(_Reader(data, begin, stop), properties, found)
+            _read_associations(_Reader(data, begin, stop), properties, container)
 
 
-def _read_associations(box: _Reader, properties: list[Size | None], found: Container) -> None:
+def _read_associations(box: _Reader, properties: list[Size | None], container: Container) -> None:
     box.header()
     for _ in range(box.count(4)):
         item = box.number(2 if box.version == 0 else 4)
@@ -173,10 +174,10 @@ def _read_associations(box: _Reader, properties: list[Size | None], found: Conta
             index = box.number(2) & 0x7FFF if box.flags & 1 else box.number(1) & 0x7F
             size = properties[index - 1] if 1 <= index <= len(properties) else None
             if size is not None:
-                found.sizes[item] = max(size, found.sizes.get(item, (0, 0)), key=lambda one: one[0] * one[1])
+                container.sizes[item] = max(size, container.sizes.get(item, (0, 0)), key=math.prod)
 
 
-def _read_parts(data: bytes, boxes: dict[bytes, tuple[int, int]], found: Container) -> None:
+def _read_parts(data: bytes, boxes: dict[bytes, tuple[int, int]], container: Container) -> None:
     start, end = boxes.get(b"iref", (0, 0))
     if not end:
         return
@@ -185,12 +186,12 @@ def _read_parts(data: bytes, boxes: dict[bytes, tuple[int, int]], found: Contain
         if kind == b"dimg":
             entry = _Reader(data, begin, stop)
             item = entry.number(width)
-            found.parts.setdefault(item, []).extend(entry.number(width) for _ in range(entry.count(2)))
+            container.parts.setdefault(item, []).extend(entry.number(width) for _ in range(entry.count(2)))
 
 
-def _read_content(data: bytes, boxes: dict[bytes, tuple[int, int]], found: Container) -> None:
+def _read_content(data: bytes, boxes: dict[bytes, tuple[int, int]], container: Container) -> None:
     """Read the coded data of AV1 items, from the file or the `idat` box."""
-    if b"av01" not in found.types.values():
+    if b"av01" not in container.types.values():
         return
     box = _Reader(data, *boxes.get(b"iloc", (0, 0)))
     box.header()
@@ -213,8 +214,8 @@ def _read_content(data: bytes, boxes: dict[bytes, tuple[int, int]], found: Conta
             total += len(pieces[-1])
             if total > 2 * len(data):
                 raise ValueError("the items are longer than the file")
-        if found.types.get(item) == b"av01":
-            found.content[item] = b"".join(pieces)
+        if container.types.get(item) == b"av01":
+            container.content[item] = b"".join(pieces)
 
 
 def _stream_sizes(stream: bytes) -> Iterator[Size]:

@@ -206,12 +206,12 @@ class ChangeReader:
 
     def owners(self, faces: Sequence[int]) -> dict[int, int]:
         query = sa.select(FACES.c.key, FACES.c.subject_key)
-        found: dict[int, int] = {}
+        subjects: dict[int, int] = {}
         with self._database.read() as connection:
             for some in in_parts(faces):
                 rows = connection.execute(query.where(FACES.c.key.in_(some)))
-                found |= {row.key: row.subject_key for row in rows}
-        return found
+                subjects |= {row.key: row.subject_key for row in rows}
+        return subjects
 
     def sizes(self, spec: IndexSpec, *, named: bool = False) -> Sizes:
         faces = sa.func.count().label("faces")

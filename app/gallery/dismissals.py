@@ -40,27 +40,27 @@ def restore(
     """Add exported dismissals, except those of faces that the gallery lacks; `also` writes in the transaction."""
     with database.write() as connection:
         lock_gallery(connection, gallery)
-        ids = {face for one in dismissals for face in (one.face_id, one.other_face_id) if face is not None}
+        ids = {face for each in dismissals for face in (each.face_id, each.other_face_id) if face is not None}
         query = sa.select(FACES.c.face_id).where(FACES.c.gallery_key == gallery.key)
         there: set[str | None] = {None}
         for some in in_parts(sorted(ids)):
             there.update(connection.execute(query.where(FACES.c.face_id.in_(some))).scalars())
-        for one in dismissals:
-            if one.face_id in there and one.other_face_id in there:
-                remember(connection, gallery, one)
+        for dismissal in dismissals:
+            if dismissal.face_id in there and dismissal.other_face_id in there:
+                remember(connection, gallery, dismissal)
         also(connection)
 
 
-def remember(connection: Connection, gallery: Gallery, one: Dismissal) -> None:
-    forget(connection, gallery, one)
-    connection.execute(sa.insert(DISMISSALS).values(asdict(one) | {"gallery_key": gallery.key}))
+def remember(connection: Connection, gallery: Gallery, dismissal: Dismissal) -> None:
+    forget(connection, gallery, dismissal)
+    connection.execute(sa.insert(DISMISSALS).values(asdict(dismissal) | {"gallery_key": gallery.key}))
 
 
-def forget(connection: Connection, gallery: Gallery, one: Dismissal) -> None:
+def forget(connection: Connection, gallery: Gallery, dismissal: Dismissal) -> None:
     same = (
         (DISMISSALS.c.gallery_key == gallery.key)
-        & (DISMISSALS.c.kind == one.kind)
-        & (DISMISSALS.c.face_id == one.face_id)
-        & DISMISSALS.c.other_face_id.is_not_distinct_from(one.other_face_id)
+        & (DISMISSALS.c.kind == dismissal.kind)
+        & (DISMISSALS.c.face_id == dismissal.face_id)
+        & DISMISSALS.c.other_face_id.is_not_distinct_from(dismissal.other_face_id)
     )
     connection.execute(sa.delete(DISMISSALS).where(same))

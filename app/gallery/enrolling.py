@@ -77,11 +77,11 @@ def enroll(change: Change, wanted: Sequence[Enrollment]) -> list[Enrolled]:
     """
     subjects: list[tuple[str, dict[str, object]]] = []
     faces: list[tuple[StoredFace, ...]] = []
-    for one in wanted:
-        name = clean_id(one.subject, "subject")
-        subjects.append((name, terms_columns(one.terms)))
-        fitted = [fit_face(face, change.gallery.written) for face in one.faces]
-        faces.append(tuple(face.stored(name, crop) for face, crop in zip(fitted, one.crops, strict=True)))
+    for enrollment in wanted:
+        name = clean_id(enrollment.subject, "subject")
+        subjects.append((name, terms_columns(enrollment.terms)))
+        fitted = [fit_face(face, change.gallery.written) for face in enrollment.faces]
+        faces.append(tuple(face.stored(name, crop) for face, crop in zip(fitted, enrollment.crops, strict=True)))
     keys, made = write_subjects(change, subjects)
     for name in made:
         check_visible(name, "subject id")
@@ -191,9 +191,9 @@ def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], fa
     given = {subject.id for subject in subjects}
     others = dict.fromkeys(face.subject for face in faces if face.subject not in given)
     wanted = [*subjects, *(BulkSubject(subject_id) for subject_id in others)]
-    checked = [subject_columns(one, change.max_metadata_bytes) for one in wanted]
-    found, made = write_subjects(change, checked)
-    keys = {raw.id: found[clean] for raw, (clean, _) in zip(wanted, checked, strict=True)}
+    checked = [subject_columns(subject, change.max_metadata_bytes) for subject in wanted]
+    known, made = write_subjects(change, checked)
+    keys = {raw.id: known[clean] for raw, (clean, _) in zip(wanted, checked, strict=True)}
     new, taken = place_ids(change, faces)
     if new:
         write_faces(change, package, keys, new)
@@ -237,7 +237,7 @@ def place_ids(change: Change, faces: Sequence[StoredFace]) -> tuple[list[StoredF
     taken: list[int] = []
     for place, face in enumerate(faces):
         known = {face.face_id, here[face.face_id]}
-        if any(homes.get(one) == change.gallery.key or one in new for one in known):
+        if any(homes.get(face_id) == change.gallery.key or face_id in new for face_id in known):
             taken.append(place)
             continue
         face_id = here[face.face_id] if face.face_id in homes else face.face_id

@@ -192,7 +192,7 @@ class Erasures:
 
     def _clear(self, gallery_ids: Iterable[str], *, rewrite: bool) -> Document:
         """Clear everything on disk that may hold deleted data; return the receipt's fields about it."""
-        scrubbed = [self._galleries.scrub_index(one) for one in gallery_ids]
+        scrubbed = [self._galleries.scrub_index(gallery_id) for gallery_id in gallery_ids]
         index = all(scrubbed)
         not_reached = list(NOT_REACHED)
         if self._database.is_sqlite:

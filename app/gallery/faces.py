@@ -60,10 +60,10 @@ def template_column(package: Package) -> sa.ColumnElement[bytes | None]:
 
 def face_columns(package: str) -> Sequence[sa.ColumnElement[Any]]:
     """Return FACES' columns with the template of this package, or the row's own if the face has none of it."""
-    found = template_column(package)
+    own = template_column(package)
     chosen: Mapping[str, sa.ColumnElement[Any]] = {
-        "package": sa.case((found.is_not(None), sa.literal(package)), else_=FACES.c.package).label("package"),
-        "template": sa.func.coalesce(found, FACES.c.template).label("template"),
+        "package": sa.case((own.is_not(None), sa.literal(package)), else_=FACES.c.package).label("package"),
+        "template": sa.func.coalesce(own, FACES.c.template).label("template"),
     }
     return [chosen.get(column.name, column) for column in FACES.c]
 
@@ -138,11 +138,11 @@ def decode_crop(jpeg: bytes) -> Pixels:
 def faces_by_id(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, Row[Any]]:
     """Return the id, the key and the subject's key of each of these faces that exists, by id."""
     columns = (FACES.c.face_id, FACES.c.key, FACES.c.subject_key)
-    found: dict[str, Row[Any]] = {}
+    faces: dict[str, Row[Any]] = {}
     for some in in_parts(ids):
         query = sa.select(*columns).where(FACES.c.gallery_key == gallery.key, FACES.c.face_id.in_(some))
-        found |= {row.face_id: row for row in connection.execute(query)}
-    return found
+        faces |= {row.face_id: row for row in connection.execute(query)}
+    return faces
 
 
 def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
@@ -150,8 +150,8 @@ def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: C
     template = template_column(package)
     query = sa.select(FACES.c.subject_key, FACES.c.face_id, template.label("template"))
     query = query.select_from(join_templates(FACES, package)).where(template.is_not(None)).order_by(FACES.c.key)
-    found: dict[int, list[Vector]] = defaultdict(list)
+    templates: dict[int, list[Vector]] = defaultdict(list)
     for some in in_parts(sorted(subjects)):
         for row in connection.execute(query.where(FACES.c.subject_key.in_(some))):
-            found[row.subject_key].append(from_bytes(blobs.unpack("template", row.face_id, bytes(row.template))))
-    return {key: np.stack(vectors) for key, vectors in found.items()}
+            templates[row.subject_key].append(from_bytes(blobs.unpack("template", row.face_id, bytes(row.template))))
+    return {key: np.stack(vectors) for key, vectors in templates.items()}

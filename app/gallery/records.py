@@ -273,12 +273,12 @@ class CheckReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        found = (
+        differences = (
             ("faces in the database that the index lacks", self.missing),
             ("faces that differ between the database and the index", self.different),
             ("faces in the index that the database lacks", self.extra),
         )
-        return tuple(f"{what}: {count}" for what, count in found if count)
+        return tuple(f"{what}: {count}" for what, count in differences if count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,5 +370,4 @@ def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> None:
 
 def is_unit(vectors: Vectors) -> NDArray[np.bool_]:
     """Return which rows have length 1, (N,). Rows with NaN have not."""
-    found: NDArray[np.bool_] = np.abs(np.linalg.norm(vectors, axis=1) - 1) <= UNIT_TOLERANCE
-    return found
+    return np.asarray(np.abs(np.linalg.norm(vectors, axis=1) - 1) <= UNIT_TOLERANCE)

@@ -184,16 +184,16 @@ class Galleries:
         ones if there are as many, however many unnamed ones come before them. Raises as `search`."""
         spec, vectors = self._compared(self.store.gallery(gallery_id), probes)
         index, places, wanted = self.indexes.ready(spec), list(range(len(vectors))), limit
-        found: list[list[Candidate]] = [[] for _ in vectors]
+        rankings: list[list[Candidate]] = [[] for _ in vectors]
         while places:
             rows = self.searches.run(index, vectors[places], wanted, look=True)
             near = [[match for match in row if match.score >= least] for row in rows]
             for place, row in zip(places, self._name(near), strict=True):
-                found[place] = row
+                rankings[place] = row
             full = (place for place, row in zip(places, near, strict=True) if len(row) == wanted)
-            places = [place for place in full if sum(not is_unnamed(one.subject) for one in found[place]) < limit]
+            places = [place for place in full if sum(not is_unnamed(each.subject) for each in rankings[place]) < limit]
             wanted *= WIDEN
-        return found
+        return rankings
 
     def verify(self, gallery_id: str, subject_id: str, probe: Template) -> Candidate:
         """Compare the probe with one subject.
@@ -201,19 +201,19 @@ class Galleries:
         Raises InvalidInput ``invalid_template``; SubjectNotFound; Conflict ``package_mismatch``,
         ``subject_without_faces``.
         """
-        (found,) = self.compare(gallery_id, subject_id, [probe])
-        if found is None:
+        (candidate,) = self.compare(gallery_id, subject_id, [probe])
+        if candidate is None:
             message = f"Subject {subject_id!r} has no faces to compare with."
             raise Conflict(message, code="subject_without_faces", gallery=gallery_id, subject=subject_id)
-        return found
+        return candidate
 
     def compare(self, gallery_id: str, subject_id: str, probes: Sequence[Template]) -> list[Candidate | None]:
         """Compare each probe with one subject; None if that has no faces. Raises as `verify`."""
         gallery = self.store.gallery(gallery_id)
         spec, vectors = self._compared(gallery, probes)
         subject = self.store.current_subject(gallery, subject_id)
-        found = self.indexes.ready(spec).verify(vectors, subject.key)
-        named = self._name([[match] if match else [] for match in found])
+        matches = self.indexes.ready(spec).verify(vectors, subject.key)
+        named = self._name([[match] if match else [] for match in matches])
         return [row[0] if row else None for row in named]
 
     # The index
@@ -258,9 +258,9 @@ class Galleries:
             message = f"Vectors are searched in Milvus here, which has no kind {search!r}. Leave `search` out."
             raise Conflict(message, code="search_unavailable", known=sorted(self.indexes.backend.kinds))
 
-    def _name(self, found: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
+    def _name(self, rankings: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
         """Look up the matches' ids; leave out faces deleted since and subjects that have expired."""
-        labels = self.store.labels([match.face for row in found for match in row], current=True)
+        labels = self.store.labels([match.face for row in rankings for match in row], current=True)
         return [
             [
                 Candidate(subject, name, face_id, score=match.score, template_score=match.mean_score, faces=match.faces)
@@ -268,7 +268,7 @@ class Galleries:
                 if match.face in labels
                 for face_id, subject, name in [labels[match.face]]
             ]
-            for row in found
+            for row in rankings
         ]
 
     def _compared(self, gallery: Gallery, probes: Sequence[Template]) -> tuple[IndexSpec, Vectors]:

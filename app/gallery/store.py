@@ -346,14 +346,14 @@ class Store:
 
         With `current`, faces of expired subjects are left out.
         """
-        found: dict[int, tuple[str, str, str | None]] = {}
+        labels: dict[int, tuple[str, str, str | None]] = {}
         if face_keys:
             query, now = _CURRENT_LABELS if current else _LABELS, utc_now()
             with self.database.read() as connection:
                 for some in in_parts(face_keys):
                     rows = connection.execute(query, {"keys": some, "now": now})
-                    found |= {key: (face_id, subject_id, name) for key, face_id, subject_id, name in rows}
-        return found
+                    labels |= {key: (face_id, subject_id, name) for key, face_id, subject_id, name in rows}
+        return labels
 
     def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         with self.database.read() as connection:

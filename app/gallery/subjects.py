@@ -96,10 +96,10 @@ def check_unexpired(gallery: Gallery, subjects: Iterable[Row[Any]]) -> None:
 
 def brief_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, Row[Any]]:
     """Return the id, key, name and expiry of each of these subjects that exists, by id."""
-    found: dict[str, Row[Any]] = {}
+    subjects: dict[str, Row[Any]] = {}
     for some in in_parts(sorted(ids)):
-        found |= {row.id: row for row in connection.execute(_BRIEF, {"gallery": gallery.key, "ids": some})}
-    return found
+        subjects |= {row.id: row for row in connection.execute(_BRIEF, {"gallery": gallery.key, "ids": some})}
+    return subjects
 
 
 def subject_values(change: Change, subject_id: str, *, name: str | None = None, **columns: object) -> dict[str, Any]:
@@ -237,8 +237,8 @@ def edit_subject(
     if metadata is not UNSET:
         updates["metadata"] = encode_metadata(metadata, change.max_metadata_bytes)
     if cover is not UNSET:
-        found = None if cover is None else find_face(change.connection, change.gallery, cover, subject)
-        updates["cover"] = None if found is None else found.face_id
+        face = None if cover is None else find_face(change.connection, change.gallery, cover, subject)
+        updates["cover"] = None if face is None else face.face_id
     update_subject(change, subject.key, updates)
     return find_subject(change.connection, change.gallery, cleaned)
 

@@ -143,8 +143,8 @@ def _check_json(value: object, depth: int) -> None:
             raise _invalid_metadata(f"Metadata is nested deeper than {MAX_METADATA_DEPTH} levels.")
         if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
             raise _invalid_metadata("Metadata keys must be strings.")
-        for one in [*value, *value.values()] if isinstance(value, dict) else value:
-            _check_json(one, depth + 1)
+        for inner in [*value, *value.values()] if isinstance(value, dict) else value:
+            _check_json(inner, depth + 1)
     elif isinstance(value, str):
         if "\0" in value:
             raise _invalid_metadata("Metadata can't hold the character U+0000.")

@@ -71,7 +71,7 @@ class RuledOut:
 
     def answered(self, answer: Callable[[float], float | None]) -> RuledOut:
         both = (self.score, self.correction_score)
-        score, correction_score = (None if one is None else answer(one) for one in both)
+        score, correction_score = (None if exact is None else answer(exact) for exact in both)
         return RuledOut(self.subject, score, self.correction, correction_score)
 
 
@@ -113,11 +113,11 @@ class Corrections:
         correction_id = uuid.uuid4().hex
         with self._store.change(gallery) as change:
             fitted = fit_face(probe, change.gallery.written)
-            found = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
-            (subject,) = find_unexpired(change, [found.key]).values()
+            named = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
+            (subject,) = find_unexpired(change, [named.key]).values()
             row = {"id": correction_id, "subject_key": subject.key, "created_at": utc_now(), "expires_at": ends}
             templates = [fitted.template, *([fitted.second] if fitted.second else [])]
-            rows = [row | self._probe(correction_id, one.package, to_bytes(one), crop) for one in templates]
+            rows = [row | self._probe(correction_id, made.package, to_bytes(made), crop) for made in templates]
             self._insert(change, rows)
             _drop_oldest(change, subject.key)
         return Correction(correction_id, subject.id, fitted.template.package, bool(crop), str(row["created_at"]), ends)
@@ -151,8 +151,8 @@ class Corrections:
 
     def wrong_by_key(self, gallery: Gallery, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
         """Return the recorded wrong probes, (N, D), of the subjects of these keys, by key."""
-        found = self._read_wrong(gallery, package, CORRECTIONS.c.subject_key, subjects)
-        return {key: wrong.vectors for key, _, wrong in found}
+        read = self._read_wrong(gallery, package, CORRECTIONS.c.subject_key, subjects)
+        return {key: wrong.vectors for key, _, wrong in read}
 
     def sift(
         self, gallery: Gallery, probes: Sequence[Template], rankings: Sequence[Sequence[Candidate]], floor: float
@@ -163,7 +163,7 @@ class Corrections:
         """
         if not gallery.corrected or not probes:
             return [(list(ranking), ()) for ranking in rankings]
-        near = {one.subject for ranking in rankings for one in ranking if one.score >= floor}
+        near = {candidate.subject for ranking in rankings for candidate in ranking if candidate.score >= floor}
         wrong = self.wrong_probes(gallery, probes[0].package, near)
         return [rule_out(probe, ranking, wrong, floor) for probe, ranking in zip(probes, rankings, strict=True)]
 
@@ -220,7 +220,8 @@ class Corrections:
         if not rows:
             return 0, 0
         crops = {row.id: crop for row in rows if (crop := self._opened(row)[1]) is not None}
-        made = {name: one for name, one in zip(crops, embed(list(crops.values())), strict=True) if one is not None}
+        embedded = zip(crops, embed(list(crops.values())), strict=True)
+        made = {name: template for name, template in embedded if template is not None}
         with self._store.change(gallery) as change:
             there = set(change.connection.execute(sa.select(CORRECTIONS.c.id).where(_of(gallery))).scalars())
             values = [
@@ -257,20 +258,20 @@ class Corrections:
         """
         now = utc_now()
         with self._store.change(gallery) as change:
-            subjects = brief_subjects(change.connection, gallery, {one.subject for one in corrections})
+            subjects = brief_subjects(change.connection, gallery, {correction.subject for correction in corrections})
             keys: dict[str, int] = {name: row.key for name, row in subjects.items()}
-            others = {one.id: id_here(gallery, one.id) for one in corrections}
+            others = {correction.id: id_here(gallery, correction.id) for correction in corrections}
             query = sa.select(CORRECTIONS.c.id, CORRECTIONS.c.gallery_key)
             query = query.where(CORRECTIONS.c.id.in_([*others, *others.values()]))
             homes: dict[str, int] = {row.id: row.gallery_key for row in change.connection.execute(query)}
             rows: dict[str, dict[str, object]] = {}
-            for one in corrections:
-                known = any(homes.get(name) == gallery.key for name in (one.id, others[one.id]))
-                name = others[one.id] if one.id in homes else one.id
-                if one.subject in keys and not known and one.expires_at > now:
-                    times = {"created_at": one.created_at, "expires_at": one.expires_at}
-                    probe = self._probe(name, gallery.embedder, one.template, one.crop)
-                    rows[name] = {"id": name, "subject_key": keys[one.subject]} | times | probe
+            for correction in corrections:
+                known = any(homes.get(name) == gallery.key for name in (correction.id, others[correction.id]))
+                name = others[correction.id] if correction.id in homes else correction.id
+                if correction.subject in keys and not known and correction.expires_at > now:
+                    times = {"created_at": correction.created_at, "expires_at": correction.expires_at}
+                    probe = self._probe(name, gallery.embedder, correction.template, correction.crop)
+                    rows[name] = {"id": name, "subject_key": keys[correction.subject]} | times | probe
             self._insert(change, list(rows.values()))
             for key in keys.values():
                 _drop_oldest(change, key)
@@ -280,16 +281,16 @@ class Corrections:
         self, gallery: Gallery, package: str, column: sa.ColumnElement[Any], subjects: Collection[int] | Collection[str]
     ) -> list[tuple[int, str, Wrong]]:
         """Return key, id and wrong probes, oldest first, of each subject that has some; `column` names the subjects."""
-        found: dict[tuple[int, str], list[Row[Any]]] = {}
+        rows_of: dict[tuple[int, str], list[Row[Any]]] = {}
         if gallery.corrected:
             with self._database.read() as connection:
                 for some in in_parts(sorted(subjects)):
                     query = _current(package).where(_of(gallery) & column.in_(some)).order_by(CORRECTIONS.c.key)
                     for row in connection.execute(query):
-                        found.setdefault((row.subject_key, row.subject), []).append(row)
+                        rows_of.setdefault((row.subject_key, row.subject), []).append(row)
         return [
             (key, subject, Wrong(tuple(row.id for row in rows), np.stack([self._template(row) for row in rows])))
-            for (key, subject), rows in found.items()
+            for (key, subject), rows in rows_of.items()
         ]
 
     def _template(self, row: Row[Any]) -> Vector:
@@ -321,15 +322,15 @@ def rule_out(
     """
     kept: list[Candidate] = []
     out: list[RuledOut] = []
-    for one in ranking:
-        known = wrong.get(one.subject)
-        if known is not None and one.score >= floor:
+    for candidate in ranking:
+        known = wrong.get(candidate.subject)
+        if known is not None and candidate.score >= floor:
             scores = known.vectors @ probe.vector  # (N,)
             best = int(np.argmax(scores))
-            if scores[best] > one.score:
-                out.append(RuledOut(one.subject, one.score, known.ids[best], float(scores[best])))
+            if scores[best] > candidate.score:
+                out.append(RuledOut(candidate.subject, candidate.score, known.ids[best], float(scores[best])))
                 continue
-        kept.append(one)
+        kept.append(candidate)
     return kept, tuple(out)
 
 

@@ -85,8 +85,8 @@ def verify_point(thresholds: Thresholds, asked: float | None, default: float, fa
     comparisons = count_comparisons({faces: 1}, thresholds.independence)
     wanted = fmr_for(default if asked is None else asked, comparisons)
     fmr = _measured(thresholds, wanted) if asked is None else wanted
-    found = fpir_of(fmr, comparisons) if asked is None else asked
-    return VerifyPoint(thresholds.threshold(fmr), found, thresholds.decided_by(fmr), comparisons)
+    rate = fpir_of(fmr, comparisons) if asked is None else asked
+    return VerifyPoint(thresholds.threshold(fmr), rate, thresholds.decided_by(fmr), comparisons)
 
 
 def identify_point(
@@ -147,18 +147,18 @@ class AnsweredScores:
         """Return the score that is answered; None below the floor."""
         return score
 
-    def candidate(self, found: Candidate) -> AnsweredCandidate:
+    def candidate(self, candidate: Candidate) -> AnsweredCandidate:
         return AnsweredCandidate(
-            found.subject,
-            found.name,
-            found.face_id,
-            self.answered(found.score),
-            self.answered(found.template_score),
-            found.score,
+            candidate.subject,
+            candidate.name,
+            candidate.face_id,
+            self.answered(candidate.score),
+            self.answered(candidate.template_score),
+            candidate.score,
         )
 
     def candidates(self, ranking: Iterable[Candidate]) -> list[AnsweredCandidate]:
-        return [one for one in map(self.candidate, ranking) if one.score is not None]
+        return [candidate for candidate in map(self.candidate, ranking) if candidate.score is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,8 @@ class CoarseScores(AnsweredScores):
         points = tuple(point.threshold for point in thresholds.calibration.points)
         narrowest = min((later - earlier for earlier, later in pairwise(points)), default=1.0)
         step = 10.0 ** math.floor(math.log10(narrowest))
-        return cls(points[0], step, tuple(sorted({*points, *(one for one in asked if one > points[0])})))
+        above = {threshold for threshold in asked if threshold > points[0]}
+        return cls(points[0], step, tuple(sorted({*points, *above})))
 
     def answered(self, score: float) -> float | None:
         if score < self.floor:
@@ -226,8 +227,8 @@ def population_warnings(
     if not populations:
         return None
     card = thresholds.bias_card
-    found = (_population_warning(thresholds.package, card, name, point.threshold, point.fmr) for name in populations)
-    return tuple(warning for warning in found if warning is not None)
+    warnings = (_population_warning(thresholds.package, card, name, point.threshold, point.fmr) for name in populations)
+    return tuple(warning for warning in warnings if warning is not None)
 
 
 def _population_warning(
@@ -235,7 +236,7 @@ def _population_warning(
 ) -> PopulationWarning | None:
     group = card.find(population) if card else None
     if card is None or group is None:
-        known = f"; there are figures of {', '.join(one.name for one in card.groups)}" if card else ""
+        known = f"; there are figures of {', '.join(measured.name for measured in card.groups)}" if card else ""
         message = f"No false match rate of {package} was measured for the population {population!r}{known}."
         return PopulationWarning("population_not_measured", message, population)
     reached = (rate for rate in group.rates if rate.threshold >= threshold - RATE_TOLERANCE)

@@ -73,13 +73,14 @@ class Findings:
         return InvalidInput(message, code=code, **{name: value for name, value in details.items() if value is not None})
 
     def each(self, change: Callable[[Resemblance], Resemblance]) -> Findings:
-        duplicate, conflict, unlike = (one and change(one) for one in (self.duplicate, self.conflict, self.unlike))
+        three = (self.duplicate, self.conflict, self.unlike)
+        duplicate, conflict, unlike = (resembled and change(resembled) for resembled in three)
         return replace(self, duplicate=duplicate, conflict=conflict, unlike=unlike)
 
     def as_details(self) -> dict[str, object]:
         """Return the findings as an error's details, in the fields of an answer."""
         both = {"duplicate": self.duplicate, "conflict": self.conflict}
-        return {name: one.as_details() for name, one in both.items() if one is not None}
+        return {name: resembled.as_details() for name, resembled in both.items() if resembled is not None}
 
 
 NOTHING = Findings()
@@ -111,10 +112,10 @@ def look(
         for ranking in galleries.resembling(home.id, templates[start : start + AT_ONCE], NEAREST, least)
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
-    found = compare(subjects, templates, rankings, conflict_at, refuse=refuse)
+    findings = compare(subjects, templates, rankings, conflict_at, refuse=refuse)
     if not tell:
-        return [one.each(lambda _: Resemblance()) for one in found]
-    return [one if one == NOTHING else _answered(one, measured, conflict_at) for one in found]
+        return [finding.each(lambda _: Resemblance()) for finding in findings]
+    return [finding if finding == NOTHING else _answered(finding, measured, conflict_at) for finding in findings]
 
 
 def find_unlike(
@@ -122,8 +123,7 @@ def find_unlike(
     home: Gallery,
     subject: str,
     templates: Sequence[Template],
-    *,
-    found: Sequence[Findings],
+    before: Sequence[Findings],
     measured: Thresholds,
 ) -> list[Findings]:
     """Return the findings of one subject's new faces, with which of them look ``unlike`` its others.
@@ -135,17 +135,17 @@ def find_unlike(
         enrolled = galleries.compare(home.id, subject, templates)
     except SubjectNotFound:
         enrolled = [None] * len(templates)
-    most = len(found) - 1 + max((old.faces for old in enrolled if old), default=0)
+    most = len(before) - 1 + max((old.faces for old in enrolled if old), default=0)
     if measured.calibration is None or most < LEAST_OWN:
-        return list(found)
+        return list(before)
     threshold = verify_point(measured, None, LINKED_FMR).threshold
     vectors = np.stack([template.vector for template in templates])  # (N, D)
     within = vectors @ vectors.T  # (N, N)
     taken: list[int] = []
     answered = []
-    for place, (findings, old) in enumerate(zip(found, enrolled, strict=True)):
+    for place, (findings, old) in enumerate(zip(before, enrolled, strict=True)):
         near = [] if old is None else [Resemblance(old.subject, old.name, old.face_id, old.score)]
-        near += _nearest_within([subject] * len(found), taken, within[place], subject)
+        near += _nearest_within([subject] * len(before), taken, within[place], subject)
         best = max(near, key=_score, default=None)
         others = len(taken) + (0 if old is None else old.faces)
         if best is not None and others >= LEAST_OWN and _score(best) < threshold:
@@ -158,22 +158,22 @@ def find_unlike(
     return answered
 
 
-def _answered(found: Findings, measured: Thresholds, conflict_at: float | None) -> Findings:
+def _answered(findings: Findings, measured: Thresholds, conflict_at: float | None) -> Findings:
     """Return the findings with scores as coarse as they are answered; without any if no points were measured."""
     scores = None if conflict_at is None else CoarseScores.of(measured, DUPLICATE_SCORE, conflict_at)
-    return found.each(lambda one: replace(one, score=None if scores is None else scores.answered(_score(one))))
+    return findings.each(lambda face: replace(face, score=None if scores is None else scores.answered(_score(face))))
 
 
-def named(found: Findings, ids: Mapping[int, tuple[int, str]]) -> Findings:
+def named(findings: Findings, ids: Mapping[int, tuple[int, str]]) -> Findings:
     """Return the findings with the image's index and the face's id for each place in the batch."""
 
-    def one_named(one: Resemblance) -> Resemblance:
-        if one.place is None:
-            return one
-        index, face_id = ids[one.place]
-        return replace(one, place=index, face_id=face_id)
+    def one_named(resembled: Resemblance) -> Resemblance:
+        if resembled.place is None:
+            return resembled
+        index, face_id = ids[resembled.place]
+        return replace(resembled, place=index, face_id=face_id)
 
-    return found.each(one_named)
+    return findings.each(one_named)
 
 
 def compare(
@@ -193,10 +193,10 @@ def compare(
     taken: list[int] = []
     findings: list[Findings] = []
     for place, (subject, ranking) in enumerate(zip(subjects, rankings, strict=True)):
-        near = [Resemblance(one.subject, one.name, one.face_id, one.score) for one in ranking]
+        near = [Resemblance(each.subject, each.name, each.face_id, each.score) for each in ranking]
         near += _nearest_within(subjects, taken, within[place], subject)
-        duplicate = max((one for one in near if _score(one) >= DUPLICATE_SCORE), key=_score, default=None)
-        others = [one for one in near if one.subject != subject and not is_unnamed(one.subject or "")]
+        duplicate = max((face for face in near if _score(face) >= DUPLICATE_SCORE), key=_score, default=None)
+        others = [face for face in near if face.subject != subject and not is_unnamed(face.subject or "")]
         conflict = max(others, key=_score, default=None)
         if is_unnamed(subject) or conflict_at is None or (conflict and _score(conflict) < conflict_at):
             conflict = None
@@ -220,5 +220,5 @@ def _nearest_within(
     return nearest
 
 
-def _score(one: Resemblance) -> float:
-    return -1.0 if one.score is None else one.score
+def _score(resembled: Resemblance) -> float:
+    return -1.0 if resembled.score is None else resembled.score

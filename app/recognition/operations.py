@@ -298,19 +298,20 @@ class Operations:
                 raise all_rejected(rejected)
             with self._embedders.use(home.embedder) as used:
                 faces = self._photos.embed_chosen(taken.values(), used)
-            templates = [one.template for one in faces]
-            findings = self.look(home, [(subject, one) for one in templates], policy, tell=tell, stages=stages)
+            templates = [chosen.template for chosen in faces]
+            own = [(subject, template) for template in templates]
+            findings = self.look(home, own, policy, tell=tell, stages=stages)
             if tell and policy != "allow":
                 measured = self.thresholds_in(home, templates[0].package)
                 with timed(stages, "search"):
-                    findings = find_unlike(self._galleries, home, subject, templates, found=findings, measured=measured)
+                    findings = find_unlike(self._galleries, home, subject, templates, findings, measured)
         good: dict[int, tuple[Chosen, Findings]] = {}
         for index, chosen, finding in zip(taken, faces, findings, strict=True):
             if finding.refused and finding.error:
                 rejected.append(Rejected(index, finding.error, finding))
             else:
                 good[index] = chosen, finding
-        rejected.sort(key=lambda one: one.index)
+        rejected.sort(key=lambda photo: photo.index)
         if not good:
             raise all_rejected(rejected)
         with timed(stages, "store"):
@@ -324,7 +325,7 @@ class Operations:
             subject=made.subject.id,
             created=made.created,
             enrolled=tuple(enrolled),
-            rejected=tuple(replace(one, findings=named(one.findings, ids)) for one in rejected),
+            rejected=tuple(replace(photo, findings=named(photo.findings, ids)) for photo in rejected),
             chosen=tuple(faces),
             stages=stages,
             model=used.id,
@@ -342,12 +343,12 @@ class Operations:
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         taken: dict[int, Chosen] = {}
-        for index, one in zip(chosen, self._photos.judge(chosen.values(), gate), strict=True):
-            if refusal := gate.refusal(one.face):
+        for index, judged in zip(chosen, self._photos.judge(chosen.values(), gate), strict=True):
+            if refusal := gate.refusal(judged.face):
                 rejected.append(Rejected(index, refusal))
             else:
-                taken[index] = one
-        return taken, sorted(rejected, key=lambda one: one.index)
+                taken[index] = judged
+        return taken, sorted(rejected, key=lambda photo: photo.index)
 
     def look(
         self,
@@ -419,9 +420,9 @@ class Operations:
         check_quality(chosen.face, quality)
         home = self._galleries.store.gallery(gallery)
         if home.on_conflict == "reject" and not is_unnamed(subject):
-            (found,) = self.look(home, [(subject, chosen.template)], tell=False)
-            if found.error is not None:
-                raise found.error
+            (finding,) = self.look(home, [(subject, chosen.template)], tell=False)
+            if finding.error is not None:
+                raise finding.error
         stages: dict[str, float] = {}
         with timed(stages, "store"):
             made = self._add(gallery, subject, [new_face(chosen, origin)])

@@ -131,16 +131,17 @@ def new_face(chosen: Chosen, origin: Origin | None = None) -> NewFace:
 
 def reasons_of(error: InvalidInput) -> list[str]:
     """Return the reasons that a rejected photo has beside its code."""
-    found = error.details.get("reasons", [])
-    return [str(reason) for reason in found] if isinstance(found, (list, tuple)) else []
+    reasons = error.details.get("reasons", [])
+    return [str(reason) for reason in reasons] if isinstance(reasons, (list, tuple)) else []
 
 
 def all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
-    codes = {one.error.code for one in rejected}
+    codes = {photo.error.code for photo in rejected}
     listed = [
-        {"index": one.index, "code": one.error.code, "reasons": reasons_of(one.error), "message": one.error.message}
-        | one.findings.as_details()
-        for one in rejected
+        {"index": photo.index, "code": error.code, "reasons": reasons_of(error), "message": error.message}
+        | photo.findings.as_details()
+        for photo in rejected
+        for error in [photo.error]
     ]
     if len(codes) > 1:
         return InvalidInput("no image could be taken", code="nothing_enrolled", rejected=listed)
@@ -160,10 +161,10 @@ def identified(
     """Return what a face's ranking means at an operating point; at most ``limit`` candidates are answered."""
     decision = decide(ranking[0].score if ranking else None, point)
     answered = scores.candidates(ranking)
-    first, second = ([one.score for one in answered] + [None, None])[:2]
+    first, second = ([candidate.score for candidate in answered] + [None, None])[:2]
     margin = None if first is None or second is None else first - second
     others = answered if decision == "unknown" else answered[1:]
-    out = tuple(one.answered(scores.answered) for one in ruled_out)
+    out = tuple(subject.answered(scores.answered) for subject in ruled_out)
     return Identified(face, decision, tuple(answered[:limit]), margin, others[0] if others else None, out)
 
 
@@ -218,26 +219,26 @@ class Photos:
 
     def judge(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:
         """Judge the chosen faces, and no others, together."""
-        which = [[one.choice.index] if one.face.cuts else [] for one in chosen]
-        return self._with(chosen, gate.judged([one.photo for one in chosen], which), "liveness")
+        which = [[face.choice.index] if face.face.cuts else [] for face in chosen]
+        return self._with(chosen, gate.judged([face.photo for face in chosen], which), "liveness")
 
     def embed_chosen(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
         """Embed the chosen faces, and no others, in one batch."""
-        which = [[one.choice.index] for one in chosen]
-        return self._with(chosen, embed_faces([one.photo for one in chosen], used.embedder, which), "embed")
+        which = [[face.choice.index] for face in chosen]
+        return self._with(chosen, embed_faces([face.photo for face in chosen], used.embedder, which), "embed")
 
     def probes(self, chosen: Mapping[str, Chosen], used: Model, gate: Gate) -> list[Chosen]:
         """Judge and embed the faces, given by their photos' names. Raises NotLive for the first that is refused."""
         judged = self.judge(chosen.values(), gate)
-        for name, one in zip(chosen, judged, strict=True):
-            gate.check(one.face, name)
+        for name, face in zip(chosen, judged, strict=True):
+            gate.check(face.face, name)
         return self.embed_chosen(judged, used)
 
     def _with(self, chosen: Collection[Chosen], photos: Sequence[Photo], stage: str) -> list[Chosen]:
         """Return the chosen faces in these photos, which went through one more stage."""
         for photo in photos:
             self._observe({name: spent for name, spent in photo.stages.items() if name == stage})
-        return [replace(one, photo=photo) for one, photo in zip(chosen, photos, strict=True)]
+        return [replace(face, photo=photo) for face, photo in zip(chosen, photos, strict=True)]
 
 
 ATTEMPTS = 3
@@ -268,9 +269,10 @@ def complete(embedders: Embedders, home: Gallery, faces: Sequence[NewFace]) -> l
     (see `retried`).
     """
     own, *others = home.packages
-    whole = [replace(face, template=one) for face, one in zip(faces, _by(embedders, faces, own), strict=True)]
+    whole = [replace(face, template=template) for face, template in zip(faces, _by(embedders, faces, own), strict=True)]
     for other in others:
-        whole = [replace(face, second=one) for face, one in zip(whole, _by(embedders, faces, other), strict=True)]
+        seconds = _by(embedders, faces, other)
+        whole = [replace(face, second=template) for face, template in zip(whole, seconds, strict=True)]
     return whole
 
 

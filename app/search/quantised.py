@@ -208,8 +208,8 @@ class _Best:
         width = int(places.max(initial=-1)) + 1
         scores = np.full((self._queries, width), -np.inf, np.float32)
         rows = np.full((self._queries, width), NO_ROW, np.int64)
-        queries, found, found_rows = self._kept[0]
-        scores[queries, places], rows[queries, places] = found * steps[queries], found_rows
+        queries, kept, found_rows = self._kept[0]
+        scores[queries, places], rows[queries, places] = kept * steps[queries], found_rows
         floors = np.where(self._floors == LOWEST, -np.inf, self._floors * steps).astype(np.float32)
         return Near(scores, rows, floors, errors)
 

@@ -80,15 +80,15 @@ class View:
         there = self.there[rows]  # looked at last: a row is masked before its vector goes
         rows, scores = rows[there], scores[there]
         order = np.lexsort((self.faces[rows], -scores))
-        found: dict[int, tuple[int, float]] = {}
+        best: dict[int, tuple[int, float]] = {}
         for subject, row, score in zip(
             self.subjects[rows[order]].tolist(), rows[order].tolist(), scores[order].tolist(), strict=True
         ):
-            if subject not in found:
-                found[subject] = (row, score)
-                if len(found) == limit:
+            if subject not in best:
+                best[subject] = (row, score)
+                if len(best) == limit:
                     break
-        return list(found.values())
+        return list(best.values())
 
     def mean(self, rows: Sequence[int]) -> NDArray[np.float64]:
         """Return the (D,) mean of a subject's vectors, weighted by quality, of length 1; zeros if they cancel out."""
@@ -178,21 +178,21 @@ class Rows:
         wanted = dict(zip(faces.tolist(), subjects.tolist(), strict=True))
         self.renewals += 1
         end = self.count
-        found = np.flatnonzero(np.isin(self._faces[:end], faces) & self._there[:end])
-        keys = np.array([wanted[face] for face in self._faces[found].tolist()], np.int64)
-        moved = FaceBlock(self._faces[found], keys, self._weights[found], self._vectors[found])
-        for row in found.tolist():
+        rows = np.flatnonzero(np.isin(self._faces[:end], faces) & self._there[:end])
+        keys = np.array([wanted[face] for face in self._faces[rows].tolist()], np.int64)
+        moved = FaceBlock(self._faces[rows], keys, self._weights[rows], self._vectors[rows])
+        for row in rows.tolist():
             self.remove(row)
         self.append(moved)
 
     def rows_of(self, subject: int, among: int | None = None) -> list[int]:
         """Return the subject's rows that are there, those of the first `among` rows only if it is given."""
-        found, row = [], int(self._last.search(subject))
+        rows, row = [], int(self._last.search(subject))
         while row != NO_ROW:
             if self._there[row] and (among is None or row < among):
-                found.append(row)
+                rows.append(row)
             row = int(self._before[row])
-        return found
+        return rows
 
     def convert(self, kind: IndexKind) -> None:
         """Replace the copy of the vectors by another kind's."""

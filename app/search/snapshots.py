@@ -103,17 +103,17 @@ class Snapshots:
                 return None  # plain where it should be sealed, or sealed with another key
             with path.open("rb") as file:
                 if self._sealer:
-                    found = _read(_unsealed(self._sealer, file, spec), spec, sums=False)
+                    snapshot = _read(_unsealed(self._sealer, file, spec), spec, sums=False)
                 else:
                     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # freed with the last view of it
-                    found = _read(memoryview(mapped), spec)
+                    snapshot = _read(memoryview(mapped), spec)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, Unusable) as error:
             _log.warning("Snapshot %s is skipped, the index is built from the database: %s", path, error)
             return None
         self._last[spec.key.gallery] = spec.key
-        return found
+        return snapshot
 
     def write(self, spec: IndexSpec, faces: View, position: LogPosition) -> None:
         """Replace the gallery's snapshot atomically by a frozen view, which is read piece by piece. Raises OSError."""
@@ -136,12 +136,12 @@ class Snapshots:
 
     def kept(self) -> Snapshotted:
         """Measure what is in the folder now, whichever process wrote it. Raises OSError."""
-        found = []
+        files = []
         for path in self._folder.glob("*" + SUFFIX):
             with suppress(FileNotFoundError):  # discarded meanwhile
-                found.append(path.stat())
-        oldest_s = max(0.0, time.time() - min(one.st_mtime for one in found)) if found else None
-        return Snapshotted(len(found), sum(one.st_size for one in found), oldest_s)
+                files.append(path.stat())
+        oldest_s = max(0.0, time.time() - min(file.st_mtime for file in files)) if files else None
+        return Snapshotted(len(files), sum(file.st_size for file in files), oldest_s)
 
     def is_being_written(self, gallery: int) -> bool:
         return self._path(gallery).with_suffix(DRAFT).exists()
@@ -268,8 +268,8 @@ def _read(data: memoryview, spec: IndexSpec, *, sums: bool = True) -> Snapshot:
     end = HEADER_BYTES + sum(sizes)
     if len(data) != end + (4 * -(-sum(sizes) // PIECE) if sums else 0):
         raise ValueError("its length is wrong")
-    found = np.frombuffer(data[end:], "<u4")
-    if sums and (zlib.crc32(data[end:]) != header.sums or (found != _sums(data[HEADER_BYTES:end])).any()):
+    stored = np.frombuffer(data[end:], "<u4")
+    if sums and (zlib.crc32(data[end:]) != header.sums or (stored != _sums(data[HEADER_BYTES:end])).any()):
         raise ValueError("its check sums are wrong")
     starts = np.cumsum([HEADER_BYTES, *sizes])
     faces, subjects, vectors, qualities = (

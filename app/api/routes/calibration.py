@@ -53,14 +53,14 @@ def _answer(jobs: JobStore, state: State) -> schemas.GalleryCalibration:
 
 
 def _measured(state: State) -> schemas.GalleryMeasured | None:
-    found = state.standing.measured
-    if found is None:
+    measured = state.standing.measured
+    if measured is None:
         return None
-    figures, calibration = found.figures, found.calibration
+    figures, calibration = measured.figures, measured.calibration
     return schemas.GalleryMeasured.of(
-        found,
+        measured,
         figures,
-        model=found.package,
+        model=measured.package,
         comparisons=calibration.comparisons if calibration else 0,
         mated=calibration.mated if calibration else 0,
         changed=round(max(0.0, state.standing.changed), 4),
@@ -78,10 +78,10 @@ def _points(state: State) -> list[schemas.GalleryPoint]:
     if calibration is not None:
         whole = deciding(state.package, calibration, allow_laxer=state.gallery.allow_laxer)
         decides = {point.fmr: point.threshold for point in whole.points}
-    found = {each.fmr: each.found for each in measured.figures.differences if each.found} if measured else {}
+    differences = {each.fmr: each.found for each in measured.figures.differences if each.found} if measured else {}
     rows = []
     for fmr in sorted({*own, *package}, reverse=True):
-        point, rate = own.get(fmr), found.get(fmr)
+        point, rate = own.get(fmr), differences.get(fmr)
         rows.append(
             schemas.GalleryPoint(
                 fmr=fmr,

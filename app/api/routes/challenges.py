@@ -97,8 +97,9 @@ def _carry_out(operations: Operations, grant: Grant, bound: Bound, image: bytes)
     """Call the challenge's operation with its defaults."""
     exact = grant.sees_exact_scores
     if bound.operation == "identify":
-        found = operations.identify(bound.gallery, image, exact=exact)
-        return schemas.ChallengeAnswer(operation="identify", identify=answers.identify(found, schemas.IdentifyParams()))
+        identification = operations.identify(bound.gallery, image, exact=exact)
+        answer = answers.identify(identification, schemas.IdentifyParams())
+        return schemas.ChallengeAnswer(operation="identify", identify=answer)
     subject = str(bound.subject)
     if bound.operation == "verify":
         verified = operations.verify_subject(bound.gallery, subject, image, exact=exact)

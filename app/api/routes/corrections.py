@@ -26,8 +26,8 @@ def list_corrections(
 
     Those that have not expired, oldest first.
     """
-    found = corrections.of_subject(galleries.store.gallery(gallery), subject)
-    return schemas.CorrectionList.of(corrections=found)
+    listed = corrections.of_subject(galleries.store.gallery(gallery), subject)
+    return schemas.CorrectionList.of(corrections=listed)
 
 
 @router.operation(
@@ -50,10 +50,10 @@ def add_correction(
     expires.
     """
     expires_at = utc_text_or_none(sent.params.expires_at)
-    found = operations.correct(
+    correction = operations.correct(
         gallery, subject, sent.images[0], sent.params.face, expires_at, confirm=sent.params.confirm
     )
-    return schemas.Correction.model_validate(found)
+    return schemas.Correction.model_validate(correction)
 
 
 @router.operation(

@@ -87,9 +87,9 @@ def get_report(
     Every item that was rejected so far, or enrolled with a warning: its number, its name, code, message, reasons and
     whether it was enrolled; as lines of JSON, or as CSV.
     """
-    found = find_job(jobs, grant, job)
+    reported = find_job(jobs, grant, job)
     as_csv = query.format == "csv"
-    lines = _pages(workers, jobs, found, _csv_lines if as_csv else _json_lines, _csv_head() if as_csv else b"")
+    lines = _pages(workers, jobs, reported, _csv_lines if as_csv else _json_lines, _csv_head() if as_csv else b"")
     return StreamingResponse(lines, media_type=CSV_TYPE if as_csv else LINES_TYPE)
 
 
@@ -135,7 +135,7 @@ async def _pages(
 
 
 def _json_lines(some: Sequence[records.Refusal]) -> bytes:
-    return b"".join(json.dumps(asdict(one), ensure_ascii=False).encode() + b"\n" for one in some)
+    return b"".join(json.dumps(asdict(refusal), ensure_ascii=False).encode() + b"\n" for refusal in some)
 
 
 def _csv_head() -> bytes:
@@ -145,9 +145,9 @@ def _csv_head() -> bytes:
 def _csv_lines(some: Sequence[records.Refusal]) -> bytes:
     file = io.StringIO(newline="")
     writer = csv.writer(file)
-    for one in some:
-        cells = (one.name, one.code, one.message, " ".join(one.reasons))
-        writer.writerow([one.item, *(_harmless(cell) for cell in cells), str(one.enrolled).lower()])
+    for refusal in some:
+        cells = (refusal.name, refusal.code, refusal.message, " ".join(refusal.reasons))
+        writer.writerow([refusal.item, *(_harmless(cell) for cell in cells), str(refusal.enrolled).lower()])
     return file.getvalue().encode()
 
 

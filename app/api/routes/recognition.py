@@ -69,7 +69,7 @@ def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.
     the operating point of `fmr`.
     """
     params = sent.params
-    found = operations.verify(
+    verified = operations.verify(
         sent.images[0],
         sent.images[1],
         params.fmr,
@@ -79,7 +79,7 @@ def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.
         liveness=params.liveness or "off",
         liveness_of=params.liveness_of,
     )
-    return answers.verify(found, params.fmr, explain=params.explain)
+    return answers.verify(verified, params.fmr, explain=params.explain)
 
 
 @router.operation(
@@ -105,7 +105,7 @@ def identify(
     point are left out, because enough exact scores show the enrolled templates.
     """
     params = sent.params
-    found = operations.identify(
+    identification = operations.identify(
         gallery,
         sent.images[0],
         exact=grant.sees_exact_scores,
@@ -115,8 +115,8 @@ def identify(
         population=params.population,
         liveness=params.liveness,
     )
-    guard.count_faces(grant, len(found.faces))
-    return answers.identify(found, params)
+    guard.count_faces(grant, len(identification.faces))
+    return answers.identify(identification, params)
 
 
 @router.operation(
@@ -139,7 +139,7 @@ def verify_subject(
     rounded as `identify` says, and null below the most lenient operating point.
     """
     params = sent.params
-    found = operations.verify_subject(
+    verified = operations.verify_subject(
         gallery,
         subject,
         sent.images[0],
@@ -149,7 +149,7 @@ def verify_subject(
         liveness=params.liveness,
         explain=params.explain,
     )
-    return answers.verify_subject(found, params.fmr, explain=params.explain)
+    return answers.verify_subject(verified, params.fmr, explain=params.explain)
 
 
 @router.operation(
@@ -189,7 +189,7 @@ def enroll(
         UNSET if params.expires_at is None else utc_text(params.expires_at),
         UNSET if params.consent is None else Consent(params.consent, utc_now()),
     )
-    found = operations.enroll(
+    enrollment = operations.enroll(
         gallery,
         subject,
         sent.images,
@@ -200,4 +200,4 @@ def enroll(
         on_conflict=params.on_conflict,
         tell=grant.has(Scope.RECOGNIZE),
     )
-    return answers.enroll(found, explain=params.explain)
+    return answers.enroll(enrollment, explain=params.explain)

@@ -83,8 +83,8 @@ async def metrics(request: Request) -> Response:
     Requests, latencies, batches, queues, numbers of enrolled faces, models, the process. Names no gallery and no
     person.
     """
-    found: Metrics = request.app.state.metrics
-    return Response(await asyncio.to_thread(found.text), media_type=CONTENT_TYPE_LATEST)
+    metrics: Metrics = request.app.state.metrics
+    return Response(await asyncio.to_thread(metrics.text), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.operation("GET", "/v1/models", scope=None)

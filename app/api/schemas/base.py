@@ -233,8 +233,8 @@ class Wire(BaseModel):
     def of(cls, *records: object, **given: object) -> Self:
         """Return the answer with the given fields, and every other field from the first record that has it."""
         names = cls.model_fields.keys() - given.keys()
-        found = {name: getattr(record, name) for record in reversed(records) for name in names if hasattr(record, name)}
-        return cls.model_validate(found | given)
+        taken = {name: getattr(record, name) for record in reversed(records) for name in names if hasattr(record, name)}
+        return cls.model_validate(taken | given)
 
 
 class Params(BaseModel):
