@@ -124,6 +124,7 @@ def find_unlike(
     subject: str,
     templates: Sequence[Template],
     before: Sequence[Findings],
+    *,
     measured: Thresholds,
 ) -> list[Findings]:
     """Return the findings of one subject's new faces, with which of them look ``unlike`` its others.

@@ -304,7 +304,7 @@ class Operations:
             if tell and policy != "allow":
                 measured = self.thresholds_in(home, templates[0].package)
                 with timed(stages, "search"):
-                    findings = find_unlike(self._galleries, home, subject, templates, findings, measured)
+                    findings = find_unlike(self._galleries, home, subject, templates, findings, measured=measured)
         good: dict[int, tuple[Chosen, Findings]] = {}
         for index, chosen, finding in zip(taken, faces, findings, strict=True):
             if finding.refused and finding.error:
