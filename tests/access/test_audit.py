@@ -70,9 +70,6 @@ def all_of(store: AuditStore, **wanted: Any) -> list[AuditEntry]:
     return list(store.entries(AuditFilter(**wanted), limit=100_000, newest_first=False).items)
 
 
-# ---------------------------------------------------------------- the writer
-
-
 def test_what_was_written_is_in_the_database_and_its_outcome_is_added(store: Slow) -> None:
     with closing(AuditLog(store, clock=lambda: NOW)) as log:
         entry = log.entry("door", "enroll", "r1")
@@ -194,9 +191,6 @@ def test_old_entries_go_and_others_stay(store: Slow) -> None:
         assert log.prune() == 0
 
 
-# ---------------------------------------------------------------- reading it
-
-
 def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
     for number in range(10):
         who, gallery = ("door", "staff") if number % 2 else ("desk", "guests")
@@ -222,9 +216,6 @@ def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
     page = store.entries(AuditFilter(), None, 3, newest_first=True)
     with pytest.raises(InvalidInput, match="cursor"):
         store.entries(AuditFilter(), page.next_cursor, 3, newest_first=False)
-
-
-# ---------------------------------------------------------------- in the service
 
 
 @pytest.fixture(scope="module")

@@ -66,9 +66,6 @@ def code_of(caught: pytest.ExceptionInfo[LikenessError]) -> str:
     return caught.value.code
 
 
-# ---------------------------------------------------------------- made, checked, ended
-
-
 def test_a_key_grants_what_was_asked_for(keys: Keys) -> None:
     terms = KeyTerms("door", frozenset({Scope.READ, Scope.ENROLL}), "The door", frozenset({"staff", "gäste/2"}), "10/s")
     made = keys.create(terms)
@@ -247,9 +244,6 @@ def test_digests_are_compared_in_constant_time(keys: Keys, monkeypatch: pytest.M
     source = Path(keys_module.__file__).read_text()
     assert "digest ==" not in source
     assert "== digest" not in source
-
-
-# ---------------------------------------------------------------- how often
 
 
 @pytest.mark.parametrize(
@@ -435,9 +429,6 @@ def test_keys_without_a_rate_have_the_default_one(database: Database, clock: Clo
     assert keys.check(keys.create(KeyTerms("free", READ, rate="unlimited")).token).rate is None
 
 
-# ---------------------------------------------------------------- the file that declares keys
-
-
 def declare(keys: Keys, path: Path, text: str, environ: dict[str, str] | None = None) -> None:
     path.write_text(text)
     keys.declare(read_keys(path, environ or {}))
@@ -520,9 +511,6 @@ def test_a_file_that_is_wrong_says_where_and_never_what_the_secret_is(tmp_path: 
     assert code_of(caught) == "keys_file_invalid"
     assert str(path) in caught.value.message
     assert SECRET not in caught.value.message
-
-
-# ---------------------------------------------------------------- signed with
 
 
 @pytest.fixture

@@ -54,9 +54,6 @@ def rows(database: Database) -> int:
         return connection.execute(sa.select(sa.func.count()).select_from(SIGN_IN_CODES)).scalar_one()
 
 
-# ---------------------------------------------------------------- codes
-
-
 def test_a_code_is_good_once(database: Database, vault: Sealer) -> None:
     codes = SignInCodes(database, vault)
     first, second = codes.make(KEY).text, codes.make(KEY).text
@@ -131,9 +128,6 @@ def test_neither_the_database_nor_the_vault_shows_the_key(database: Database, va
     fails(SignInCodes(database, Sealer([new_key()])), code)  # another data folder's vault
 
 
-# ---------------------------------------------------------------- over REST
-
-
 def make_code(client: httpx.Client, key: str | None = None) -> str:
     headers = {"x-api-key": key} if key else {}
     made = client.post("/v1/sign-in-codes", headers=headers).raise_for_status().json()
@@ -176,9 +170,6 @@ def test_wrong_codes_count_as_wrong_keys_of_the_address(tmp_path: Path) -> None:
         error_of(sign_in(client, code), 429, "too_many_failures")
         error_of(client.get("/v1/key", headers={"x-api-key": "lk_any_guess"}), 429, "too_many_failures")
         assert client.get("/v1/key").is_success  # the admin key, which has worked before
-
-
-# ---------------------------------------------------------------- from the command line
 
 
 def test_the_command_prints_a_new_link_each_time(shared_server: LiveServer) -> None:

@@ -119,9 +119,6 @@ def test_the_own_embedding_still_finds_its_subject(server: httpx.Client) -> None
     assert found["similarities"][0]["similarity"] > 0.9
 
 
-# ---------------------------------------------------------------- photos are vectors too
-
-
 def test_a_photo_of_one_person_many_times_shows_one_score(server: httpx.Client) -> None:
     """Twelve faces of one person in a photo gave twelve scores of that person."""
     once = np.asarray(Image.open(io.BytesIO(COLLINS)).convert("RGB"))

@@ -50,9 +50,6 @@ from tests.support.waiting import until
 OPEN = ["/livez", "/readyz", "/version"]
 
 
-# ---------------------------------------------------------------- keys
-
-
 @pytest.mark.parametrize("path", OPEN)
 def test_health_and_version_need_no_key(api: httpx.Client, path: str) -> None:
     assert api.get(path, headers={"x-api-key": ""}).status_code == 200
@@ -160,9 +157,6 @@ def test_the_admin_key_follows_its_file_and_a_bad_file_changes_nothing(tmp_path:
 def test_only_the_hash_of_the_key_is_kept(tmp_path: Path) -> None:
     with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
         assert "secret" not in repr(Guard(AdminKey("secret"), Keys(store.database), Rate(1, 1)))
-
-
-# ---------------------------------------------------------------- answers
 
 
 def test_models_are_listed_with_licence_hash_and_operating_points(api: httpx.Client) -> None:
@@ -275,9 +269,6 @@ def test_a_request_without_memory_or_a_descriptor_for_it_is_told_to_come_again(
     assert client.get("/v1/galleries").status_code == 200
 
 
-# ---------------------------------------------------------------- how much at once
-
-
 def test_a_full_house_answers_429_and_takes_requests_again(narrow: tuple[httpx.Client, Path]) -> None:
     client, _ = narrow
     with ThreadPoolExecutor(8) as pool:
@@ -373,9 +364,6 @@ async def test_a_body_is_not_read_beyond_its_limit() -> None:
         await read_body(request, limit=95, seconds=10, take=lambda _: None)
     assert caught.value.code == "payload_too_large"
     assert read == 100
-
-
-# ---------------------------------------------------------------- start and end
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:

@@ -73,9 +73,6 @@ def everywhere(api: httpx.Client, gallery: str, image: bytes) -> list[httpx.Resp
     return answers
 
 
-# ---------------------------------------------------------------- images
-
-
 def test_an_empty_image(api: httpx.Client, people: str) -> None:
     for answer in everywhere(api, people, b""):
         error_of(answer, 422, "empty_image")
@@ -130,9 +127,6 @@ def test_an_image_of_too_many_bytes(api: httpx.Client, people: str) -> None:
     )
     text = base64.b64encode(big).decode()
     error_of(api.post("/v1/detect", json={"image": text}), 413, "payload_too_large")
-
-
-# ---------------------------------------------------------------- how images are sent
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "video/mp4", "", "nonsense"])
@@ -245,9 +239,6 @@ def test_json_that_is_no_object(api: httpx.Client, people: str, content: bytes) 
         error_of(answer, 422, "invalid_request")
 
 
-# ---------------------------------------------------------------- parameters
-
-
 @pytest.mark.parametrize("name", ["fmr", "fpir"])
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "inf", "-1", "0", "1", "1e400", "x", "", "None"])
 def test_rates_that_are_none(api: httpx.Client, people: str, name: str, value: str) -> None:
@@ -297,9 +288,6 @@ def test_errors_do_not_repeat_what_was_sent(api: httpx.Client, people: str) -> N
     ):
         assert "very-secret" not in answer.text
         assert BASE64[:40] not in answer.text
-
-
-# ---------------------------------------------------------------- people and galleries
 
 
 def test_ids_with_slashes_and_emoji_do_not_reach_others(api: httpx.Client, people: str) -> None:

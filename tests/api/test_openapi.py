@@ -174,9 +174,6 @@ def test_examples_do_not_contradict_themselves() -> None:
     assert finding.actions == _actions(finding.kind, finding.face, finding.other, ())
 
 
-# ---------------------------------------------------------------- generated requests
-
-
 Operation: TypeAlias = APIOperation[Any, Any, Any, Any]
 Case: TypeAlias = schemathesis.Case[Any]
 

@@ -90,9 +90,6 @@ def _all_of(connection: socket.socket, answer: bytes) -> bytes:
     return answer
 
 
-# ---------------------------------------------------------------- slow clients
-
-
 def test_a_head_that_comes_byte_by_byte_is_not_waited_for(strict: LiveServer) -> None:
     with opened(strict) as connection:
         assert trickled(connection, b"GET /livez HTTP/1.1\r\nhost: x\r\nx-filler: " + b"x" * 200) == b""
@@ -218,9 +215,6 @@ def test_several_requests_follow_each_other_on_one_connection(strict: LiveServer
                 got += part
 
 
-# ---------------------------------------------------------------- how many bytes at once
-
-
 @pytest.mark.anyio
 async def test_bodies_of_all_requests_together_are_bounded(tmp_path: Path) -> None:
     app = create_app(Settings(data_dir=tmp_path))
@@ -271,9 +265,6 @@ def test_the_memory_of_the_container_is_found(tmp_path: Path) -> None:
     assert memory_limit(tmp_path) == 2**30
 
 
-# ---------------------------------------------------------------- other sites' pages
-
-
 def test_pages_of_the_origins_named_may_call(strict: LiveServer) -> None:
     with strict.client(headers=None) as client:
         asking = {
@@ -309,9 +300,6 @@ def test_only_exact_origins_are_taken(monkeypatch: pytest.MonkeyPatch, value: st
     monkeypatch.setenv("LIKENESS_CORS_ORIGINS", f"https://good.example, {value}")
     with pytest.raises(Unusable, match=r"^LIKENESS_CORS_ORIGINS: .*exact origins"):
         load_settings()
-
-
-# ---------------------------------------------------------------- proxies
 
 
 @pytest.mark.parametrize(
@@ -379,9 +367,6 @@ def test_proxies_are_addresses_or_networks(monkeypatch: pytest.MonkeyPatch) -> N
         load_settings()
 
 
-# ---------------------------------------------------------------- TLS
-
-
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Self-signed, and its key."""
@@ -421,9 +406,6 @@ def test_one_half_of_a_certificate_is_refused(
         with pytest.raises(Unusable, match="cannot serve TLS") as caught:
             serve(Settings(data_dir=tmp_path, port=0, tls_cert=cert, tls_key=key))
         assert caught.value.code == "tls_unusable"
-
-
-# ---------------------------------------------------------------- start and end
 
 
 def test_it_says_that_it_is_starting_until_it_is_ready(tmp_path: Path) -> None:

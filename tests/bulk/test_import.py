@@ -105,9 +105,6 @@ def test_an_archive_that_is_imported_again_brings_nothing_twice(database_url: st
         assert copies[0].isdisjoint(copies[1])
 
 
-# ---------------------------------------------------------------- photos
-
-
 PEOPLE = {
     "eileen/1.jpg": COLLINS,
     "eileen/deeper/2.jpg": AGAIN,
@@ -297,9 +294,6 @@ def test_what_goes_into_a_tar_comes_out(files: dict[str, bytes]) -> None:
         assert {one.name: one.read() for one in found} == files
 
 
-# ---------------------------------------------------------------- uploads
-
-
 def test_uploads_that_are_none_are_refused_at_once(service: httpx.Client, home: str) -> None:
     def post(upload: bytes, kind: str = "application/x-tar", **query: Any) -> httpx.Response:
         return service.post(f"{home}/import", content=upload, headers={"content-type": kind}, params=query)
@@ -339,9 +333,6 @@ def test_nothing_of_an_upload_is_on_the_disk_in_the_clear(tmp_path: Path, monkey
         assert job_ended(client, job["id"])["counts"] == {"refused": 1}
         until(lambda: not list((tmp_path / "data" / "jobs").glob("*.upload")))
     assert [path.name for path in (tmp_path / "data" / "jobs").iterdir()] == ["place"]
-
-
-# ---------------------------------------------------------------- templates
 
 
 def test_templates_are_found_by_search_as_they_are(service: httpx.Client, home: str) -> None:
@@ -425,9 +416,6 @@ def test_templates_that_do_not_fit_together_are_refused_as_a_whole(
     assert (job["state"], job["error"]["code"]) == ("failed", code)
     assert subjects(service, home) == {}
     assert not Path("/tmp/likeness-evil").exists()  # noqa: S108 (the same)
-
-
-# ---------------------------------------------------------------- memory and time
 
 
 def pax(content: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
@@ -532,9 +520,6 @@ def test_too_many_lines_about_photos_are_refused(
     assert (job["state"], job["error"]["code"]) == ("failed", "payload_too_large")
 
 
-# ---------------------------------------------------------------- cancel, kill -9
-
-
 def test_an_import_is_cancelled_and_what_is_done_stays(
     service: httpx.Client, home: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -592,9 +577,6 @@ def test_a_killed_server_goes_on_and_enrolls_nothing_twice(tmp_path: Path, full:
 
         gaps = connection.execute(text("SELECT max(number) - count(*) FROM changes")).scalar()
     assert gaps == -1, "numbered from 0 without a gap"
-
-
-# ---------------------------------------------------------------- command line
 
 
 def test_a_row_of_parquet_without_a_person_names_nobody(tmp_path: Path) -> None:

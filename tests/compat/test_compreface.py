@@ -82,8 +82,6 @@ def refused(answer: httpx.Response, status: int, number: int, message: str | Non
         assert found["message"] == message
 
 
-# ---------------------------------------------------------------- shapes
-
 BOX = {"probability": 0.99, "x_max": 1420, "y_max": 1368, "x_min": 548, "y_min": 295}
 LANDMARKS = [[814, 713], [1104, 829], [832, 937], [704, 1030], [1017, 1133]]
 TIMES = {"detector": 117.0, "calculator": 45.0}
@@ -197,9 +195,6 @@ def test_an_embedding_of_any_length_counts_by_its_direction(bound: httpx.Client)
         assert found["result"][0]["similarities"][0]["similarity"] > 0.999
 
 
-# ---------------------------------------------------------------- subjects
-
-
 @pytest.mark.parametrize(
     "name", ["Ann", "Müller 王芳 😀", "a.b?c&d=%41#e", "'; DROP TABLE subjects"[1:].replace(";", "")]
 )
@@ -245,9 +240,6 @@ def test_names_that_compreface_refuses(bound: httpx.Client, name: str | None, nu
     refused(bound.post(SUBJECTS, json={"subject": name}), 400, number)
     bound.post(SUBJECTS, json={"subject": "Ann"})
     refused(bound.put(f"{SUBJECTS}/Ann", json={"subject": name}), 400, number)
-
-
-# ---------------------------------------------------------------- faces
 
 
 def test_faces_page_by_page(bound: httpx.Client) -> None:
@@ -317,9 +309,6 @@ def test_a_face_is_the_same_by_our_own_api(bound: httpx.Client) -> None:
     assert [uuid.UUID(one["face_id"]) for one in faces] == [uuid.UUID(image_id)]
 
 
-# ---------------------------------------------------------------- parameters
-
-
 def test_the_largest_face_comes_first_and_limit_takes_so_many(bound: httpx.Client) -> None:
     def widths(**params: Any) -> list[int]:
         found = bound.post(f"{API}/detection/detect", params=params, files={"file": BOTH}).raise_for_status().json()
@@ -379,8 +368,6 @@ def test_a_similarity_is_the_mapped_score_of_our_own_api(bound: httpx.Client) ->
     assert more["similarity"] == pytest.approx(of_two, abs=1e-5)
     assert of_two < similarity, "with two photos a stranger has two chances"
 
-
-# ---------------------------------------------------------------- errors
 
 EMBEDDINGS = f"{RECOGNITION}/embeddings"
 PHOTO = {"files": {"file": COLLINS}}
@@ -527,9 +514,6 @@ def test_every_code_of_the_one_table_has_its_answer_here() -> None:
             assert (found.status, found.number) in {(404, 10), (403, 1)}, kind.code
         else:
             assert (found.status, found.number) == (kind.status, 0), kind.code
-
-
-# ---------------------------------------------------------------- keys and galleries
 
 
 @pytest.fixture(scope="module")

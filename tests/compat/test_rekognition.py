@@ -129,9 +129,6 @@ def refusal(call: Callable[..., Any], name: str, **arguments: Any) -> ClientErro
     return caught.value
 
 
-# ---------------------------------------------------------------- collections
-
-
 def test_collections_are_made_described_listed_and_deleted(rekognition: Any, place: Place) -> None:
     made = rekognition.create_collection(CollectionId="my.photos_1", Tags={"team": "door"})
     assert (made["StatusCode"], made["FaceModelVersion"].partition("@")[0]) == (200, "sface")
@@ -169,9 +166,6 @@ def test_lists_are_paged(rekognition: Any) -> None:
     refusal(rekognition.list_collections, "InvalidParameterException", MaxResults=4097)
     for name in names:
         rekognition.delete_collection(CollectionId=name)
-
-
-# ---------------------------------------------------------------- faces
 
 
 def test_faces_are_indexed_with_what_is_known_of_them(rekognition: Any, collection: str) -> None:
@@ -275,9 +269,6 @@ def test_a_face_with_a_damaged_template_is_listed_and_deleted(rekognition: Any, 
     assert rekognition.delete_faces(CollectionId=collection, FaceIds=[hopper])["DeletedFaces"] == [hopper]
 
 
-# ---------------------------------------------------------------- searching
-
-
 def test_a_face_finds_the_same_person(rekognition: Any, people: tuple[str, dict[str, str]]) -> None:
     name, faces = people
     found = rekognition.search_faces(CollectionId=name, FaceId=faces["collins"])
@@ -361,9 +352,6 @@ def test_faces_are_detected(rekognition: Any, astronaut: np.ndarray) -> None:
     dark = rekognition.detect_faces(Image=image(encoded((astronaut * 0.4).astype(np.uint8))))["FaceDetails"][0]
     assert dark["Quality"]["Brightness"] < face["Quality"]["Brightness"] / 2
     assert rekognition.detect_faces(Image=image(GREY))["FaceDetails"] == []
-
-
-# ---------------------------------------------------------------- users
 
 
 def test_users_are_made_listed_and_deleted(rekognition: Any, collection: str) -> None:
@@ -487,9 +475,6 @@ def test_a_request_that_comes_again_is_answered_as_before(rekognition: Any, coll
     assert rekognition.list_users(CollectionId=collection)["Users"] == []
 
 
-# ---------------------------------------------------------------- what is refused
-
-
 def test_images_that_are_none_are_refused_by_name(rekognition: Any, collection: str) -> None:
     def calls(picture: dict[str, Any]) -> Iterator[Callable[[], Any]]:
         yield lambda: rekognition.detect_faces(Image=picture)
@@ -557,9 +542,6 @@ def test_people_with_names_that_aws_has_none_of_are_found_all_the_same(place: Pl
     found = client.search_faces_by_image(CollectionId=collection, Image=image(AGAIN))["FaceMatches"]
     assert [match["Face"]["UserId"] for match in found] == ["Eileen Collins, Γ"]
     assert client.list_users(CollectionId=collection)["Users"][0]["UserId"] == "Eileen Collins, Γ"
-
-
-# ---------------------------------------------------------------- who may do what
 
 
 def test_scopes_and_galleries_are_those_of_the_key(place: Place, people: tuple[str, dict[str, str]]) -> None:
@@ -757,9 +739,6 @@ def test_what_was_done_is_in_the_audit_log(place: Place, collection: str) -> Non
         ("create_subject", "eileen", 400),
     ]
     assert {one.key for one in entries} == {"all-of-it"}
-
-
-# ---------------------------------------------------------------- on the wire
 
 
 def signed(place: Place, operation: str, body: bytes, **headers: str) -> dict[str, str]:

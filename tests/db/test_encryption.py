@@ -107,9 +107,6 @@ def test_rings_that_make_no_sense_are_refused(keys: list[bytes]) -> None:
     assert code_of(caught) == "vault_key_unusable"
 
 
-# ---------------------------------------------------------------- files
-
-
 def sealed_file(pieces: list[bytes], purpose: bytes = PURPOSE) -> bytes:
     return b"".join(Sealer([OLD]).seal_stream(pieces, purpose))
 
@@ -156,9 +153,6 @@ def test_pieces_of_a_file_cannot_be_left_out_moved_repeated_cut_or_altered() -> 
         Sealer([OLD]).open(whole, PURPOSE)
 
 
-# ---------------------------------------------------------------- key files
-
-
 def test_a_key_file_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / VAULT_FILE
     with ThreadPoolExecutor(4) as pool:
@@ -187,9 +181,6 @@ def test_files_without_a_key_are_refused_and_not_quoted(tmp_path: Path, text: st
     assert code_of(caught) == "vault_key_unusable"
     assert str(path) in str(caught.value)
     assert not text or text not in str(caught.value)
-
-
-# ---------------------------------------------------------------- secrets in SQL
 
 
 def test_secrets_are_sealed_bound_to_their_name_and_the_same_for_all(database_url: str) -> None:
@@ -224,9 +215,6 @@ def test_secrets_are_sealed_anew_under_a_new_key(database_url: str) -> None:
     database.close()
 
 
-# ---------------------------------------------------------------- signatures
-
-
 @given(data=st.binary(max_size=200), purpose=st.binary(max_size=40), place=st.integers(0, 63))
 def test_signatures_hold_for_what_was_signed_alone(data: bytes, purpose: bytes, place: int) -> None:
     signer, other = Signer(OLD), Signer(NEW)
@@ -257,9 +245,6 @@ def test_one_document_has_one_canonical_text() -> None:
     assert signing.canonical({"b": 1, "a": {"d": "é", "c": None}}) == '{"a":{"c":null,"d":"é"},"b":1}'.encode()
     with pytest.raises(ValueError, match="Out of range"):
         signing.canonical({"a": float("nan")})
-
-
-# ---------------------------------------------------------------- the server
 
 
 def test_the_servers_key_stays_and_a_wrong_or_missing_key_file_ends_the_start(tmp_path: Path) -> None:

@@ -228,9 +228,6 @@ def test_others_enroll_and_delete_while_a_key_is_replaced(database_url: str) -> 
         galleries.close()
 
 
-# ---------------------------------------------------------------- snapshots
-
-
 def test_snapshots_under_another_form_are_removed_and_made_anew(tmp_path: Path) -> None:
     url, folder = f"sqlite:///{tmp_path / 'likeness.db'}", tmp_path / "snapshots"
     enroll_all(open_galleries(url, folder=folder))
@@ -316,9 +313,6 @@ def test_a_server_with_a_key_seals_the_plain_keys_of_earlier_jobs(tmp_path: Path
         key_id(OLD).hex(): {"template": 0, "second": 0, "crop": 0, "job": 1, "correction": 0}
     }
     store.close()
-
-
-# ---------------------------------------------------------------- server and commands
 
 
 def test_a_plain_installation_is_sealed_and_unsealed_by_command(tmp_path: Path) -> None:

@@ -264,9 +264,6 @@ def read_receipt(data: bytes) -> None:
             Manifest.model_validate(document)
 
 
-# ---------------------------------------------------------------- inputs to begin with
-
-
 def _images() -> list[bytes]:
     return [made for make in EVERY_KIND.values() if len(made := make()) <= LIMITS.max_bytes]
 

@@ -31,9 +31,6 @@ from tests.support.waiting import until
 NAME, METADATA = "Zqxname Vanishing", {"zqxkey": "zqxvalue-of-somebody"}
 
 
-# ---------------------------------------------------------------- what is left in files
-
-
 def enroll_somebody(client: httpx.Client) -> dict[str, bytes]:
     """What can be looked for: one subject of two, with a template, crop, name and metadata."""
     client.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
@@ -112,9 +109,6 @@ def checkpoint(url: str) -> None:
         connection.exec_driver_sql("CHECKPOINT")
 
 
-# ---------------------------------------------------------------- snapshots
-
-
 def start(url: str, folder: Path) -> Galleries:
     return quiet(url, Snapshots(folder, min_faces=1))
 
@@ -184,9 +178,6 @@ def test_a_snapshot_that_is_just_being_written_does_not_stay(tmp_path: Path, mon
     galleries.keep()
     assert len(list(folder.glob("*.snapshot"))) == 1
     galleries.close()
-
-
-# ---------------------------------------------------------------- receipts
 
 
 def test_a_server_that_died_leaves_a_receipt_that_another_completes(

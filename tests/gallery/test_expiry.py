@@ -40,9 +40,6 @@ def open_expiry(galleries: Galleries) -> tuple[Erasures, AuditLog]:
     return Erasures(galleries, Signer(bytes(32)), recorded=lambda *who: log.recorded("expire_subject", *who)), log
 
 
-# ---------------------------------------------------------------- terms
-
-
 def test_terms_are_kept_changed_and_taken_away(alone: Galleries) -> None:
     agreed = Consent("form 12, Müller", "2026-05-01T00:00:00.000000Z")
     made = written(alone.store, staff(alone), create_subject, "eileen", terms=Terms(LATER, agreed))
@@ -108,9 +105,6 @@ def test_terms_that_make_no_sense_change_nothing(database_url: str) -> None:
     with pytest.raises(NotFound):
         galleries.store.subject(staff(galleries), "eileen")
     galleries.close()
-
-
-# ---------------------------------------------------------------- what has expired
 
 
 def test_who_has_expired_is_not_answered_before_anybody_sweeps(alone: Galleries, database_url: str) -> None:
@@ -183,9 +177,6 @@ def test_more_time_given_just_before_the_sweep_is_kept(database_url: str, monkey
     assert found(galleries, 1) == ["eileen"]
     log.close()
     galleries.close()
-
-
-# ---------------------------------------------------------------- over HTTP
 
 
 def test_terms_over_http(api: httpx.Client, gallery: str) -> None:

@@ -221,9 +221,6 @@ def test_nothing_is_opened_after_the_end(embedders: Embedders) -> None:
     assert caught.value.code == "shutting_down"
 
 
-# ---------------------------------------------------------------- over HTTP
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real packages, and a small one."""

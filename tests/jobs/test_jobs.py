@@ -437,9 +437,6 @@ def test_jobs_are_listed_newest_first_page_by_page(store: Store, jobs: JobStore,
     assert [job.id for job in jobs.jobs(state="cancelled").items] == [made[2]]
 
 
-# ---------------------------------------------------------------- kill -9
-
-
 COUNTING = """
 import sys, time
 from datetime import timedelta
@@ -499,9 +496,6 @@ def test_killed_processes_do_nothing_twice_and_leave_nothing_out(
     assert sorted(found) == list(range(60))
     assert (job.state, job.counts) == (JobState.DONE, {"numbers": 60, "refused": 60})
     assert [one.item for one in jobs.refusals(job)] == list(range(60))
-
-
-# ---------------------------------------------------------------- over HTTP
 
 
 def test_jobs_over_http(shared_server: LiveServer) -> None:

@@ -35,9 +35,6 @@ def choose(visitor: Visitor, first: str, second: str) -> None:
         visitor.page.get_by_role("region", name=label).locator("input[type=file]").set_input_files(photo)
 
 
-# ---------------------------------------------------------------- signing in
-
-
 def test_a_key_is_pasted_and_forgotten_with_the_tab(visitor: Visitor) -> None:
     page = visitor.page
     page.goto(visitor.server.url)
@@ -158,9 +155,6 @@ def test_a_key_that_is_revoked_meanwhile_is_asked_for_again(visitor: Visitor) ->
     expect(visitor.page.get_by_role("alert")).to_contain_text("was revoked")
 
 
-# ---------------------------------------------------------------- compare
-
-
 def test_two_photos_are_compared(visitor: Visitor) -> None:
     visitor.sign_in(make_key(visitor.server, "recognize"))
     choose(visitor, COLLINS, AGAIN)
@@ -265,9 +259,6 @@ def test_the_camera_takes_a_photo(visitor: Visitor) -> None:
     expect(
         page.get_by_role("region", name="First photo").get_by_role("img", name="First photo, as chosen")
     ).to_be_visible()
-
-
-# ---------------------------------------------------------------- everybody
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -27,9 +27,6 @@ pytestmark = pytest.mark.long
 MANY = 100_000
 
 
-# ---------------------------------------------------------------- galleries and enrolling
-
-
 def test_a_gallery_is_made_filled_from_a_folder_and_deleted(visitor: Visitor, tmp_path: Path) -> None:
     folder = tmp_path / "people"
     for subject, photos in {"eileen": ("collins", "collins_again"), "grace": ("hopper",), "both": ("both",)}.items():
@@ -178,9 +175,6 @@ def test_a_tar_is_imported_and_a_gallery_exported_by_jobs(visitor: Visitor, api:
     assert tarfile.is_tarfile(tmp_path / "moved.tar")
 
 
-# ---------------------------------------------------------------- a hundred thousand people
-
-
 @pytest.fixture(scope="module")
 def crowd(live_server: LiveServer, api: httpx.Client) -> str:
     """A gallery of MANY people without faces, written straight into the database."""
@@ -225,9 +219,6 @@ def test_a_hundred_thousand_people_are_paged_and_searched(visitor: Visitor, crow
     assert "4321" in page.evaluate("document.activeElement.textContent")
     page.keyboard.press("Enter")
     page.get_by_role("heading", level=1, name=re.compile("Person 4321")).wait_for()
-
-
-# ---------------------------------------------------------------- identify
 
 
 def test_a_photo_is_identified_and_an_unknown_face_enrolled(visitor: Visitor, api: httpx.Client) -> None:
@@ -364,9 +355,6 @@ def test_the_camera_is_watched_one_question_at_a_time(visitor: Visitor, api: htt
     expect(page.get_by_role("button", name="Live")).to_have_attribute("aria-pressed", "false")
     assert api.get("/galleries/lobby/subjects/somebody").json()["face_count"] == 1
     assert page.locator("video").count() == 0
-
-
-# ---------------------------------------------------------------- everybody
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -209,8 +209,6 @@ def test_a_folder_with_a_bad_manifest_is_shown(chromium: Browser, tmp_path: Path
         expect(visitor.page.get_by_role("region", name=re.compile("SFace, 128"))).to_be_visible()
 
 
-# ---------------------------------------------------------------- everybody
-
 VIEWS = {
     "keys": "Keys",
     "audit": "Audit log",

@@ -130,9 +130,6 @@ def test_pip_refuses_a_file_that_is_not_listed(tmp_path: Path) -> None:
     assert "DO NOT MATCH" in done.stderr
 
 
-# ---------------------------------------------------------------- the bill of materials
-
-
 def bill() -> dict[str, Any]:
     """As cyclonedx-py writes one."""
     return {
@@ -159,9 +156,6 @@ def test_the_bill_of_materials_lists_the_model_packages() -> None:
     assert edges.keys() == components.keys() | {"root-component"}
     assert edges["root-component"] == components.keys()
     assert bill()["components"] == [components["numpy==2"]], "the given one is left as it was"
-
-
-# ---------------------------------------------------------------- the database of advisories
 
 
 def audited(tmp_path: Path, packages: dict[str, Any], pinned: str) -> subprocess.CompletedProcess[str]:

@@ -114,9 +114,6 @@ def block(*keys: int, subject: int = 1) -> FaceBlock:
     )
 
 
-# ---------------------------------------------------------------- several servers
-
-
 def test_what_one_acknowledged_the_other_answers_at_once(one: Galleries, other: Galleries) -> None:
     assert found(other, 1) == []  # before there is a collection
     made = enroll(one, "ann", 1, 2)
@@ -218,8 +215,6 @@ def test_a_face_deleted_by_one_while_another_still_adds_it_does_not_come_back(
     assert len(place.keys()) == 2
     assert one.check("staff").ok
 
-
-# ---------------------------------------------------------------- servers that die
 
 KILLED = """
 import os, signal, sys
@@ -331,9 +326,6 @@ def test_collections_that_nobody_needs_are_dropped_and_no_others(
     assert (place.in_milvus(), place.collections()) == (["somebody_elses"], [])
 
 
-# ---------------------------------------------------------------- a Milvus that forgets
-
-
 def wrong_history(place: Place) -> None:
     place.milvus().mark(place.name(), LogPosition(1, 12345), DIMENSION)
 
@@ -439,9 +431,6 @@ def test_check_names_what_disagrees_and_rebuild_mends_it(one: Galleries, place: 
     assert one.check("staff").ok
 
 
-# ---------------------------------------------------------------- a Milvus that is not there
-
-
 def test_without_milvus_and_with_it_again(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     url, folder = f"sqlite:///{tmp_path / 'likeness.db'}", tmp_path / "milvus"
     address = parse_address(f"milvus://127.0.0.1:{port}")
@@ -515,9 +504,6 @@ def test_a_server_answers_from_milvus_and_says_when_that_is_gone(
         assert api.get("/readyz").json() == {"status": "index_unavailable"}
         error_of(api.post("/v1/galleries/crew/identify", files={"image": COLLINS}), 503, "index_unavailable")
         api.post("/v1/galleries/crew/subjects/eileen/verify", files={"image": COLLINS}).raise_for_status()
-
-
-# ---------------------------------------------------------------- addresses and settings
 
 
 @pytest.mark.parametrize(
