@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.support.browsing import Visitor
 from tests.support import ready
-from tests.support.postgres import cluster, new_database
+from tests.support.postgres import cluster, empty, new_database
 
 PROJECT = Path(__file__).resolve().parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -201,13 +201,25 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database of each kind in turn, as its first opening leaves it: copied, which is quicker."""
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database of each kind in turn, as its first opening leaves it, which is quicker than opening one."""
     if request.param == "sqlite":
         ready.give_database(tmp_path)
-        return f"sqlite:///{tmp_path / 'likeness.db'}"
-    first: str = request.getfixturevalue("first_postgresql")
-    return new_database(request.getfixturevalue("postgresql"), f"TEMPLATE {first}")
+        yield f"sqlite:///{tmp_path / 'likeness.db'}"
+        return
+    emptied: list[str] = request.getfixturevalue("emptied_postgresql")
+    template: str = request.getfixturevalue("first_postgresql")
+    cluster_folder: Path = request.getfixturevalue("postgresql")
+    url = emptied.pop() if emptied else new_database(cluster_folder, f"TEMPLATE {template}")
+    yield url
+    if empty(url):
+        emptied.append(url)
+
+
+@pytest.fixture(scope="session")
+def emptied_postgresql() -> list[str]:
+    """The URLs of PostgreSQL databases that tests have left, emptied: another copy would take ten times as long."""
+    return []
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from app.db.schema import METADATA
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -28,7 +30,7 @@ class Cluster:
     def start(self, *, durable: bool = False) -> None:
         """``durable``: what it acknowledges is on disk, as in production; the tests' own server does without."""
         options = f"-c listen_addresses='' -c unix_socket_directories={self.folder} -c max_connections=200"
-        speed = "" if durable else " -F"
+        speed = "" if durable else " -F -c autovacuum=off"
         self._call("pg_ctl", "-w", "-l", str(self.folder / "log"), "-o", options + speed, "start")
 
     def kill(self) -> None:
@@ -53,6 +55,24 @@ def new_database(folder: Path, options: str = "") -> str:
     with psycopg.connect(f"host={folder} user=postgres", autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} {options}".encode())
     return f"postgresql://postgres@/{name}?host={folder}"
+
+
+def empty(url: str) -> bool:
+    """Delete all rows, as if the database had only been opened. Return False if a test has changed its tables."""
+    import psycopg  # noqa: PLC0415 - most tests do without
+    from psycopg import sql  # noqa: PLC0415 - the same
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        others = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
+        )
+        connection.execute(others, [connection.info.backend_pid])
+        found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        if {name for (name,) in found} != {*METADATA.tables, "alembic_version"}:
+            return False
+        for table in reversed(METADATA.sorted_tables):
+            connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table.name)))
+    return True
 
 
 @contextmanager
