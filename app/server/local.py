@@ -120,9 +120,8 @@ def becomes_ready(
 ) -> bool:
     """Wait until the server at ``url`` is ready; return False if it ends or ``patience_s`` seconds have passed."""
     end = time.monotonic() + patience_s
-    with httpx.Client(
-        verify=tls or True, trust_env=False
-    ) as client:  # one, as each reads all of certifi's certificates
+    # One client, because each reads all of certifi's certificates.
+    with httpx.Client(verify=tls or True, trust_env=False) as client:
         while time.monotonic() < end and process.poll() is None:
             try:
                 if client.get(f"{url}/readyz").is_success:
