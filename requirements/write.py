@@ -16,8 +16,8 @@ SERVING = ("heic", "postgresql")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "cpu": ("cpu", *SERVING),
     "gpu": ("gpu", *SERVING),
-    "train": ("cpu", *SERVING, "train"),
-    "dev": ("cpu", *SERVING, "train", "dev"),
+    "train": ("cpu", *SERVING, "objects", "train"),
+    "dev": ("cpu", *SERVING, "objects", "train", "dev"),
     "docs": ("cpu", "docs"),
 }
 """The extras of each file that installs the project."""

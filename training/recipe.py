@@ -30,7 +30,7 @@ class Section(BaseModel):
 
 class Data(Section):
     source: str = "procedural"
-    """Aligned crops: a folder per person, a CSV/Parquet list, a `.rec` file, tar shards, or drawn faces
+    """Aligned crops: a folder per person, a CSV/Parquet list, a `.rec` file, tar shards or their URLs, or drawn faces
     (`procedural:people=500,images=20,seed=0,first=0`)."""
     mix: dict[str, Annotated[float, Field(gt=0, lt=1)]] = {}
     """Further sources and the share of each in every batch; `source` gets the rest. People are told apart by source.
@@ -88,11 +88,21 @@ NOT_CHOOSING = {"indexes", "cache", "workers", "prepare_timeout", "on_error"}
 
 
 class Sampler(Section):
-    name: Literal["plain", "balanced", "pk"] = "plain"
+    name: Literal["plain", "balanced", "pk", "shards"] = "plain"
+    """`shards` reads tar shards one after another in a shuffled order. Of those in object storage three times `shards`
+    are kept on disk, in `data.indexes`; with the other samplers all. People held out may lie in any shard: name an
+    `evaluate.source`."""
     batch_size: int = Field(default=128, ge=2)
     """Crops in one batch over all ranks together, so that a run means the same on any number of them."""
     images: int = Field(default=4, ge=2)
     """`pk` alone: crops of each person in a batch (K); batch_size / images people (P)."""
+    shards: int = Field(default=8, ge=1)
+    """`shards` alone: shards whose crops are shuffled among each other."""
+
+    @property
+    def copies(self) -> int | None:
+        """Return how many shards' copies are kept: those that are shuffled, read ahead, and just left. None = all."""
+        return 3 * self.shards if self.name == "shards" else None
 
 
 class Model(Section):

@@ -18,6 +18,7 @@ from training.data.formats import Listing
 from training.data.formats.folder import LIST_ENDINGS, list_folder, list_table
 from training.data.formats.parquet import image_column, list_parquet, open_parquet
 from training.data.formats.records import list_records
+from training.data.formats.remote import is_url, list_urls
 from training.data.formats.shards import list_tars
 from training.data.index import open_indexed
 
@@ -33,6 +34,7 @@ def open_dataset(
     on_error: OnError = "raise",
     *,
     indexes: Path | None = None,
+    copies: int | None = None,
     progress: Callable[[int], None] = lambda _count: None,
 ) -> FaceSet:
     """Open a set of crops by its path. Its kind is recognised, or given in front of the path (``tar:shards/*.tar``).
@@ -41,28 +43,28 @@ def open_dataset(
     folder          a folder with a folder for each person
     list            ``.csv``, ``.tsv`` or ``.parquet`` with the columns path and person (or label)
     rec             InsightFace's ``.rec`` (or the folder of a ``train.rec``)
-    tar             one ``.tar``, a folder of them, or a pattern with ``*``
+    tar             one ``.tar``, a folder of them, a pattern with ``*``, or URLs (``s3://bucket/{000..127}.tar``)
     parquet         the same of Parquet files with the columns image (bytes) and label (or person)
     procedural      drawn faces: ``procedural:people=500,images=20,seed=1,first=0``
     ==============  =================================================================================
 
-    ``on_error`` says what damaged images do, ``indexes`` and ``progress`` are those of
+    ``on_error`` says what damaged images do; ``indexes``, ``copies`` and ``progress`` are those of
     `training.data.index.open_indexed`. Raises InvalidInput with code ``dataset_not_found``, ``dataset_unknown``,
-    ``dataset_empty`` or ``dataset_invalid``.
+    ``dataset_empty``, ``dataset_invalid`` or ``dataset_unreachable``.
     """
     kind, _, rest = str(spec).partition(":")
     if kind not in KINDS:
-        kind, rest = _recognise(Path(spec)), str(spec)
+        kind, rest = "tar" if is_url(str(spec)) else _recognise(Path(spec)), str(spec)
     if kind == "procedural":
         return _procedural(rest)
     listers: dict[str, Callable[[], Listing]] = {
         "folder": lambda: list_folder(Path(rest)),
         "list": lambda: list_table(Path(rest)),
         "rec": lambda: list_records(_rec_file(Path(rest))),
-        "tar": lambda: list_tars(_files(rest, ".tar")),
+        "tar": lambda: list_tars(list_urls(rest) if is_url(rest) else _files(rest, ".tar"), copies),
         "parquet": lambda: list_parquet(_files(rest, ".parquet")),
     }
-    return open_indexed(listers[kind](), indexes, on_error, progress)
+    return open_indexed(listers[kind](), indexes, on_error, progress, copies)
 
 
 def _recognise(path: Path) -> str:

@@ -13,21 +13,25 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.errors import InvalidImage, InvalidInput, LikenessError
 from app.types import Pixels
 from training.data.dataset import FaceSet, OnError, decode_crop
-from training.data.formats import IMAGES, Kind, Listing
+from training.data.formats import COPIES, IMAGES, Kind, Listing, remote
 from training.data.formats.records import read_image
 from training.data.mapped import ArrayWriter, Strings, StringWriter, open_array
 
 LABELS_AT_ONCE = 1 << 20
 COLUMNS = ("labels", "file", "offset", "size")
 FACTS = "index.json"
+FETCHED_AT_ONCE = 2
 MOST_DAMAGED = 0.01
 """Share of a set's images that may be damaged before a run ends: more is a broken copy, not chance."""
 
@@ -37,23 +41,41 @@ class IndexedFaces(FaceSet):
 
     Where an image is damaged, ``on_error="raise"`` raises InvalidImage (or its kin) that names it; ``"skip"`` answers
     with the next readable image of the same person, and ``skipped`` holds what this process met. More than
-    `MOST_DAMAGED` of them raise all the same (``data_damaged``).
+    `MOST_DAMAGED` of them raise all the same (``data_damaged``). At most ``copies`` of shards in object storage
+    are kept beside the index, None = of all.
     """
 
-    def __init__(self, folder: Path, on_error: OnError = "raise") -> None:
+    def __init__(self, folder: Path, on_error: OnError = "raise", copies: int | None = None) -> None:
         self.folder = folder
         self.on_error = on_error
+        self.copies = copies
         self.skipped: set[int] = set()
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         self._kind: Kind = facts["kind"]
+        self._urls = {number: name for number, name in enumerate(facts["files"]) if name and remote.is_url(name)}
         self._files = [folder / IMAGES if name is None else Path(name) for name in facts["files"]]
+        self._fetching = ThreadPoolExecutor(FETCHED_AT_ONCE)
         self._names = Strings(folder / "names")
         self._places = {name: open_array(folder / f"{name}.npy") for name in COLUMNS[1:]}
         self.labels = open_array(folder / "labels.npy")
         self.people = Strings(folder / "people")
 
-    def __reduce__(self) -> tuple[type[IndexedFaces], tuple[Path, OnError]]:
-        return IndexedFaces, (self.folder, self.on_error)
+    def __reduce__(self) -> tuple[type[IndexedFaces], tuple[Path, OnError, int | None]]:
+        return IndexedFaces, (self.folder, self.on_error, self.copies)
+
+    def shards_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (n,) the number of the file that each image lies in."""
+        return np.asarray(self._places["file"][rows], np.int64)
+
+    def fetch(self, shard: int) -> None:
+        """Begin to fetch a shard that will soon be read, if it lies in object storage. Its reader meets the errors."""
+        if shard in self._urls:
+            self._fetching.submit(lambda: self._open(shard).close())
+
+    def _open(self, number: int) -> BinaryIO:
+        if number in self._urls:
+            return remote.open_shard(self.folder / COPIES, number, self._urls[number], self.copies)
+        return self._files[number].open("rb")
 
     def encoded(self, index: int) -> bytes:
         """Return image ``index`` as stored: JPEG, PNG or another format that the service reads."""
@@ -61,7 +83,7 @@ class IndexedFaces(FaceSet):
         number, offset, size = (int(self._places[name][index]) for name in COLUMNS[1:])
         if self._kind == "path":
             return (self._files[0] / self._names[index]).read_bytes()
-        with self._files[number].open("rb") as file:
+        with self._open(number) as file:
             if self._kind == "record":
                 return read_image(file, offset)
             file.seek(offset)
@@ -117,17 +139,22 @@ class IndexedFaces(FaceSet):
 
 
 def open_indexed(
-    listing: Listing, kept: Path | None, on_error: OnError, progress: Callable[[int], None] = lambda _count: None
+    listing: Listing,
+    kept: Path | None,
+    on_error: OnError,
+    progress: Callable[[int], None] = lambda _count: None,
+    copies: int | None = None,
 ) -> IndexedFaces:
     """Open the set, and index it before if ``kept`` has no index of it as it is now.
 
     ``kept`` is a folder of indexes; with None the index is deleted with the set. ``progress`` gets the number of
-    images found since the last call. Raises InvalidInput (``dataset_empty``, ``dataset_invalid``).
+    images found since the last call, ``copies`` is that of `IndexedFaces`. Raises
+    InvalidInput (``dataset_empty``, ``dataset_invalid``).
     """
     if kept is None:
         alone = Path(tempfile.mkdtemp(prefix="likeness-index-"))
         try:
-            faces = open_indexed(listing, alone, on_error, progress)
+            faces = open_indexed(listing, alone, on_error, progress, copies)
         except BaseException:
             shutil.rmtree(alone)
             raise
@@ -141,7 +168,7 @@ def open_indexed(
             made.mkdir()
             _write(listing, made, progress)
             put_in_place(made, folder)
-    return IndexedFaces(folder, on_error)
+    return IndexedFaces(folder, on_error, copies)
 
 
 def put_in_place(made: Path, folder: Path) -> None:
@@ -157,7 +184,8 @@ def index_key(listing: Listing) -> str:
     """Return 16 hex digits that change with the set's files, by their names, sizes and times."""
     digest = hashlib.sha256(listing.kind.encode())
     for path in listing.watched():
-        digest.update(f"{path.resolve()} {_stamp(path)}\n".encode("utf-8", "surrogateescape"))
+        facts = f"{path} {remote.stamp(path)}" if isinstance(path, str) else f"{path.resolve()} {_stamp(path)}"
+        digest.update(f"{facts}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:16]
 
 
@@ -195,7 +223,7 @@ def _write(listing: Listing, folder: Path, progress: Callable[[int], None]) -> N
     if not count:
         raise InvalidInput("The set holds no images.", code="dataset_empty")
     _sort_people(folder, numbers)
-    files = [None if path is None else str(path.resolve()) for path in listing.files]
+    files = [str(path.resolve()) if isinstance(path, Path) else path for path in listing.files]
     (folder / FACTS).write_text(json.dumps({"kind": listing.kind, "images": count, "files": files}) + "\n")
 
 

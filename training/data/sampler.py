@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypedDict, Unpack
 
 import numpy as np
@@ -190,6 +190,57 @@ class PlainSampler(BatchSampler):
         if self.shuffle:
             return self.shuffled(self.size, start, self.batch_size)
         return np.arange(start, start + self.batch_size) % self.size
+
+
+class ShardSampler(BatchSampler):
+    """Every image once an epoch, shard by shard: the shards come in a shuffled order, and the images of ``together`` of
+    them are shuffled among each other. The last batch is filled up with some of the last of these once more.
+
+    ``shards`` (N,) ascending is the shard of each image. ``fetch`` is called with the number of each shard some batches
+    before it is read.
+    """
+
+    def __init__(
+        self,
+        shards: NDArray[np.integer],
+        *,
+        together: int,
+        batch_size: int,
+        fetch: Callable[[int], None] = lambda _shard: None,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(batch_size, **shared)
+        require(
+            len(shards) > 0 and bool((np.diff(shards) >= 0).all()), "shards must be ascending numbers, at least one"
+        )
+        self.numbers, self.starts, self.counts = np.unique(shards, return_index=True, return_counts=True)
+        self.size, self.together, self.fetch = len(shards), together, fetch
+
+    def __len__(self) -> int:
+        return math.ceil(self.size / self.batch_size)
+
+    def batch(self, index: int) -> NDArray[np.intp]:
+        order = self.rng().permutation(len(self.numbers))
+        ends = np.cumsum(self.counts[order])
+        places = np.arange(index * self.batch_size, (index + 1) * self.batch_size)
+        again = self._before((len(ends) - 1) // self.together, ends)
+        places = np.where(places < self.size, places, again + (places - self.size) % (self.size - again))
+        groups = np.searchsorted(ends, places, side="right") // self.together
+        for group in np.unique(groups):
+            first, last = self._before(group, ends), self._before(group + 1, ends)
+            own = groups == group
+            places[own] = first + permuted(places[own] - first, last - first, self.rng(int(group)))
+        begins = ends - self.counts[order]
+        begun = np.flatnonzero((begins >= index * self.batch_size) & (begins < (index + 1) * self.batch_size))
+        for ahead in order[self.together :][begun[begun < len(order) - self.together]].tolist():
+            self.fetch(int(self.numbers[ahead]))
+        drawn = np.searchsorted(ends, places, side="right")  # which shard of the order
+        chosen: NDArray[np.intp] = places - begins[drawn] + self.starts[order[drawn]]
+        return chosen
+
+    def _before(self, group: int, ends: NDArray[np.int64]) -> int:
+        """Return how many images come before this group of shards."""
+        return int(ends[min(group * self.together, len(ends)) - 1]) if group else 0
 
 
 class MixedSampler(BatchSampler):

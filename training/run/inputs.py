@@ -21,6 +21,7 @@ from training.data import open_dataset, rows_left, sampler
 from training.data.augment import Augment
 from training.data.crops import Crops, PixelSource, open_crops, open_pixels, split_people, whole_people
 from training.data.dataset import FaceSet, Joined, OnError
+from training.data.index import IndexedFaces
 from training.packages import find_package
 from training.recipe import NOT_CHOOSING, Augmentation, Recipe
 from training.run.distillation import Teacher, open_teacher
@@ -64,6 +65,11 @@ def _sampler(recipe: Recipe, faces: FaceSet, crops: Crops) -> sampler.BatchSampl
         shares = [1 - sum(recipe.data.mix.values()), *recipe.data.mix.values()]
         groups = np.searchsorted(faces.starts, crops.rows, side="right") - 1
         return sampler.MixedSampler(groups, shares=shares, batch_size=size, seed=recipe.seed)
+    if recipe.sampler.name == "shards":
+        if not isinstance(faces, IndexedFaces):
+            raise InvalidInput('sampler.name = "shards" needs tar shards.', code="invalid_recipe")
+        shards, together = faces.shards_of(crops.rows), recipe.sampler.shards
+        return sampler.ShardSampler(shards, together=together, batch_size=size, seed=recipe.seed, fetch=faces.fetch)
     name, images = recipe.sampler.name, recipe.sampler.images
     return sampler.build(name, crops.labels, batch_size=size, images=images, seed=recipe.seed)
 
@@ -74,15 +80,18 @@ def read_source(source: str, console: Console, drop: Path | None = None) -> Crop
     return _all(faces, open_pixels(faces, None)).take(rows_left(faces, drop))
 
 
-def open_source(source: str, indexes: Path | None, console: Console, on_error: OnError = "raise") -> FaceSet:
+def open_source(
+    source: str, indexes: Path | None, console: Console, on_error: OnError = "raise", copies: int | None = None
+) -> FaceSet:
     """Open a data source, with a progress bar while it is indexed."""
     with counted(f"indexing {source}", None, console) as progress:
-        return open_dataset(source, on_error, indexes=indexes, progress=progress)
+        return open_dataset(source, on_error, indexes=indexes, copies=copies, progress=progress)
 
 
 def _open(recipe: Recipe, source: str, part: str, console: Console) -> tuple[FaceSet, PixelSource]:
     sources = [source, *recipe.data.mix] if part == "train" else [source]
-    sets = [open_source(each, Path(recipe.data.indexes), console, recipe.data.on_error) for each in sources]
+    data, copies = recipe.data, recipe.sampler.copies
+    sets = [open_source(each, Path(data.indexes), console, data.on_error, copies) for each in sources]
     faces = Joined(sets) if len(sets) > 1 else sets[0]
     with counted(f"decoding {source}", len(faces), console) as progress:
         return faces, open_pixels(faces, _folder(recipe.data.cache, part), progress)

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 Kind: TypeAlias = Literal["path", "bytes", "record"]
 """How an image is read: the file of its name; a stretch of bytes; a record of RecordIO."""
+COPIES = "shards"
+"""Beside an index: copies of shards in object storage."""
 IMAGES = "images.bin"
 """Beside an index: images whose own files can't be read at random."""
 
@@ -38,12 +40,12 @@ class Block:
 class Listing:
     """A set that can be indexed.
 
-    ``files`` hold the images, or (``path``) are the folder that names are relative to; None stands for a file
-    `IMAGES` beside the index, which ``blocks`` writes. ``watched``: files and folders whose sizes and times tell
-    whether the set has changed. ``blocks`` takes the index's folder.
+    ``files`` hold the images, or (``path``) are the folder that names are relative to; a text is a shard's URL, None
+    stands for a file `IMAGES` beside the index, which ``blocks`` writes. ``watched``: files and folders whose sizes and
+    times tell whether the set has changed. ``blocks`` takes the index's folder.
     """
 
     kind: Kind
-    files: tuple[Path | None, ...]
-    watched: Callable[[], Iterable[Path]]
+    files: tuple[Path | str | None, ...]
+    watched: Callable[[], Iterable[Path | str]]
     blocks: Callable[[Path], Iterator[Block]]

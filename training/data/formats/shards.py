@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -13,8 +12,9 @@ from typing import BinaryIO
 import numpy as np
 
 from app.errors import InvalidInput
-from training.data.formats import Block, Listing
+from training.data.formats import COPIES, Block, Listing
 from training.data.formats.folder import IMAGE_ENDINGS
+from training.data.formats.remote import open_shard
 
 LABEL_ENDINGS = frozenset({".cls", ".json"})
 LABEL_KEYS = ("person", "label", "identity", "cls")
@@ -27,20 +27,28 @@ class _Member:
     size: int
 
 
-def list_tars(shards: Sequence[Path]) -> Listing:
-    """List the images of one or several tar files, in the order of shards and members.
+def list_tars(shards: Sequence[Path | str], copies: int | None) -> Listing:
+    """List the images of tar files or their URLs, in the order of shards and members; see `open_shard`.
 
     A ``.cls`` (a number or name) or ``.json`` (``person`` or ``label``) of an image's name beside it says who is in it;
     without one, its folder does.
     """
-    return Listing("bytes", tuple(shards), lambda: shards, lambda _folder: map(_read_shard, itertools.count(), shards))
+
+    def blocks(folder: Path) -> Iterator[Block]:
+        for number, shard in enumerate(shards):
+            with (
+                shard.open("rb") if isinstance(shard, Path) else open_shard(folder / COPIES, number, shard, copies)
+            ) as file:
+                yield _read_shard(file, number, str(shard))
+
+    return Listing("bytes", tuple(shards), lambda: shards, blocks)
 
 
-def _read_shard(number: int, shard: Path) -> Block:
+def _read_shard(file: BinaryIO, number: int, shard: str) -> Block:
     images: list[_Member] = []
     labels: dict[str, _Member] = {}
     try:
-        with tarfile.open(shard, "r:") as archive:
+        with tarfile.open(fileobj=file, mode="r:") as archive:
             while (info := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # undocumented, but it would keep all of them
                 path = PurePosixPath(info.name)
@@ -51,8 +59,7 @@ def _read_shard(number: int, shard: Path) -> Block:
                     images.append(member)
                 elif path.suffix.lower() in LABEL_ENDINGS:
                     labels[_stem(info.name)] = member
-        with shard.open("rb") as file:
-            people = [_person(file, image, labels.get(_stem(image.name))) for image in images]
+        people = [_person(file, shard, image, labels.get(_stem(image.name))) for image in images]
     except (tarfile.TarError, OSError) as error:
         raise InvalidInput(f"{shard} is no uncompressed tar file: {error}", code="dataset_invalid") from error
     offsets, sizes = ([getattr(image, part) for image in images] for part in ("offset", "size"))
@@ -64,18 +71,18 @@ def _stem(name: str) -> str:
     return str(PurePosixPath(name).with_suffix(""))
 
 
-def _person(shard: BinaryIO, image: _Member, label: _Member | None) -> str:
+def _person(file: BinaryIO, shard: str, image: _Member, label: _Member | None) -> str:
     if label is None:
         person = PurePosixPath(image.name).parent.name
         if not person:
-            raise InvalidInput(f"{shard.name}: nothing says who is in {image.name}.", code="dataset_invalid")
+            raise InvalidInput(f"{shard}: nothing says who is in {image.name}.", code="dataset_invalid")
         return person
-    shard.seek(label.offset)
+    file.seek(label.offset)
     try:
-        text = shard.read(label.size).decode("utf-8").strip()
+        text = file.read(label.size).decode("utf-8").strip()
         if not label.name.endswith(".json"):
             return text
         facts = json.loads(text)
         return str(next(facts[key] for key in LABEL_KEYS if key in facts))
     except (ValueError, TypeError, StopIteration) as error:
-        raise InvalidInput(f"{shard.name}: {label.name} names nobody.", code="dataset_invalid") from error
+        raise InvalidInput(f"{shard}: {label.name} names nobody.", code="dataset_invalid") from error
