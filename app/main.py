@@ -38,7 +38,6 @@ from app.db.clock import ClockGuard
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
-from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures
 from app.gallery.gallery_rows import bind_package
 from app.gallery.service import SNAPSHOT_S, Galleries
@@ -47,11 +46,12 @@ from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package, find_packages, scan_packages
 from app.inference.session import PROVIDERS
 from app.jobs.runner import Runner
-from app.liveness.gate import LivenessGates
+from app.liveness.gate import FEATURE as LIVENESS
 from app.machine import cores, memory_in_use, memory_limit, release_memory
 from app.milvus.indexes import FEATURE as MILVUS
 from app.pipeline import Pipeline
 from app.recognition.challenge import ChallengeJudge
+from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.reembedding.routes import FEATURE as REEMBEDDING
 from app.review.routes import FEATURE as REVIEW
@@ -87,6 +87,7 @@ FEATURES: tuple[Feature, ...] = (
     REVIEW,
     REEMBEDDING,
     BULK,
+    LIVENESS,
     MILVUS,
     COMPREFACE,
     REKOGNITION,
@@ -173,8 +174,9 @@ def _build(
     budget = Budget(cores())
     embedders = _embedders(models, budget, partial(bind_package, storage.database))
     stack.callback(embedders.close)
-    liveness = LivenessPackages(embedders.packages, models.liveness, settings.liveness)
-    stack.callback(liveness.close)
+    open_gates = next((feature.open_gates for feature in FEATURES if feature.open_gates), lambda *_: Gates())
+    gates = open_gates(embedders.packages, models.open, settings.liveness, settings.apcer, settings.bpcer)
+    stack.callback(gates.close)
     calibrator = Calibrator(galleries, embedders, storage.jobs, recorded=partial(audit.recorded, "calibrate_gallery"))
 
     # Recognition
@@ -185,7 +187,7 @@ def _build(
         embedders,
         galleries,
         storage.corrections,
-        liveness=LivenessGates(liveness, apcer=settings.apcer, bpcer=settings.bpcer),
+        gates=gates,
         fmr=settings.fmr,
         fpir=settings.fpir,
         calibrated=calibrator.thresholds,
@@ -219,7 +221,7 @@ def _build(
     core = Components(
         operations=operations,
         embedders=embedders,
-        liveness=liveness,
+        gates=gates,
         galleries=galleries,
         calibrator=calibrator,
         admission=admission,
@@ -246,7 +248,7 @@ def _build(
         runner=runner,
         files=storage.files,
         clock=clock,
-        models=partial(_models, models, embedders, liveness),
+        models=partial(_models, models, embedders, gates),
         skipped_models=partial(_skipped_models, settings.models_dir, settings.data_dir),
     )
     _start_features(core, _wanted(settings), scheduler)
@@ -347,10 +349,9 @@ def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> N
             _log.warning("galleries wait for their model package", extra={"fields": {"error": error.message}})
 
 
-def _models(models: Models, embedders: Embedders, liveness: LivenessPackages) -> list[schemas.Model]:
+def _models(models: Models, embedders: Embedders, gates: Gates) -> list[schemas.Model]:
     """List the installed packages, and the device that each loaded one runs on."""
-    devices = embedders.devices() | (liveness.scorer.devices if liveness.scorer else {})
-    devices[models.detector_package.id] = models.detector.device
+    devices = {models.detector_package.id: models.detector.device, **embedders.devices(), **gates.devices}
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
     return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
 

@@ -14,10 +14,10 @@ import numpy as np
 from app.concurrency.admission import Budget, check_deadline, current_task
 from app.errors import ImageTooLarge, NoFace
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
+from app.face.cut import Cut, cut_face
 from app.face.detect import SURE_SCORE, Detector
 from app.face.formats import Limits
 from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
-from app.face.liveness import Cut, cut_face
 from app.face.quality import assess
 from app.inference.embedders import Embedder
 from app.types import Box, Detection, Face, Photo, Pixels
@@ -151,11 +151,6 @@ class Pipeline:
                 quality = assess(crop, original, decoded.width, decoded.height)
             faces.append(Face(original, quality, crop, cuts=shown))
         return Photo(decoded.width, decoded.height, tuple(faces), turned, stages)
-
-    def embed(self, image: bytes, embedder: Embedder) -> Photo:
-        """Return what `detect` returns, each face with its template. Raises what `detect` raises, and Overloaded."""
-        photo = self.detect(image)
-        return embed_faces([photo], embedder, [range(len(photo.faces))])[0]
 
     def best_score(self, pixels: Pixels) -> float:
         """Return the score of the surest face in a small picture; 0 without one."""

@@ -12,19 +12,20 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
-IMPORT = re.compile(r"^from app\.(\S+?)(?:\.(?:routes|indexes))? import FEATURE as (\w+)\n", re.MULTILINE)
+IMPORT = re.compile(r"^from app\.(\S+?)(?:\.(?:gate|indexes|routes))? import FEATURE as (\w+)\n", re.MULTILINE)
 FEATURES = dict(IMPORT.findall((PROJECT / "app" / "main.py").read_text(encoding="utf-8")))
 """The folder of each feature, as a module's name, and what `main.py` calls it."""
 PATHS: dict[str, str | None] = {
     "bulk": "import",
     "compat.compreface": "/api/v1/",
     "compat.rekognition": '"/"',
+    "liveness": None,
     "milvus": None,
     "reembedding": "reembed",
     "review": "review",
 }
 """A part of each feature's paths, where it has any."""
-CORE_TESTS = ("tests/api/test_api_recognition.py", "tests/gallery/test_merge.py")
+CORE_TESTS = ("tests/api/test_api_recognition.py", "tests/gallery/test_merge.py", "tests/recognition/test_gate.py")
 DOCUMENT = """
 import json, sys
 from app.config import Settings

@@ -1,4 +1,4 @@
-"""Add an ONNX file as a model package: an embedder, a liveness model or a detector.
+"""Add an ONNX file as a model package: an embedder or a detector.
 
 What the graph says is read, the rest is stated; an embedder is compared with photos of people where there are any. Of
 detectors only YuNet's outputs are decoded (`app.face.yunet`), so every other one is refused.
@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-from app.adding.graph_facts import GraphFacts, read_classifier, read_file, read_graph
+from app.adding.graph_facts import GraphFacts, read_file, read_graph
 from app.adding.new_package import NewPackage
 from app.adding.presets import PRESETS, Crops, Stated, Tried, choose, input_form
 from app.errors import LikenessError, Unusable
@@ -27,11 +27,8 @@ from app.inference.manifest import (
     CONTRACT_INPUT,
     CROP_SIDE,
     Cutout,
-    LivenessContract,
-    LivenessCut,
     Manifest,
     Rewrite,
-    RewriteClassifier,
     RewriteYuNet,
     SourceInput,
     Tensor,
@@ -40,7 +37,7 @@ from app.inference.manifest import (
 from app.inference.package import Package
 from app.inference.prepare import unit
 from app.inference.reference import run_plain
-from app.inference.session import open_embedder, open_liveness
+from app.inference.session import open_embedder
 from app.machine import cores
 
 STATED = "as stated"
@@ -53,7 +50,6 @@ DETECTOR_OUTPUT = Tensor(
     dtype="float32",
     meaning="an anchor's box (centre, logarithms of the sides), five landmarks (x, y), both in strides, score 0-1",
 )
-LIVE = "live"
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -159,38 +155,6 @@ def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -
         return manifest
 
     return new.make(manifest, check)
-
-
-def add_liveness(new: NewPackage, cut: LivenessCut, classes: tuple[str, ...], stated: Stated) -> Added:
-    """Add a liveness model's file. What fails leaves nothing behind.
-
-    ``classes`` are the names of its outputs in order, `LIVE` among them; ``stated`` are the facts of its input.
-    Raises Unusable: package_exists, model_input_contradicted, and the codes of `read_classifier`, `input_form` and
-    `open_liveness`.
-    """
-    new.check_free()
-    facts, side = read_classifier(new.file)
-    if len(classes) != facts.dimension or classes.count(LIVE) != 1:
-        message = (
-            f"The file has {facts.dimension} classes: name them in the order of its outputs, one of them `{LIVE}`."
-        )
-        raise Unusable(message, code="model_input_contradicted", classes=facts.dimension)
-    form = input_form(stated, facts.layout, facts.dtype)
-    manifest = new.manifest(
-        "; its input is as stated",
-        task="liveness",
-        title=f"{new.name}, {facts.dimension} classes",
-        prepare=RewriteClassifier(input=form, output="probabilities" if facts.normalised else "logits"),
-        input=Tensor(shape=("N", side, side, 3), dtype="uint8", meaning="cuts around faces, RGB, 0-255"),
-        output=Tensor(shape=("N", facts.dimension), dtype="float32", meaning="probabilities of the classes"),
-        liveness=LivenessContract(cut=cut, classes=classes, live=LIVE),
-    )
-
-    def check(draft: Package) -> Manifest:
-        open_liveness(draft, new.cache, "cpu")  # prepares it, and compares it with the file
-        return manifest
-
-    return Added(new.make(manifest, check), facts, form)
 
 
 def within(

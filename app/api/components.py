@@ -22,7 +22,6 @@ from app.concurrency.admission import Admission, WorkerPool
 from app.db.clock import ClockGuard
 from app.db.signing import Signer
 from app.errors import LikenessError
-from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
@@ -31,6 +30,7 @@ from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.recognition.challenge import ChallengeJudge
 from app.recognition.corrections import Corrections
+from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 
 
@@ -40,7 +40,7 @@ class Components:
 
     operations: Operations
     embedders: Embedders
-    liveness: LivenessPackages
+    gates: Gates
     galleries: Galleries
     calibrator: Calibrator
     admission: Admission

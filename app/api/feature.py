@@ -12,6 +12,7 @@ from app.api.components import Components
 from app.api.route import Router
 from app.api.wire import WireFormat
 from app.jobs.runner import Work
+from app.recognition.gate import OpenGates
 from app.search.registry import OpenIndex
 
 
@@ -46,3 +47,5 @@ class Feature:
     """The wire format that its operations speak, if it isn't this service's own."""
     open_index: OpenIndex | None = None
     """Opens another place for the galleries' vectors than this process's memory."""
+    open_gates: OpenGates | None = None
+    """Opens the gates that judge liveness."""

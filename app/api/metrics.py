@@ -127,16 +127,16 @@ class _ComponentsCollector(Collector):
 
     def _batches(self) -> Iterator[Metric]:
         embedders, galleries = self._components.embedders, self._components.galleries
-        liveness = self._components.liveness.scorer
+        gates = self._components.gates
         waiting = GaugeMetricFamily("likeness_batcher_waiting", "Items that wait for a batch.", labels=["batcher"])
         waiting.add_metric(["embed"], embedders.waiting)
-        waiting.add_metric(["liveness"], liveness.waiting if liveness else 0)
+        waiting.add_metric(["liveness"], sum(batcher.waiting for batcher in gates.batchers))
         waiting.add_metric(["search"], galleries.searches.waiting)
         yield waiting
         sizes = HistogramMetricFamily("likeness_batch_size", "Items in a batch.", labels=["batcher"])
         for name, counts in (
             ("embed", embedders.batch_sizes),
-            ("liveness", liveness.batch_sizes if liveness else {}),
+            ("liveness", gates.batch_sizes),
             ("search", galleries.searches.batch_sizes),
         ):
             sizes.add_metric([name], _buckets(counts), sum(size * count for size, count in counts.items()))

@@ -14,7 +14,6 @@ from app.errors import FileMissing, InvalidInput
 if TYPE_CHECKING:
     from app.adding.presets import Crops
     from app.config import Settings
-    from app.face.liveness import Cut
     from app.inference.package import Package
     from app.pipeline import Pipeline
     from app.types import Face, Pixels
@@ -88,12 +87,12 @@ def open_pipeline(settings: Settings, detector: Package | None = None) -> Pipeli
     return Pipeline(open_detector(detector, settings.data_dir / "models"), Limits())
 
 
-def main_face(pipeline: Pipeline, path: Path, cuts: Sequence[Cut] = ()) -> Face | None:
+def main_face(pipeline: Pipeline, path: Path) -> Face | None:
     """Return the face that a photo is about; None, with a remark, where there is none."""
     from app.pipeline import choose_face  # noqa: PLC0415 - slow to import
 
     try:
-        photo = pipeline.detect(path.read_bytes(), cuts)
+        photo = pipeline.detect(path.read_bytes())
         return photo.faces[choose_face(photo).index]
     except InvalidInput as error:
         output.warn(f"{path}: left out: {error.message}")

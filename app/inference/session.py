@@ -16,7 +16,7 @@ from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
 from app.inference import golden
 from app.inference.libraries import missing
 from app.inference.package import Package
-from app.inference.prepare import Target, check_crops, prepared
+from app.inference.prepare import Target, prepared
 from app.machine import cpuinfo
 from app.types import Pixels, Vectors
 
@@ -215,13 +215,13 @@ class EmbedderSession:
         self._session = session
         dimension = package.manifest.dimension
         if package.manifest.task != "embed" or dimension is None:
-            raise _broken(package.id, f"its task is {package.manifest.task}, not embed")
+            raise contract_broken(package.id, f"its task is {package.manifest.task}, not embed")
         self.dimension = dimension
         # the crops are run through, as what a graph declares of its shapes may differ from what it does
-        vectors = _run_two(package.id, session, golden.golden_crops())
+        vectors = run_two(package.id, session, golden.golden_crops())
         lengths = np.linalg.norm(vectors, axis=-1)
         if vectors.shape != (2, dimension) or not np.allclose(lengths, 1, atol=UNIT_TOLERANCE):
-            raise _broken(package.id, f"it answers {vectors.shape} with lengths {lengths}")
+            raise contract_broken(package.id, f"it answers {vectors.shape} with lengths {lengths}")
         golden.check(package, vectors, session.device)
 
     def run(self, crops: Pixels) -> Vectors:
@@ -232,69 +232,40 @@ class EmbedderSession:
         return vectors
 
 
-class LivenessSession:
-    """A liveness package, loaded: cuts around faces in, the probability that each is live out.
-
-    Raises Unusable: package_contract_broken where the graph is not what its manifest says.
-    """
-
-    def __init__(self, package: Package, session: Session) -> None:
-        contract = package.manifest.liveness
-        if contract is None:
-            raise _broken(package.id, f"its task is {package.manifest.task}, not liveness")
-        self.package_id, self.device = package.id, session.device
-        self.side = int(package.manifest.input.shape[1])
-        self._session, self._live = session, contract.classes.index(contract.live)
-        answers = _run_two(package.id, session, check_crops(self.side)[-2:])
-        sums, count = answers.sum(axis=-1), len(contract.classes)
-        if answers.shape != (2, count) or (answers < 0).any() or not np.allclose(sums, 1, atol=UNIT_TOLERANCE):
-            raise _broken(package.id, f"it answers {answers.shape} with sums {sums}, not probabilities")
-
-    def run(self, cuts: Pixels) -> NDArray[np.float32]:
-        """Run the model: (N, S, S, 3) uint8 RGB cuts -> (N,) float32 probabilities of being live, any N from 1."""
-        return self._session.run(cuts)[0].astype(np.float32, copy=False)[:, self._live]
-
-
-def _run_two(package_id: str, session: Session, pictures: Pixels) -> NDArray[np.float32]:
+def run_two(package_id: str, session: Session, pictures: Pixels) -> NDArray[np.float32]:
     """Return the graph's answers to (2, S, S, 3) pictures. Raises Unusable if it takes no such two."""
     expected = ("tensor(uint8)", list(pictures.shape[1:]))
     given = [(each.type, list(each.shape[1:])) for each in session.inputs]
     if given != [expected]:
-        raise _broken(package_id, f"its input is {given}, not {expected}")
+        raise contract_broken(package_id, f"its input is {given}, not {expected}")
     try:
         return session.run(pictures)[0].astype(np.float32, copy=False)
     except Exception as error:
-        raise _broken(package_id, f"it cannot run two crops at once: {error}") from error
+        raise contract_broken(package_id, f"it cannot run two crops at once: {error}") from error
 
 
-def _broken(package_id: str, problem: str) -> Unusable:
+def contract_broken(package_id: str, problem: str) -> Unusable:
+    """Return the error of a package whose graph is not what its manifest says."""
     message = f"The model of {package_id} does not keep the package contract: {problem}. Export it anew."
     return Unusable(message, code="package_contract_broken", package=package_id)
 
 
-def open_embedder(
-    package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1, *, gpu_memory_mib: int | None = None
-) -> EmbedderSession:
+def open_embedder(package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1) -> EmbedderSession:
     """Locate, prepare (the first time) and load an embedding package, and check its contract and golden vectors.
 
     Raises Unusable with the codes of `locate`, `prepared`, `Session` and `EmbedderSession`.
     """
-    return EmbedderSession(package, _open_prepared(package, cache_dir, device, threads, gpu_memory_mib))
+    return EmbedderSession(package, open_prepared(package, cache_dir, device, threads))
 
 
-def open_liveness(
-    package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1, *, gpu_memory_mib: int | None = None
-) -> LivenessSession:
-    """Locate, prepare (the first time) and load a liveness package, and check its contract.
-
-    Raises Unusable with the codes of `locate`, `prepared`, `Session` and `LivenessSession`.
-    """
-    return LivenessSession(package, _open_prepared(package, cache_dir, device, threads, gpu_memory_mib))
-
-
-def _open_prepared(
-    package: Package, cache_dir: Path, device: Device, threads: int, gpu_memory_mib: int | None
+def open_prepared(
+    package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1, gpu_memory_mib: int | None = None
 ) -> Session:
+    """Locate, prepare (the first time) and load a package of any task; its contract is not checked.
+
+    Raises Unusable with the codes of `locate`, `prepared` and `Session`.
+    """
+
     def opened(wanted: Device, used: Used) -> Session:
         side = package.manifest.input.shape[1]
         shape = (FIXED_BATCH.get(used, 1), side, side, 3) if isinstance(side, int) else None

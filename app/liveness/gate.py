@@ -1,20 +1,26 @@
-"""What a request asks of liveness: nothing, a verdict on each face, or that the faces it uses are live.
-
-Scores become verdicts at an operating point named by its error rates.
-"""
+"""Scores become verdicts at an operating point that is named by its error rates, for the gate of each request."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
 
+from app.api.feature import Feature
 from app.choices import LivenessMode
-from app.concurrency.admission import check_deadline
-from app.errors import NotLive, Unusable
-from app.face.liveness import Cut, LivenessPackages, Scorer
+from app.concurrency.admission import Why
+from app.errors import LivenessUnavailable, Unusable
 from app.inference.manifest import LivenessCalibration
-from app.pipeline import timed
-from app.types import Box, DoubtReason, Face, Liveness, Photo, Verdict
+from app.inference.package import CurrentManifests, Package
+from app.inference.session import Session
+from app.liveness.packages import choose_packages, find_calibration
+from app.liveness.scorer import LivenessSession, Scorer
+from app.recognition.gate import Gate, Gates
+from app.types import Box, DoubtReason, Face, Liveness, Verdict
+
+RETRY_S = 5.0
+"""Seconds until packages that could not be opened are tried again: each attempt hashes their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,100 +64,78 @@ def judge(score: float, box: Box, point: LivenessPoint | None) -> Liveness:
     return Liveness(score, Verdict.LIVE, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """Liveness for one request, with the packages and the operating point it is judged by; off without a scorer."""
+class LivenessGates(Gates):
+    """The gates of a service with liveness packages, opened when they are first needed. Safe to share between threads.
 
-    scorer: Scorer | None = None
-    point: LivenessPoint | None = None
-    requires: bool = False
+    Operating points that are written while the server runs count at once.
+    """
 
-    @property
-    def cuts(self) -> tuple[Cut, ...]:
-        return self.scorer.cuts if self.scorer else ()
-
-    def judged(self, photos: Sequence[Photo], which: Sequence[Sequence[int]]) -> list[Photo]:
-        """Return the photos with a verdict on the faces whose indices ``which`` lists per photo, scored together.
-
-        Raises Overloaded.
+    def __init__(
+        self,
+        find: Callable[[], Mapping[str, Package]],
+        open_one: Callable[[Package], Session],
+        names: Sequence[str],
+        apcer: float,
+        bpcer: float,
+    ) -> None:
+        """``find`` returns the installed packages, ``open_one`` opens one. ``names`` are those whose scores are
+        averaged; none of them means the only one installed. ``apcer`` and ``bpcer`` are the error rates to decide at.
         """
-        pictures = [photo.faces[place].cuts for photo, places in zip(photos, which, strict=True) for place in places]
-        if self.scorer is None or not pictures:
-            return list(photos)
-        check_deadline()
-        spent: dict[str, float] = {}
-        with timed(spent, "liveness"):
-            scores = iter(self.scorer.score(pictures))
-        share = spent["liveness"] / len(photos)
-        return [
-            replace(
-                photo,
-                faces=tuple(
-                    replace(face, liveness=judge(next(scores), face.detection.box, self.point), cuts=())
-                    if place in places
-                    else face
-                    for place, face in enumerate(photo.faces)
-                ),
-                stages={**photo.stages, "liveness": share},
-            )
-            for photo, places in zip(photos, which, strict=True)
-        ]
-
-    def refusal(self, face: Face, image: str | None = None) -> NotLive | None:
-        """Return the error of a judged face that liveness is required of and that is not live; else None."""
-        found = face.liveness
-        if not self.requires or found is None or found.verdict is Verdict.LIVE:
-            return None
-        reasons = [found.verdict.value, *([found.reason.value] if found.reason else [])]
-        return NotLive(
-            f"the face is not live: {found.verdict.value}, score {found.score:.3f}",
-            live=found.verdict.value,
-            live_score=found.score,
-            reasons=reasons,
-            **({} if image is None else {"image": image}),
-        )
-
-    def check(self, face: Face, image: str | None = None) -> None:
-        """Raise NotLive if liveness is required of this judged face and it is not live."""
-        if refusal := self.refusal(face, image):
-            raise refusal
-
-    def accepted(self, photo: Photo) -> list[int]:
-        """Return the indices of the judged faces that may be used. Raises NotLive if all of them are refused."""
-        refused = {place: error for place, face in enumerate(photo.faces) if (error := self.refusal(face))}
-        if refused and len(refused) == len(photo.faces):
-            raise next(iter(refused.values()))
-        return [place for place in range(len(photo.faces)) if place not in refused]
-
-
-OFF = Gate()
-
-
-class LivenessGates:
-    """Opens the gate of each request. ``apcer`` and ``bpcer`` are the error rates that it decides at."""
-
-    def __init__(self, packages: LivenessPackages, *, apcer: float, bpcer: float) -> None:
-        self.packages = packages
+        super().__init__()
+        self._find, self._open_one, self._names = find, open_one, names
         self._apcer, self._bpcer = apcer, bpcer
+        self._lock = Lock()
+        self._scorer: Scorer | None = None
+        self._failure: LivenessUnavailable | None = None
+        self._failed_at = 0.0
+        self._manifests = CurrentManifests()
+        self._closed = False
 
-    def open(self, asked: LivenessMode | None, default: LivenessMode = "off") -> Gate:
-        """Return the gate of a request for what it asks, else the default; a default of `require` always holds.
-
-        Raises Unusable ``liveness_unavailable`` (no package can be used), and ``liveness_not_measured`` where liveness
-        is required and its packages have no operating point for the server's error rates.
-        """
-        mode = "require" if default == "require" else asked or default
-        if mode == "off":
-            return OFF
-        found = self.packages.open()
-        point = liveness_point(found.calibration, self._apcer, self._bpcer)
+    def judging(self, mode: LivenessMode) -> Gate:
+        scorer = self._opened()
+        now = [self._manifests.read(package) for package in scorer.packages]
+        point = liveness_point(find_calibration(now), self._apcer, self._bpcer)
         if point is None and mode == "require":
-            names = ", ".join(package.id for package in found.scorer.packages)
+            names = [package.id for package in scorer.packages]
             message = (
-                f"Liveness can't be required: {names} was not measured at an APCER of {self._apcer:g} and a BPCER of "
-                f"{self._bpcer:g}. Measure it on your camera: python -m training evaluate liveness"
+                f"Liveness can't be required: {', '.join(names)} was not measured at an APCER of {self._apcer:g} and a "
+                f"BPCER of {self._bpcer:g}. Measure it on your camera: python -m training evaluate liveness"
             )
-            raise Unusable(
-                message, code="liveness_not_measured", models=[package.id for package in found.scorer.packages]
-            )
-        return Gate(found.scorer, point, mode == "require")
+            raise Unusable(message, code="liveness_not_measured", models=names)
+
+        def judged(faces: Sequence[Face]) -> list[Liveness]:
+            scores = scorer.score([face.cuts for face in faces])
+            return [judge(score, face.box, point) for score, face in zip(scores, faces, strict=True)]
+
+        return Gate(judged, scorer.cuts, mode == "require")
+
+    def _opened(self) -> Scorer:
+        """Return the packages' scorer; open them the first time.
+
+        Raises Unusable ``liveness_unavailable`` (``details.reason``: none installed, several and none named, damaged …)
+        and Overloaded ``shutting_down``.
+        """
+        with self._lock:
+            if self._closed:
+                raise Why.STOPPING.error()
+            if self._scorer is not None:
+                return self._scorer
+            if self._failure is not None and time.monotonic() - self._failed_at < RETRY_S:
+                raise self._failure.with_traceback(None)
+            try:
+                chosen = choose_packages(self._find(), self._names)
+                self._scorer = Scorer([LivenessSession(package, self._open_one(package)) for package in chosen])
+            except Unusable as error:
+                reason = error.details["reason"] if isinstance(error, LivenessUnavailable) else error.code
+                self._failure, self._failed_at = LivenessUnavailable(error.message, reason=reason), time.monotonic()
+                raise self._failure from error
+            self.devices, self.batchers = self._scorer.devices, self._scorer.batchers
+            return self._scorer
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        super().close()
+
+
+FEATURE = Feature(open_gates=LivenessGates)

@@ -20,7 +20,6 @@ from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.thresholds import Thresholds
-from app.liveness.gate import OFF, Gate, LivenessGates
 from app.pipeline import Pipeline, timed
 from app.recognition.corrections import Correction, Corrections
 from app.recognition.decisions import (
@@ -36,6 +35,7 @@ from app.recognition.decisions import (
     verify_point,
 )
 from app.recognition.duplicate_check import NOTHING, Findings, find_unlike, look, named
+from app.recognition.gate import OFF, Gate, Gates
 from app.recognition.photos import (
     Chosen,
     Enrollment,
@@ -73,7 +73,7 @@ class Operations:
         galleries: Galleries,
         corrections: Corrections,
         *,
-        liveness: LivenessGates,
+        gates: Gates,
         fmr: float,
         fpir: float,
         calibrated: Calibrated = lambda _gallery, package: package,
@@ -86,7 +86,7 @@ class Operations:
         self._embedders = embedders
         self._galleries = galleries
         self._corrections = corrections
-        self._liveness = liveness
+        self._gates = gates
         self.fmr = fmr
         self.fpir = fpir
         self._calibrated = calibrated
@@ -133,9 +133,9 @@ class Operations:
         ``population``: whom the photos show, as the caller declares.
 
         Raises OperatingPointUnavailable, NoFace and NotLive (``details.image`` names the photo), what `embed` says of
-        ``model``, and what `LivenessGates.open` raises.
+        ``model``, and what `Gates.open` raises.
         """
-        gate = self._liveness.open(liveness)
+        gate = self._gates.open(liveness)
         with self._embedders.use(self._embedders.choose(model).id) as used:
             point = verify_point(used.thresholds, fmr, self.fmr)
             images = {"image1": (image1, faces[0]), "image2": (image2, faces[1])}
@@ -212,7 +212,7 @@ class Operations:
 
         ``population`` replaces the gallery's. Faces that liveness is required of and that are not live are not searched
         for; they are unknown. Raises NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what
-        `LivenessGates.open` raises.
+        `Gates.open` raises.
         """
         home, gate = self._open(gallery, liveness)
         with self._used_by(home) as used:
@@ -285,7 +285,7 @@ class Operations:
         ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own,
         ``on_conflict`` the gallery's (`app.recognition.duplicate_check`, also for ``tell``).
         Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict, and
-        what `LivenessGates.open` raises.
+        what `Gates.open` raises.
         """
         if face is not None and len(images) > 1:
             raise InvalidInput("Send one image with `face`.", code="invalid_request")
@@ -479,10 +479,10 @@ class Operations:
     def _open(self, gallery: str, liveness: LivenessMode | None = None) -> tuple[Gallery, Gate]:
         """Read the gallery, once an operation: what it decides by then holds for all of it; and open its gate.
 
-        Raises NotFound, and what `LivenessGates.open` raises.
+        Raises NotFound, and what `Gates.open` raises.
         """
         home = self._galleries.store.gallery(gallery)
-        return home, self._liveness.open(liveness, home.liveness)
+        return home, self._gates.open(liveness, home.liveness)
 
     def _used_by(self, home: Gallery) -> AbstractContextManager[Model]:
         """Open the package that the gallery is searched by."""

@@ -13,7 +13,6 @@ from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, Two
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate, Gallery, NewFace, Origin, StoredFace
 from app.inference.embedders import Embedders, Model
-from app.liveness.gate import OFF, Gate
 from app.pipeline import AMBIGUOUS_SHARE, Choice, Pipeline, choose_face, embed_faces, pick_face
 from app.recognition.corrections import RuledOut
 from app.recognition.decisions import (
@@ -26,6 +25,7 @@ from app.recognition.decisions import (
     decide,
 )
 from app.recognition.duplicate_check import NOTHING, Findings
+from app.recognition.gate import OFF, Gate
 from app.types import Face, Photo, Template
 
 
@@ -231,7 +231,7 @@ class Photos:
         """Judge and embed the faces, given by their photos' names. Raises NotLive for the first that is refused."""
         judged = self.judge(chosen.values(), gate)
         for name, face in zip(chosen, judged, strict=True):
-            gate.check(face.face, name)
+            gate.check(face.face, image=name)
         return self.embed_chosen(judged, used)
 
     def _with(self, chosen: Collection[Chosen], photos: Sequence[Photo], stage: str) -> list[Chosen]:

@@ -13,7 +13,7 @@ from app.config import Settings
 from app.errors import Unusable
 from app.face.detect import Detector, open_detector
 from app.inference.package import Package, Scan, scan_packages, select
-from app.inference.session import EmbedderSession, LivenessSession, open_embedder, open_liveness
+from app.inference.session import EmbedderSession, Session, open_prepared
 
 FOLDER = "models"
 """Folder in the data folder for prepared graphs and fetched files."""
@@ -34,14 +34,11 @@ class Models:
         """Return the default embedder's session, or open another. Raises Unusable as `open_embedder` does."""
         if package.id == self._default.package_id:
             return self._default
-        return _open_embedder(package, self.settings)
+        return EmbedderSession(package, _open(package, self.settings))
 
-    def liveness(self, package: Package) -> LivenessSession:
-        """Open a liveness package. Raises Unusable as `open_liveness` does."""
-        settings = self.settings
-        return open_liveness(
-            package, _cache(settings), settings.device, settings.embed_threads, gpu_memory_mib=settings.gpu_memory_mib
-        )
+    def open(self, package: Package) -> Session:
+        """Open a package of any task, as embedders are opened. Raises Unusable as `open_prepared` does."""
+        return _open(package, self.settings)
 
 
 def open_models(settings: Settings) -> Models:
@@ -66,7 +63,7 @@ def open_models(settings: Settings) -> Models:
             gpu_memory_mib=settings.gpu_memory_mib,
         ),
         embedder_package=embedder,
-        _default=_open_embedder(embedder, settings),
+        _default=EmbedderSession(embedder, _open(embedder, settings)),
     )
 
 
@@ -88,10 +85,8 @@ def _select(scan: Scan, name: str, task: str) -> Package:
     return package
 
 
-def _open_embedder(package: Package, settings: Settings) -> EmbedderSession:
-    return open_embedder(
-        package, _cache(settings), settings.device, settings.embed_threads, gpu_memory_mib=settings.gpu_memory_mib
-    )
+def _open(package: Package, settings: Settings) -> Session:
+    return open_prepared(package, _cache(settings), settings.device, settings.embed_threads, settings.gpu_memory_mib)
 
 
 def _cache(settings: Settings) -> Path:

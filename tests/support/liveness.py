@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import httpx
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -25,6 +26,7 @@ from app.inference.manifest import (
     liveness_digest,
 )
 from app.inference.package import Package, load_package, write_manifest
+from tests.support.service import AGAIN, COLLINS
 
 SIDE = 32
 SQUARE = LivenessCut(scale=1.5)
@@ -138,9 +140,20 @@ def calibrate(
         points=tuple(points[threshold] for threshold in sorted(points)),
         measured_with=liveness_digest(each.manifest for each in (first, *others)),
     )
-    found = load_package(first.folder).manifest
-    write_manifest(first.folder, found.model_copy(update={"liveness_calibrations": (made,)}))
+    installed = load_package(first.folder).manifest
+    write_manifest(first.folder, installed.model_copy(update={"liveness_calibrations": (made,)}))
     return load_package(first.folder)
+
+
+def asked_everywhere(client: httpx.Client, mode: str) -> list[httpx.Response]:
+    """The answers of every operation on the gallery `staff`, and of `verify`, that may ask for liveness."""
+    home, params = "/v1/galleries/staff", {"liveness": mode}
+    return [
+        client.post("/v1/verify", files={"image1": COLLINS, "image2": AGAIN}, params=params),
+        client.post(f"{home}/identify", files={"image": COLLINS}, params=params),
+        client.post(f"{home}/subjects/collins/verify", files={"image": COLLINS}, params=params),
+        client.post(f"{home}/subjects/collins/faces", files={"images": COLLINS}, params=params),
+    ]
 
 
 def rate(value: float) -> ErrorRate:

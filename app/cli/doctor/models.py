@@ -11,12 +11,10 @@ from app.cli.doctor import Finding, Verdict
 from app.config import Settings
 from app.db.inspection import inspect
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
-from app.face.liveness import choose_packages, find_calibration
 from app.inference.manifest import RunAsIs
 from app.inference.package import OWN_FOLDER, find_packages, locate, scan_packages, select
 from app.inference.prepare import find_prepared
-from app.inference.session import open_embedder, open_liveness, resolve_device, target_of
-from app.liveness.gate import liveness_point
+from app.inference.session import open_embedder, resolve_device, target_of
 
 STATES = {
     ("embed", True): "; its templates are checked when it is opened",
@@ -58,6 +56,10 @@ def check_liveness(settings: Settings) -> Iterator[Finding]:
     if not settings.liveness and not any(package.manifest.task == "liveness" for package in installed.values()):
         yield Finding("ok", "no liveness package is installed; requests for liveness are answered with 503")
         return
+    from app.liveness.gate import liveness_point  # noqa: PLC0415 - a feature, which few use
+    from app.liveness.packages import choose_packages, find_calibration  # noqa: PLC0415 - likewise
+    from app.liveness.scorer import open_liveness  # noqa: PLC0415 - likewise
+
     try:
         chosen = choose_packages(installed, settings.liveness)
         with tempfile.TemporaryDirectory() as folder:

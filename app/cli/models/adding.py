@@ -14,7 +14,7 @@ from app.cli.models.measuring import NOT_MEASURED
 from app.cli.photos import crops_of_people, open_pipeline
 from app.config import Settings, load_settings
 from app.errors import Unusable
-from app.inference.manifest import Licence, LivenessCut
+from app.inference.manifest import Licence
 from app.inference.package import OWN_FOLDER, Package, find_packages, select
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def pull(
         if known.liveness is None:
             _add(new, form, TIME_LIMIT_S, as_json=as_json)
         else:
-            _add_liveness(new, known.liveness.cut, known.liveness.classes, form, TIME_LIMIT_S, as_json=as_json)
+            _add_liveness(new, known.liveness, form, TIME_LIMIT_S, as_json=as_json)
     else:
         chosen = select(packages, name)
         path = download.pull(chosen, settings.data_dir / "models", accept_non_commercial=accept_non_commercial)
@@ -173,8 +173,7 @@ def add(
     if task == "detect":
         _add_detector(new, settings, time_limit, as_json=as_json)
     elif task == "liveness":
-        shown, names = _stated_liveness(cut, scale, classes)
-        _add_liveness(new, shown, names, stated, time_limit, as_json=as_json)
+        _add_liveness(new, _stated_liveness(cut, scale, classes), stated, time_limit, as_json=as_json)
     else:
         crops = None if photos is None else crops_of_people(photos, settings)
         nothing = photos is not None and stated == Stated()
@@ -260,12 +259,13 @@ def _detector(new: NewPackage, settings: Settings) -> tuple[Package, list[bool]]
     return add_detector(new, finds), seen
 
 
+LIVE = "live"
 CUTS = {"square": ("square", "reflect", "area"), "box": ("box", "move", "linear")}
 """Two ways to cut around a face: a square that is mirrored beyond the photo's edge, and the box's own proportions,
 moved into the photo. They are those that facenox's and minivision's models were trained with."""
 
 
-def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) -> tuple[LivenessCut, tuple[str, ...]]:
+def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) -> LivenessContract:
     """Return what the options of `likeness models add` say. Raises BadParameter."""
     if cut is None or scale is None or classes is None:
         message = "what the model is shown and answers is not in its file: give all three, as it was trained"
@@ -273,19 +273,23 @@ def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) 
     names = tuple(name.strip() for name in classes.split(","))
     for name in names:
         options.check_name(name, "--classes")
+    if names.count(LIVE) != 1 or len(set(names)) != len(names):
+        raise typer.BadParameter(f"give each output another name, one of them {LIVE}", param_hint="--classes")
     shape, edge, resize = CUTS[cut]
-    return LivenessCut.model_validate({"scale": scale, "shape": shape, "edge": edge, "resize": resize}), names
+    how = {"scale": scale, "shape": shape, "edge": edge, "resize": resize}
+    return LivenessContract.model_validate({"cut": how, "classes": names, "live": LIVE})
 
 
 def _add_liveness(
-    new: NewPackage, cut: LivenessCut, classes: tuple[str, ...], stated: Stated, time_limit: float, *, as_json: bool
+    new: NewPackage, contract: LivenessContract, stated: Stated, time_limit: float, *, as_json: bool
 ) -> None:
     """Add a file as a liveness package, and say what it rests on."""
-    from app.adding import add as adding  # noqa: PLC0415 - slow to import
+    from app.adding.add import within  # noqa: PLC0415 - slow to import
+    from app.liveness.adding import add_liveness  # noqa: PLC0415 - slow to import
 
-    added = adding.within(time_limit, adding.add_liveness, new, cut, classes, stated)
+    added = within(time_limit, add_liveness, new, contract, stated)
     package, facts = added.package, added.facts
-    answer = {"model": package.id, "folder": str(package.folder), "side": facts.side, "classes": list(classes)}
+    answer = {"model": package.id, "folder": str(package.folder), "side": facts.side, "classes": list(contract.classes)}
     output.answer(
         {**answer, "input": added.form.model_dump(mode="json", exclude_none=True)},
         f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.dimension} "

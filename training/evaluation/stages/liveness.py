@@ -20,11 +20,11 @@ import numpy as np
 from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
 from app.errors import LikenessError, NoFace
 from app.face.detect import open_detector
-from app.face.liveness import Scorer
 from app.inference.cards import ErrorRate
 from app.inference.manifest import LivenessCalibration, LivenessPoint, Manifest, liveness_digest
 from app.inference.package import Package
-from app.inference.session import Device, open_liveness
+from app.inference.session import Device
+from app.liveness.scorer import Scorer, open_liveness
 from app.pipeline import Pipeline, choose_face
 from app.stages import LIMITS
 from training.evaluation import bootstrap, metrics
@@ -108,7 +108,7 @@ class Judge:
 def open_judge(packages: Sequence[Package], models: Path, cache: Path, device: Device) -> Iterator[Judge]:
     """Load liveness packages and the detector of ``models``; all are closed at the end."""
     detector = open_detector(find_package(DETECTOR, models), cache)
-    scorer = Scorer([(package, open_liveness(package, cache, device)) for package in packages])
+    scorer = Scorer([open_liveness(package, cache, device) for package in packages])
     try:
         yield Judge(Pipeline(detector, LIMITS), scorer)
     finally:

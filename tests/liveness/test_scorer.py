@@ -1,7 +1,8 @@
-"""A liveness package keeps its contract: any number of cuts in, probabilities out, or it is refused with the reason."""
+"""A liveness package keeps its contract, or is refused with the reason; scores are means over packages, in batches."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from onnx import ModelProto
 from pydantic import ValidationError
 
-from app.errors import Unusable
+from app.errors import Overloaded, Unusable
 from app.inference.manifest import Manifest, RewriteClassifier, RunAsIs, liveness_digest
 from app.inference.package import load_package
 from app.inference.prepare import check_classifier, check_crops, rewrite_classifier, softmax
 from app.inference.reference import run_plain
-from app.inference.session import open_embedder, open_liveness
+from app.inference.session import open_embedder
+from app.liveness.scorer import Scorer, open_liveness
+from app.types import Pixels
 from tests.support import liveness
 from tests.support.packages import package
 
@@ -30,9 +33,8 @@ def test_random_weights_answer_as_the_file_does_one_or_many(tmp_path: Path) -> N
     session = open_liveness(made, tmp_path / "cache", "cpu")
     cuts = check_crops(liveness.SIDE)
     expected = softmax(run_plain(model, liveness.FORM, cuts))[:, 1]
-    assert session.run(cuts) == pytest.approx(expected, abs=1e-5)
-    assert np.concatenate([session.run(cut[None]) for cut in cuts]) == pytest.approx(expected, abs=1e-5)
-    assert session.run(cuts).dtype == np.float32
+    assert session.scores(list(cuts)) == pytest.approx(expected, abs=1e-5)
+    assert [session.scores([cut])[0] for cut in cuts] == pytest.approx(expected, abs=1e-5)
 
 
 def test_colour_order_and_range_are_part_of_the_graph(tmp_path: Path) -> None:
@@ -42,9 +44,9 @@ def test_colour_order_and_range_are_part_of_the_graph(tmp_path: Path) -> None:
         tmp_path / "models", model, classes=("a", "live", "b"), prepare=RewriteClassifier(input=bgr)
     )
     cuts = check_crops(liveness.SIDE)
-    found = open_liveness(made, tmp_path / "cache", "cpu").run(cuts)
-    assert found == pytest.approx(softmax(run_plain(model, bgr, cuts))[:, 1], abs=1e-5)
-    assert found != pytest.approx(softmax(run_plain(model, liveness.FORM, cuts))[:, 1], abs=1e-3)
+    scores = open_liveness(made, tmp_path / "cache", "cpu").scores(list(cuts))
+    assert scores == pytest.approx(softmax(run_plain(model, bgr, cuts))[:, 1], abs=1e-5)
+    assert scores != pytest.approx(softmax(run_plain(model, liveness.FORM, cuts))[:, 1], abs=1e-3)
 
 
 def test_a_graph_that_is_rewritten_wrongly_is_refused() -> None:
@@ -66,7 +68,7 @@ def _raw(*, softmax_in: bool) -> ModelProto:
 
 def test_a_file_that_keeps_the_contract_runs_as_it_is(tmp_path: Path) -> None:
     made = liveness.install(tmp_path, _raw(softmax_in=True), classes=("a", "live", "b"), prepare=RunAsIs())
-    assert open_liveness(made, tmp_path, "cpu").run(check_crops(liveness.SIDE)).shape == (4,)
+    assert len(open_liveness(made, tmp_path, "cpu").scores(list(check_crops(liveness.SIDE)))) == 4
 
 
 @pytest.mark.parametrize(
@@ -141,3 +143,44 @@ def test_a_manifest_with_points_is_read_back_as_it_was_written(tmp_path: Path) -
     falling["liveness_calibrations"][0]["points"] = falling["liveness_calibrations"][0]["points"][::-1]
     with pytest.raises(ValidationError, match="thresholds must rise"):
         Manifest.model_validate(falling)
+
+
+# --- Scores -----------------------------------------------------------------------------------------------------------
+
+
+def cuts(count: int, seed: int = 0) -> list[Pixels]:
+    levels = np.random.default_rng(seed).integers(0, 256, count)
+    return [np.full((liveness.SIDE, liveness.SIDE, 3), level, np.uint8) for level in levels]
+
+
+def scorer(folder: Path, *names: str) -> Scorer:
+    packages = [
+        liveness.install(folder / "models", liveness.brightness_model(middle=0.3 + 0.2 * place), name=name)
+        for place, name in enumerate(names)
+    ]
+    return Scorer([open_liveness(package, folder / "cache", "cpu") for package in packages])
+
+
+def test_scores_are_the_models_own_in_the_callers_order(tmp_path: Path) -> None:
+    with_one = scorer(tmp_path, "one")
+    pictures = cuts(20)
+    expected = [1 / (1 + np.exp(-12 * (each[0, 0, 0] / 255 - 0.3))) for each in pictures]
+    assert with_one.score([[each] for each in pictures]) == pytest.approx(expected, abs=1e-4)
+    assert with_one.score([]) == []
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda each: with_one.score([[each]])[0], pictures))
+    assert together == pytest.approx(expected, abs=1e-4)
+    with_one.close()
+    with pytest.raises(Overloaded):
+        with_one.score([[pictures[0]]])
+
+
+def test_several_packages_are_averaged(tmp_path: Path) -> None:
+    both, first = scorer(tmp_path / "both", "one", "two"), scorer(tmp_path / "first", "one")
+    picture = cuts(1)[0]
+    second = 1 / (1 + np.exp(-12 * (picture[0, 0, 0] / 255 - 0.5)))
+    assert len(both.cuts) == 2
+    (mean,) = both.score([[picture, picture]])
+    assert mean == pytest.approx((first.score([[picture]])[0] + second) / 2, abs=1e-4)
+    both.close()
+    first.close()

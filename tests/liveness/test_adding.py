@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from app.adding.add import add_liveness
 from app.adding.download import known_models
 from app.adding.new_package import NewPackage
 from app.adding.presets import PRESETS, Stated
 from app.errors import Unusable
-from app.inference.manifest import Licence, LivenessCut, RewriteClassifier
+from app.inference.manifest import Licence, LivenessContract, LivenessCut, RewriteClassifier
 from app.inference.prepare import rewrite_classifier
+from app.liveness.adding import add_liveness
 from tests.conftest import PROJECT
 from tests.support import liveness
 from tests.support.commands import run
 from tests.support.service import COLLINS, running
 
 CUT = LivenessCut(scale=2.7, shape="box", edge="move", resize="linear")
-CLASSES = ("print", "live", "replay")
+CONTRACT = LivenessContract(cut=CUT, classes=("print", "live", "replay"), live="live")
 
 
 def file_of(folder: Path, model: ModelProto) -> Path:
@@ -39,24 +39,22 @@ def new(file: Path) -> NewPackage:
 
 def test_stated_facts_make_a_package_and_nothing_is_tried(tmp_path: Path) -> None:
     file = file_of(tmp_path, liveness.random_model())
-    added = add_liveness(new(file), CUT, CLASSES, PRESETS["opencv"])
+    added = add_liveness(new(file), CONTRACT, PRESETS["opencv"])
     manifest = added.package.manifest
     assert (manifest.task, manifest.input.shape, manifest.output.shape) == ("liveness", ("N", 32, 32, 3), ("N", 3))
-    assert manifest.liveness is not None
-    assert (manifest.liveness.classes, manifest.liveness.live) == (("print", "live", "replay"), "live")
-    assert manifest.liveness.cut == CUT
+    assert manifest.liveness == CONTRACT
     assert isinstance(manifest.prepare, RewriteClassifier)
     assert (manifest.prepare.input.layout, manifest.prepare.input.colour) == ("nchw", "bgr")
     assert manifest.prepare.output == "logits"
     assert manifest.liveness_calibrations == ()
     with pytest.raises(Unusable) as caught:
-        add_liveness(new(file), CUT, CLASSES, PRESETS["opencv"])
+        add_liveness(new(file), CONTRACT, PRESETS["opencv"])
     assert caught.value.code == "package_exists"
 
 
 def test_a_file_that_answers_probabilities_is_seen_to(tmp_path: Path) -> None:
     prepared = rewrite_classifier(liveness.random_model(), RewriteClassifier(input=liveness.FORM), liveness.SIDE)
-    added = add_liveness(new(file_of(tmp_path, prepared)), CUT, CLASSES, PRESETS["sface"])
+    added = add_liveness(new(file_of(tmp_path, prepared)), CONTRACT, PRESETS["sface"])
     assert added.facts.normalised
     assert (added.facts.layout, added.facts.dtype) == ("nhwc", "uint8")
 
@@ -64,16 +62,16 @@ def test_a_file_that_answers_probabilities_is_seen_to(tmp_path: Path) -> None:
 def test_what_nobody_stated_is_an_error_not_a_guess(tmp_path: Path) -> None:
     file = file_of(tmp_path, liveness.random_model())
     with pytest.raises(Unusable, match="--preset") as caught:
-        add_liveness(new(file), CUT, CLASSES, Stated("rgb"))
+        add_liveness(new(file), CONTRACT, Stated("rgb"))
     assert caught.value.code == "model_facts_missing"
     assert not (tmp_path / "models" / "mine").exists()
 
 
-@pytest.mark.parametrize("classes", [("live", "spoof"), ("a", "b", "c"), ("live", "live", "a")])
+@pytest.mark.parametrize("classes", [("live", "spoof"), ("live", "a", "b", "c")])
 def test_statements_that_the_graph_contradicts_are_refused(tmp_path: Path, classes: tuple[str, ...]) -> None:
     file = file_of(tmp_path, liveness.random_model())
     with pytest.raises(Unusable, match="3 classes") as caught:
-        add_liveness(new(file), CUT, classes, PRESETS["sface"])
+        add_liveness(new(file), CONTRACT.model_copy(update={"classes": classes}), PRESETS["sface"])
     assert caught.value.code == "model_input_contradicted"
 
 
@@ -98,7 +96,7 @@ def _flat(shape: list[int | str], width: int) -> ModelProto:
 )
 def test_a_file_that_is_no_liveness_model_is_refused(tmp_path: Path, model: ModelProto, says: str) -> None:
     with pytest.raises(Unusable, match=says) as caught:
-        add_liveness(new(file_of(tmp_path, model)), CUT, CLASSES, PRESETS["sface"])
+        add_liveness(new(file_of(tmp_path, model)), CONTRACT, PRESETS["sface"])
     assert caught.value.code == "model_unsuitable"
 
 
@@ -110,8 +108,9 @@ def test_the_command_adds_a_package_that_a_running_server_uses_at_once(tmp_path:
     assert "--cut, --scale" in run(tmp_path / "data", *words, models_dir=models).stderr
     shown = ("--cut", "square", "--scale", "1.5")
     assert "--classes" in run(tmp_path / "data", *words, *shown, models_dir=models).stderr
-    bad = run(tmp_path / "data", *words, *shown, "--classes", "live,Spoof!", models_dir=models)
-    assert (bad.returncode, "--classes" in bad.stderr) == (2, True)
+    for classes in ("live,Spoof!", "a,b", "live,live"):
+        bad = run(tmp_path / "data", *words, *shown, "--classes", classes, models_dir=models)
+        assert (bad.returncode, "--classes" in bad.stderr) == (2, True), classes
     with running(tmp_path / "data", models_dir=models) as client:
         photos = {"image1": COLLINS, "image2": COLLINS}
         assert client.post("/v1/verify", files=photos, params={"liveness": "report"}).status_code == 503

@@ -44,10 +44,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     models = models_dir(folder)
     made = liveness.install(models, liveness.brightness_model(middle=0.25, steepness=40))
     liveness.calibrate(made, live_from=0.9, spoof_below=0.1)
-    with running(folder / "data", models_dir=models) as found:
-        found.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
-        found.post(FACES, files={"images": COLLINS}).raise_for_status()
-        yield found
+    with running(folder / "data", models_dir=models) as client:
+        client.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
+        client.post(FACES, files={"images": COLLINS}).raise_for_status()
+        yield client
 
 
 def verify(client: httpx.Client, one: bytes, two: bytes, **asked: str) -> httpx.Response:
@@ -179,37 +179,17 @@ def test_the_package_is_listed_with_its_points_and_its_work_is_counted(client: h
 # --- Servers that cannot decide --------------------------------------------------------------------------------------
 
 
-def asked_everywhere(client: httpx.Client, mode: str) -> list[httpx.Response]:
-    return [
-        verify(client, COLLINS, AGAIN, liveness=mode),
-        identify(client, COLLINS, liveness=mode),
-        client.post("/v1/galleries/staff/subjects/collins/verify", files={"image": COLLINS}, params={"liveness": mode}),
-        client.post(FACES, files={"images": COLLINS}, params={"liveness": mode}),
-    ]
-
-
-def test_without_a_package_liveness_is_an_error_and_never_a_silent_pass(tmp_path: Path) -> None:
-    with running(tmp_path) as client:
-        client.post("/v1/galleries", json={"id": "staff", "liveness": "require"}).raise_for_status()
-        for mode in ("report", "require"):
-            for response in asked_everywhere(client, mode):
-                assert error_of(response, 503, "liveness_unavailable")["reason"] == "none_installed"
-        error_of(client.post(FACES, files={"images": COLLINS}), 503, "liveness_unavailable")
-        assert client.get("/readyz").status_code == 200
-        assert verify(client, COLLINS, AGAIN).status_code == 200
-
-
 def test_without_operating_points_scores_are_reported_and_nothing_is_decided(tmp_path: Path) -> None:
     models = models_dir(tmp_path)
     made = liveness.install(models, liveness.brightness_model(middle=0.25, steepness=40))
     with running(tmp_path / "data", models_dir=models) as client:
         client.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
         client.post(FACES, files={"images": COLLINS}).raise_for_status()
-        found = verify(client, COLLINS, DARK, liveness="report").json()
-        assert found["face1"]["liveness"]["live_score"] > 0.9 > found["face2"]["liveness"]["live_score"]
-        for face in (found["face1"], found["face2"]):
+        answer = verify(client, COLLINS, DARK, liveness="report").json()
+        assert answer["face1"]["liveness"]["live_score"] > 0.9 > answer["face2"]["liveness"]["live_score"]
+        for face in (answer["face1"], answer["face2"]):
             assert (face["liveness"]["live"], face["liveness"]["reason"]) == ("not_measured", "no_operating_points")
-        for response in asked_everywhere(client, "require"):
+        for response in liveness.asked_everywhere(client, "require"):
             details = error_of(response, 503, "liveness_not_measured")
             assert details["models"] == ["bright@1"]
             assert "evaluate liveness" in response.json()["error"]["message"]
@@ -226,5 +206,5 @@ def test_between_the_thresholds_and_below_the_measured_size_it_is_uncertain_and_
         details = error_of(verify(client, COLLINS, AGAIN, liveness="require"), 422, "not_live")
         assert details["reasons"] == ["uncertain", "between_thresholds"]
         liveness.calibrate(made, live_from=0.2, spoof_below=0.1, smallest=2000)
-        found = verify(client, COLLINS, AGAIN, liveness="report").json()["face1"]["liveness"]
-        assert (found["live"], found["reason"]) == ("uncertain", "small_face")
+        face = verify(client, COLLINS, AGAIN, liveness="report").json()["face1"]
+        assert (face["liveness"]["live"], face["liveness"]["reason"]) == ("uncertain", "small_face")
