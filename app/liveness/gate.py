@@ -1,4 +1,4 @@
-"""Scores become verdicts at an operating point that is named by its error rates, for the gate of each request."""
+"""Liveness as a feature: gates that turn scores into verdicts, at an operating point named by its error rates."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from app.api.feature import Feature
 from app.choices import LivenessMode
 from app.concurrency.admission import Why
 from app.errors import LivenessUnavailable, Unusable
-from app.inference.manifest import LivenessCalibration
-from app.inference.package import CurrentManifests, Package
+from app.inference.manifest import LivenessCalibration, liveness_digest
+from app.inference.package import CurrentManifests, Package, select
 from app.inference.session import Session
-from app.liveness.packages import choose_packages, find_calibration
 from app.liveness.scorer import LivenessSession, Scorer
 from app.recognition.gate import Gate, Gates
 from app.types import Box, DoubtReason, Face, Liveness, Verdict
@@ -62,6 +61,30 @@ def judge(score: float, box: Box, point: LivenessPoint | None) -> Liveness:
     if max(box.width, box.height) < point.smallest_face:
         return Liveness(score, Verdict.UNCERTAIN, DoubtReason.SMALL_FACE)
     return Liveness(score, Verdict.LIVE, None)
+
+
+def choose_packages(installed: Mapping[str, Package], names: Sequence[str]) -> list[Package]:
+    """Return the packages named, or the only one installed.
+
+    Raises Unusable ``liveness_unavailable``, and ``package_unknown``, ``package_ambiguous`` for a name.
+    """
+    usable = {key: package for key, package in installed.items() if package.manifest.task == "liveness"}
+    if names:
+        return list({package.id: package for package in (select(usable, name) for name in names)}.values())
+    if not usable:
+        message = "No liveness package is installed: add one with likeness models add FILE --task liveness"
+        raise LivenessUnavailable(message, reason="none_installed")
+    if len(usable) > 1:
+        message = f"Name the liveness packages to average in LIKENESS_LIVENESS; {', '.join(usable)} are installed"
+        raise LivenessUnavailable(message, reason="not_named")
+    return list(usable.values())
+
+
+def find_calibration(packages: Sequence[Package]) -> LivenessCalibration | None:
+    """Return the calibration that was measured with exactly these packages, wherever among them it is kept."""
+    digest = liveness_digest(package.manifest for package in packages)
+    kept = (each for package in packages for each in package.manifest.liveness_calibrations)
+    return next((each for each in kept if each.measured_with == digest), None)
 
 
 class LivenessGates(Gates):

@@ -56,8 +56,7 @@ def check_liveness(settings: Settings) -> Iterator[Finding]:
     if not settings.liveness and not any(package.manifest.task == "liveness" for package in installed.values()):
         yield Finding("ok", "no liveness package is installed; requests for liveness are answered with 503")
         return
-    from app.liveness.gate import liveness_point  # noqa: PLC0415 - a feature, which few use
-    from app.liveness.packages import choose_packages, find_calibration  # noqa: PLC0415 - likewise
+    from app.liveness.gate import choose_packages, find_calibration, liveness_point  # noqa: PLC0415 - a feature
     from app.liveness.scorer import open_liveness  # noqa: PLC0415 - likewise
 
     try:

@@ -14,7 +14,7 @@ from app.cli.models.measuring import NOT_MEASURED
 from app.cli.photos import crops_of_people, open_pipeline
 from app.config import Settings, load_settings
 from app.errors import Unusable
-from app.inference.manifest import Licence
+from app.inference.manifest import Licence, LivenessContract
 from app.inference.package import OWN_FOLDER, Package, find_packages, select
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _detector(new: NewPackage, settings: Settings) -> tuple[Package, list[bool]]
 
 
 LIVE = "live"
-CUTS = {"square": ("square", "reflect", "area"), "box": ("box", "move", "linear")}
+CUTS = {"square": {}, "box": {"shape": "box", "edge": "move", "resize": "linear"}}
 """Two ways to cut around a face: a square that is mirrored beyond the photo's edge, and the box's own proportions,
 moved into the photo. They are those that facenox's and minivision's models were trained with."""
 
@@ -275,9 +275,7 @@ def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) 
         options.check_name(name, "--classes")
     if names.count(LIVE) != 1 or len(set(names)) != len(names):
         raise typer.BadParameter(f"give each output another name, one of them {LIVE}", param_hint="--classes")
-    shape, edge, resize = CUTS[cut]
-    how = {"scale": scale, "shape": shape, "edge": edge, "resize": resize}
-    return LivenessContract.model_validate({"cut": how, "classes": names, "live": LIVE})
+    return LivenessContract.model_validate({"cut": {"scale": scale, **CUTS[cut]}, "classes": names, "live": LIVE})
 
 
 def _add_liveness(
