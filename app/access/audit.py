@@ -136,16 +136,9 @@ _UPDATE = (
 
 
 def _values(entry: AuditEntry) -> dict[str, Any]:
-    return {
-        "at": entry.at,
-        "who": entry.key,
-        "operation": entry.operation,
-        "request_id": entry.request_id,
-        "gallery": entry.gallery,
-        "subject": entry.subject,
-        "target": entry.target,
-        "status": entry.status,
-    }
+    values = asdict(entry)
+    del values["row"]
+    return values | {"who": values.pop("key")}
 
 
 def _entry(row: Row[Any]) -> AuditEntry:

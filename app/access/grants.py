@@ -126,7 +126,6 @@ class Buckets:
             self._filled(caller, rate).tokens -= count
 
     def give_back(self, caller: str, rate: Rate, count: int = 1) -> None:
-        """Return tokens that were taken."""
         self.owe(caller, rate, -count)
 
     def wait(self, caller: str, rate: Rate) -> float:

@@ -61,7 +61,6 @@ class SeenSignatures:
             return connection.execute(insert).first() is not None  # PostgreSQL's driver counts no rows here
 
     def release(self, signature: str) -> None:
-        """Forget the signature."""
         with self._database.write() as connection:
             connection.execute(sa.delete(SEEN).where(SEEN.c.signature == signature))
 
@@ -94,7 +93,6 @@ class SignInCodes:
         self._clock = clock
 
     def make(self, key: str) -> SignInCode:
-        """Return a new code for the key."""
         name, secret, now = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES), self._clock()
         purpose = _purpose(name)
         sealed = self._sealer.seal(_own_sealer(secret).seal(key.encode(), purpose), purpose)
@@ -187,7 +185,6 @@ class Challenges:
         self._clock = clock
 
     def make(self, bound: Bound) -> Challenge:
-        """Return a new challenge."""
         steps, now = draw_steps(), self._clock()
         sealed = self._sealer.seal(json.dumps([*astuple(bound), steps, now]).encode(), PURPOSE)
         return Challenge(base64.urlsafe_b64encode(sealed).decode(), steps, utc_text(now + CHALLENGE_VALID_S))

@@ -1,4 +1,4 @@
-"""Add an ONNX file as a model package: an embedder or a detector.
+"""Add an ONNX file as a model package: an embedder or a detector. What fails leaves nothing behind.
 
 What the graph says is read, the rest is stated; an embedder is compared with photos of people where there are any. Of
 detectors only YuNet's outputs are decoded (`app.face.yunet`), so every other one is refused.
@@ -9,32 +9,37 @@ from __future__ import annotations
 import math
 import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+from pydantic import JsonValue
 
 from app.adding.graph_facts import GraphFacts, read_file, read_graph
-from app.adding.new_package import NewPackage
 from app.adding.presets import PRESETS, Crops, Stated, Tried, choose, input_form
 from app.errors import LikenessError, Unusable
 from app.face.align import CANONICAL_LANDMARKS
+from app.files import PUBLIC, new_folder, replacing, sha256_of
 from app.inference import golden
 from app.inference.graph import optimised
 from app.inference.manifest import (
     CONTRACT_INPUT,
     CROP_SIDE,
     Cutout,
+    FileSource,
+    Licence,
     Manifest,
+    Provenance,
     Rewrite,
     RewriteYuNet,
     SourceInput,
     Tensor,
     contract_output,
 )
-from app.inference.package import Package
+from app.inference.package import Package, load_package, write_manifest
 from app.inference.prepare import unit
 from app.inference.reference import run_plain
 from app.inference.session import open_embedder
@@ -55,6 +60,34 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
+class NewPackage:
+    """A file to add under a name; ``cache`` is the folder of prepared models."""
+
+    file: Path
+    name: str
+    licence: Licence
+    models_dir: Path
+    cache: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.models_dir / self.name
+
+    def manifest(self, origin: str = "", figures: Mapping[str, JsonValue] | None = None, **facts: Any) -> Manifest:
+        """Return the manifest with these ``facts``; ``origin`` says what they rest on."""
+        text = f"Added from {self.file.name} by `likeness models add`{origin}."
+        return Manifest(
+            name=self.name,
+            version="1",
+            source=FileSource(),
+            sha256=sha256_of(self.file),
+            licence=self.licence,
+            provenance=Provenance(text=text, figures=dict(figures or {})),
+            **facts,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Added:
     """A package that was added, its input, and the presets that were tried on photos, the one used first."""
 
@@ -71,7 +104,7 @@ def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = 
     Raises Unusable: package_exists, model_separates_nothing, and the codes of `read_graph`, `input_form`, `choose` and
     `open_embedder`.
     """
-    new.check_free()
+    check_free(new.folder)
     model, facts = read_graph(new.file)
     forms = {} if stated is None and crops is not None else {STATED: _form(stated or Stated(), facts)}
     tried: list[Tried] = []
@@ -90,7 +123,7 @@ def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = 
         origin += f", the best of {len(tried)} on photos of {len(tried[0].separations)} people"
     manifest = new.manifest(
         origin,
-        {"separation": {each.name: round(each.separation, 2) for each in tried}} if tried else {},
+        {"separation": {attempt.name: round(attempt.separation, 2) for attempt in tried}} if tried else {},
         task="embed",
         title=f"{new.name}, {facts.dimension} dimensions",
         prepare=Rewrite(input=forms[name], unit_output=facts.normalised),
@@ -111,7 +144,7 @@ def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = 
             raise Unusable(message, code="model_separates_nothing", cosine=round(cosine, 3))
         return golden.with_golden(manifest, session.run)
 
-    return Added(new.make(manifest, check), facts, forms[name], tuple(tried))
+    return Added(make(new.folder, new.file.read_bytes(), manifest, check), facts, forms[name], tuple(tried))
 
 
 def _form(stated: Stated, facts: GraphFacts) -> SourceInput:
@@ -140,7 +173,7 @@ def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -
     ``finds`` opens the package, and returns in how many of how many photos of faces it finds one. Raises Unusable:
     package_exists, model_unsuitable (no ONNX file), model_separates_nothing (it misses all), and what ``finds`` raises.
     """
-    new.check_free()
+    check_free(new.folder)
     read_file(new.file)
     title = f"{new.name}, a YuNet"
     manifest = new.manifest(
@@ -154,7 +187,40 @@ def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -
             raise Unusable(message, code="model_separates_nothing", photos=photos)
         return manifest
 
-    return new.make(manifest, check)
+    return make(new.folder, new.file.read_bytes(), manifest, check)
+
+
+def check_free(folder: Path) -> None:
+    """Raise Unusable ``package_exists`` if there is such a folder."""
+    if folder.exists():
+        raise Unusable(f"{folder} exists already: remove it first.", code="package_exists", folder=str(folder))
+
+
+def add_made(content: bytes, manifest: Manifest, models_dir: Path, cache_dir: Path) -> Package:
+    """Add an embedder that was made here: its file's ``content`` and its manifest. What fails leaves nothing behind.
+
+    Its golden vectors are compared, or recorded where it has none. Raises Unusable: package_exists, and the codes of
+    `open_embedder`.
+    """
+
+    def check(draft: Package) -> Manifest:
+        session = open_embedder(draft, cache_dir, "cpu")  # prepares it, and compares golden vectors
+        return golden.with_golden(manifest, session.run)
+
+    check_free(models_dir / manifest.name)
+    return make(models_dir / manifest.name, content, manifest, check)
+
+
+def make(folder: Path, content: bytes, manifest: Manifest, check: Callable[[Package], Manifest]) -> Package:
+    """Return the package in ``folder``, which appears once ``check`` returned the manifest to write.
+
+    ``check`` gets a draft of the package, with a copy of the file's ``content``.
+    """
+    with new_folder(folder) as draft:
+        with replacing(draft / FileSource().path, PUBLIC) as file:
+            file.write(content)
+        write_manifest(draft, check(Package(draft, manifest)))
+    return load_package(folder)
 
 
 def within(

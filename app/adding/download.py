@@ -43,8 +43,6 @@ METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 
 class Archive(Strict):
-    """The zip archive that a model comes in."""
-
     member: str
     """The model's exact name in it."""
     sha256: Sha256
@@ -52,8 +50,6 @@ class Archive(Strict):
 
 
 class KnownModel(Strict):
-    """One entry of the catalogue."""
-
     name: Name
     title: str
     task: Literal["embed", "liveness"] = "embed"
@@ -78,9 +74,8 @@ class KnownModel(Strict):
 
 @cache
 def known_models() -> Mapping[str, KnownModel]:
-    """Return the catalogue, by name."""
     entries = TypeAdapter(list[KnownModel]).validate_json(CATALOGUE.read_bytes())
-    return {each.name: each for each in entries}
+    return {entry.name: entry for entry in entries}
 
 
 def check_licence(name: str, licence: Licence, *, accept_non_commercial: bool) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, compose, helper, numpy_helper
 
-from app.adding.new_package import add_made, check_free
+from app.adding.add import add_made, check_free
 from app.errors import InvalidInput, Unusable
 from app.inference import graph as steps
 from app.inference.embedders import unit
@@ -64,16 +64,16 @@ def check_members(members: Sequence[Member]) -> None:
     one twice, weights above 0."""
     problem = None
     manifests = [member.package.manifest for member in members]
-    if not LEAST_MEMBERS <= len(members) <= MOST_MEMBERS or len({each.id for each in manifests}) < len(members):
+    if not LEAST_MEMBERS <= len(members) <= MOST_MEMBERS or len({manifest.id for manifest in manifests}) < len(members):
         problem = f"give {LEAST_MEMBERS} to {MOST_MEMBERS} different packages"
-    elif any(each.task != "embed" for each in manifests):
+    elif any(manifest.task != "embed" for manifest in manifests):
         problem = "all must be embedders"
-    elif len({each.canonical_landmarks for each in manifests}) > 1:
+    elif len({manifest.canonical_landmarks for manifest in manifests}) > 1:
         problem = "they take crops with different canonical landmarks"
     elif any(member.weight <= 0 for member in members):
         problem = "each weight must be above 0"
     if problem is not None:
-        names = [each.id for each in manifests]
+        names = [manifest.id for manifest in manifests]
         raise Unusable(f"{', '.join(names)} can't be fused: {problem}.", code="members_unsuitable", packages=names)
 
 
@@ -110,7 +110,6 @@ def fuse(members: Sequence[Member], cache: Path) -> ModelProto:
 
 
 def dimension_of(members: Sequence[Member]) -> int:
-    """Return the length of the fused templates."""
     return sum(member.package.manifest.dimension or 0 for member in members)
 
 
@@ -167,16 +166,16 @@ def add_fused(members: Sequence[Member], name: str, chosen: str, models_dir: Pat
     manifests = [member.package.manifest for member in members]
     dimension = dimension_of(members)
     parts = [
-        f"{member.weight:g} of {each.id} (SHA-256 {each.sha256}{', with the mirror image' if member.mirror else ''}; "
-        f"{each.licence.name})"
-        for member, each in zip(members, manifests, strict=True)
+        f"{member.weight:g} of {manifest.id} (SHA-256 {manifest.sha256}"
+        f"{', with the mirror image' if member.mirror else ''}; {manifest.licence.name})"
+        for member, manifest in zip(members, manifests, strict=True)
     ]
     manifest = Manifest(
         name=name,
         version="1",
         task="embed",
-        title=" + ".join(each.title for each in manifests),
-        description=f"{' and '.join(each.id for each in manifests)} in one template of {dimension} numbers.",
+        title=" + ".join(manifest.title for manifest in manifests),
+        description=f"{' and '.join(manifest.id for manifest in manifests)} in one template of {dimension} numbers.",
         source=FileSource(),
         sha256=hashlib.sha256(content).hexdigest(),
         prepare=Rewrite(),
@@ -184,7 +183,7 @@ def add_fused(members: Sequence[Member], name: str, chosen: str, models_dir: Pat
         output=contract_output(dimension),
         dimension=dimension,
         canonical_landmarks=manifests[0].canonical_landmarks,
-        licence=strictest([each.licence for each in manifests]),
+        licence=strictest([manifest.licence for manifest in manifests]),
         provenance=Provenance(text=f"Fused of {' and '.join(parts)}. {chosen}"),
     )
     return add_made(content, manifest, models_dir, cache_dir)
@@ -233,8 +232,8 @@ def weigh(plain: Sequence[Vectors], mirrored: Sequence[Vectors], people: NDArray
         tried = (
             Weighed(weights, mirrors, rates, _errors(weights, parts, rates)) for weights in _all_weights(len(plain))
         )
-        chosen.append(min(tried, key=lambda each: each.cost))
-    return sorted(chosen, key=lambda each: each.cost)
+        chosen.append(min(tried, key=lambda choice: choice.cost))
+    return sorted(chosen, key=lambda choice: choice.cost)
 
 
 def _all_weights(members: int) -> Iterator[tuple[float, ...]]:

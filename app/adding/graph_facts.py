@@ -133,7 +133,8 @@ def _outputs(path: Path, model: ModelProto, layout: Layout, dtype: Dtype, side: 
         noise = np.ascontiguousarray(noise.transpose(0, 3, 1, 2))
     try:
         session = plain_session(model)
-        rows = [session.run(None, {session.get_inputs()[0].name: each})[0] for each in (np.zeros_like(noise), noise)]
+        name = session.get_inputs()[0].name
+        rows = [session.run(None, {name: picture})[0] for picture in (np.zeros_like(noise), noise)]
     except Exception as error:  # ONNX Runtime's errors have no common class
         raise _unsuitable(path, f"ONNX Runtime cannot run it ({str(error).splitlines()[0]})") from error
     shape = rows[0].shape

@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 from onnx import ModelProto
 from pydantic import Field
 
+from app.adding.add import add_made, check_free
 from app.adding.download import check_licence, download
 from app.adding.fuse import Member, fuse
-from app.adding.new_package import add_made, check_free
 from app.adding.openvino_ir import read_ir
 from app.inference.cards import Name, Sha256, Strict
 from app.inference.manifest import Manifest
@@ -71,9 +71,8 @@ class MeasuredModel(Strict):
 
 @cache
 def measured_models() -> Mapping[str, MeasuredModel]:
-    """Return the models, by name."""
     models = (MeasuredModel.model_validate_json(path.read_bytes()) for path in sorted(FOLDER.glob("*.json")))
-    return {each.name: each for each in models}
+    return {model.name: model for model in models}
 
 
 def add_measured(
@@ -96,12 +95,15 @@ def add_measured(
         graph = _read(model.name, model.recipe, cache_dir)
     else:
         members = model.recipe.members
+        by_id = {measured.manifest.id: measured for measured in measured_models().values()}
         for member in members:
-            known = next((each for each in measured_models().values() if each.manifest.id == member.package), None)
+            known = by_id.get(member.package)
             if known is not None and member.package not in packages():
                 add_measured(known, packages, models_dir, cache_dir, accept_non_commercial=accept_non_commercial)
         installed = packages()
-        graph = fuse([Member(select(installed, each.package), each.weight, each.mirror) for each in members], cache_dir)
+        graph = fuse(
+            [Member(select(installed, member.package), member.weight, member.mirror) for member in members], cache_dir
+        )
     content: bytes = graph.SerializeToString()
     bound = manifest.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
     digest = {"measured_with": bound.recipe_digest}

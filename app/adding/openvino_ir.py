@@ -63,14 +63,16 @@ def _layers(net: ET.Element) -> list[Layer]:
         for edge in net.iterfind("edges/edge")
     }
     layers = []
-    for each in net.iterfind("layers/layer"):
-        number, data, outputs = each.attrib["id"], each.find("data"), each.findall("output/port")
-        inputs = [sources[number, port.attrib["id"]] for port in each.iterfind("input/port")]
+    for element in net.iterfind("layers/layer"):
+        number, data, outputs = element.attrib["id"], element.find("data"), element.findall("output/port")
+        inputs = [sources[number, port.attrib["id"]] for port in element.iterfind("input/port")]
         shape = tuple(int(dim.text or "") for port in outputs[:1] for dim in port.iterfind("dim"))
         if len(outputs) > 1:
             raise ValueError(f"layer {number} has {len(outputs)} outputs")
         names = tuple(f"layer_{source}" for source in inputs)
-        layers.append(Layer(each.attrib["type"], {} if data is None else data.attrib, names, f"layer_{number}", shape))
+        layers.append(
+            Layer(element.attrib["type"], {} if data is None else data.attrib, names, f"layer_{number}", shape)
+        )
     return layers
 
 
@@ -92,7 +94,7 @@ def _model(layers: Sequence[Layer], weights: bytes, name: str) -> ModelProto:
     (result,) = (layer for layer in layers if layer.kind == "Result")
     (last,) = (layer for layer in layers if layer.name == result.inputs[0])
     nodes.append(helper.make_node("Flatten", [last.name], ["vectors"], axis=1))
-    size, used = int(np.prod(last.shape[1:])), {each for node in nodes for each in node.input}
+    size, used = int(np.prod(last.shape[1:])), {source for node in nodes for source in node.input}
     graph = helper.make_graph(
         nodes,
         name,

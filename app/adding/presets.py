@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -45,12 +45,7 @@ class Stated:
 
     def over(self, preset: Stated) -> Stated:
         """Return these facts, and those of the preset that are not stated."""
-        return Stated(
-            self.colour or preset.colour,
-            self.mean or preset.mean,
-            self.std or preset.std,
-            self.size or preset.size,
-        )
+        return replace(preset, **{name: value for name, value in asdict(self).items() if value is not None})
 
 
 def _same(mean: float, std: float) -> tuple[Channels, Channels]:

@@ -80,7 +80,6 @@ class Import:
         self.core.galleries.store.check_subject(subject)
 
     def refuse(self, item: int, name: str, error: InvalidInput) -> None:
-        """Add an item to the job's report of rejected items."""
         self.job.refuse(item, name, error.code, error.message, reasons_of(error))
 
     def write(self, batch: Batch, saved: Mapping[str, Any], package: str | None = None) -> None:
@@ -108,7 +107,6 @@ class Import:
             job.checkpoint(saved, change.connection)
 
     def _look(self, batch: Batch, package: str) -> list[tuple[Row, Findings]]:
-        """Return what the faces resemble."""
         policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions have none
         faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in batch.rows]
         return list(zip(batch.rows, self.core.operations.look(self.gallery, faces, policy), strict=True))

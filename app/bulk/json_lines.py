@@ -40,8 +40,6 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Line(BaseModel):
-    """A line of any kind."""
-
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -107,8 +105,6 @@ class CorrectionLine(Line):
 
 
 class DismissalLine(Line):
-    """A finding of a review that was called right."""
-
     kind: FindingKind
     face_id: HexId
     other_face_id: HexId | None

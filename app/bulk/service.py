@@ -77,7 +77,6 @@ class BulkService:
         self._lock = threading.Lock()
 
     def works(self) -> dict[str, Work]:
-        """Return the work that the runner does, by kind of job."""
         return {
             IMPORT: lambda job: _IMPORTS[job.params["content"]](self._core, job),
             EXPORT: partial(export_gallery, self._core),

@@ -87,16 +87,13 @@ def _check(run: Import) -> None:
 def _lines(run: Import, begin: int) -> Iterator[tuple[FaceLine | InvalidInput, int]]:
     """Yield each line from that one on, with the memory it takes."""
     entry = run.member(FACES, IDS)
-    parse = _plain_id if entry.name.endswith(IDS) else _face_line
+    ids_alone = entry.name.endswith(IDS)
     for line in islice(json_lines.split(entry.pieces()), begin, None):
         try:
-            yield parse(line), len(line) * json_lines.PARSED_WEIGHT
+            face = _plain_id(line) if ids_alone else json_lines.parse(line, FaceLine)
+            yield face, len(line) * json_lines.PARSED_WEIGHT
         except InvalidInput as error:
             yield error, 0
-
-
-def _face_line(line: bytes) -> FaceLine:
-    return json_lines.parse(line, FaceLine)
 
 
 def _plain_id(line: bytes) -> FaceLine:

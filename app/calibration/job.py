@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from app.calibration.population import Population, deciding, measure_population, sample_rows, sample_share
+from app.calibration.population import deciding, measure_population, sample_rows, sample_share
 from app.calibration.store import Calibrations, Measured, Standing, SuspiciousPair
 from app.errors import LikenessError
 from app.gallery.records import Gallery
@@ -39,24 +39,12 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A gallery's calibration as it stands."""
-
     gallery: Gallery
     package: Thresholds
     thresholds: Thresholds
     """Those that decide now."""
     standing: Standing
     pairs: list[SuspiciousPair]
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """Faces to compare; the numbers of the whole gallery's subjects and faces, and of its last change."""
-
-    compared: FaceBlock
-    subjects: int
-    faces: int
-    last_change: int
 
 
 class Calibrator:
@@ -135,49 +123,43 @@ class Calibrator:
         gallery = self._galleries.store.gallery(running.job.gallery or "")
         package = self._embedders.thresholds(gallery.embedder)
         try:
-            sample = self._sample(running, gallery)
-            running.progress(0, len(sample.compared.faces))
+            sizes = self._galleries.store.change_reader.sizes(gallery.index_spec)
+            subjects, faces = sum(sizes.values()), count_faces(sizes)
+            compared, last_change = self._sample(running, gallery)
+            running.progress(0, len(compared.faces))
             pace = _Pace(running)
-            on = f"{sample.faces} enrolled faces of {sample.subjects} subjects, {utc_now()[:10]}"
-            compared = sample.compared
+            on = f"{faces} enrolled faces of {subjects} subjects, {utc_now()[:10]}"
             population = measure_population(compared.vectors, compared.subjects, package, measured_on=on, progress=pace)
         except Cancelled:
             return
-        self._write(gallery, package, sample, population)
-        figures = population.figures
-        running.counts["subjects"], running.counts["faces"] = figures.compared_subjects, figures.compared_faces
-        running.counts["points"] = len(population.calibration.points) if population.calibration else 0
-        running.counts["suspicious"] = figures.suspicious
-        running.checkpoint({"measured": True})
-
-    def _write(self, gallery: Gallery, package: Thresholds, sample: _Sample, population: Population) -> None:
         calibration = population.calibration
         if calibration is not None:
             calibration = calibration.model_copy(update={"measured_with": package.recipe})
-        figures = replace(population.figures, subjects=sample.subjects, faces=sample.faces)
-        measured = Measured(gallery.embedder, utc_now(precision="seconds"), sample.last_change, figures, calibration)
-        keys = sample.compared.faces
-        pairs = [
-            (int(keys[suspicion.first]), int(keys[suspicion.second]), suspicion.score)
-            for suspicion in population.suspicions
-        ]
+        figures = replace(population.figures, subjects=subjects, faces=faces)
+        measured = Measured(gallery.embedder, utc_now(precision="seconds"), last_change, figures, calibration)
+        keys: list[int] = compared.faces.tolist()
+        pairs = [(keys[pair.first], keys[pair.second], pair.score) for pair in population.suspicions]
         self._calibrations.write(gallery, measured, pairs)
+        running.counts["subjects"], running.counts["faces"] = figures.compared_subjects, figures.compared_faces
+        running.counts["points"] = len(calibration.points) if calibration else 0
+        running.counts["suspicious"] = figures.suspicious
+        running.checkpoint({"measured": True})
 
-    def _sample(self, running: Running, gallery: Gallery) -> _Sample:
-        """Read the faces to compare, of named subjects: all, or those of a sample. Memory is bounded at any size.
+    def _sample(self, running: Running, gallery: Gallery) -> tuple[FaceBlock, int]:
+        """Return the faces to compare, of named subjects: all, or those of a sample; and the number of the gallery's
+        last change. Memory is bounded at any size.
 
         Unnamed subjects may be anybody, so that two of them are no evidence of how alike different people are.
         """
         source, spec = self._galleries.store.change_reader, gallery.index_spec
-        sizes, named = source.sizes(spec), source.sizes(spec, named=True)
-        share, taken = sample_share(named), Counter[int]()
+        share, taken = sample_share(source.sizes(spec, named=True)), Counter[int]()
         parts: list[FaceBlock] = []
         with source.read_all(spec, named=True) as (position, blocks):
             for block in blocks:
                 if running.cancelled:
                     raise Cancelled
                 parts.append(block.only(sample_rows(block.subjects, share, taken)))
-        return _Sample(joined(parts, spec.dimension), sum(sizes.values()), count_faces(sizes), position.number)
+        return joined(parts, spec.dimension), position.number
 
 
 class _Pace:

@@ -184,7 +184,7 @@ def _suspicions(vectors: Vectors, suspicious: list[tuple[Ints, Ints]]) -> tuple[
         scores = vectors[rows] @ vectors[others].T
         row, column = np.unravel_index(int(scores.argmax()), scores.shape)
         suspicions.append(Suspicion(int(rows[row]), int(others[column]), float(scores.max())))
-    return tuple(sorted(suspicions, key=lambda each: -each.score))
+    return tuple(sorted(suspicions, key=lambda suspicion: -suspicion.score))
 
 
 FLOOR_FACTOR = 10**0.5

@@ -34,15 +34,8 @@ class Entry(NamedTuple):
 
 
 _RECOGNITION, _PEOPLE, _TRANSFER, _SERVER = "Recognition", "Galleries and people", "Import and export", "Server"
-UNWRITABLE = {
-    errno.ENOSPC: "disk_full",
-    errno.EDQUOT: "disk_full",
-    errno.EROFS: "not_writable",
-    errno.EACCES: "not_writable",
-    errno.ENOENT: "not_writable",
-    errno.EISDIR: "not_writable",
-    errno.ENOTDIR: "not_writable",
-}
+_NOT_WRITABLE = errno.EROFS, errno.EACCES, errno.ENOENT, errno.EISDIR, errno.ENOTDIR
+UNWRITABLE = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "disk_full") | dict.fromkeys(_NOT_WRITABLE, "not_writable")
 """The code of an error of the file system that is one sentence."""
 ENTRIES = {
     "detect": Entry("recognition:commands", "Find the faces in photos.", _RECOGNITION),

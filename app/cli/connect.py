@@ -147,7 +147,11 @@ def _in_process(data: Data) -> Iterator[Client]:
     with ExitStack() as ending:
         if data is Data.UNUSED and not has_data(settings):
             settings = _temporary(settings, ending.enter_context(tempfile.TemporaryDirectory(prefix="likeness-")))
-        yield ending.enter_context(_application(settings))
+        from app import main  # noqa: PLC0415 - slow to import; a command that speaks to a server does without
+        from app.server.local import InProcess  # noqa: PLC0415 - slow to import
+
+        here, key = InProcess(main.create_app(settings)), main.admin_key(settings.data_dir)
+        yield ending.enter_context(Client(IN_PROCESS_URL, key, timeout_s=TIMEOUT_S, transport=here))
 
 
 def _temporary(settings: Settings, folder: str) -> Settings:
@@ -162,13 +166,3 @@ def _temporary(settings: Settings, folder: str) -> Settings:
         if kept.is_dir():
             (Path(folder) / name).symlink_to(kept)
     return load_settings(data_dir=Path(folder), database_url=None, index="faiss", keys_file=None)
-
-
-@contextmanager
-def _application(settings: Settings) -> Iterator[Client]:
-    from app import main  # noqa: PLC0415 - slow to import; a command that speaks to a server does without
-    from app.server.local import InProcess  # noqa: PLC0415 - slow to import
-
-    here = InProcess(main.create_app(settings))
-    with Client(IN_PROCESS_URL, main.admin_key(settings.data_dir), timeout_s=TIMEOUT_S, transport=here) as client:
-        yield client

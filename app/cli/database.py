@@ -111,12 +111,12 @@ def _stopped() -> Settings:
 
 
 def _say(summary: archive.Summary, done: str, *, as_json: bool) -> None:
-    if as_json:
-        output.say_json({"created_at": summary.created_at, "rows": dict(summary.rows), "signer": summary.signer})
-        return
-    output.say(f"{done}: {', '.join(f'{number} {name}' for name, number in summary.rows.items())}")
-    if summary.signer:
-        output.say(f"Signed with the key {summary.signer}")
+    output.answer(
+        {"created_at": summary.created_at, "rows": dict(summary.rows), "signer": summary.signer},
+        f"{done}: {', '.join(f'{number} {name}' for name, number in summary.rows.items())}",
+        *([f"Signed with the key {summary.signer}"] if summary.signer else []),
+        as_json=as_json,
+    )
 
 
 @database.command(epilog="Example: likeness database copy postgresql://likeness@localhost/likeness")
@@ -132,10 +132,8 @@ def copy(
     require_data(settings)
     with usage.exclusive(settings.data_dir, settings.database, target):
         rows = copy_database(settings.database, target)
-    if as_json:
-        output.say_json({"rows": rows})
-    else:
-        output.say(f"Copied: {', '.join(f'{rows[name]} {name}' for name in ('galleries', 'subjects', 'faces'))}")
+    copied = f"Copied: {', '.join(f'{rows[name]} {name}' for name in ('galleries', 'subjects', 'faces'))}"
+    output.answer({"rows": rows}, copied, as_json=as_json)
 
 
 @vault.command(epilog="Example: likeness vault status")

@@ -346,12 +346,11 @@ def _remedies(gallery: str, finding: answers.Finding) -> list[str]:
             "delete": ("faces delete", action.subject, face),
         }
         lines.append(words.get(action.do, ("enroll", action.subject, "PHOTO")))
-    return [_line(name, gallery, *ids) for name, *ids in (*lines, ("galleries dismiss", finding.id))]
-
-
-def _line(name: str, *ids: str) -> str:
-    dashes = ["--"] if any(each.startswith("-") for each in ids) else []
-    return f"likeness {name} {shlex.join([*dashes, *ids])}"
+    commands = []
+    for name, *ids in (*lines, ("galleries dismiss", finding.id)):
+        dashes = ["--"] if any(identifier.startswith("-") for identifier in (gallery, *ids)) else []
+        commands.append(f"likeness {name} {shlex.join([*dashes, gallery, *ids])}")
+    return commands
 
 
 def _rate(rate: answers.ErrorRate | None) -> str:

@@ -48,12 +48,8 @@ def _gallery_ids(context: typer.Context, incomplete: str) -> list[str]:
     return [gallery.id for gallery in galleries if gallery.id.startswith(incomplete)]
 
 
-def _model_ids(incomplete: str) -> list[str]:
-    return [name for name in _packages() if name.startswith(incomplete)]
-
-
-def _packages() -> Iterator[str]:
-    """Yield the ids of the model packages here, read as plain JSON: importing what checks manifests takes long."""
+def _model_ids(incomplete: str) -> Iterator[str]:
+    """Yield the matching packages here, read as plain JSON: importing what checks manifests takes long."""
     from app.config import load_settings  # noqa: PLC0415 - only completion needs it here
 
     try:
@@ -63,9 +59,11 @@ def _packages() -> Iterator[str]:
     for path in (*settings.models_dir.glob("*/manifest.json"), *settings.data_dir.glob("packages/*/manifest.json")):
         try:
             manifest = json.loads(path.read_bytes())
-            yield f"{manifest['name']}@{manifest['version']}"
+            package = f"{manifest['name']}@{manifest['version']}"
         except (OSError, ValueError, KeyError, TypeError):
             continue
+        if package.startswith(incomplete):
+            yield package
 
 
 Server: TypeAlias = Annotated[

@@ -91,7 +91,7 @@ def with_option_names(error: Failure, parameters: Iterable[Any]) -> LikenessErro
     problems = error.details.get("errors")
     details = dict(error.details)
     if isinstance(problems, list):
-        told = [(option(each["where"].split(".")) or each["where"], each["what"]) for each in problems]
+        told = [(option(problem["where"].split(".")) or problem["where"], problem["what"]) for problem in problems]
         details["errors"] = [{"where": where, "what": what} for where, what in told]
         message = "; ".join(dict.fromkeys(f"{where}: {what}" for where, what in told))
     else:

@@ -1,23 +1,33 @@
-"""Photos to measure with: a folder's, a tar's, or those that come with Likeness, in several sizes."""
+"""Photos to measure with, and the faces on them: a folder's, a tar's, or those that come with Likeness."""
 
 from __future__ import annotations
 
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import cv2
 import numpy as np
 
-from app.config import PROJECT
+from app.adding.presets import Crops
+from app.cli import output
+from app.config import PROJECT, Settings
 from app.errors import InvalidInput
+from app.face.detect import open_detector
+from app.face.formats import Limits
+from app.inference.package import Package, find_packages, select
+from app.pipeline import Pipeline, choose_face
+from app.types import Face, Pixels
 
 SAMPLES = PROJECT / "docs" / "samples"
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp"})
 WIDTHS = 640, 320, 250
 """Of the packaged photos' smaller copies."""
 QUALITY = 92
+LEAST_PEOPLE, PEOPLE_COMPARED, PHOTOS_A_PERSON = 8, 64, 4
+"""People whose photos tell forms of input apart, and how many of a folder's are looked at."""
 
 
 def load(source: Path, count: int) -> list[bytes]:
@@ -66,5 +76,38 @@ def _copies(photo: bytes) -> Iterator[bytes]:
     for width in WIDTHS:
         height = round(pixels.shape[0] * width / pixels.shape[1])
         smaller = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
-        for each in (smaller, smaller[:, ::-1]):
-            yield cv2.imencode(".jpg", each, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
+        for variant in (smaller, smaller[:, ::-1]):
+            yield cv2.imencode(".jpg", variant, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
+
+
+def open_pipeline(settings: Settings, detector: Package | None = None) -> Pipeline:
+    """Return a pipeline with the detector, by default that of the settings."""
+    detector = detector or select(find_packages(settings.models_dir, settings.data_dir), settings.detector)
+    return Pipeline(open_detector(detector, settings.data_dir / "models"), Limits())
+
+
+def main_face(pipeline: Pipeline, path: Path) -> Face | None:
+    """Return the face that a photo is about; None, with a remark, where there is none."""
+    try:
+        photo = pipeline.detect(path.read_bytes())
+        return photo.faces[choose_face(photo).index]
+    except InvalidInput as error:
+        output.warn(f"{path}: left out: {error.message}")
+        return None
+
+
+def crops_of_people(folder: Path, settings: Settings) -> Crops:
+    """Return aligned crops of the people in a folder: the face that each photo is about."""
+    pipeline = open_pipeline(settings)
+    people: list[list[Pixels]] = []
+    for person in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
+        faces = (main_face(pipeline, path) for path in sorted(person.iterdir()) if path.is_file())
+        crops = [face.crop for face in islice((face for face in faces if face), PHOTOS_A_PERSON)]
+        people += [crops] if len(crops) > 1 else []
+        if len(people) == PEOPLE_COMPARED:
+            break
+    if len(people) < LEAST_PEOPLE:
+        message = f"{folder} has {len(people)} people with two usable photos; at least {LEAST_PEOPLE} are needed."
+        raise InvalidInput(message, code="too_few_people", found=len(people), needed=LEAST_PEOPLE)
+    who = np.repeat(np.arange(len(people)), [len(crops) for crops in people])
+    return Crops(np.stack([crop for crops in people for crop in crops]), who)

@@ -75,7 +75,6 @@ class BiasCard(Strict):
         return self
 
     def find(self, name: str) -> Group | None:
-        """Return the group of this name."""
         return next((group for group in self.groups if group.name == name), None)
 
 

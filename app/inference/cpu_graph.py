@@ -132,7 +132,7 @@ def _scan(graph: Graph, nodes: list[NodeProto], crops: str, feature: str) -> Nod
         body[-1].output[:] = [batch_feature if name == feature else name for name in node.output]
     body.append(helper.make_node("Squeeze", [batch_feature, axis], [row]))
     used = {name for node in body for name in node.input}
-    constants = [each for each in graph.proto.initializer if each.name in used]
+    constants = [constant for constant in graph.proto.initializer if constant.name in used]
     constants.append(numpy_helper.from_array(np.array([0], np.int64), axis))
     sides = [dim.dim_value for dim in given.shape.dim[1:]]
     inputs = [helper.make_tensor_value_info(image, given.elem_type, sides)]

@@ -198,8 +198,8 @@ class Embedders:
             with self._lock:
                 slot.users -= 1
                 closing = self._surplus() if len(self._slots) > self._kept and not self._closed else ()
-            for each in closing:
-                each.close()
+            for idle in closing:
+                idle.close()
 
     def open_default(self) -> None:
         """Open the default package. Raises Unusable with the cause's own code."""
@@ -208,12 +208,10 @@ class Embedders:
         self._opened(slot, self.default.id)
 
     def devices(self) -> dict[str, Used]:
-        """Return the device of each open package, by package id."""
         return {embedder.package_id: embedder.device for embedder in self._running()}
 
     @property
     def waiting(self) -> int:
-        """How many crops wait for any of the open packages."""
         return sum(embedder.waiting for embedder in self._running())
 
     @property
@@ -329,12 +327,10 @@ class Embedder:
 
     @property
     def waiting(self) -> int:
-        """How many crops wait."""
         return self._batcher.waiting
 
     @property
     def batch_sizes(self) -> dict[int, int]:
-        """How many batches of each size there were."""
         return self._batcher.batch_sizes
 
     def close(self) -> None:

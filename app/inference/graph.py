@@ -41,7 +41,7 @@ class Graph:
         return [node for node in self.proto.node if node.op_type in types and node.domain in ("", "ai.onnx")]
 
     def constant(self, name: str) -> NDArray[np.generic] | None:
-        tensor = next((each for each in self.proto.initializer if each.name == name), None)
+        tensor = next((constant for constant in self.proto.initializer if constant.name == name), None)
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def floats(self, name: str) -> Floats | None:
@@ -62,9 +62,8 @@ class Graph:
         return readers[0] if len(readers) == 1 and not is_output else None
 
     def fresh(self, hint: str) -> str:
-        """Return an unused name like ``hint``."""
         taken = {name for node in self.proto.node for name in (*node.input, *node.output)}
-        taken |= {each.name for each in (*self.proto.initializer, *self.proto.input, *self.proto.output)}
+        taken |= {value.name for value in (*self.proto.initializer, *self.proto.input, *self.proto.output)}
         candidates = (hint if count == 0 else f"{hint}_{count}" for count in range(len(taken) + 1))
         return next(name for name in candidates if name not in taken)
 
@@ -90,11 +89,10 @@ class Graph:
             replace_input(reader, target, source)
 
     def replace(self, node: NodeProto, replacements: list[NodeProto]) -> None:
-        """Replace one node by several."""
         position = list(self.proto.node).index(node)
         self.proto.node.remove(node)
-        for offset, each in enumerate(replacements):
-            self.proto.node.insert(position + offset, each)
+        for offset, replacement in enumerate(replacements):
+            self.proto.node.insert(position + offset, replacement)
 
 
 def replace_input(node: NodeProto, old: str, new: str) -> None:
@@ -104,13 +102,13 @@ def replace_input(node: NodeProto, old: str, new: str) -> None:
 
 
 def attribute(node: NodeProto, name: str, default: object) -> object:
-    known = next((each for each in node.attribute if each.name == name), None)
-    return default if known is None else helper.get_attribute_value(known)
+    values = (helper.get_attribute_value(given) for given in node.attribute if given.name == name)
+    return next(values, default)
 
 
 def opset(model: ModelProto) -> int:
     """Return the version of the standard ONNX operators that the model uses."""
-    return int(next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx")))
+    return int(next(operators.version for operators in model.opset_import if operators.domain in ("", "ai.onnx")))
 
 
 def raised_opset(model: ModelProto, least: int = MIN_OPSET) -> ModelProto:
@@ -140,7 +138,7 @@ def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
             disabled_optimizers=[] if fuse else FUSIONS,
         )
         written: ModelProto = onnx.load(options.optimized_model_filepath)
-    standard = [each for each in written.opset_import if each.domain in ("", "ai.onnx")]
+    standard = [operators for operators in written.opset_import if operators.domain in ("", "ai.onnx")]
     del written.opset_import[:]
     written.opset_import.extend(standard)
     return written
@@ -178,9 +176,9 @@ def known_shapes(model: ModelProto) -> dict[str, list[int | None]]:
     """Return name -> shape as ONNX infers it, None for a free axis. Names of unknown rank are missing."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     return {
-        each.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in each.type.tensor_type.shape.dim]
-        for each in (*inferred.value_info, *inferred.input, *inferred.output)
-        if each.type.tensor_type.HasField("shape")
+        value.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in value.type.tensor_type.shape.dim]
+        for value in (*inferred.value_info, *inferred.input, *inferred.output)
+        if value.type.tensor_type.HasField("shape")
     }
 
 
@@ -383,8 +381,8 @@ def softmax_output(model: ModelProto) -> None:
 def tidy(model: ModelProto) -> None:
     """Remove unused constants and the exporter's notes, then run ONNX's full check."""
     used = {name for node in model.graph.node for name in node.input}
-    used |= {each.name for each in model.graph.output}
-    kept = [each for each in model.graph.initializer if each.name in used]
+    used |= {output.name for output in model.graph.output}
+    kept = [constant for constant in model.graph.initializer if constant.name in used]
     del model.graph.initializer[:]
     model.graph.initializer.extend(kept)
     del model.graph.value_info[:]

@@ -64,7 +64,6 @@ def missing(file: Path) -> list[Missing]:
 
 
 def owner_of(name: str) -> str | None:
-    """Return what brings a library, where that is known."""
     return next((owner for start, owner in OWNERS.items() if name.startswith(start)), None)
 
 

@@ -378,6 +378,11 @@ class Manifest(Strict):
         return f"{self.name}@{self.version}"
 
     @property
+    def deciding(self) -> Calibration | None:
+        """The default calibration; None without any."""
+        return next((calibration for calibration in self.calibrations if calibration.default), None)
+
+    @property
     def recipe_digest(self) -> str:
         """SHA-256 of everything that decides the output: the file's hash, how it is prepared, what it is shown.
 
@@ -399,11 +404,11 @@ class Manifest(Strict):
         Where the default calibration is removed, all are: the others were not chosen to decide.
         """
         digest = self.recipe_digest
-        own = tuple(each for each in self.calibrations if each.measured_with in {None, digest})
-        if not any(each.default for each in own):
+        own = tuple(calibration for calibration in self.calibrations if calibration.measured_with in {None, digest})
+        if not any(calibration.default for calibration in own):
             own = ()
         kept: dict[str, object] = {"calibrations": own}
-        removed = [each.name for each in self.calibrations if each not in own]
+        removed = [calibration.name for calibration in self.calibrations if calibration not in own]
         for name, card in (("bias_card", self.bias_card), ("condition_card", self.condition_card)):
             if card and card.measured_with != digest:
                 kept[name] = None
@@ -413,4 +418,4 @@ class Manifest(Strict):
 
 def liveness_digest(manifests: Iterable[Manifest]) -> str:
     """Return what binds liveness points to the packages whose scores were averaged, in any order."""
-    return hashlib.sha256("".join(sorted(each.recipe_digest for each in manifests)).encode()).hexdigest()
+    return hashlib.sha256("".join(sorted(manifest.recipe_digest for manifest in manifests)).encode()).hexdigest()

@@ -50,7 +50,6 @@ class Package:
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
-        """The manifest's file, and that of the calibrations measured here."""
         own = () if self.data_dir is None else (own_path(self.data_dir, self.id),)
         return self.folder / MANIFEST_NAME, *own
 
@@ -72,7 +71,7 @@ def load_package(folder: Path, data_dir: Path | None = None) -> Package:
     try:
         manifest, removed = Manifest.model_validate_json(text).without_foreign_points()
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}" for each in error.errors()]
+        problems = [f"{'.'.join(map(str, problem['loc'])) or 'file'}: {problem['msg']}" for problem in error.errors()]
         message = f"{path} is no valid manifest; correct or restore it. {'; '.join(problems)}"
         raise Unusable(message, code="package_manifest_invalid", path=str(path), problems=problems) from error
     if data_dir is not None:
@@ -245,18 +244,17 @@ class OwnCalibrations(Strict):
 
     def added(self, new: Calibration, *, deciding: bool) -> OwnCalibrations:
         """Return these with ``new``, in place of the one of its name."""
-        kept = [each for each in self.calibrations if each.name != new.name]
+        kept = [calibration for calibration in self.calibrations if calibration.name != new.name]
         chosen = new.name if deciding else self.deciding
         return OwnCalibrations(deciding=chosen, calibrations=(*kept, new.model_copy(update={"default": False})))
 
     def without(self, name: str) -> OwnCalibrations:
         """Return these without the one of that name; if it decides, the manifest's default does from now on."""
-        kept = tuple(each for each in self.calibrations if each.name != name)
+        kept = tuple(calibration for calibration in self.calibrations if calibration.name != name)
         return OwnCalibrations(deciding=None if self.deciding == name else self.deciding, calibrations=kept)
 
 
 def own_path(data_dir: Path, package_id: str) -> Path:
-    """Return the file of a package's own calibrations."""
     return data_dir / CALIBRATIONS / f"{package_id}.json"
 
 
@@ -287,15 +285,17 @@ def with_own(manifest: Manifest, own: OwnCalibrations) -> tuple[Manifest, Sequen
     One with the name of a manifest's takes its place. Those of another model are left out; if one of them decides, the
     manifest's default does.
     """
-    usable = [each for each in own.calibrations if each.measured_with == manifest.recipe_digest]
-    names = {each.name for each in usable}
-    merged = [each for each in manifest.calibrations if each.name not in names] + usable
-    shipped = next((each.name for each in manifest.calibrations if each.default), None)
-    deciding = own.deciding if own.deciding in {each.name for each in merged} else shipped
+    usable = [calibration for calibration in own.calibrations if calibration.measured_with == manifest.recipe_digest]
+    names = {calibration.name for calibration in usable}
+    merged = [calibration for calibration in manifest.calibrations if calibration.name not in names] + usable
+    shipped = manifest.deciding and manifest.deciding.name
+    deciding = own.deciding if own.deciding in {calibration.name for calibration in merged} else shipped
     if deciding is None and merged:
         deciding = merged[0].name
-    calibrations = tuple(each.model_copy(update={"default": each.name == deciding}) for each in merged)
-    left_out = [each.name for each in own.calibrations if each not in usable]
+    calibrations = tuple(
+        calibration.model_copy(update={"default": calibration.name == deciding}) for calibration in merged
+    )
+    left_out = [calibration.name for calibration in own.calibrations if calibration not in usable]
     return manifest.model_copy(update={"calibrations": calibrations}), left_out
 
 
@@ -318,11 +318,11 @@ def check_choice(manifest: Manifest, *, force: bool, accept_non_commercial: bool
 
 def accuracy(manifest: Manifest) -> str:
     """Return how often the package misses somebody, by its deciding calibration, as text."""
-    calibration = next((each for each in manifest.calibrations if each.default), None)
+    calibration = manifest.deciding
     if calibration is None:
         return "no operating points were measured"
     measured = [point for point in calibration.points if point.fnmr is not None]
     if not measured:
         return f"measured on {calibration.measured_on}, without misses"
-    point = min(measured, key=lambda each: abs(each.fmr - SHOWN_FMR))
+    point = min(measured, key=lambda point: abs(point.fmr - SHOWN_FMR))
     return f"FNMR {point.fnmr:.2%} at FMR {point.fmr:g} on {calibration.measured_on}"

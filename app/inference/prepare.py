@@ -90,7 +90,6 @@ def _make(package: Package, plan: Plan, source: Path, cache_dir: Path, target: T
 
 
 def _rewritten(source: ModelProto, package: Package, plan: Plan, target: Target) -> ModelProto:
-    """Return the graph to run, checked against the source."""
     if isinstance(plan, RewriteYuNet):
         from app.inference.yunet_graph import check_yunet, rewrite_yunet  # noqa: PLC0415 - only a first start needs it
 
@@ -136,7 +135,7 @@ def _adapted(source: ModelProto, form: SourceInput, side: int) -> ModelProto:
         message = f"The graph keeps weights outside its file ({outside}...), which no hash covers: export one file."
         raise Unusable(message, code="package_not_preparable")
     if (len(model.graph.input), len(model.graph.output)) != (1, 1):
-        names = [each.name for each in (*model.graph.input, *model.graph.output)]
+        names = [value.name for value in (*model.graph.input, *model.graph.output)]
         raise Unusable(f"The graph must have one input and one output, not {names}.", code="package_not_preparable")
     model = graph.raised_opset(model)
     graph.free_batch(model)

@@ -26,7 +26,6 @@ CUBIC = -0.75
 
 
 def plain_session(model: ModelProto, threads: int = 1) -> Any:
-    """Return a plain ONNX Runtime session."""
     import onnxruntime as ort  # noqa: PLC0415 - only a first start needs it here
 
     options = ort.SessionOptions()
@@ -45,7 +44,7 @@ def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
     if form.dtype == "uint8":
         return np.ascontiguousarray(values)[None]
     per_channel = (3, 1, 1) if form.layout == "nchw" else (3,)
-    mean, std = (np.array(each, np.float32).reshape(per_channel) for each in (form.mean, form.std))
+    mean, std = (np.array(channels, np.float32).reshape(per_channel) for channels in (form.mean, form.std))
     return np.ascontiguousarray((values.astype(np.float32) - mean) / std)[None]
 
 
@@ -61,9 +60,9 @@ def run_plain(source: ModelProto, form: SourceInput, pictures: Pixels, *, thread
 
 def keep_data_inputs(model: ModelProto) -> None:
     """Remove initializers and unused names from the inputs, so that only what a caller must pass is left."""
-    constants = {each.name for each in model.graph.initializer}
+    constants = {constant.name for constant in model.graph.initializer}
     used = {name for node in model.graph.node for name in node.input}
-    inputs = [each for each in model.graph.input if each.name not in constants and each.name in used]
+    inputs = [given for given in model.graph.input if given.name not in constants and given.name in used]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
     model.ir_version = max(model.ir_version, MIN_IR)
@@ -75,8 +74,8 @@ def external_tensor(message: Any) -> str | None:
         return str(message.name) if message.external_data or message.data_location == EXTERNAL else None
     for field, value in message.ListFields():
         if field.message_type is not None:
-            for each in [value] if hasattr(value, "DESCRIPTOR") else value:
-                if (name := external_tensor(each)) is not None:
+            for part in [value] if hasattr(value, "DESCRIPTOR") else value:
+                if (name := external_tensor(part)) is not None:
                     return name
     return None
 

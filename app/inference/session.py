@@ -235,7 +235,7 @@ class EmbedderSession:
 def run_two(package_id: str, session: Session, pictures: Pixels) -> NDArray[np.float32]:
     """Return the graph's answers to (2, S, S, 3) pictures. Raises Unusable if it takes no such two."""
     expected = ("tensor(uint8)", list(pictures.shape[1:]))
-    given = [(each.type, list(each.shape[1:])) for each in session.inputs]
+    given = [(tensor.type, list(tensor.shape[1:])) for tensor in session.inputs]
     if given != [expected]:
         raise contract_broken(package_id, f"its input is {given}, not {expected}")
     try:

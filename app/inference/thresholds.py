@@ -63,12 +63,16 @@ class Thresholds:
     def __init__(self, manifest: Manifest, calibration: str | None = None) -> None:
         """``calibration`` names the only one that is to count; None: the default one, and below it the others."""
         self.bias_card = manifest.bias_card
-        chosen = (each for each in manifest.calibrations if (each.name == calibration if calibration else each.default))
+        chosen = (
+            measured
+            for measured in manifest.calibrations
+            if (measured.name == calibration if calibration else measured.default)
+        )
         deciding = next(chosen, None)
         self.package, self.recipe = manifest.id, manifest.recipe_digest
         self._sources: tuple[DecidedBy, ...] = (DecidedBy("package", deciding.name if deciding else None),)
         self._lowest_of_source: tuple[float, ...] = (deciding.points[-1].fmr,) if deciding else ()
-        largest = max(manifest.calibrations, key=lambda each: each.comparisons, default=None)
+        largest = max(manifest.calibrations, key=lambda measured: measured.comparisons, default=None)
         if deciding and largest and not calibration and largest.points[-1].fmr < deciding.points[-1].fmr:
             deciding = deciding.model_copy(update={"points": extended(deciding.points, largest.points)})
             self._sources += (DecidedBy("package", largest.name, "rate_not_supported"),)

@@ -37,7 +37,7 @@ def rewrite_yunet(source: ModelProto) -> ModelProto:
     Raises Unusable package_not_preparable where the graph is no YuNet.
     """
     model = _runnable(source)
-    names = {each.name for each in model.graph.output}
+    names = {output.name for output in model.graph.output}
     if names != {f"{head}_{stride}" for head in HEADS for stride in STRIDES}:
         raise Unusable(f"A YuNet answers bbox_8 and the like, not {sorted(names)}.", code="package_not_preparable")
     model = steps.optimised(model)
@@ -64,7 +64,7 @@ def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
     photos = np.stack([generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8), blocks])
     answers = plain_session(rewritten).run(None, {rewritten.graph.input[0].name: photos})[0]
     original = plain_session(_runnable(source))
-    taken, names = original.get_inputs()[0].name, [each.name for each in original.get_outputs()]
+    taken, names = original.get_inputs()[0].name, [output.name for output in original.get_outputs()]
     worst = 0.0
     for photo, rows in zip(photos, answers, strict=True):
         answer = dict(zip(names, original.run(None, {taken: source_input(photo, PIXELS)}), strict=True))
@@ -130,7 +130,7 @@ def _head(graph: steps.Graph, stride: int) -> list[NodeProto]:
         for place in (1, 2):
             values = np.concatenate([_constant(graph, conv, place) for conv in convs])
             node.input[place] = graph.add_floats(f"{name}_{place}", values)
-        kept = [each for each in node.attribute if each.name != "group"]
+        kept = [attribute for attribute in node.attribute if attribute.name != "group"]
         del node.attribute[:]
         node.attribute.extend([*kept, helper.make_attribute("group", groups)])
         return node

@@ -41,11 +41,9 @@ class JobFiles:
         return self._folder
 
     def upload(self, job_id: str) -> Path:
-        """Return the path of a job's upload."""
         return self._make() / (job_id + UPLOAD)
 
     def result(self, job_id: str) -> Path:
-        """Return the path of a job's result."""
         return self._make() / (job_id + RESULT)
 
     def upload_bytes(self, job_id: str) -> int:
@@ -56,7 +54,6 @@ class JobFiles:
             return 0
 
     def draft(self) -> Path:
-        """Return a new path for a file that is being written."""
         return self._make() / (secrets.token_hex(16) + DRAFT)
 
     def keep_only(self, in_use: Callable[[], tuple[set[str], set[str]]]) -> None:
@@ -118,7 +115,6 @@ class SealedWriter:
             self.path.replace(target)
 
     def abort(self) -> None:
-        """Stop writing and delete the file."""
         with suppress(OSError):
             self._file.close()
         self.path.unlink(missing_ok=True)

@@ -160,7 +160,6 @@ class Runner:
 
     @property
     def running(self) -> int:
-        """The number of jobs that this process runs now."""
         return len(self._running)
 
     @property

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from app.adding.add import Added
+from app.adding.add import Added, NewPackage, check_free, make
 from app.adding.graph_facts import read_classifier
-from app.adding.new_package import NewPackage
 from app.adding.presets import Stated, input_form
 from app.errors import Unusable
 from app.inference.manifest import LivenessContract, Manifest, RewriteClassifier, Tensor
@@ -18,7 +17,7 @@ def add_liveness(new: NewPackage, contract: LivenessContract, stated: Stated) ->
     Raises Unusable: package_exists, model_input_contradicted, and the codes of `read_classifier`, `input_form` and
     `open_liveness`.
     """
-    new.check_free()
+    check_free(new.folder)
     facts, side = read_classifier(new.file)
     if len(contract.classes) != facts.dimension:
         message = f"The file has {facts.dimension} classes: name each of them, in the order of its outputs."
@@ -38,4 +37,4 @@ def add_liveness(new: NewPackage, contract: LivenessContract, stated: Stated) ->
         open_liveness(draft, new.cache, "cpu")  # prepares it, and compares it with the file
         return manifest
 
-    return Added(new.make(manifest, check), facts, form)
+    return Added(make(new.folder, new.file.read_bytes(), manifest, check), facts, form)

@@ -124,7 +124,6 @@ class Milvus:
 
     @property
     def version(self) -> str:
-        """Milvus's own version."""
         return str(self._call(self._client.get_server_version, timeout=self._timeout_s))
 
     @property
@@ -173,7 +172,6 @@ class Milvus:
         return True
 
     def drop(self, name: str) -> None:
-        """Remove the collection if it exists."""
         self._call(self._client.drop_collection, name, timeout=MAKE_TIMEOUT_S)
 
     def purge(self, name: str) -> None:
@@ -197,7 +195,6 @@ class Milvus:
             self._call(self._client.delete, name, ids=some, timeout=self._timeout_s)
 
     def remove_subjects(self, name: str, subjects: Sequence[int]) -> None:
-        """Remove all faces of these subjects."""
         for some in _in_pieces(subjects):
             options: dict[str, Any] = {"filter": f"subject in {some}", "consistency_level": "Strong"}
             self._call(self._client.delete, name, **options, timeout=self._timeout_s)

@@ -164,5 +164,4 @@ def compare_subjects(
 
 
 def may_be_one(alike: Alike, points: Points) -> bool:
-    """Whether two subjects may be one person."""
     return alike.score >= points.identify.threshold and alike.matching > MATCHING_SHARE

@@ -13,8 +13,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from app.adding.add import Added, add
-from app.adding.new_package import NewPackage
+from app.adding.add import Added, NewPackage, add
 from app.adding.presets import PRESETS, Crops, Stated, choose
 from app.errors import Unusable
 from app.inference.golden import golden_crops

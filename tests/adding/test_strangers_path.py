@@ -18,8 +18,7 @@ from likeness_client import AsyncClient
 from onnx import ModelProto
 from PIL import Image
 
-from app.adding.add import add_detector
-from app.adding.new_package import NewPackage
+from app.adding.add import NewPackage, add_detector
 from app.errors import Unusable
 from app.inference.manifest import Licence
 from tests.conftest import PROJECT

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
+from app.adding.add import NewPackage
 from app.adding.download import known_models
-from app.adding.new_package import NewPackage
 from app.adding.presets import PRESETS, Stated
 from app.errors import Unusable
 from app.inference.manifest import Licence, LivenessContract, LivenessCut, RewriteClassifier

@@ -30,7 +30,7 @@ def list_models(session: Session) -> None:
     listed = session.client(Data.UNUSED).models()
     for problem in listed.skipped:
         output.warn(f"skipped {problem.folder}: {problem.problem}")
-    for warning in (each for model in listed.models for each in model.warnings):
+    for warning in (warning for model in listed.models for warning in model.warnings):
         output.warn(warning)
     session.say_list(
         ["model", "task", "dimension", "licence", "runs on", "groups", "sha256"],
@@ -62,7 +62,7 @@ def show(session: Session, name: options.Package) -> None:
     chosen = [model for model in listed if name in {model.id, model.name}]
     if len(chosen) != 1:
         message = (
-            f"{len(chosen)} model packages are called {name!r}; there are {', '.join(each.id for each in listed)}."
+            f"{len(chosen)} model packages are called {name!r}; there are {', '.join(model.id for model in listed)}."
         )
         raise Unusable(message, code="package_ambiguous" if chosen else "package_unknown", package=name)
     (model,) = chosen
@@ -106,16 +106,16 @@ models.add_typer(calibrations, name="calibrations", help="Which operating points
 def list_calibrations(name: options.Package, as_json: options.AsJson = False) -> None:
     """List a package's calibrations: its own, and those measured here."""
     package, _, own = _chosen(name)
-    here = {each.name for each in own.calibrations}
+    here = {calibration.name for calibration in own.calibrations}
     rows = [
         {
-            "name": each.name,
-            "decides": each.default,
-            "source": "data folder" if each.name in here else "package",
-            "measured_on": each.measured_on,
-            "lowest_fmr": each.points[-1].fmr,
+            "name": calibration.name,
+            "decides": calibration.default,
+            "source": "data folder" if calibration.name in here else "package",
+            "measured_on": calibration.measured_on,
+            "lowest_fmr": calibration.points[-1].fmr,
         }
-        for each in package.manifest.calibrations
+        for calibration in package.manifest.calibrations
     ]
     if as_json:
         for row in rows:
@@ -143,8 +143,8 @@ def remove(name: options.Package, calibration: CalibrationName) -> None:
     package, path, own = _chosen(name)
     _check_known(package, calibration, own.calibrations)
     write_own(path, own.without(calibration))
-    deciding = next((each.name for each in _chosen(name)[0].manifest.calibrations if each.default), None)
-    output.say(f"{package.id}: {calibration} is removed; {deciding or 'nothing'} decides.")
+    deciding = _chosen(name)[0].manifest.deciding
+    output.say(f"{package.id}: {calibration} is removed; {deciding.name if deciding else 'nothing'} decides.")
 
 
 def _chosen(name: str) -> tuple[Package, Path, OwnCalibrations]:
@@ -156,7 +156,7 @@ def _chosen(name: str) -> tuple[Package, Path, OwnCalibrations]:
 
 
 def _check_known(package: Package, name: str, calibrations: Sequence[Calibration]) -> None:
-    known = [each.name for each in calibrations]
+    known = [calibration.name for calibration in calibrations]
     if name not in known:
         message = f"{package.id} has no such calibration {name!r}; there are {', '.join(known) or 'none'}."
         raise Unusable(message, code="calibration_unknown", package=package.id, known=known)

@@ -11,16 +11,15 @@ import typer
 
 from app.cli import options, output
 from app.cli.models.measuring import NOT_MEASURED
-from app.cli.photos import crops_of_people, open_pipeline
 from app.config import Settings, load_settings
 from app.errors import Unusable
 from app.inference.manifest import Licence, LivenessContract
 from app.inference.package import OWN_FOLDER, Package, find_packages, select
 
 if TYPE_CHECKING:
+    from app.adding.add import NewPackage
     from app.adding.download import KnownModel
     from app.adding.measured import MeasuredModel
-    from app.adding.new_package import NewPackage
     from app.adding.presets import Crops, Stated
 
 PHOTOS_OF_FACES = 20
@@ -48,7 +47,7 @@ def pull(
 
     settings = load_settings()
     packages = find_packages(settings.models_dir, settings.data_dir)
-    is_new = not any(each.manifest.name == name for each in packages.values())
+    is_new = not any(package.manifest.name == name for package in packages.values())
     if is_new and (measured := measured_models().get(name)) is not None:
         _add_measured(measured, settings, accept_non_commercial=accept_non_commercial, as_json=as_json)
     elif is_new and (known := download.known_models().get(name)) is not None:
@@ -104,10 +103,10 @@ def _add_measured(model: MeasuredModel, settings: Settings, *, accept_non_commer
 
 
 def _new(file: Path, name: str, licence: Licence, settings: Settings) -> NewPackage:
-    from app.adding.new_package import NewPackage  # noqa: PLC0415 - slow to import
+    from app.adding.add import NewPackage  # noqa: PLC0415 - slow to import
 
     installed = find_packages(settings.models_dir, settings.data_dir).values()
-    if (folder := next((each.folder for each in installed if each.manifest.name == name), None)) is not None:
+    if (folder := next((package.folder for package in installed if package.manifest.name == name), None)) is not None:
         raise Unusable(f"There is a package {name} already: {folder}.", code="package_exists", folder=str(folder))
     return NewPackage(file, name, licence, settings.data_dir / OWN_FOLDER, settings.data_dir / "models")
 
@@ -164,6 +163,7 @@ def add(
     operating points are measured.
     """
     from app.adding.presets import PRESETS, Stated  # noqa: PLC0415 - slow to import
+    from app.cli.sample_photos import crops_of_people  # noqa: PLC0415 - slow to import
 
     options.check_name(name, "--name")
     given = Stated(colour, _channels(mean, "--mean"), _channels(std, "--std"), size)
@@ -210,7 +210,7 @@ def _add(
     added = adding.within(time_limit, adding.add, new, stated, crops=crops)
     package, facts, form = added.package, added.facts, added.form
     if as_json:
-        figures = {each.name: round(each.separation, 2) for each in added.tried}
+        figures = {attempt.name: round(attempt.separation, 2) for attempt in added.tried}
         described = form.model_dump(mode="json", exclude_none=True)
         answer = {"model": package.id, "folder": str(package.folder), "input": described}
         output.say_json({**answer, "dimension": facts.dimension, "separation": figures})
@@ -220,14 +220,16 @@ def _add(
     if added.tried:
         people = len(added.tried[0].separations)
         output.say(f"Tried on photos of {people} people; {added.tried[0].name} is used:")
-        output.say_table(["input", "separation"], [[each.name, f"{each.separation:.2f}"] for each in added.tried])
+        output.say_table(
+            ["input", "separation"], [[attempt.name, f"{attempt.separation:.2f}"] for attempt in added.tried]
+        )
     output.say(f"It is given {form.colour}, mean {_numbers(form.mean)}, std {_numbers(form.std)}.")
     output.say(f"{package.id}: {package.folder}, prepared; its templates equal the file's own.")
     output.say(NOT_MEASURED.format(name=package.manifest.name))
 
 
 def _numbers(channels: tuple[float, float, float]) -> str:
-    return ",".join(f"{each:g}" for each in (channels if len(set(channels)) > 1 else channels[:1]))
+    return ",".join(f"{value:g}" for value in (channels if len(set(channels)) > 1 else channels[:1]))
 
 
 def _add_detector(new: NewPackage, settings: Settings, time_limit: float, *, as_json: bool) -> None:
@@ -247,7 +249,7 @@ def _add_detector(new: NewPackage, settings: Settings, time_limit: float, *, as_
 def _detector(new: NewPackage, settings: Settings) -> tuple[Package, list[bool]]:
     """Return the detector's package, and of each packaged photo whether it finds a face."""
     from app.adding.add import add_detector  # noqa: PLC0415 - slow to import
-    from app.cli.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
+    from app.cli.sample_photos import SAMPLES, load, open_pipeline  # noqa: PLC0415 - slow to import
 
     seen: list[bool] = []
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli import options, output
-from app.cli.photos import each, main_face, open_pipeline, people
+from app.cli.photos import each, people
 from app.config import load_settings
 from app.errors import InvalidInput
 from app.inference.manifest import CROP_SIDE
@@ -105,7 +105,7 @@ def quantize(
     """
     import numpy as np  # noqa: PLC0415 - slow to import
 
-    from app.cli.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
+    from app.cli.sample_photos import SAMPLES, load, open_pipeline  # noqa: PLC0415 - slow to import
     from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
     from app.stages import aligned_crop  # noqa: PLC0415 - slow to import
 
@@ -164,17 +164,17 @@ def fuse(
         )
     settings = load_settings()
     installed = find_packages(settings.models_dir, settings.data_dir)
-    packages = [select(installed, each) for each in names]
-    mirrored = {select(installed, each).id for each in mirror or ()}
-    if stray := mirrored - {each.id for each in packages}:
+    packages = [select(installed, package_name) for package_name in names]
+    mirrored = {select(installed, package_name).id for package_name in mirror or ()}
+    if stray := mirrored - {package.id for package in packages}:
         raise typer.BadParameter(f"{', '.join(stray)}: not among the packages", param_hint="--mirror")
     shares = weight or [1 / len(packages)] * len(packages)
-    members = [Member(each, share, each.id in mirrored) for each, share in zip(packages, shares, strict=True)]
+    members = [Member(package, share, package.id in mirrored) for package, share in zip(packages, shares, strict=True)]
     weighed: list[Weighed] = []
     chosen = "Weights and mirror image as stated."
     if photos is not None:
         shown, weighed = _weigh(members, photos, settings)
-        members = [Member(*each) for each in zip(packages, weighed[0].weights, weighed[0].mirrors, strict=True)]
+        members = [Member(*weighing) for weighing in zip(packages, weighed[0].weights, weighed[0].mirrors, strict=True)]
         rates = " and ".join(f"{rate:g}" for rate in weighed[0].rates)
         chosen = f"Weights and mirror image chosen on photos of {shown} people, by the FNMR at FMR {rates}."
     made = add_fused(members, name, chosen, settings.data_dir / OWN_FOLDER, settings.data_dir / "models")
@@ -186,6 +186,7 @@ def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.adding.fuse import weigh  # noqa: PLC0415 - slow to import
+    from app.cli.sample_photos import main_face, open_pipeline  # noqa: PLC0415 - slow to import
     from app.inference.session import open_embedder  # noqa: PLC0415 - slow to import
 
     pipeline = open_pipeline(settings)
@@ -206,17 +207,17 @@ def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple
 def _say_fused(made: Package, members: Sequence[Member], weighed: Sequence[Weighed], *, as_json: bool) -> None:
     rates = weighed[0].rates if weighed else ()
     if as_json:
-        used = [{"model": each.package.id, "weight": each.weight, "mirror": each.mirror} for each in members]
-        tried = [{"weights": each.weights, "mirror": each.mirrors, "fnmr": each.fnmr} for each in weighed]
+        used = [{"model": member.package.id, "weight": member.weight, "mirror": member.mirror} for member in members]
+        tried = [{"weights": choice.weights, "mirror": choice.mirrors, "fnmr": choice.fnmr} for choice in weighed]
         output.say_json({"model": made.id, "folder": str(made.folder), "members": used, "rates": rates, "tried": tried})
         return
     if weighed:
         rows = []
-        for each in weighed:
-            shares = zip(each.weights, each.mirrors, strict=True)
+        for choice in weighed:
+            shares = zip(choice.weights, choice.mirrors, strict=True)
             weights = [f"{weight:g}{' + mirror' if mirror else ''}" for weight, mirror in shares]
-            rows.append([*weights, *(f"{100 * fnmr:.2f} %" for fnmr in each.fnmr)])
-        heads = [each.package.manifest.name for each in members]
+            rows.append([*weights, *(f"{100 * fnmr:.2f} %" for fnmr in choice.fnmr)])
+        heads = [member.package.manifest.name for member in members]
         output.say_table([*heads, *(f"FNMR at {rate:g}" for rate in rates)], rows)
     for member in members:
         output.say(f"{member.weight:g} of {member.package.id}{', with the mirror image' if member.mirror else ''}")

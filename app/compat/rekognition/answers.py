@@ -88,7 +88,6 @@ def face_detail(face: Face, photo: Photo) -> Shape:
 
 
 def searched_face(face: Face, photo: Photo) -> tuple[Shape, float]:
-    """Return the face's box and detector score."""
     return bounding_box(face.detection.box, photo.width, photo.height), percent(face.detection.score)
 
 

@@ -55,7 +55,6 @@ def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
 
 
 def list_all(call: Call, wanted: requests.ListCollections) -> Shape:
-    """List the collections that the key may see."""
     page = call.galleries.store.galleries(wanted.NextToken, wanted.MaxResults or PAGE, call.grant.galleries)
     ids, models = [gallery.id for gallery in page.items], [gallery.embedder for gallery in page.items]
     return paged({"CollectionIds": ids, "FaceModelVersions": models}, page)

@@ -85,7 +85,6 @@ BY_ABOUT = {About.KEY: ACCESS_DENIED, About.BUSY: THROTTLING}
 
 
 def answer_of(error: LikenessError) -> Answer:
-    """Return Rekognition's answer to an error of ours."""
     if isinstance(error, Refused):
         return Answer(500 if error.name in FAULTS else 400, error.name, error.message)
     ours = answer_problem(error, "")

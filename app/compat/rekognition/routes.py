@@ -85,7 +85,6 @@ MODELS = tuple({target.model: None for target in TARGETS.values()})
 
 
 def find_target(target: str) -> Target | None:
-    """Return what a request's `X-Amz-Target` names."""
     return TARGETS.get(target.removeprefix(TARGET_PREFIX)) if target.startswith(TARGET_PREFIX) else None
 
 
