@@ -22,7 +22,7 @@ from typing import Literal
 import httpx
 from pydantic import Field, JsonValue, TypeAdapter
 
-from app.adding.presets import Preset
+from app.adding.presets import Preset, Stated
 from app.errors import Unusable
 from app.files import PUBLIC, replacing, sha256_of
 from app.inference.cards import Name, Sha256, Strict
@@ -62,8 +62,8 @@ class KnownModel(Strict):
     licence: Licence
     training_data: str | None
     """What its makers say of the data and its terms."""
-    preset: Preset
-    """How its input is made."""
+    preset: Preset | Stated
+    """How its input is made: like that of other models, or as stated here."""
     dimension: int | None
     liveness: LivenessContract | None = None
     """Liveness only."""
@@ -82,7 +82,7 @@ def check_licence(name: str, licence: Licence, *, accept_non_commercial: bool) -
     """Raise Unusable ``licence_not_accepted`` for a non-commercial licence that was not accepted."""
     if licence.non_commercial and not accept_non_commercial:
         message = (
-            f"{name} is licensed for non-commercial use only ({licence.name} {licence.url}). "
+            f"{name} is for non-commercial use only ({licence.name} {licence.url}). "
             "If that is your use, say so: --accept-non-commercial"
         )
         raise Unusable(message, code="licence_not_accepted", package=name, licence=licence.name)

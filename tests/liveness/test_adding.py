@@ -118,17 +118,17 @@ def test_the_command_adds_a_package_that_a_running_server_uses_at_once(tmp_path:
         done = run(tmp_path / "data", *words, *shown, *stated, models_dir=models)
         assert done.returncode == 0, done.stderr
         assert (done.rows[0]["side"], done.rows[0]["classes"]) == (32, ["live", "spoof"])
-        (model,) = [one for one in client.get("/v1/models").json()["models"] if one["task"] == "liveness"]
+        (model,) = [each for each in client.get("/v1/models").json()["models"] if each["task"] == "liveness"]
         assert model["id"] == "bright@1"
 
 
 def test_known_liveness_models_are_described_in_full() -> None:
-    found = {name: model for name, model in known_models().items() if model.task == "liveness"}
-    assert {"minifasnet-v2", "minifasnet-v1se", "minifasnet-v2se-facenox"} == set(found)
-    for model in found.values():
+    known = {name: model for name, model in known_models().items() if model.task == "liveness"}
+    assert set(known) == {"minifasnet-v2", "minifasnet-v1se", "minifasnet-v2se-facenox", "anti-spoof-mn3"}
+    for name, model in known.items():
         assert model.sha256 is not None
         assert model.liveness is not None
         assert model.liveness.live in model.liveness.classes
-        assert (model.licence.name, model.licence.non_commercial) == ("Apache-2.0", False)
+        assert model.licence.non_commercial == (name == "anti-spoof-mn3")
     if liveness.SHARED.is_file():
-        assert found["minifasnet-v2se-facenox"].sha256 == hashlib.sha256(liveness.SHARED.read_bytes()).hexdigest()
+        assert known["minifasnet-v2se-facenox"].sha256 == hashlib.sha256(liveness.SHARED.read_bytes()).hexdigest()

@@ -165,7 +165,7 @@ def test_what_another_interface_sends_to_such_a_gallery_must_be_live_too(client:
 
 def test_the_package_is_listed_with_its_points_and_its_work_is_counted(client: httpx.Client) -> None:
     identify(client, COLLINS, liveness="report").raise_for_status()
-    (model,) = [one for one in client.get("/v1/models").json()["models"] if one["task"] == "liveness"]
+    (model,) = [each for each in client.get("/v1/models").json()["models"] if each["task"] == "liveness"]
     assert (model["loaded"], model["device"], model["dimension"]) == (True, "cpu", None)
     assert model["liveness"]["live"] == "live"
     (calibration,) = model["liveness"]["calibrations"]

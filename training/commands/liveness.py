@@ -50,10 +50,10 @@ def evaluate_liveness(
             counted("judging", len(recordings)) as advance,
         ):
             scored = liveness.score_all(recordings, judge, threads=threads or cores(), progress=advance)
-        found = liveness.measure(scored, rounds=rounds, seed=seed)
-        new = liveness.calibration(found, packages, name=name, measured_on=measured_on)
-        _write_result(out, packages, scored, found)
-        _show(packages, found)
+        measured = liveness.measure(scored, rounds=rounds, seed=seed)
+        new = liveness.calibration(measured, packages, name=name, measured_on=measured_on)
+        _write_result(out, packages, scored, measured)
+        _show(packages, measured)
         if write_points:
             folder = packages[0].folder
             write_manifest(folder, liveness.with_calibration(load_package(folder).manifest, new))
@@ -61,10 +61,10 @@ def evaluate_liveness(
 
 
 def _write_result(
-    out: Path, packages: list[Package], scored: list[liveness.Scored], found: liveness.Measurement
+    out: Path, packages: list[Package], scored: list[liveness.Scored], measured: liveness.Measurement
 ) -> None:
-    failures = {str(one.recording.path): one.failure for one in scored if one.failure is not None}
-    samples = {"live": found.live, **found.attacks}
+    failures = {str(each.recording.path): each.failure for each in scored if each.failure is not None}
+    samples = {"live": measured.live, **measured.attacks}
     document = {
         "kind": "liveness",
         "packages": [package.id for package in packages],
@@ -73,23 +73,23 @@ def _write_result(
         "groups": {
             kind: None if sample.groups is None else int(sample.groups.max()) + 1 for kind, sample in samples.items()
         },
-        "smallest_face": found.smallest_face,
-        "points": found.points,
+        "smallest_face": measured.smallest_face,
+        "points": measured.points,
         "failures": failures,
     }
     write(out, document)
 
 
-def _show(packages: list[Package], found: liveness.Measurement) -> None:
-    counts = ", ".join(f"{len(sample.scores)} {kind}" for kind, sample in found.attacks.items())
-    title = f"{' + '.join(package.id for package in packages)}: {len(found.live.scores)} live, {counts}"
-    kinds = [f"APCER {kind}" for kind in found.attacks] if len(found.attacks) > 1 else []
+def _show(packages: list[Package], measured: liveness.Measurement) -> None:
+    counts = ", ".join(f"{len(sample.scores)} {kind}" for kind, sample in measured.attacks.items())
+    title = f"{' + '.join(package.id for package in packages)}: {len(measured.live.scores)} live, {counts}"
+    kinds = [f"APCER {kind}" for kind in measured.attacks] if len(measured.attacks) > 1 else []
     table = Table("threshold", "APCER", "95 %", "BPCER", "95 %", *kinds, title=title)
-    for point in found.points:
-        own = [percent(point.kinds[kind].value) for kind in found.attacks] if kinds else []
+    for point in measured.points:
+        own = [percent(point.kinds[kind].value) for kind in measured.attacks] if kinds else []
         rates = [percent(point.apcer.value), interval(point.apcer), percent(point.bpcer.value), interval(point.bpcer)]
         table.add_row(f"{point.threshold:.4f}", *rates, *own)
     Console().print(table)
-    for kind, sample in {"live": found.live, **found.attacks}.items():
+    for kind, sample in {"live": measured.live, **measured.attacks}.items():
         if sample.unanswered.value > 0:
             Console().print(f"No face in {percent(sample.unanswered.value)} of {kind}")

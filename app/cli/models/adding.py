@@ -52,7 +52,8 @@ def pull(
         _add_measured(measured, settings, accept_non_commercial=accept_non_commercial, as_json=as_json)
     elif is_new and (known := download.known_models().get(name)) is not None:
         path = _fetch_known(known, settings, accept_non_commercial=accept_non_commercial, sha256=sha256)
-        new, form = _new(path, known.name, known.licence, settings), PRESETS[known.preset]
+        new = _new(path, known.name, known.licence, settings)
+        form = PRESETS[known.preset] if isinstance(known.preset, str) else known.preset
         if known.liveness is None:
             _add(new, form, TIME_LIMIT_S, as_json=as_json)
         else:

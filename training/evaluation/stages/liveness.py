@@ -62,15 +62,15 @@ def find_recordings(live: Path, spoof: Path) -> list[Recording]:
     ``live``: photos, or a folder of them for each person or video. ``spoof``: the same in a folder for each kind of
     attack; photos outside of one are of the kind `ONE_KIND`. Raises ValueError if one of them holds no photos.
     """
-    found = [Recording(path, None, group) for path, group in _photos(live)]
+    recordings = [Recording(path, None, group) for path, group in _photos(live)]
     for folder in sorted(path for path in spoof.iterdir() if path.is_dir()) if spoof.is_dir() else []:
         kind = re.sub(r"[^a-z0-9._-]+", "-", folder.name.lower()).strip("-._") or ONE_KIND
-        found += [Recording(path, kind, group) for path, group in _photos(folder)]
+        recordings += [Recording(path, kind, group) for path, group in _photos(folder)]
     if spoof.is_dir():
-        found += [Recording(path, ONE_KIND, None) for path in sorted(spoof.iterdir()) if _is_photo(path)]
-    if not any(one.kind is None for one in found) or not any(one.kind for one in found):
+        recordings += [Recording(path, ONE_KIND, None) for path in sorted(spoof.iterdir()) if _is_photo(path)]
+    if not any(each.kind is None for each in recordings) or not any(each.kind for each in recordings):
         raise ValueError(f"{live} and {spoof} must hold photos: of live people, and of attacks")
-    return found
+    return recordings
 
 
 def _photos(folder: Path) -> Iterator[tuple[Path, str | None]]:
@@ -97,10 +97,10 @@ class Judge:
 
         Raises NoFace, and what decoding raises.
         """
-        found = self.pipeline.detect(photo, self.scorer.cuts)
-        if not found.faces:
+        seen = self.pipeline.detect(photo, self.scorer.cuts)
+        if not seen.faces:
             raise NoFace("The photo shows no face.")
-        face = found.faces[choose_face(found).index]
+        face = seen.faces[choose_face(seen).index]
         return self.scorer.score([face.cuts])[0], max(face.detection.box.width, face.detection.box.height)
 
 
@@ -121,7 +121,7 @@ def score_all(
 ) -> list[Scored]:
     """Score every recording; one that cannot be read or has no face has its error's code instead."""
 
-    def one(recording: Recording) -> Scored:
+    def score(recording: Recording) -> Scored:
         try:
             return Scored(recording, *judge.score(recording.path.read_bytes()))
         except LikenessError as error:
@@ -130,7 +130,7 @@ def score_all(
             progress(1)
 
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(one, recordings))
+        return list(pool.map(score, recordings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +143,14 @@ class Sample:
     """Share of the recordings in which no face was found."""
 
     @classmethod
-    def of(cls, found: Sequence[Scored]) -> Sample:
-        answered = [one for one in found if one.failure is None]
-        scores = np.array([one.score for one in answered], np.float64)
-        names = [one.recording.group for one in answered]
+    def of(cls, scored: Sequence[Scored]) -> Sample:
+        answered = [each for each in scored if each.failure is None]
+        scores = np.array([each.score for each in answered], np.float64)
+        names = [each.recording.group for each in answered]
         groups = None if None in names else np.unique([str(name) for name in names], return_inverse=True)[1]
         if groups is not None and len(set(groups.tolist())) == len(groups):
             groups = None
-        return cls(scores, groups, wilson(len(found) - len(answered), len(found)))
+        return cls(scores, groups, wilson(len(scored) - len(answered), len(scored)))
 
     def share(self, happened: Bools, *, rounds: int, seed: int) -> Interval:
         """Return the share of recordings with its interval: Wilson's, or by a bootstrap over people or videos."""
@@ -181,14 +181,14 @@ class Measurement:
     points: tuple[Point, ...]
 
 
-def measure(found: Sequence[Scored], *, rounds: int = bootstrap.ROUNDS, seed: int = 0) -> Measurement:
+def measure(scored: Sequence[Scored], *, rounds: int = bootstrap.ROUNDS, seed: int = 0) -> Measurement:
     """Return the operating points of scored recordings.
 
     Raises ValueError if there is no face among the live ones or among a kind of attack, or too few for any point.
     """
-    kinds = sorted({one.recording.kind for one in found if one.recording.kind is not None})
-    live = Sample.of([one for one in found if one.recording.kind is None])
-    attacks = {kind: Sample.of([one for one in found if one.recording.kind == kind]) for kind in kinds}
+    kinds = sorted({each.recording.kind for each in scored if each.recording.kind is not None})
+    live = Sample.of([each for each in scored if each.recording.kind is None])
+    attacks = {kind: Sample.of([each for each in scored if each.recording.kind == kind]) for kind in kinds}
     for name, sample in {"live people": live, **attacks}.items():
         if not len(sample.scores):
             raise ValueError(f"no face was found in any photo of {name}")
@@ -196,7 +196,7 @@ def measure(found: Sequence[Scored], *, rounds: int = bootstrap.ROUNDS, seed: in
     if not thresholds:
         raise ValueError(f"at least {1 / RATES[0]:.0f} photos with a face are needed of live people and of each attack")
     points = tuple(point_at(threshold, live, attacks, rounds=rounds, seed=seed) for threshold in thresholds)
-    faces = [one.face for one in found if one.recording.kind is None and one.failure is None]
+    faces = [each.face for each in scored if each.recording.kind is None and each.failure is None]
     return Measurement(live, attacks, min(faces), points)
 
 
@@ -204,8 +204,8 @@ def point_at(threshold: float, live: Sample, attacks: Mapping[str, Sample], *, r
     kinds = {
         kind: sample.share(sample.scores >= threshold, rounds=rounds, seed=seed) for kind, sample in attacks.items()
     }
-    worst = max(kinds.values(), key=lambda one: one.value)
-    apcer = Interval(worst.value, worst.low, max(one.high for one in kinds.values()))
+    worst = max(kinds.values(), key=lambda kind: kind.value)
+    apcer = Interval(worst.value, worst.low, max(kind.high for kind in kinds.values()))
     return Point(threshold, apcer, live.share(live.scores < threshold, rounds=rounds, seed=seed), kinds)
 
 
@@ -226,17 +226,19 @@ def _by_bpcer(live: Sample) -> Iterator[float]:
             yield float(rising[math.floor(rate * len(rising) + 1e-9)])
 
 
-def calibration(found: Measurement, packages: Sequence[Package], *, name: str, measured_on: str) -> LivenessCalibration:
+def calibration(
+    measured: Measurement, packages: Sequence[Package], *, name: str, measured_on: str
+) -> LivenessCalibration:
     """Return a measurement as the manifest's calibration, bound to the packages."""
     return LivenessCalibration(
         name=name,
         measured_on=measured_on,
-        live=len(found.live.scores),
-        attacks={kind: len(sample.scores) for kind, sample in found.attacks.items()},
-        smallest_face=round(found.smallest_face, 1),
+        live=len(measured.live.scores),
+        attacks={kind: len(sample.scores) for kind, sample in measured.attacks.items()},
+        smallest_face=round(measured.smallest_face, 1),
         points=tuple(
-            LivenessPoint(threshold=one.threshold, apcer=_rate(one.apcer), bpcer=_rate(one.bpcer))
-            for one in found.points
+            LivenessPoint(threshold=point.threshold, apcer=_rate(point.apcer), bpcer=_rate(point.bpcer))
+            for point in measured.points
         ),
         measured_with=liveness_digest(package.manifest for package in packages),
     )
