@@ -262,7 +262,6 @@ def _detector(new: NewPackage, settings: Settings) -> tuple[Package, list[bool]]
     return add_detector(new, finds), seen
 
 
-LIVE = "live"
 CUTS = {"square": {}, "box": {"shape": "box", "edge": "move", "resize": "linear"}}
 """Two ways to cut around a face: a square that is mirrored beyond the photo's edge, and the box's own proportions,
 moved into the photo. They are those that facenox's and minivision's models were trained with."""
@@ -276,9 +275,9 @@ def _stated_liveness(cut: str | None, scale: float | None, classes: str | None) 
     names = tuple(name.strip() for name in classes.split(","))
     for name in names:
         options.check_name(name, "--classes")
-    if names.count(LIVE) != 1 or len(set(names)) != len(names):
-        raise typer.BadParameter(f"give each output another name, one of them {LIVE}", param_hint="--classes")
-    return LivenessContract.model_validate({"cut": {"scale": scale, **CUTS[cut]}, "classes": names, "live": LIVE})
+    if names.count("live") != 1 or len(set(names)) != len(names):
+        raise typer.BadParameter("give each output another name, one of them live", param_hint="--classes")
+    return LivenessContract.model_validate({"cut": {"scale": scale, **CUTS[cut]}, "classes": names, "live": "live"})
 
 
 def _add_liveness(
