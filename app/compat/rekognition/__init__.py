@@ -4,4 +4,9 @@ from app.api.feature import Feature, Part
 from app.compat.rekognition.routes import router
 from app.compat.rekognition.wire import REKOGNITION, SignatureChecker
 
-FEATURE = Feature([router], lambda _: Part(SignatureChecker()), setting="rekognition", wire=REKOGNITION)
+FEATURE = Feature(
+    [router],
+    lambda core: Part(SignatureChecker(core.keys, core.guard)),
+    setting="rekognition",
+    wire=REKOGNITION,
+)

@@ -93,7 +93,7 @@ def read_claim(request: SignedRequest, now: float) -> Claim:
         raise _invalid(f"Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date: {date}")
     _check_clock(timestamp, at, now)
     if "x-amz-security-token" in request.headers:
-        raise Refused(errors.UNKNOWN_CLIENT, "The security token included in the request is invalid.", code="wrong_key")
+        raise unknown_client()
     return Claim(access_key, date, region, timestamp, at, signed, fields["Signature"])
 
 
@@ -217,6 +217,10 @@ def _check_clock(timestamp: str, at: float, now: float) -> None:
         raise Refused(errors.EXPIRED, message, code="wrong_key")
     word = "expired" if apart > 0 else "not yet current"
     raise _invalid(f"Signature {word}: {timestamp} is more than 5 minutes from the server's clock: {server}")
+
+
+def unknown_client() -> Refused:
+    return Refused(errors.UNKNOWN_CLIENT, "The security token included in the request is invalid.", code="wrong_key")
 
 
 def _incomplete(message: str) -> Refused:

@@ -24,13 +24,22 @@ from starlette.types import Message, Receive, Scope
 from app.access.grants import Grant
 from app.access.keys import Keys
 from app.access.one_time import SeenSignatures
+from app.api.auth import Guard
 from app.api.body import read_body
 from app.api.components import Components
 from app.api.operation import Operation
 from app.api.wire import WireFormat, address_of, callers_of
 from app.compat.rekognition import errors
 from app.compat.rekognition.errors import Refused, answer_of
-from app.compat.rekognition.sigv4 import Claim, SignedRequest, check_body, is_signed_with, read_claim, signing_key
+from app.compat.rekognition.sigv4 import (
+    Claim,
+    SignedRequest,
+    check_body,
+    is_signed_with,
+    read_claim,
+    signing_key,
+    unknown_client,
+)
 from app.errors import LikenessError
 
 PATH = "/"
@@ -73,7 +82,8 @@ class _Cache(Generic[Key, Value]):
 class SignatureChecker:
     """Checks signatures. Safe to share between threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Keys, guard: Guard) -> None:
+        self._keys, self._guard = keys, guard
         self._derived: _Cache[tuple[str, str, str], tuple[tuple[str, bytes], ...]] = _Cache()
         self._proven: _Cache[tuple[str, str], str] = _Cache()
 
@@ -85,33 +95,28 @@ class SignatureChecker:
         """Note that the key has signed a request from this address."""
         self._proven.put((claim.access_key, address), key_id)
 
-    def is_known(self, claim: Claim) -> bool:
-        """Whether the claim's key has signed before."""
-        return self._derived.get(_name(claim)) is not None
+    async def require_key(self, claim: Claim, address: str) -> None:
+        """Look the claim's key up unless it has signed before. Raises Refused (UnrecognizedClientException)."""
+        if self._derived.get(_name(claim)) is None:
+            await self._guard.attempt(lambda: self._tokens(claim), address)
 
-    def require_key(self, keys: Keys, claim: Claim) -> None:
-        """Look the claim's key up in the database. Raises Refused (UnrecognizedClientException) if none signs."""
-        if not keys.signing_tokens(claim.access_key):
-            raise _unknown_key()
-
-    def recall(self, claim: Claim, request: SignedRequest, body_hash: str) -> str | None:
-        """Return the token of the key that signed the request, if its signing key is cached. Reads no database."""
-        return _signer(self._derived.get(_name(claim)) or (), claim, request, body_hash)
-
-    def check(self, keys: Keys, claim: Claim, request: SignedRequest, body_hash: str) -> Grant:
-        """Look up the key that signed the request in the database, and return what it allows.
+    async def grant(self, claim: Claim, request: SignedRequest, body_hash: str, address: str) -> Grant:
+        """Return what the key that signed the request allows; the database is read unless its signing key is cached.
 
         Raises Refused: UnrecognizedClientException, InvalidSignatureException; InvalidInput ``expired_key``,
-        ``revoked_key``.
+        ``revoked_key``; Overloaded.
         """
-        tokens = keys.signing_tokens(claim.access_key)
-        if not tokens:
-            raise _unknown_key()
-        secrets = [token.split("_", 2)[2] for token in tokens]
-        derived = tuple(
-            (token, signing_key(secret, claim.date, claim.region))
-            for token, secret in zip(tokens, secrets, strict=True)
+        token = _signer(self._derived.get(_name(claim)) or (), claim, request, body_hash)
+        return await self._guard.admit(
+            None if token is None else self._keys.recall(token),
+            lambda: self._check(claim, request, body_hash),
+            address,
+            known=token is not None,
         )
+
+    def _check(self, claim: Claim, request: SignedRequest, body_hash: str) -> Grant:
+        secrets = [(token, token.split("_", 2)[2]) for token in self._tokens(claim)]
+        derived = tuple((token, signing_key(secret, claim.date, claim.region)) for token, secret in secrets)
         token = _signer(derived, claim, request, body_hash)
         if token is None:
             message = (
@@ -120,11 +125,13 @@ class SignatureChecker:
             )
             raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
         self._derived.put(_name(claim), derived)
-        return keys.check(token)
+        return self._keys.check(token)
 
-
-def _unknown_key() -> Refused:
-    return Refused(errors.UNKNOWN_CLIENT, "The security token included in the request is invalid.", code="wrong_key")
+    def _tokens(self, claim: Claim) -> list[str]:
+        tokens = self._keys.signing_tokens(claim.access_key)
+        if not tokens:
+            raise unknown_client()
+        return tokens
 
 
 def _name(claim: Claim) -> tuple[str, str, str]:
@@ -192,15 +199,14 @@ class Rekognition(WireFormat):
         signatures: SignatureChecker = components.parts[SignatureChecker]
         operation: Operation = scope["operation"]
         address = address_of(scope)
-        admission, guard, limits = components.admission, components.guard, components.limits
+        admission, limits = components.admission, components.limits
         limit = limits.most(operation.images) if operation.images else MAX_JSON
         stated = request.header(CONTENT_HASH)
-        grant = await _grant_of(signatures, components, claim, request, stated, address) if stated else None
+        grant = await signatures.grant(claim, request, stated, address) if stated else None
         proven = signatures.is_proven(claim, address)
         if grant is None and not proven:
-            if not signatures.is_known(claim):  # do not read the body of an unknown key
-                await guard.attempt(lambda: signatures.require_key(components.keys, claim), address)
-            guard.require_few_failures(address)
+            await signatures.require_key(claim, address)  # do not read the body of an unknown key
+            components.guard.require_few_failures(address)
         async with AsyncExitStack() as stack:
             if grant is not None:
                 stack.enter_context(admission.admit(*callers_of(grant.key_id, scope)))
@@ -211,7 +217,7 @@ class Rekognition(WireFormat):
             body = (await read_body(Request(scope, receive), limit, seconds, admission.take)).data
         body_hash = await _hash(body)
         check_body(request, body_hash)
-        grant = grant or await _grant_of(signatures, components, claim, request, body_hash, address)
+        grant = grant or await signatures.grant(claim, request, body_hash, address)
         signatures.prove(claim, address, grant.key_id)
         scope[CLAIM] = claim
         return grant, _again(body)
@@ -228,23 +234,6 @@ REKOGNITION = Rekognition()
 
 def headers_of(request_id: str) -> dict[str, str]:
     return {"x-amzn-RequestId": request_id}
-
-
-async def _grant_of(
-    signatures: SignatureChecker,
-    components: Components,
-    claim: Claim,
-    request: SignedRequest,
-    body_hash: str,
-    address: str,
-) -> Grant:
-    token = signatures.recall(claim, request, body_hash)
-    return await components.guard.admit(
-        None if token is None else components.keys.recall(token),
-        lambda: signatures.check(components.keys, claim, request, body_hash),
-        address,
-        known=token is not None,
-    )
 
 
 async def _hash(body: bytes) -> str:
