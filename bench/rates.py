@@ -252,27 +252,7 @@ def table(found: Sequence[Row]) -> Table:
 
 
 def write(folder: Path, found: Sequence[Row], about: Mapping[str, object]) -> None:
-    """Write the rows as JSON, and a plot of found / asked by photos a subject."""
+    """Write the rows as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {"asked": about, "rows": [asdict(row) for row in found]}
     (folder / "rates.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    first = found[0].setting
-    line = [
-        row
-        for row in found
-        if row.setting.photos
-        and (row.setting.subjects, row.setting.unnamed, row.setting.source)
-        == (first.subjects, first.unnamed, first.source)
-    ]
-    from matplotlib.figure import Figure  # noqa: PLC0415 (slow, and only wanted here)
-
-    picture = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = picture.subplots()
-    for what, asked in ASKED:
-        name = f"{what} {asked:g}"
-        there = [row for row in line if name in row.found]
-        ratios = [row.found[name][0] / asked for row in there]
-        axes.plot([row.setting.photos for row in there], ratios, marker="o", label=name)
-    axes.set(ylim=(0, None), xlabel="photos a subject", ylabel="rate found / asked")
-    axes.legend()
-    picture.savefig(folder / "rates.svg")

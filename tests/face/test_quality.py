@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from app.face.formats import Limits
 from app.face.quality import MINIMUM_SCORES, Measures, QualityLevel, assess, grade, measure
 from app.pipeline import Pipeline
 from app.types import Box, Detection, Face, Pixels, Quality, Reason
-from training.evaluation.stages import degraded_copies
+from tests.support import degraded
 
 BEST = Measures(size=200.0, sharpness=1.0, brightness=128.0, overexposed=0.0, pose=0.0, cut_off=0.0, score=0.95)
 WORSE = {
@@ -111,12 +112,12 @@ def test_a_studio_portrait_passes_the_highest_gate(pipeline: Pipeline, astronaut
 @pytest.mark.parametrize(
     ("worse", "reason"),
     [
-        (lambda photo: degraded_copies.blurred(photo, 4, RNG), Reason.LOW_SHARPNESS),
-        (lambda photo: degraded_copies.smeared(photo, 27, RNG), Reason.LOW_SHARPNESS),
-        (lambda photo: degraded_copies.shrunk(photo, 0.2, RNG), Reason.SMALL_FACE),
-        (lambda photo: degraded_copies.exposed(photo, 0.06, RNG), Reason.LOW_BRIGHTNESS),
+        (lambda photo: np.asarray(cv2.GaussianBlur(photo, (0, 0), 4), np.uint8), Reason.LOW_SHARPNESS),
+        (lambda photo: degraded.smeared(photo, 27, RNG), Reason.LOW_SHARPNESS),
+        (lambda photo: degraded.shrunk(photo, 0.2), Reason.SMALL_FACE),
+        (lambda photo: (photo * 0.06).astype(np.uint8), Reason.LOW_BRIGHTNESS),
         (lambda photo: np.clip(photo.astype(np.int16) + 110, 0, 255).astype(np.uint8), Reason.OVEREXPOSED),
-        (lambda photo: degraded_copies.nodded(photo, 60, RNG), Reason.EXTREME_POSE),
+        (lambda photo: degraded.nodded(photo, 60), Reason.EXTREME_POSE),
         (lambda photo: photo[100:], Reason.CUT_OFF),
     ],
 )

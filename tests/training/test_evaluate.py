@@ -32,7 +32,6 @@ from training.evaluation import identification as searching
 from training.evaluation import metrics, protocols
 from training.evaluation.pairs import PackPhotos, Pair, PairList, person_of, read_pairs
 from training.evaluation.photos import Templates, make_templates, open_photos
-from training.evaluation.stages.degraded_copies import degradations
 
 VIEW2 = "2\t2\nAnn\t1\t2\nBo\t1\t3\nAnn\t1\tBo\t2\nAnn\t2\tCy\t1\nBo\t2\t3\nCy\t1\t2\nBo\t1\tCy\t1\nAnn\t3\tCy\t2\n"
 VIEW1 = "1\nAnn 1 2\nAnn 1 Bo 2\n"
@@ -377,7 +376,7 @@ def test_pairs_are_measured_with_the_services_own_pipeline(photos: Path, tmp_pat
     rows = (tmp_path / "out" / "scores.csv").read_text().splitlines()
     assert float(rows[1].rsplit(",", 1)[1]) > 0.9
     assert float(rows[2].rsplit(",", 1)[1]) == protocols.NO_MATCH
-    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"det.svg", "roc.svg", "scores.svg"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"det.svg", "scores.svg"}
     assert set(result["verification"]["equal_error_rate_interval"]) == {"value", "low", "high"}
     again = CliRunner().invoke(app, [*command, "--no-draw"])
     assert again.exit_code == 0, again.output
@@ -524,14 +523,13 @@ def test_identification_and_retrieval_are_written_with_their_settings(toy: tuple
     figures = json.loads((folder / "b" / "result.json").read_text())["retrieval"]
     assert figures["Recall@1"]["value"] == 1
     assert 0 < figures["NMI"]["low"] <= figures["NMI"]["high"] <= 1
-    assert (folder / "b" / "retrieval.svg").read_bytes().startswith(b"<?xml")
-    run = CliRunner().invoke(app, ["retrieval", *named, "--no-draw", "--rounds", "20", "--out", str(folder / "c")])
+    run = CliRunner().invoke(app, ["retrieval", *named, "--rounds", "20", "--out", str(folder / "c")])
     assert run.exit_code == 0, run.output
     assert [path.name for path in (folder / "c").iterdir()] == ["result.json"]
 
 
 @pytest.mark.long
-def test_the_study_of_quality_degrades_photos_and_drops_the_worst(tmp_path: Path) -> None:
+def test_the_study_of_quality_drops_the_worst(tmp_path: Path) -> None:
     samples = PROJECT / "docs" / "samples"
     photos = {"Collins/1": "collins", "Collins/2": "collins_again", "Hopper/1": "hopper"}
     for name, sample in photos.items():
@@ -539,13 +537,11 @@ def test_the_study_of_quality_degrades_photos_and_drops_the_worst(tmp_path: Path
         shutil.copy(samples / f"{sample}.jpg", tmp_path / "photos" / f"{name}.jpg")
     command = [
         "quality", "--images", str(tmp_path / "photos"), "--package", "sface", "--models", str(PROJECT / "models"),
-        "--cache", str(PROJECT / "data" / "cache"), "--out", str(tmp_path / "out"), "--fmr", "0.5", "--copies", "1",
+        "--cache", str(PROJECT / "data" / "cache"), "--out", str(tmp_path / "out"), "--fmr", "0.5",
     ]  # fmt: skip
     run = CliRunner().invoke(app, command)
     assert run.exit_code == 0, run.output
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["mated"] == 1
-    assert len(result["copies"]) == len(degradations())
-    blurred = [each["quality"] for each in result["copies"] if each["name"].startswith("blur")]
-    assert blurred[-1] < blurred[0]
+    assert [row["pairs"] for row in result["discard"]["by_quality"]] == [1] * 7
     assert (tmp_path / "out" / "discard.svg").is_file()

@@ -47,18 +47,6 @@ def test_labels_go_person_by_person_and_the_end_is_the_end() -> None:
         faces[6]
 
 
-def test_people_together_share_a_label_and_stay_themselves() -> None:
-    apart, together = ProceduralFaces(6, 2, 3, first=10), ProceduralFaces(6, 2, 3, first=10, together=3)
-    assert together.labels.tolist() == [0] * 6 + [1] * 6
-    assert together.people == ["drawn-10+drawn-11+drawn-12", "drawn-13+drawn-14+drawn-15"]
-    for index in range(12):
-        np.testing.assert_array_equal(apart[index][0], together[index][0])
-        assert apart.describe(index) == together.describe(index)
-        assert together[index][1] == together.labels[index]
-    with pytest.raises(ValueError, match="multiple of together"):
-        ProceduralFaces(7, 2, together=3)
-
-
 def test_decoded_copies_are_made_anew_when_faces_are_drawn_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     before = ProceduralFaces(2, 3).stamp()
     monkeypatch.setattr(drawn, "DRAWING", drawn.DRAWING + 1)

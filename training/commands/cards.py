@@ -3,7 +3,7 @@ and in poor photos."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -21,8 +21,7 @@ from app.types import Vector
 from training.commands import options
 from training.data.preparation.checking import THUMBNAIL, thumbnail
 from training.evaluation import groups as measuring
-from training.evaluation import plots
-from training.evaluation.groups import EVERYBODY, GroupFigures, Labels, read_labels
+from training.evaluation.groups import EVERYBODY, Labels, read_labels
 from training.evaluation.photos import Photos, Templates, make_templates, open_photos
 from training.evaluation.results import show_conditions, show_groups, show_spread, write_found
 from training.evaluation.stages import conditions as drawing
@@ -59,9 +58,6 @@ def groups(
     doubt_above: Annotated[
         float, typer.Option(help="The intervals' lower ends hold also if pairs with this score are one person.")
     ] = DOUBT_ABOVE,
-    compare: Annotated[
-        list[float] | None, typer.Option(help="Also show the rates with this --same-above; may be repeated.")
-    ] = None,
     beside: Annotated[
         str | None, typer.Option(help="Another package, as what this one was made of: the spread of both is shown.")
     ] = None,
@@ -69,7 +65,6 @@ def groups(
     write: Annotated[bool, typer.Option("--write", help="Put the card into the package's manifest.")] = False,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds of the bootstrap over people.")] = measuring.ROUNDS,
     seed: int = 0,
-    draw: options.Plots = True,
 ) -> None:
     """FMR within groups of people at the operating points, with intervals: the bias card of the manifest."""
     with told(ValueError, OSError):
@@ -95,12 +90,6 @@ def groups(
             f"intervals' lower ends all from {doubt_above:g} on; all others count as different people, so the rates "
             "are upper bounds"
         )
-        cuts = sorted({same_above, *(compare or ())}, reverse=True)
-        main = {
-            "every photo another person": _main(_rows(labels, made, made.found, least)),
-            "near copies left out": _main(rows),
-        }
-        by_rule = _by_rule(made, main, people, thresholds, cuts)
         shown, both = {made.package: made.vectors}, made.found & ~copies
         if beside is not None:
             other = options.templates_of(images, [], replace(way, package=beside, templates=None))
@@ -117,13 +106,10 @@ def groups(
             "repeats": repeats,
             "unlabelled": labels.unlabelled,
             "groups": figures,
-            "rates_by_rule": by_rule,
             "spread": spreads,
             "years_apart": apart,
         }
         write_found(out, "groups", made, {**settings, "rounds": rounds, "seed": seed, "flip": way.flip}, result)
-        if draw:
-            _draw(figures, out)
         show_groups(made.package, figures)
         show_spread(spreads, apart, list(thresholds))
         if write:
@@ -214,32 +200,3 @@ def _rows(labels: Labels, made: Templates, used: NDArray[np.bool_], least: int) 
 def _main(rows: Mapping[str, Ints]) -> dict[str, Ints]:
     """Return the groups that are no part of another; all pairs of everybody would take longer than all of these."""
     return {name: own for name, own in rows.items() if "/" not in name and name != EVERYBODY}
-
-
-def _by_rule(
-    made: Templates,
-    rows: Mapping[str, Mapping[str, Ints]],
-    people: Sequence[str],
-    thresholds: Mapping[float, float],
-    cuts: Sequence[float],
-) -> dict[str, dict[str, list[float]]]:
-    """Return how the rates depend on the rule for people who appear twice: rule → group → rates.
-
-    ``rows``: rule → group → rows. The last rule also takes pairs from each of ``cuts`` on for one person.
-    """
-    rules: list[tuple[str, Mapping[str, Ints], float | None]] = [(rule, own, None) for rule, own in rows.items()]
-    last = rules[-1][1]
-    rules += [(f"and pairs from {cut:g} on taken for one person", last, cut) for cut in cuts]
-    found = {}
-    for rule, own, cut in rules:
-        figures = measuring.measure_groups(made.vectors, own, people, thresholds, same_above=cut, rounds=2)
-        found[rule] = {one.name: [rate.rate.value for rate in one.rates] for one in figures}
-    return found
-
-
-def _draw(figures: Sequence[GroupFigures], out: Path) -> None:
-    shown = {
-        one.name: [(rate.fmr, rate.rate) for rate in one.rates if rate.fmr in {1e-2, 1e-3, 1e-4}] for one in figures
-    }
-    if all(shown.values()):
-        plots.group_rates(shown, out / "groups.svg")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import platform
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +33,7 @@ from training.evaluation import metrics, plots, protocols
 from training.evaluation.bootstrap import ROUNDS
 from training.evaluation.metrics import Curve
 from training.evaluation.pairs import person_of
-from training.evaluation.photos import Embed, Templates, open_photos
+from training.evaluation.photos import Embed
 from training.evaluation.results import (
     show_compared,
     show_identification,
@@ -50,7 +49,6 @@ from training.evaluation.results import (
 )
 from training.evaluation.speed import compare_speed
 from training.evaluation.stages import quality as quality_study
-from training.evaluation.stages.degraded_copies import Degradation, degradations
 from training.packages import MODELS, find_package
 from training.terminal import counted, told
 
@@ -103,7 +101,6 @@ def pairs(
         write_scores(out / "scores.csv", listed, scores)
         if draw:
             plots.det({made.package: curve}, out / "det.svg")
-            plots.roc({made.package: curve}, out / "roc.svg")
             marks = {f"FMR {rate.at:g}": rate.threshold for rate in figures.match_rates}
             plots.score_histogram(scores[mated], scores[~mated], out / "scores.svg", marks)
         show_verification(made, figures)
@@ -161,7 +158,6 @@ def retrieval(
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
     seed: int = 0,
-    draw: options.Plots = True,
 ) -> None:
     """Recall@k, MAP@R, R-precision (and NMI) of a set of photos, as metric-learning papers report them."""
     with told(ValueError, OSError):
@@ -170,8 +166,6 @@ def retrieval(
         figures = protocols.retrieval_figures(made.vectors, people, rounds=rounds, seed=seed, nmi=nmi)
         settings = {"images": str(images), "photos": len(made.names), "rounds": rounds, "flip": way.flip}
         write_found(out, "retrieval", made, settings, {"retrieval": figures})
-        if draw:
-            plots.bars(figures, out / "retrieval.svg")
         show_retrieval(made, figures)
 
 
@@ -264,78 +258,27 @@ def quality(
     out: options.Out,
     photos_of: options.PhotosOf = None,
     fmr: Annotated[float, typer.Option(help="The FMR whose threshold decides, from these photos' own pairs.")] = 1e-3,
-    copies: Annotated[int, typer.Option(help="Photos that are degraded in every way; 0 = none.")] = 100,
-    seed: int = 0,
     draw: options.Plots = True,
 ) -> None:
-    """Error versus discard by quality, on the photos as they are and on degraded copies of them."""
+    """Error versus discard by quality: FNMR of the pairs left when those of the worst quality are dropped."""
     with told(ValueError, OSError):
         made = options.templates_of(images, photos_of or [], way)
         shown = made.with_face()
         people = points.numbered([person_of(name) for name in shown.names])
         compared = points.compare_all(shown.vectors, people, highest_fmr=fmr)
         threshold = compared.threshold(fmr)
-        plain = quality_study.discarding_of(compared, shown.quality.astype(np.float64), threshold)
-        rows, pooled = (
-            _copies(images, shown, way, count=copies, threshold=threshold, seed=seed) if copies else ([], None)
-        )
-        settings = {
-            "images": str(images),
-            "photos": len(made.names),
-            "fmr": fmr,
-            "copies": copies,
-            "seed": seed,
-            "flip": way.flip,
-        }
+        study = quality_study.discarding_of(compared, shown.quality.astype(np.float64), threshold)
+        settings = {"images": str(images), "photos": len(made.names), "fmr": fmr, "flip": way.flip}
         result = {
             "threshold": threshold,
             "mated": len(compared.mated),
             "qualities": {f"{share:g}": float(np.quantile(shown.quality, share)) for share in quality_study.SHARES},
-            "photos_as_they_are": plain,
-            "with_degraded_copies": pooled,
-            "copies": rows,
+            "discard": study,
         }
         write_found(out, "quality", made, settings, result)
-        studies = {"photos as they are": plain} | ({} if pooled is None else {"degraded copies": pooled})
         if draw:
-            plots.lines(
-                [100 * share for share in quality_study.SHARES],
-                {name: [max(row.fnmr, 1e-5) for row in study.by_quality] for name, study in studies.items()},
-                out / "discard.svg",
-                xlabel="mated pairs dropped, worst quality first (%)",
-                ylabel=f"FNMR at FMR {fmr:g}",
-                log_y=True,
-            )
-        show_quality(studies, rows)
-
-
-def _copies(
-    images: Path, shown: Templates, way: options.TemplateOptions, *, count: int, threshold: float, seed: int
-) -> tuple[list[quality_study.Copies], quality_study.Discarding]:
-    """Return each degradation's figures, and error versus discard over all copies together."""
-    photos = open_photos(images)
-    sample = quality_study.sample_with_mates(shown, count, seed)
-    ways = degradations()
-    with way.open_stages() as own:
-
-        def one(degradation: Degradation) -> tuple[quality_study.Copies, quality_study.CopyPairs]:
-            done = quality_study.degraded_copies(
-                shown,
-                sample,
-                degradation,
-                lambda name: pixels_of(photos.read(name)),
-                own.embed_photo,
-                threshold=threshold,
-                seed=seed,
-            )
-            advance(1)
-            return done
-
-        with counted("degrading", len(ways)) as advance, ThreadPoolExecutor(way.workers) as pool:
-            results = list(pool.map(one, ways))
-    scores = np.concatenate([each.scores for _, each in results])
-    lower = np.concatenate([each.quality for _, each in results])
-    return [copies for copies, _ in results], quality_study.discarding(scores, lower, threshold)
+            plots.discard(study.by_quality, fmr, out / "discard.svg")
+        show_quality(study)
 
 
 @app.command()

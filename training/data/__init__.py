@@ -107,15 +107,15 @@ def _files(spec: str, ending: str) -> list[Path]:
 
 
 def _procedural(spec: str) -> FaceSet:
-    numbers = {"people": 500, "images": 20, "seed": 0, "first": 0, "together": 1}
+    numbers = {"people": 500, "images": 20, "seed": 0, "first": 0}
     for setting in filter(None, spec.split(",")):
         name, _, value = setting.partition("=")
         if name not in numbers or not value.isdecimal():
             raise InvalidInput(f"Drawn faces know no {setting!r}: {', '.join(numbers)}.", code="dataset_invalid")
         numbers[name] = int(value)
-    people, images, seed, first, together = numbers.values()
+    people, images, seed, first = numbers.values()
     try:
-        return ProceduralFaces(people, images, seed, first=first, together=together)
+        return ProceduralFaces(people, images, seed, first=first)
     except ValueError as error:
         raise InvalidInput(f"{spec}: {error}.", code="dataset_invalid") from error
 

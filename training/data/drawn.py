@@ -199,21 +199,14 @@ class ProceduralFaces(FaceSet):
 
     Everything follows from (``seed``, person's number, image's number): two sets of one seed share exactly the people
     whose ranges overlap, so ``first=0`` trains and ``first=1_000_000`` tests.
-
-    ``together`` neighbours share one label: classes that consist of so many clusters, ``people / together`` of them.
     """
 
-    def __init__(
-        self, people: int, images_per_person: int, seed: int = 0, *, first: int = 0, together: int = 1
-    ) -> None:
+    def __init__(self, people: int, images_per_person: int, seed: int = 0, *, first: int = 0) -> None:
         if people < 1 or images_per_person < 1 or first < 0 or seed < 0:
             raise ValueError("people and images_per_person are at least 1, seed and first at least 0")
-        if together < 1 or people % together:
-            raise ValueError("people is a multiple of together, which is at least 1")
         self.images_per_person, self.seed, self.first = images_per_person, seed, first
-        names = [f"drawn-{first + number}" for number in range(people)]
-        self.people = ["+".join(names[start : start + together]) for start in range(0, people, together)]
-        self.labels: NDArray[np.int64] = np.repeat(np.arange(people, dtype=np.int64), images_per_person) // together
+        self.people = [f"drawn-{first + number}" for number in range(people)]
+        self.labels: NDArray[np.int64] = np.repeat(np.arange(people, dtype=np.int64), images_per_person)
         self._known: dict[int, Person] = {}
 
     def __getitem__(self, index: int) -> tuple[Pixels, int]:

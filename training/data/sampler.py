@@ -39,16 +39,14 @@ def require(condition: bool, message: str) -> None:
 class People:
     """The positions of each person's images: `labels` (N,) integers, any values."""
 
-    def __init__(self, labels: Labels, *, at_least: int = 1) -> None:
+    def __init__(self, labels: Labels) -> None:
         values = np.asarray(labels)
         require(values.ndim == 1 and len(values) > 0, "labels must be a non-empty list of integers")
         require(np.issubdtype(values.dtype, np.integer), f"labels must be integers, not {values.dtype}")
         order = np.argsort(values, kind="stable")
         starts = np.flatnonzero(np.diff(values[order], prepend=values[order[0]] - 1))
         counts = np.diff(starts, append=len(values))
-        kept = counts >= at_least
-        self.order = order
-        self.starts, self.counts = starts[kept], counts[kept]
+        self.order, self.starts, self.counts = order, starts, counts
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -117,17 +115,15 @@ class BatchSampler(Sampler[list[int]]):
 class PKSampler(BatchSampler):
     """P people × K of their images in a batch; every person at least once an epoch.
 
-    A batch lists one person's K images after another's. People with fewer than K images repeat some (`replace`), or are
-    left out. The last batch of an epoch is filled up with people of its beginning.
+    A batch lists one person's K images after another's. People with fewer than K images repeat some. The
+    last batch of an epoch is filled up with people of its beginning.
     """
 
-    def __init__(
-        self, labels: Labels, *, people: int, images: int, replace: bool = True, **shared: Unpack[Shared]
-    ) -> None:
+    def __init__(self, labels: Labels, *, people: int, images: int, **shared: Unpack[Shared]) -> None:
         require(people >= 1 and images >= 1, f"expected at least 1 person and 1 image, got {people} and {images}")
         super().__init__(people * images, **shared)
         self.people, self.images = people, images
-        self.known = People(labels, at_least=1 if replace else images)
+        self.known = People(labels)
         require(len(self.known) >= people, f"{people} people a batch, but only {len(self.known)} can be drawn")
 
     def __len__(self) -> int:
@@ -166,30 +162,18 @@ class BalancedSampler(BatchSampler):
 
 
 class PlainSampler(BatchSampler):
-    """Every image once an epoch, shuffled; the last batch is filled up from the first, or left out (`drop_last`)."""
+    """Every image once an epoch, shuffled; the last batch is filled up from the first."""
 
-    def __init__(
-        self,
-        labels: Labels,
-        *,
-        batch_size: int,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        **shared: Unpack[Shared],
-    ) -> None:
+    def __init__(self, labels: Labels, *, batch_size: int, **shared: Unpack[Shared]) -> None:
         super().__init__(batch_size, **shared)
         require(len(labels) > 0, "there are no images")
-        self.size, self.shuffle, self.drop_last = len(labels), shuffle, drop_last
-        require(len(self) > 0, f"{self.size} images do not fill a batch of {batch_size}")
+        self.size = len(labels)
 
     def __len__(self) -> int:
-        return self.size // self.batch_size if self.drop_last else math.ceil(self.size / self.batch_size)
+        return math.ceil(self.size / self.batch_size)
 
     def batch(self, index: int) -> NDArray[np.intp]:
-        start = index * self.batch_size
-        if self.shuffle:
-            return self.shuffled(self.size, start, self.batch_size)
-        return np.arange(start, start + self.batch_size) % self.size
+        return self.shuffled(self.size, index * self.batch_size, self.batch_size)
 
 
 class ShardSampler(BatchSampler):

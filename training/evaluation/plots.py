@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from app.calibration.intervals import Interval, Ints
+from app.calibration.intervals import Floats, Interval, Ints
 from app.calibration.pairs import HISTOGRAM_BINS
-from training.evaluation.metrics import Curve
+from training.evaluation.metrics import Curve, Discard
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,8 +24,6 @@ SIZE_INCHES = (6.4, 4.2)
 CURVE_POINTS = 1500
 """More points than this are not seen, and make an SVG heavy."""
 BINS = 120
-LEAST_RATE = 1e-7
-"""Where the axis of a rate begins."""
 
 
 def _figure() -> tuple[Figure, Axes]:
@@ -72,17 +70,6 @@ def det(curves: Mapping[str, Curve], path: Path) -> None:
     _save(figure, path)
 
 
-def roc(curves: Mapping[str, Curve], path: Path) -> None:
-    """Draw 1 − FNMR over a logarithmic FMR."""
-    figure, axes = _figure()
-    for name, curve in curves.items():
-        fmr, fnmr = _thin(curve)
-        axes.plot(fmr[fmr > 0], 1 - fnmr[fmr > 0], drawstyle="steps-post", label=name)
-    axes.set(xscale="log", xlabel="false match rate", ylabel="1 − false non-match rate")
-    axes.legend(loc="lower right")
-    _save(figure, path)
-
-
 def cmc(shares: Sequence[Interval], path: Path) -> None:
     """Draw the share of searches whose person is found at rank 1, 2, … or better, with its interval as a band."""
     figure, axes = _figure()
@@ -116,85 +103,34 @@ def _arms(figures: Sequence[Interval]) -> NDArray[np.float64]:
     return np.maximum(np.array(ends, np.float64).T, 0)
 
 
-def bars(figures: Mapping[str, Interval], path: Path) -> None:
-    """Draw a bar for each figure, with its interval."""
-    figure, axes = _figure()
-    values = [each.value for each in figures.values()]
-    axes.bar(range(len(values)), values, yerr=_arms(list(figures.values())), capsize=3, alpha=0.7)
-    axes.set_xticks(range(len(values)), list(figures))
-    axes.set(ylim=(0, 1.02), ylabel="share")
-    _save(figure, path)
-
-
 def score_histogram(mated: ArrayLike, nonmated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
     """Draw mated and non-mated scores as densities, with named thresholds."""
-    figure, axes = _figure()
-    bins = np.linspace(-1, 1, BINS + 1).tolist()
-    axes.hist(np.asarray(nonmated), bins, density=True, alpha=0.6, label="non-mated")
-    axes.hist(np.asarray(mated), bins, density=True, alpha=0.6, label="mated")
-    _mark(axes, thresholds)
-    axes.set(xlabel="score (cosine)", ylabel="density", yscale="log")
-    axes.legend()
-    _save(figure, path)
+    counts, edges = np.histogram(np.asarray(nonmated), BINS, (-1, 1))
+    _histogram(counts, edges, mated, path, thresholds)
 
 
 def counted_histogram(histogram: Ints, mated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
     """Draw the same from a `training.evaluation.AllPairs` histogram of non-mated scores."""
+    counts = histogram.reshape(-1, HISTOGRAM_BINS // 200).sum(axis=1)
+    _histogram(counts, np.linspace(-1, 1, len(counts) + 1), mated, path, thresholds)
+
+
+def _histogram(counts: Ints, edges: Floats, mated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
     figure, axes = _figure()
-    group = HISTOGRAM_BINS // 200
-    counts = histogram.reshape(-1, group).sum(axis=1)
-    edges = np.linspace(-1, 1, len(counts) + 1)
     axes.stairs(counts / counts.sum() / np.diff(edges), edges, fill=True, alpha=0.6, label="non-mated")
     axes.hist(np.asarray(mated), edges.tolist(), density=True, alpha=0.6, label="mated")
-    _mark(axes, thresholds)
+    for name, threshold in thresholds.items():
+        axes.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
+        axes.annotate(name, (threshold, 1), xycoords=("data", "axes fraction"), rotation=90, va="top", fontsize=7)
     axes.set(xlabel="score (cosine)", ylabel="density", yscale="log")
     axes.legend()
     _save(figure, path)
 
 
-def _mark(axes: Axes, thresholds: Mapping[str, float]) -> None:
-    for name, threshold in thresholds.items():
-        axes.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
-        axes.annotate(name, (threshold, 1), xycoords=("data", "axes fraction"), rotation=90, va="top", fontsize=7)
-
-
-def lines(
-    x: Sequence[float],
-    rows: Mapping[str, Sequence[float]],
-    path: Path,
-    *,
-    xlabel: str,
-    ylabel: str,
-    log_y: bool = False,
-) -> None:
-    """Draw one line for each of ``rows`` over ``x``."""
+def discard(rows: Sequence[Discard], fmr: float, path: Path) -> None:
+    """Draw FNMR over the share of mated pairs that is dropped."""
     figure, axes = _figure()
-    for name, values in rows.items():
-        axes.plot(x, values, marker="o", markersize=3, label=name)
-    axes.set(xlabel=xlabel, ylabel=ylabel)
-    if log_y:
-        axes.set_yscale("log")
-    axes.legend()
-    _save(figure, path)
-
-
-def group_rates(rows: Mapping[str, Sequence[tuple[float, Interval]]], path: Path) -> None:
-    """Draw, for each group of ``rows``, the rate found at each stated FMR with its interval; dotted lines are the
-    stated rates."""
-    figure, axes = _figure()
-    figure.set_figheight(1.4 + 0.3 * len(rows))
-    stated = list(dict.fromkeys(fmr for found in rows.values() for fmr, _ in found))
-    for place, fmr in enumerate(stated):
-        found = [dict(each)[fmr] for each in rows.values()]
-        heights = np.arange(len(rows)) + 0.22 * (place - (len(stated) - 1) / 2)
-        shown = np.array([interval.value > 0 for interval in found])
-        values = np.array([max(interval.value, LEAST_RATE) for interval in found])
-        ends = np.array([(max(each.low, LEAST_RATE), max(each.high, LEAST_RATE)) for each in found])
-        axes.hlines(heights, ends[:, 0], ends[:, 1], color=f"C{place}", linewidth=1.2)
-        axes.plot(values[shown], heights[shown], "o", color=f"C{place}", markersize=3.5, label=f"stated {fmr:g}")
-        axes.axvline(fmr, color=f"C{place}", linewidth=0.8, linestyle=":")
-    axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
-    axes.invert_yaxis()
-    axes.set(xscale="log", xlabel="false match rate found within the group", xlim=(LEAST_RATE, 1))
-    axes.legend(fontsize=7, loc="upper right")
+    shares, rates = zip(*((100 * row.share, max(row.fnmr, 1e-5)) for row in rows), strict=True)
+    axes.plot(shares, rates, marker="o", markersize=3)
+    axes.set(xlabel="mated pairs dropped, worst quality first (%)", ylabel=f"FNMR at FMR {fmr:g}", yscale="log")
     _save(figure, path)

@@ -135,20 +135,13 @@ def show_points(package: str, about: str, used: points.Measurement, plain: point
     Console().print(table)
 
 
-def show_quality(studies: Mapping[str, quality_study.Discarding], rows: Sequence[quality_study.Copies]) -> None:
-    for name, study in studies.items():
-        title = f"{name}: mated pairs dropped by quality, threshold {study.threshold:.4f}"
-        table = Table("dropped", "quality up to", "FNMR", "errors", "pairs left", "FNMR at best", title=title)
-        for row, best, reached in zip(study.by_quality, study.at_best, study.qualities, strict=True):
-            cells = (f"{reached:.1f}", percent(row.fnmr), str(row.errors), str(row.pairs), percent(best.fnmr))
-            table.add_row(f"{100 * row.share:g} %", *cells)
-        Console().print(table)
-    if rows:
-        table = Table("copies", "photos", "no face", "median quality", "FNMR", title="degraded copies")
-        for each in rows:
-            without = percent(each.without_face / each.photos)
-            table.add_row(each.name, str(each.photos), without, f"{each.quality:.1f}", percent(each.fnmr))
-        Console().print(table)
+def show_quality(study: quality_study.Discarding) -> None:
+    title = f"mated pairs dropped by quality, threshold {study.threshold:.4f}"
+    table = Table("dropped", "quality up to", "FNMR", "errors", "pairs left", "FNMR at best", title=title)
+    for row, best, reached in zip(study.by_quality, study.at_best, study.qualities, strict=True):
+        cells = (f"{reached:.1f}", percent(row.fnmr), str(row.errors), str(row.pairs), percent(best.fnmr))
+        table.add_row(f"{100 * row.share:g} %", *cells)
+    Console().print(table)
 
 
 def show_retrieval(made: Templates, figures: Mapping[str, Interval]) -> None:

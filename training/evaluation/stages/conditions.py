@@ -7,6 +7,7 @@ its eyes, and a place on it is (across, down) in distances of the eyes and from 
 
 from __future__ import annotations
 
+import io
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from typing import TypeAlias
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 
 from app.calibration.intervals import Ints, people_weights, percentile_interval, wilson
 from app.calibration.operating_points import numbered
@@ -27,7 +29,6 @@ from app.types import Landmarks, Pixels
 from training.evaluation.groups import DIGITS
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates
-from training.evaluation.stages.degraded_copies import blurred, compressed, exposed, grainy, png
 
 Draw: TypeAlias = Callable[[Pixels, Landmarks, np.random.Generator], Pixels]
 CLOTHS = ((150, 190, 222), (238, 238, 236), (38, 38, 42))
@@ -46,6 +47,8 @@ EDGE_BLUR = 0.7
 """Pixels by which a drawn thing's edge is softened, as a lens does."""
 INFRARED_GAMMA, INFRARED_BLUR, INFRARED_GRAIN = 0.75, 0.02, 5.0
 """Skin is bright and soft in near infrared, and small sensors are noisy: exponent, blur in d, grey levels."""
+READ_NOISE = 2.0
+"""Standard deviation in grey levels that a dark photo keeps however little light there is."""
 LIGHT = 0.1
 """Of the light in a dark photo: the noise that stays is nearly half of the contrast that a face keeps."""
 OUT_OF_FOCUS = 0.07
@@ -67,7 +70,7 @@ def infrared_like(photo: Pixels, landmarks: Landmarks, rng: np.random.Generator)
     """The red channel, the nearest to infrared that a colour photo has; brightened, softened, noisy."""
     bright = 255 * (photo[:, :, 0] / 255.0) ** INFRARED_GAMMA
     soft = cv2.GaussianBlur(bright.astype(np.uint8), (0, 0), INFRARED_BLUR * _Face.of(landmarks).eyes)
-    return _three(grainy(np.asarray(soft, np.uint8), INFRARED_GRAIN, rng))
+    return _three(_noisy(np.asarray(soft, np.uint8), INFRARED_GRAIN, rng))
 
 
 def masked(photo: Pixels, landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
@@ -96,17 +99,19 @@ def dark_glasses(photo: Pixels, landmarks: Landmarks, _rng: np.random.Generator)
 
 def dark(photo: Pixels, _landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
     """Little light: what is left is noisy and in few levels."""
-    return exposed(photo, LIGHT, rng)
+    return _noisy(photo.astype(np.float32) * LIGHT, READ_NOISE, rng)
 
 
-def out_of_focus(photo: Pixels, landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
+def out_of_focus(photo: Pixels, landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
     """Blurred in proportion to the face."""
-    return blurred(photo, OUT_OF_FOCUS * _Face.of(landmarks).eyes, rng)
+    return np.asarray(cv2.GaussianBlur(photo, (0, 0), OUT_OF_FOCUS * _Face.of(landmarks).eyes), np.uint8)
 
 
-def jpeg(photo: Pixels, _landmarks: Landmarks, rng: np.random.Generator) -> Pixels:
+def jpeg(photo: Pixels, _landmarks: Landmarks, _rng: np.random.Generator) -> Pixels:
     """Compressed hard."""
-    return compressed(photo, JPEG_QUALITY, rng)
+    data = io.BytesIO()
+    Image.fromarray(photo).save(data, "JPEG", quality=JPEG_QUALITY)
+    return np.asarray(Image.open(data).convert("RGB"), np.uint8)
 
 
 CONDITIONS: Mapping[str, Draw] = MappingProxyType(
@@ -153,6 +158,12 @@ def _covered(photo: Pixels, over: Pixels, cover: NDArray[np.uint8]) -> Pixels:
     return np.asarray(np.round(photo * (1 - share) + over * share), np.uint8)
 
 
+def _noisy(light: ArrayLike, sigma: float, rng: np.random.Generator) -> Pixels:
+    """Add noise, clip and round down to 8 bits as a camera does."""
+    levels = np.asarray(light, np.float64)
+    return np.asarray(np.clip(levels + rng.normal(0, sigma, levels.shape), 0, 255), np.uint8)
+
+
 def _three(levels: NDArray[np.uint8]) -> Pixels:
     return np.repeat(levels[:, :, None], 3, axis=2)
 
@@ -167,7 +178,8 @@ def drawn(data: bytes, pipeline: Pipeline, draw: Draw, name: str, seed: int = 0)
     found = pipeline.detect(data)
     face = found.faces[choose_face(found).index]
     rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
-    return png(draw(pixels_of(data), face.detection.landmarks, rng))
+    worse = draw(pixels_of(data), face.detection.landmarks, rng)
+    return cv2.imencode(".png", worse[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes()
 
 
 def measure(
