@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from app.concurrency.scheduler import Scheduler
-from app.gallery.enrolling import Enrolled
+from app.gallery.enrolling import Enrolled, Enrollment, enroll
 from app.gallery.records import Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -24,6 +24,7 @@ from app.review.schemas import Finding
 from app.review.store import Reviews
 from app.search.follower import LocalBackend
 from app.types import Box, Quality, Template, Vector
+from tests.support.changing import changed
 from tests.support.milvus import lite
 from tests.support.packages import calibration, manifest
 from tests.support.waiting import until
@@ -107,8 +108,10 @@ class Reviewing:
             self.corrections.add(self.gallery, subject, face(probe))
 
     def people(self, numbers: range, photos: int = 3) -> None:
-        for number in numbers:
-            self.enroll(f"p{number}", [vector(number, photo) for photo in range(photos)])
+        """Enroll these people in one change."""
+        faces = {f"p{number}": [face(vector(number, photo)) for photo in range(photos)] for number in numbers}
+        wanted = [Enrollment(subject, some, [None] * photos) for subject, some in faces.items()]
+        changed(self.galleries, "staff", enroll, wanted)
 
     def review(self) -> Job:
         """Review the gallery, and return the job when it has ended."""
