@@ -71,6 +71,7 @@ def test_every_feature_has_a_folder_and_paths_of_its_own() -> None:
     assert sorted(PATHS) == sorted(FEATURES)
 
 
+@pytest.mark.long
 def test_without_any_feature_the_core_starts_and_recognises(tmp_path: Path) -> None:
     check(list(FEATURES), tmp_path)
 

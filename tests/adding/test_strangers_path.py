@@ -183,6 +183,7 @@ def test_no_request_fails_while_a_model_is_added_and_measured(tmp_path: Path, mo
         assert '"status": 500' not in server.log.read_text()
 
 
+@pytest.mark.long
 def test_a_yunet_becomes_the_detector_and_nothing_else_does(tmp_path: Path, models: Path) -> None:
     yunet = sface_file().with_name("face_detection_yunet_2023mar_int8bq.onnx")
     done = add(tmp_path, models, yunet, "--task", "detect", "--json")

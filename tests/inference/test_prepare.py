@@ -380,6 +380,7 @@ def test_the_zero_vector_stays_zero() -> None:
 # --- Exported from torch ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_network_exported_by_torch_is_made_fast_and_answers_the_same() -> None:
     torch = pytest.importorskip("torch", reason="the train extra brings torch")
     pytest.importorskip("onnxscript", reason="the train extra brings onnxscript")

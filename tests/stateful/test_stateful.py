@@ -42,6 +42,7 @@ def test_galleries_on_sqlite(pytestconfig: pytest.Config) -> None:
     look(Machine, pytestconfig)
 
 
+@pytest.mark.long
 def test_galleries_on_postgresql(postgresql: Path, first_postgresql: str, pytestconfig: pytest.Config) -> None:
     class OnPostgreSQL(Machine):
         database = staticmethod(lambda: new_database(postgresql, f"TEMPLATE {first_postgresql}"))
