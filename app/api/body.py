@@ -445,6 +445,9 @@ def decode_base64(text: bytes | memoryview) -> bytes:
 
     Raises binascii.Error.
     """
+    if len(text) % 4:
+        message = "Its length is not a multiple of four."
+        raise binascii.Error(message)
     decoded = io.BytesIO()
     decoded.seek(len(text) // 4 * 3)
     decoded.write(b"\0")  # all the memory at once: growing takes an eighth more

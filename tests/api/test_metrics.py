@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,13 +139,18 @@ def test_metrics_are_told_without_a_database(tmp_path: Path) -> None:
     assert found["likeness_ready", frozenset()] == 1
 
 
-def test_a_service_that_ended_is_freed(tmp_path: Path) -> None:
-    before = services()
+def test_a_service_that_ended_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Components]] = []
+
+    class Watched(Components):
+        """One that can be referred to weakly."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr("app.main.Components", Watched)
     with running(tmp_path):
-        assert services() == before + 1
-    assert services() == before
-
-
-def services() -> int:
+        assert made[0]() is not None
     gc.collect()
-    return sum(type(one) is Components for one in gc.get_objects())
+    assert made[0]() is None
