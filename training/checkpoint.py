@@ -80,8 +80,8 @@ def step_path(run: Path, step: int) -> Path:
 
 def latest(run: Path) -> Path | None:
     """Return the run's checkpoint with the highest step, None without one."""
-    found = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
-    return found[-1] if found else None
+    checkpoints = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
+    return checkpoints[-1] if checkpoints else None
 
 
 def last_of(run: Path, *, resume: bool) -> Path | None:
@@ -95,8 +95,8 @@ def last_of(run: Path, *, resume: bool) -> Path | None:
 
 def prune(run: Path, keep: int) -> None:
     """Delete all but the `keep` newest step checkpoints; the best one stays."""
-    found = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
-    for path in found[:-keep]:
+    checkpoints = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
+    for path in checkpoints[:-keep]:
         path.unlink()
         path.with_suffix(".json").unlink(missing_ok=True)
 

@@ -280,8 +280,8 @@ def _float_values(model: ModelProto) -> set[str]:
     """Return the names of all float32 values of a graph."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     typed = (*graph.value_info, *graph.input, *graph.output)
-    found = {value.name for value in typed if value.type.tensor_type.elem_type == TensorProto.FLOAT}
-    return found | {each.name for each in graph.initializer if each.data_type == TensorProto.FLOAT}
+    floats = {value.name for value in typed if value.type.tensor_type.elem_type == TensorProto.FLOAT}
+    return floats | {each.name for each in graph.initializer if each.data_type == TensorProto.FLOAT}
 
 
 def _drop_unused_constants(graph: onnx.GraphProto) -> None:

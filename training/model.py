@@ -148,11 +148,11 @@ def tower(model: Tower | TwoTowers, which: int = 0) -> Tower:
 def recompute_blocks(model: nn.Module) -> None:
     """Have the model's blocks computed again in the backward pass. Raises InvalidInput (`invalid_recipe`) if it has
     none that can."""
-    found = [layer for layer in model.modules() if isinstance(layer, Blocks)]
-    if not found:
+    recomputable = [layer for layer in model.modules() if isinstance(layer, Blocks)]
+    if not recomputable:
         message = "train.gradient_checkpointing needs an IResNet or a transformer."
         raise InvalidInput(message, code="invalid_recipe")
-    for blocks in found:
+    for blocks in recomputable:
         blocks.recompute = True
 
 

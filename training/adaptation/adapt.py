@@ -57,10 +57,10 @@ def read_photos(sources: Sequence[str], drop: Path | None, console: Console) -> 
     Raises InvalidInput (`recipe_data`) where none are left, and what reading them raises.
     """
     parts = (read_source(source, console, drop) for source in sources)
-    found = np.concatenate([crops.images(np.arange(len(crops))) for crops in parts])
-    if not len(found):
+    pixels = np.concatenate([crops.images(np.arange(len(crops))) for crops in parts])
+    if not len(pixels):
         raise InvalidInput("There are no crops to learn from.", code="recipe_data")
-    return torch.from_numpy(found)
+    return torch.from_numpy(pixels)
 
 
 def precision_on(device: torch.device) -> Precision:

@@ -138,15 +138,15 @@ def _take_norm(target: nn.Module, source: nn.Module, kept: list[int]) -> None:
 
 
 def _convolution(each: nn.Sequential) -> nn.Conv2d:
-    found = each[0]
-    assert isinstance(found, nn.Conv2d)  # noqa: S101  as built
-    return found
+    layer = each[0]
+    assert isinstance(layer, nn.Conv2d)  # noqa: S101  as built
+    return layer
 
 
 def _norm(each: nn.Sequential) -> nn.BatchNorm2d:
-    found = each[1]
-    assert isinstance(found, nn.BatchNorm2d)  # noqa: S101  as built
-    return found
+    layer = each[1]
+    assert isinstance(layer, nn.BatchNorm2d)  # noqa: S101  as built
+    return layer
 
 
 def _places(x: Tensor, seed: int) -> Tensor:

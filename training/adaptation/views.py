@@ -377,5 +377,5 @@ def _quantised(x: Tensor, dct: Tensor, tables: Tensor) -> Tensor:
     """(B, C, S, S) through the DCT, rounded to multiples of (B, 1, 8, 8) `tables`, and back."""
     blocks = dct.shape[0] // BLOCK
     steps = tables.repeat(1, 1, blocks, blocks)
-    found = ((dct @ x @ dct.T) / steps).round() * steps
-    return dct.T @ found @ dct
+    coefficients = ((dct @ x @ dct.T) / steps).round() * steps
+    return dct.T @ coefficients @ dct

@@ -97,10 +97,10 @@ def check(
             Embedder(open_embedder(chosen, cache, device)) as embedder,
             counted("reading and embedding", len(faces)) as step,
         ):
-            found = check_set(faces, embedder, limit, origin, step)
+            checked = check_set(faces, embedder, limit, origin, step)
     if report is not None:
-        _write_json(report, asdict(found))
-    _show_report(found)
+        _write_json(report, asdict(checked))
+    _show_report(checked)
 
 
 @app.command()
@@ -169,44 +169,44 @@ def overlap(
                 theirs = embed_set(second, embedder, progress=step)
         matches = find_overlap(ours, theirs, limit, pair_threshold)
         best = sorted(best_means(ours, theirs)[0].tolist())
-        found = Overlap(chosen.id, limit, origin, pair_threshold, len(ours.people), len(theirs.people), best, matches)
+        shared = Overlap(chosen.id, limit, origin, pair_threshold, len(ours.people), len(theirs.people), best, matches)
         if out is not None:
-            write_overlap(out, found)
-    _show_overlap(found)
+            write_overlap(out, shared)
+    _show_overlap(shared)
 
 
-def _show_report(found: Report) -> None:
-    title = f"{found.images} images of {found.people} people; {found.package}, threshold {found.threshold:.3f}"
+def _show_report(report: Report) -> None:
+    title = f"{report.images} images of {report.people} people; {report.package}, threshold {report.threshold:.3f}"
     table = Table(title=title)
     for column in ("what", "how many", "for example"):
         table.add_column(column, overflow="fold")
-    spread = found.images_per_person
+    spread = report.images_per_person
     most = f"{spread['least']:g} to {spread['most']:g}, half have {spread['median']:g} or more"
     table.add_row("images a person", "", most)
     problems = {
-        "broken images": [each.image for each in found.broken],
-        "people with one image": found.single,
-        "equal images": [" = ".join(group) for group in found.exact_duplicates],
-        "nearly equal images": [" ~ ".join(group) for group in found.near_duplicates],
-        "images of somebody else": [f"{each.image} is {each.nearest}" for each in found.misplaced],
-        "images unlike their person": [each.image for each in found.outliers],
-        "people alike": [" ~ ".join(each.people) for each in found.alike],
+        "broken images": [each.image for each in report.broken],
+        "people with one image": report.single,
+        "equal images": [" = ".join(group) for group in report.exact_duplicates],
+        "nearly equal images": [" ~ ".join(group) for group in report.near_duplicates],
+        "images of somebody else": [f"{each.image} is {each.nearest}" for each in report.misplaced],
+        "images unlike their person": [each.image for each in report.outliers],
+        "people alike": [" ~ ".join(each.people) for each in report.alike],
     }
     for what, items in problems.items():
         table.add_row(what, str(len(items)), "; ".join(items[:3]) + (" ..." if len(items) > 3 else ""))
     _out().print(table)
 
 
-def _show_overlap(found: Overlap) -> None:
+def _show_overlap(shared: Overlap) -> None:
     title = (
-        f"{len(found.matches)} of {found.people_a} people are among the other set's {found.people_b} "
-        f"({found.package}, threshold {found.threshold:.3f}: {found.threshold_from})"
+        f"{len(shared.matches)} of {shared.people_a} people are among the other set's {shared.people_b} "
+        f"({shared.package}, threshold {shared.threshold:.3f}: {shared.threshold_from})"
     )
     table = Table("drop", "is", "score", "best pair", title=title)
-    for match in found.matches[:SHOWN]:
+    for match in shared.matches[:SHOWN]:
         table.add_row(match.drop, match.matches, f"{match.score:.3f}", f"{match.best_pair:.3f}")
-    if len(found.matches) > SHOWN:
-        table.add_row("...", f"and {len(found.matches) - SHOWN} more", "", "")
+    if len(shared.matches) > SHOWN:
+        table.add_row("...", f"and {len(shared.matches) - SHOWN} more", "", "")
     _out().print(table)
 
 

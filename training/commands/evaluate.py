@@ -125,7 +125,7 @@ def identification(
         made = options.templates_of(images, photos_of or [], way)
         draws = [searching.draw_people(made.names, people, seed, strangers or None) for seed in range(seeds)]
         own = options.service_threshold(way.folder, people)
-        found = searching.measure(made, draws, service_threshold=own, rounds=rounds)
+        searched = searching.measure(made, draws, service_threshold=own, rounds=rounds)
         settings = {
             "images": str(images),
             "people": people,
@@ -134,15 +134,16 @@ def identification(
             "rounds": rounds,
             "flip": way.flip,
         }
-        result = {"summary": found.summary, "cmc": found.cmc, "draws": found.draws}
+        result = {"summary": searched.summary, "cmc": searched.cmc, "draws": searched.draws}
         write_found(out, "identification", made, settings, result)
         if draw:
-            plots.cmc(found.cmc, out / "cmc.svg")
+            plots.cmc(searched.cmc, out / "cmc.svg")
             rates = {
-                rate.at: found.summary[f"FNIR at FPIR {rate.at:g}"].interval for rate in found.draws[0].match_rates
+                rate.at: searched.summary[f"FNIR at FPIR {rate.at:g}"].interval
+                for rate in searched.draws[0].match_rates
             }
-            plots.fnir(found.curves, rates, out / "fnir.svg")
-        show_identification(made, found)
+            plots.fnir(searched.curves, rates, out / "fnir.svg")
+        show_identification(made, searched)
 
 
 @app.command()
@@ -365,7 +366,7 @@ def ijb(
         scores, mated = measuring.pair_scores(pooled, protocol), protocol.pairs[:, 2] == 1
         points = protocols.curve_points(metrics.error_curve(scores[mated], scores[~mated]))
         settings = {"folder": str(folder), "by_score": by_score, "rounds": rounds, "flip": way.flip}
-        found = figures.identification
+        searched = figures.identification
         result = {
             "templates": figures.templates,
             "templates_without_face": figures.templates_without_face,
@@ -373,7 +374,7 @@ def ijb(
             "nonmated": figures.nonmated,
             "match_rates": figures.match_rates,
             "det": points,
-            "identification": {"summary": found.summary, "cmc": found.cmc, "galleries": found.draws},
+            "identification": {"summary": searched.summary, "cmc": searched.cmc, "galleries": searched.draws},
         }
         write_found(out, "ijb", made, settings, result)
         if draw:

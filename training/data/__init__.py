@@ -98,12 +98,12 @@ def _rec_file(path: Path) -> Path:
 def _files(spec: str, ending: str) -> list[Path]:
     path = Path(spec)
     if path.is_dir():
-        found = sorted(path.glob(f"*{ending}"))
+        files = sorted(path.glob(f"*{ending}"))
     else:
-        found = [path] if path.is_file() else [Path(name) for name in sorted(glob.glob(spec))]  # noqa: PTH207 - absolute patterns
-    if not found:
+        files = [path] if path.is_file() else [Path(name) for name in sorted(glob.glob(spec))]  # noqa: PTH207 - absolute patterns
+    if not files:
         raise InvalidInput(f"There is no {ending[1:]} file at {spec}.", code="dataset_not_found")
-    return found
+    return files
 
 
 def _procedural(spec: str) -> FaceSet:

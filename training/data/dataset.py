@@ -88,8 +88,8 @@ class Joined(FaceSet):
     @property
     def skipped(self) -> list[int]:
         """The damaged images that this process has met."""
-        found = zip(self.starts.tolist(), self.sets, strict=False)
-        return [start + place for start, each in found for place in getattr(each, "skipped", ())]
+        placed = zip(self.starts.tolist(), self.sets, strict=False)
+        return [start + place for start, each in placed for place in getattr(each, "skipped", ())]
 
     def _find(self, index: int) -> tuple[FaceSet, int]:
         place = range(len(self))[index]  # raises IndexError beyond the end

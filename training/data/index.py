@@ -192,10 +192,10 @@ def index_key(listing: Listing) -> str:
 def _stamp(path: Path) -> str:
     """Return the file's size and time, or `missing`; reading the file reports the error."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return "missing"
-    return f"{0 if path.is_dir() else found.st_size} {found.st_mtime_ns}"
+    return f"{0 if path.is_dir() else status.st_size} {status.st_mtime_ns}"
 
 
 def _remove(folder: Path, owner: int) -> None:

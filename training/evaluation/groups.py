@@ -59,10 +59,10 @@ class Labels:
 
 def utkface(photo: str) -> Sequence[str]:
     """Read ``AGE_SEX_GROUP_TIME``: an age group, and within it sex and ethnic group."""
-    found = UTKFACE.match(photo.rpartition("/")[2])
-    if found is None:
+    match = UTKFACE.match(photo.rpartition("/")[2])
+    if match is None:
         return ()
-    years, sex, ethnic = (int(number) for number in found.groups())
+    years, sex, ethnic = (int(number) for number in match.groups())
     of_age = next((name for last, name in AGES if years <= last), None)
     if of_age is None:
         return ()
@@ -72,8 +72,8 @@ def utkface(photo: str) -> Sequence[str]:
 
 def age(photo: str) -> int | None:
     """Return the years in ``AGE_SEX_GROUP_TIME``, None for a name of another form or more years than people have."""
-    found = UTKFACE.match(photo.rpartition("/")[2])
-    return int(found[1]) if found and int(found[1]) <= AGES[-1][0] else None
+    match = UTKFACE.match(photo.rpartition("/")[2])
+    return int(match[1]) if match and int(match[1]) <= AGES[-1][0] else None
 
 
 def folder(photo: str) -> Sequence[str]:
@@ -94,17 +94,17 @@ def read_labels(rule: str, photos: Sequence[str]) -> Labels:
         people: dict[str, str] = {}
     else:
         groups_of, people = _read_csv(Path(rule), photos)
-    found: dict[str, list[str]] = {}
+    by_group: dict[str, list[str]] = {}
     for photo in photos:
         for group in (EVERYBODY, *groups_of[photo]) if groups_of[photo] else ():
-            found.setdefault(group, []).append(photo)
-    if not found:
+            by_group.setdefault(group, []).append(photo)
+    if not by_group:
         raise ValueError(f"{rule} names the group of none of the {len(photos)} photos")
-    wrong = next((name for name in found if GROUP_NAME.fullmatch(name) is None), None)
+    wrong = next((name for name in by_group if GROUP_NAME.fullmatch(name) is None), None)
     if wrong is not None:
         raise ValueError(f"{wrong!r} is no group: a name has a-z, 0-9 and . _ - with one / before the name of a part")
     unlabelled = sum(not groups for groups in groups_of.values())
-    return Labels({name: tuple(found[name]) for name in sorted(found)}, people, unlabelled)
+    return Labels({name: tuple(by_group[name]) for name in sorted(by_group)}, people, unlabelled)
 
 
 def _read_csv(path: Path, photos: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:

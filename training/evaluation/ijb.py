@@ -178,8 +178,8 @@ def pair_scores(pooled: Templates, protocol: Protocol) -> Floats:
     for start in range(0, len(first), PAIRS_AT_ONCE):
         some = slice(start, start + PAIRS_AT_ONCE)
         scores[some] = np.einsum("pd,pd->p", pooled.vectors[first[some]], pooled.vectors[second[some]])
-    found: Bools = pooled.found[first] & pooled.found[second]
-    return np.where(found, np.clip(scores, -1, 1), NO_MATCH)
+    both_shown: Bools = pooled.found[first] & pooled.found[second]
+    return np.where(both_shown, np.clip(scores, -1, 1), NO_MATCH)
 
 
 def draws(protocol: Protocol) -> list[Draw]:

@@ -90,12 +90,12 @@ class TarPhotos:
 
 
 def _unique(items: Iterable[tuple[str, T]]) -> dict[str, T]:
-    found: dict[str, T] = {}
+    places: dict[str, T] = {}
     for name, place in items:
-        if name in found:
+        if name in places:
             raise ValueError(f"two photos are called {name}")
-        found[name] = place
-    return found
+        places[name] = place
+    return places
 
 
 def open_photos(path: Path) -> Photos:

@@ -57,8 +57,8 @@ def pair_scores(templates: Templates, pairs: PairList) -> Floats:
     first = templates.rows([pair.first for pair in pairs.pairs])
     second = templates.rows([pair.second for pair in pairs.pairs])
     scores = np.einsum("pd,pd->p", templates.vectors[first], templates.vectors[second], dtype=np.float64)
-    found: Bools = templates.found[first] & templates.found[second]
-    return np.where(found, np.clip(scores, -1, 1), NO_MATCH)
+    both_shown: Bools = templates.found[first] & templates.found[second]
+    return np.where(both_shown, np.clip(scores, -1, 1), NO_MATCH)
 
 
 def pair_people(pairs: PairList) -> Ints:

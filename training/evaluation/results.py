@@ -48,11 +48,11 @@ def write(out: Path, document: Mapping[str, object]) -> None:
 
 
 def write_found(
-    out: Path, kind: str, made: Templates, settings: Mapping[str, object], found: Mapping[str, object]
+    out: Path, kind: str, made: Templates, settings: Mapping[str, object], figures: Mapping[str, object]
 ) -> None:
     """Write a result together with its package, settings and photos."""
     photos = {"count": len(made.names), "seconds": round(made.seconds, 1), "failures": dict(made.failures)}
-    write(out, {"kind": kind, "package": made.package, "settings": settings, "photos": photos, **found})
+    write(out, {"kind": kind, "package": made.package, "settings": settings, "photos": photos, **figures})
 
 
 def write_scores(path: Path, listed: PairList, scores: Floats) -> None:
@@ -91,14 +91,14 @@ def show_verification(made: Templates, figures: protocols.Verification) -> None:
     Console().print(table)
 
 
-def show_identification(made: Templates, found: searching.Identifications) -> None:
-    first = found.draws[0]
+def show_identification(made: Templates, figures: searching.Identifications) -> None:
+    first = figures.draws[0]
     title = (
         f"{made.package}: {first.subjects} enrolled, {first.mated_searches} searches of theirs, "
-        f"{first.stranger_searches} of strangers, {len(found.draws)} draws"
+        f"{first.stranger_searches} of strangers, {len(figures.draws)} draws"
     )
     table = Table("figure", "mean", "95 % interval", "deviation", "least", "most", title=title)
-    for name, row in found.summary.items():
+    for name, row in figures.summary.items():
         spread = (row.deviation, row.least, row.most)
         table.add_row(name, percent(row.mean), interval(row.interval), *map(percent, spread))
     Console().print(table)
@@ -178,12 +178,12 @@ def show_compared(figures: Mapping[str, Any]) -> None:
 
 def show_groups(package: str, figures: Sequence[GroupFigures]) -> None:
     table = Table("group", "photos", "pairs", *(f"FMR {rate.fmr:g}" for rate in figures[0].rates), title=package)
-    for one in figures:
+    for group in figures:
         cells = (
             f"{'* ' if rate.exceeds else ''}{rate.rate.value:.2g} [{rate.rate.low:.2g}, {rate.rate.high:.2g}]"
-            for rate in one.rates
+            for rate in group.rates
         )
-        table.add_row(one.name, f"{one.photos:,}", f"{one.comparisons:,}", *cells)
+        table.add_row(group.name, f"{group.photos:,}", f"{group.comparisons:,}", *cells)
     Console().print(table)
     Console().print("* the stated rate does not hold: all of the 95 % interval lies above it")
 
@@ -210,7 +210,7 @@ def show_spread(
 def show_conditions(package: str, figures: Sequence[Condition]) -> None:
     stated = [rate.fmr for rate in figures[0].rates]
     table = Table("condition", "without face", *(f"FNMR, FMR at {fmr:g}" for fmr in stated), title=package)
-    for one in figures:
-        cells = (f"{rate.fnmr.value:.2%}, {rate.found.value:.2g}" for rate in one.rates)
-        table.add_row(one.name, f"{one.without_face} of {one.photos}", *cells)
+    for condition in figures:
+        cells = (f"{rate.fnmr.value:.2%}, {rate.found.value:.2g}" for rate in condition.rates)
+        table.add_row(condition.name, f"{condition.without_face} of {condition.photos}", *cells)
     Console().print(table)

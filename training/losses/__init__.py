@@ -77,10 +77,10 @@ def names() -> list[str]:
 def kind_of(name: str) -> type[nn.Module]:
     """Return the loss's class: of ours, or one's own by `module:Class`. Raises LossError if that is no `nn.Module`."""
     if ":" in name:
-        found = named("loss", name)
-        if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        kind = named("loss", name)
+        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             raise LossError(f"{name} is no class of nn.Module")
-        return found
+        return kind
     check_choice("loss", name, names())
     return {**CLASS_LEVEL, **PAIR_LEVEL}[name]
 

@@ -130,8 +130,8 @@ class PartialFC(nn.Module):
         x, targets = collectives.gather(upcast(embeddings)), collectives.gather(labels.long())
         scores = self.loss.logits(x)
         column, own = self._own(targets)
-        found = scores.gather(1, column[:, None])[:, 0].masked_fill(~own, -math.inf)
-        return (collectives.largest(found) >= collectives.largest(scores.amax(dim=1))).float().mean()
+        own_scores = scores.gather(1, column[:, None])[:, 0].masked_fill(~own, -math.inf)
+        return (collectives.largest(own_scores) >= collectives.largest(scores.amax(dim=1))).float().mean()
 
     def _shards(self) -> list[tuple[int, int]]:
         """Return the first row of each rank and the one after its last."""

@@ -69,9 +69,9 @@ class VoidSteps:
 
     def read(self) -> VoidCount:
         """Return the counts. Waits for the device."""
-        found = VoidCount(*self._counts.tolist())
+        counts = VoidCount(*self._counts.tolist())
         self._counts[2] = self._counts[1]
-        return found
+        return counts
 
     def state(self) -> list[int]:
         return [int(count) for count in self._counts.tolist()]

@@ -141,8 +141,8 @@ def _held_out(recipe: Recipe, faces: FaceSet, pixels: PixelSource, console: Cons
 
     if recipe.evaluate.source is not None:
         faces, pixels = _open(recipe, recipe.evaluate.source, "evaluate", console)
-    found = _chosen(recipe, faces, pixels, "held-out", choose)
-    return found if len(found.people) > 1 else None
+    held_out = _chosen(recipe, faces, pixels, "held-out", choose)
+    return held_out if len(held_out.people) > 1 else None
 
 
 def _teacher(recipe: Recipe, crops: Crops, models: Path, console: Console) -> Teacher | None:

@@ -35,7 +35,7 @@ class Reporter:
         self._steps = steps
         self._images = 0
         self._first = first
-        self._trackers = [found for name in trackers if out and (found := open_tracker(name, out))]
+        self._trackers = [tracker for name in trackers if out and (tracker := open_tracker(name, out))]
         self._progress: Progress | None = None
         if out and self._console.is_terminal:
             columns = (MofNCompleteColumn(), BarColumn(bar_width=10), TimeRemainingColumn())
@@ -196,5 +196,5 @@ def draw_run(out: Path) -> Path | None:
 def _series(lines: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
     """Return the steps and values of a figure; those of evaluations are called `evaluation NAME`."""
     kind, key = ("evaluation", name.removeprefix("evaluation ")) if " " in name else ("train", name)
-    found = [(line["step"], line[key]) for line in lines if line["kind"] == kind and key in line]
-    return [step for step, _ in found], [value for _, value in found]
+    points = [(line["step"], line[key]) for line in lines if line["kind"] == kind and key in line]
+    return [step for step, _ in points], [value for _, value in points]

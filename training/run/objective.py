@@ -188,8 +188,8 @@ class Objective(nn.Module):
             if isinstance(term.loss, PartialFC) and term.loss.table.num_classes <= LARGEST_ACCURACY_TABLE:
                 return float(term.loss.accuracy(embeddings, labels))
             if isinstance(term.loss, losses.ClassLoss) and term.loss.num_classes <= LARGEST_ACCURACY_TABLE:
-                found = term.loss.logits(embeddings[known].float()).argmax(dim=1)
-                return float((found == labels[known]).float().mean())
+                nearest = term.loss.logits(embeddings[known].float()).argmax(dim=1)
+                return float((nearest == labels[known]).float().mean())
         return None
 
     # ------------------------------------------------------------ state that doesn't depend on the number of ranks

@@ -65,7 +65,7 @@ def _by_depth(name: str, parameters: list[nn.Parameter], config: Optimizer, deca
         return [_group(name, parameters, config.lr, decay)]
     last = max(1, len(parameters) - 1)
     rates = [config.lr * config.first_layer ** (1 - place / last) for place in range(len(parameters))]
-    groups = [_group(f"{name}_{place}", [one], rates[place], decay) for place, one in enumerate(parameters)]
+    groups = [_group(f"{name}_{place}", [parameter], rates[place], decay) for place, parameter in enumerate(parameters)]
     return groups[::-1]
 
 

@@ -37,14 +37,14 @@ def load_start(model: nn.Module, config: Model) -> list[str]:
     given = _read(Path(config.start))
     fresh: list[str] = []
     for number in range(2 if isinstance(model, TwoTowers) else 1):
-        one = tower(model, number)  # type: ignore[arg-type]  # one of the two kinds that have towers
-        own = one.state_dict()
+        network = tower(model, number)  # type: ignore[arg-type]  # one of the two kinds that have towers
+        own = network.state_dict()
         fitting = _fitting(own, given, config.start)
         fresh = [name for name, value in own.items() if value.ndim and name not in fitting]
         by_name = any(name in given for name in fitting)
         left_out = [name for name, value in given.items() if value.ndim and by_name and name not in fitting]
         _check_listed(fresh, left_out, config)
-        one.load_state_dict(fitting, strict=False)
+        network.load_state_dict(fitting, strict=False)
     return fresh
 
 

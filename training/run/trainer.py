@@ -92,7 +92,7 @@ class Trainer:
     """A run: `train()` continues to the recipe's last step; `out` is the run's folder."""
 
     def __init__(self, recipe: Recipe, material: Material, out: Path, world: World) -> None:
-        _check_world(recipe, material, world)
+        _check_world(recipe, world)
         self.recipe = recipe
         self.material = material
         self.out = out
@@ -256,19 +256,19 @@ class Trainer:
 
     def _read_void_steps(self, report: Reporter) -> None:
         """Warn of steps that changed nothing, keep the last one's batch, and give up after too many in a row."""
-        found = self.void_steps.read()
-        new, self.progress.skipped = found.total - self.progress.skipped, found.total
+        counts = self.void_steps.read()
+        new, self.progress.skipped = counts.total - self.progress.skipped, counts.total
         searching = self.loss_scale.used and float(self.loss_scale.value) > 1  # fp16 finds its scale by overflowing
         if new and not searching:
-            self._dump(found.last)
+            self._dump(counts.last)
         if new:
             message = (
-                f"{new} steps changed nothing, as their gradient or loss was not finite; the last is step {found.last}"
+                f"{new} steps changed nothing, as their gradient or loss was not finite; the last is step {counts.last}"
             )
             report.warn(self.progress.step, message)
-        if found.longest > self.recipe.train.max_skipped:
+        if counts.longest > self.recipe.train.max_skipped:
             message = (
-                f"{found.longest} steps in a row had no finite gradient or loss; lower optimizer.lr or the margin."
+                f"{counts.longest} steps in a row had no finite gradient or loss; lower optimizer.lr or the margin."
             )
             raise Unusable(message, code="training_diverged", step=self.progress.step)
 
@@ -484,11 +484,8 @@ def _belongs_to(recipe: Recipe, people: int, crops: int) -> dict[str, object]:
     }
 
 
-def _check_world(recipe: Recipe, material: Material, world: World) -> None:
+def _check_world(recipe: Recipe, world: World) -> None:
     share = recipe.sampler.batch_size
     if share % world.size or (recipe.model.towers != "single" and (share // world.size) % 2):
         message = f"sampler.batch_size {share} cannot be shared evenly by {world.size} ranks."
-        raise InvalidInput(message, code="invalid_recipe")
-    if len(material.sampler) == 0:
-        message = f"{len(material.crops)} crops do not fill one batch of {share}: lower sampler.batch_size."
         raise InvalidInput(message, code="invalid_recipe")

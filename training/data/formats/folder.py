@@ -42,8 +42,8 @@ def list_folder(root: Path) -> Listing:
 
 
 def _people(root: Path) -> list[Path]:
-    found = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return sorted(found, key=lambda path: f"{path.name}/")  # in the order of the images' paths
+    people = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(people, key=lambda path: f"{path.name}/")  # in the order of the images' paths
 
 
 def list_table(table: Path) -> Listing:

@@ -110,5 +110,5 @@ def _person(label: object, known: Sequence[str] | None) -> str:
 
 
 def _bytes(value: Any) -> bytes | None:
-    found = value.get("bytes") if isinstance(value, dict) else value
-    return found if isinstance(found, bytes) and found else None
+    data = value.get("bytes") if isinstance(value, dict) else value
+    return data if isinstance(data, bytes) and data else None

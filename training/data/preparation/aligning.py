@@ -132,14 +132,14 @@ def read_failed(target: Path) -> dict[str, Outcome]:
     file = target / FAILED
     if not file.is_file():
         return {}
-    found = {}
+    failed = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         try:
             outcome = Outcome(**json.loads(line))
         except (ValueError, TypeError):
             continue
-        found[outcome.photo] = outcome
-    return found
+        failed[outcome.photo] = outcome
+    return failed
 
 
 def _outcomes(stages: Stages, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:

@@ -68,16 +68,16 @@ def write_blends(
             progress(index + 1, total)
         for number in range(count):
             generator = np.random.default_rng((seed, number))
-            one, other = pick_two(labels, generator)
-            _add(archive, f"{BLENDS}/{number:07d}.jpg", blend(faces[one][0], faces[other][0], generator))
+            first, other = pick_two(labels, generator)
+            _add(archive, f"{BLENDS}/{number:07d}.jpg", blend(faces[first][0], faces[other][0], generator))
             progress(len(faces) + number + 1, total)
 
 
 def pick_two(labels: NDArray[np.int64], generator: np.random.Generator) -> tuple[int, int]:
     """Pick two crops of different people, every crop equally likely; of one person if there is no other."""
-    one = int(generator.integers(len(labels)))
-    others = np.flatnonzero(labels != labels[one])
-    return one, int(generator.choice(others)) if len(others) else one
+    first = int(generator.integers(len(labels)))
+    others = np.flatnonzero(labels != labels[first])
+    return first, int(generator.choice(others)) if len(others) else first
 
 
 def _smooth(generator: np.random.Generator, side: int, channels: int) -> NDArray[np.float32]:

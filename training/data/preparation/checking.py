@@ -217,12 +217,12 @@ def doubts(templates: Templates, threshold: float) -> tuple[list[_Facts], list[_
 def alike_people(templates: Templates, threshold: float) -> list[Alike]:
     """Return pairs of people whose mean templates reach the threshold, by falling score."""
     centres = unit(sums(templates))
-    found = []
+    pairs = []
     for start in range(0, len(centres), ROWS):
         block = centres[start : start + ROWS] @ centres[start:].T
         i, j = np.nonzero(block >= threshold)
         for a, b in zip(i.tolist(), j.tolist(), strict=True):
             if b > a:
                 names = (templates.people[start + a], templates.people[start + b])
-                found.append(Alike(names, round(float(block[a, b]), 4)))
-    return sorted(found, key=lambda alike: -alike.score)
+                pairs.append(Alike(names, round(float(block[a, b]), 4)))
+    return sorted(pairs, key=lambda alike: -alike.score)

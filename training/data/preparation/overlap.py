@@ -51,9 +51,9 @@ def find_overlap(a: Templates, b: Templates, threshold: float, pair_threshold: f
     person of B, or one of its images reaches ``pair_threshold`` against one of B's."""
     means, best_mean = best_means(a, b)
     pair_score, pair_image, own_image = _best_pairs(a, b)
-    found = np.flatnonzero((means >= threshold) | (pair_score >= pair_threshold))
+    shared = np.flatnonzero((means >= threshold) | (pair_score >= pair_threshold))
     matches = []
-    for person in found.tolist():
+    for person in shared.tolist():
         mean, pair = float(means[person]), float(pair_score[person])
         # whoever of B the stronger evidence names
         other = int(best_mean[person]) if mean >= threshold else int(b.labels[pair_image[person]])

@@ -52,9 +52,9 @@ def embed_set(
     with ThreadPoolExecutor(cores()) as readers:
         for start in range(0, len(faces), BLOCK):
             indices = range(start, min(start + BLOCK, len(faces)))
-            found = dict(zip(indices, readers.map(lambda index: _read(faces, index), indices), strict=True))
-            crops = {index: crop for index, crop in found.items() if not isinstance(crop, LikenessError)}
-            broken |= {index: error for index, error in found.items() if isinstance(error, LikenessError)}
+            results = dict(zip(indices, readers.map(lambda index: _read(faces, index), indices), strict=True))
+            crops = {index: crop for index, crop in results.items() if not isinstance(crop, LikenessError)}
+            broken |= {index: error for index, error in results.items() if isinstance(error, LikenessError)}
             templates, _ = embedder.embed(list(crops.values()))
             for (index, crop), template in zip(crops.items(), templates, strict=True):
                 vectors[index] = template.vector

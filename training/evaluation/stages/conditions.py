@@ -175,8 +175,8 @@ def one_photo_each(clean_templates: Templates) -> list[str]:
 
 def drawn(data: bytes, pipeline: Pipeline, draw: Draw, name: str, seed: int = 0) -> bytes:
     """Return a photo under a condition, drawn on the face that it is about; by chance that its name decides."""
-    found = pipeline.detect(data)
-    face = found.faces[choose_face(found).index]
+    detected = pipeline.detect(data)
+    face = detected.faces[choose_face(detected).index]
     rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
     worse = draw(pixels_of(data), face.detection.landmarks, rng)
     return cv2.imencode(".png", worse[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes()
