@@ -40,12 +40,14 @@ def main(uv: str) -> None:
     constraints = PROJECT / "constraints.txt"
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "overrides.txt"
-        overrides.write_text(f"torch{NEVER}\n")
         common = ["--universal", "--generate-hashes", "--no-annotate", "--no-header", "--python-version", PYTHON]
         common += ["-c", str(constraints), "--overrides", str(overrides), "--quiet"]
         for name in (*EXTRAS, *ALONE):
             wanted = Path(folder) / "wanted.in"
             wanted.write_text("\n".join(ALONE.get(name, (BUILD,))) + "\n")
+            # torch's builds for CUDA ask for other versions of its libraries than serving does, which decides
+            cuda = [] if name == "gpu" else re.findall(r"^(?:cuda|nvidia)-.*$", constraints.read_text(), re.MULTILINE)
+            overrides.write_text("\n".join([f"torch{NEVER}", *cuda, ""]))
             extras = [f"--extra={extra}" for extra in EXTRAS.get(name, ())]
             sources = [str(wanted), *([str(PROJECT / "pyproject.toml"), *extras] if name in EXTRAS else ())]
             done = subprocess.run(  # noqa: S603 (our own tool)
@@ -57,12 +59,13 @@ def main(uv: str) -> None:
             )
             if done.returncode:
                 sys.exit(f"requirements/{name}.txt can't be written; is an index reached?\n{done.stderr.strip()}")
-            (FOLDER / f"{name}.txt").write_text(HEAD + _without_torch(done.stdout))
+            (FOLDER / f"{name}.txt").write_text(HEAD + (done.stdout if name == "gpu" else _without_torch(done.stdout)))
 
 
 def _without_torch(text: str) -> str:
-    """Return the requirements without torch, but with what its build for CPUs needs."""
-    return re.sub(r"^torch==.*(?:\n    --hash=.*)*\n", "", text, flags=re.MULTILINE).replace(NEVER, "")
+    """Return the requirements without torch and CUDA, but with what torch's build for CPUs needs."""
+    kept = re.sub(r"^(?:torch|cuda-.*|nvidia-.*)==.*(?:\n    --hash=.*)*\n", "", text, flags=re.MULTILINE)
+    return kept.replace(NEVER, "")
 
 
 def _environment() -> dict[str, str]:
