@@ -47,8 +47,8 @@ FIXED_BATCH: Mapping[Used, int] = {"cuda": 64, "tensorrt": 64, "rocm": 64}
 Not measured yet."""
 MIB = 2**20
 CUDA_LIBRARY = "libonnxruntime_providers_cuda.so"
-ERRORS_ONLY = 3
-"""ONNX Runtime's log level: what matters is checked here and raised."""
+ERRORS_ONLY, FATAL_ONLY = 3, 4
+"""ONNX Runtime's log levels: what matters is checked here and raised."""
 KEPT_FOR = 2**21
 """Bytes of input up to which a run's memory is kept for the next one: 46 MB of the detector's, for photos of up to 2.8
 megapixels. To ask the system for it anew takes up to half of a run's time (2 megapixels from decoding to the crops: 37
@@ -192,6 +192,7 @@ def _open(model: Path | bytes, device: Used, threads: int, *, sizes_vary: bool, 
     if gpu_memory_mib is not None:
         cuda["gpu_mem_limit"] = gpu_memory_mib * MIB
     if CUDA in PROVIDERS[device]:
+        ort.set_default_logger_severity(FATAL_ONLY)  # it would tell of missing libraries in four lines of its own
         ort.preload_dlls()  # finds the CUDA libraries that pip installed
     providers = [(name, cuda) if name == CUDA else name for name in PROVIDERS[device]]
     try:
