@@ -32,6 +32,7 @@ from app.errors import LikenessError, Overloaded
 from app.main import create_app
 from tests.support.connections import begun, unsigned
 from tests.support.live import LiveServer, serving
+from tests.support.ready import give_models
 from tests.support.service import COLLINS
 
 SLOTS = 8
@@ -194,6 +195,7 @@ async def test_a_caller_that_is_refused_again_and_again_is_answered_late(
 ) -> None:
     monkeypatch.setattr("app.concurrency.admission.PATIENCE_S", 0.5)
     monkeypatch.setattr("app.concurrency.admission.REFUSAL_S", 1.0)
+    give_models(tmp_path)
     app = create_app(Settings(data_dir=tmp_path))
     async with app.router.lifespan_context(app):
         budget = app.state.components.admission.budget

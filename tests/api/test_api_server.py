@@ -44,6 +44,7 @@ from app.serve import serve
 from app.server.run import listen
 from tests.support.connections import bodies_held, opened
 from tests.support.live import LiveServer, environment
+from tests.support.ready import give_models
 from tests.support.service import COLLINS, error_of, running
 from tests.support.waiting import until
 
@@ -319,6 +320,7 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for_forever() -> None:
 
 @pytest.mark.anyio
 async def test_a_client_that_leaves_makes_room(tmp_path: Path) -> None:
+    give_models(tmp_path)
     app = create_app(Settings(data_dir=tmp_path))
     sent: list[Message] = []
     waiting: list[Message] = [{"type": "http.request", "body": b"x", "more_body": True}, {"type": "http.disconnect"}]
@@ -434,6 +436,7 @@ def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveS
 def test_what_makes_a_start_impossible_is_said_in_a_sentence(
     tmp_path: Path, settings: dict[str, Any], sentence: str
 ) -> None:
+    give_models(tmp_path)
     given: dict[str, Any] = {"data_dir": tmp_path, "port": 0} | settings
     root = logging.getLogger()
     handlers = list(root.handlers)

@@ -36,6 +36,7 @@ from app.server.http import Waits, server_config
 from tests.support.commands import run
 from tests.support.connections import PATIENCE_S, bodies_held, opened
 from tests.support.live import START_S, LiveServer, make_certificate, serving
+from tests.support.ready import give_models
 from tests.support.service import COLLINS, error_of
 from tests.support.waiting import until
 
@@ -217,6 +218,7 @@ def test_several_requests_follow_each_other_on_one_connection(strict: LiveServer
 
 @pytest.mark.anyio
 async def test_bodies_of_all_requests_together_are_bounded(tmp_path: Path) -> None:
+    give_models(tmp_path)
     app = create_app(Settings(data_dir=tmp_path))
     enough = anyio.Event()
 
@@ -247,6 +249,7 @@ async def test_bodies_of_all_requests_together_are_bounded(tmp_path: Path) -> No
 
 @pytest.mark.anyio
 async def test_a_server_without_memory_for_requests_does_not_start(tmp_path: Path) -> None:
+    give_models(tmp_path)
     app = create_app(Settings(data_dir=tmp_path, memory_bytes=150 * 1024**2))
     with pytest.raises(Unusable, match=r"150 MiB of memory are too little"):
         async with app.router.lifespan_context(app):
@@ -402,6 +405,7 @@ def test_one_half_of_a_certificate_is_refused(
     monkeypatch.setenv("LIKENESS_TLS_CERT", str(certificate[0]))
     with pytest.raises(Unusable, match="go together"):
         load_settings()
+    give_models(tmp_path)
     for cert, key in ((certificate[0], tmp_path / "nowhere"), (certificate[0], certificate[0])):
         with pytest.raises(Unusable, match="cannot serve TLS") as caught:
             serve(Settings(data_dir=tmp_path, port=0, tls_cert=cert, tls_key=key))
