@@ -11,6 +11,7 @@ from likeness_client import ApiError, AsyncClient, Client
 
 from tests.support.commands import run as likeness
 from tests.support.live import LiveServer, serving
+from tests.support.ready import give_models
 
 
 def test_keys_are_made_listed_rotated_and_revoked(shared_server: LiveServer) -> None:
@@ -140,6 +141,7 @@ def test_neither_the_log_nor_the_database_holds_a_key(shared_server: LiveServer)
     ],
 )
 def test_settings_that_make_no_sense_stop_the_start(tmp_path: Path, settings: dict[str, object], words: str) -> None:
+    give_models(tmp_path)
     done = likeness(tmp_path, "galleries", "create", "staff", **settings)
     assert done.returncode in {2, 4}
     assert words in done.stderr

@@ -11,8 +11,6 @@ import re
 import socket
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,8 +40,9 @@ from app.logs import JsonFormatter
 from app.main import create_app
 from app.serve import serve
 from app.server.run import listen
+from tests.support.commands import run
 from tests.support.connections import bodies_held, opened
-from tests.support.live import LiveServer, environment
+from tests.support.live import LiveServer
 from tests.support.ready import give_models
 from tests.support.service import COLLINS, error_of, running
 from tests.support.waiting import until
@@ -422,6 +421,15 @@ def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveS
     assert live_server.process.wait(30) == 0
 
 
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """What a server does to the logging of its process ends with the test."""
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    yield
+    root.handlers[:] = handlers
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -433,24 +441,19 @@ def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveS
         ({"host": "192.0.2.1"}, "Cannot listen on 192.0.2.1"),
     ],
 )
+@pytest.mark.usefixtures("own_logging")
 def test_what_makes_a_start_impossible_is_said_in_a_sentence(
     tmp_path: Path, settings: dict[str, Any], sentence: str
 ) -> None:
     give_models(tmp_path)
     given: dict[str, Any] = {"data_dir": tmp_path, "port": 0} | settings
-    root = logging.getLogger()
-    handlers = list(root.handlers)
-    try:
-        with pytest.raises(Unusable, match=sentence):
-            serve(Settings(**given))
-    finally:
-        root.handlers[:] = handlers
+    with pytest.raises(Unusable, match=sentence):
+        serve(Settings(**given))
 
 
+@pytest.mark.usefixtures("own_logging")
 def test_a_start_that_is_impossible_prints_one_line_and_no_traceback(tmp_path: Path) -> None:
-    environ = environment(tmp_path, PORT=0, EMBEDDER="nothing")
-    command = [sys.executable, "-m", "app", "serve"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = run(tmp_path, "serve", PORT=0, EMBEDDER="nothing")
     assert done.returncode == Exit.FAILED
     assert "There is no model package 'nothing'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -36,12 +36,12 @@ from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import delete_subject
-from app.inference.package import OwnCalibrations, load_package, own_path, write_own
+from app.inference.package import OwnCalibrations, own_path, write_own
 from app.jobs.records import Job
 from app.jobs.store import JobStore
 from app.types import Quality
 from tests.conftest import PROJECT
-from tests.support import tarred
+from tests.support import packages, tarred
 from tests.support.changing import changed
 from tests.support.commands import run
 from tests.support.live import environment, serving
@@ -486,13 +486,8 @@ def test_a_restore_killed_at_any_step_leaves_the_old_database_or_the_new_one(hom
 
 
 def with_own_points(data_dir: Path, lowest: float) -> str:
-    """Add a package of the folder's own, SFace by another name, and points for it; return its id."""
-    folder = data_dir / "packages" / "mine"
-    if not folder.exists():
-        shutil.copytree(PROJECT / "models" / "sface", folder)
-        about = json.loads((folder / "manifest.json").read_text())
-        (folder / "manifest.json").write_text(json.dumps(about | {"name": "mine"}))
-    package = load_package(folder)
+    """Add a package of the folder's own, and points for it; return its id."""
+    package = packages.install(data_dir / "packages", "mine")
     (shipped, *_) = package.manifest.calibrations
     measured = sorted(shipped.points, key=lambda point: -point.fmr)
     points = tuple(
@@ -528,7 +523,7 @@ def test_packages_and_points_of_the_folders_own_go_along(tmp_path: Path) -> None
     done = run(data, "backup", tmp_path / "backup")
     assert done.returncode == 0, done
     files = read_tar(tmp_path / "backup")
-    own = {"packages/mine/manifest.json", f"calibrations/{package}.json"}
+    own = {"packages/mine-1/manifest.json", "packages/mine-1/model.onnx", f"calibrations/{package}.json"}
     assert set(files) == own | {"backup.json", "vault.key", "admin.key", "likeness.db"}
     for name in own:
         altered = files | {name: files[name].replace(b"7", b"8")}

@@ -10,7 +10,6 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,17 +61,20 @@ class Two:
 
     first: Client
     second: Client
-    servers: tuple[LiveServer, LiveServer]
+    server: LiveServer
+    """The first one's process."""
     archive: Path
     trust: str
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+def two(tmp_path_factory: pytest.TempPathFactory, shared_server: LiveServer) -> Iterator[Two]:
     folder = tmp_path_factory.mktemp("archives")
-    with ExitStack() as stack:
-        servers = tuple(stack.enter_context(serving(folder / name)) for name in ("first", "second"))
-        first, second = (stack.enter_context(Client(one.url, one.key)) for one in servers)
+    with (
+        serving(folder / "first") as server,
+        Client(server.url, server.key) as first,
+        Client(shared_server.url, shared_server.key) as second,
+    ):
         first.create_gallery("crew")
         job = first.wait_job(first.import_faces("crew", tar_of(PEOPLE)).id, every_s=0.05)
         assert (job.state, job.counts) == ("done", {"enrolled": 3, "new_subjects": 2, "warned": 1})
@@ -81,9 +83,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         exported = first.wait_job(first.export_gallery("crew").id, every_s=0.05)
         assert (exported.state, exported.counts) == ("done", {"subjects": 3, "faces": 3})
         first.job_result(exported.id, folder / "crew.tar")
-        with servers[0].client() as api:
+        with server.client() as api:
             key = api.get("/v1/server-key").raise_for_status().json()["public_key"]
-        yield Two(first, second, (servers[0], servers[1]), folder / "crew.tar", key)
+        yield Two(first, second, server, folder / "crew.tar", key)
 
 
 def brought(two: Two, gallery: str, archive: bytes | Path, trust: str | None) -> Any:
@@ -156,7 +158,7 @@ def test_the_archive_is_what_it_says(two: Two) -> None:
     assert (manifest["format"], manifest["subjects"], manifest["faces"]) == ("likeness-gallery", 3, 3)
     assert len(found["crops.bin"]) == sum(json.loads(line)["crop"] for line in found["faces.jsonl"].splitlines())
     assert two.archive.stat().st_mode & 0o077 == 0
-    assert b"Eileen" not in b"".join(path.read_bytes() for path in (two.servers[0].data_dir / "jobs").glob("*.result"))
+    assert b"Eileen" not in b"".join(path.read_bytes() for path in (two.server.data_dir / "jobs").glob("*.result"))
 
 
 def test_without_crops(two: Two) -> None:
@@ -327,7 +329,7 @@ def test_results_are_there_for_who_may_have_them(two: Two) -> None:
     assert exported.has_result
     for scopes, galleries in ((["read", "enroll", "recognize"], None), (["admin"], ["other"])):
         secret = two.first.create_key(scopes, galleries=galleries).secret
-        with Client(two.servers[0].url, secret) as client, pytest.raises(ApiError) as caught:
+        with Client(two.server.url, secret) as client, pytest.raises(ApiError) as caught:
             client.job_result(exported.id, two.archive.with_name("stolen.tar"))
         assert caught.value.code in {"missing_scope", "job_not_found"}
     assert not two.archive.with_name("stolen.tar").exists()

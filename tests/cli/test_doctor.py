@@ -34,7 +34,7 @@ from tests.support import liveness, packages
 from tests.support.commands import run
 from tests.support.live import LiveServer, make_certificate
 from tests.support.milvus import milvus_server, need_milvus
-from tests.support.ready import give_database
+from tests.support.ready import give_database, give_models
 
 
 def examined(data_dir: Path, *only: str, **settings: Any) -> dict[str, list[Finding]]:
@@ -55,6 +55,7 @@ def data(tmp_path: Path) -> Path:
     """A data folder as a start leaves it."""
     folder = tmp_path / "data"
     admin_key(folder)
+    give_models(folder)
     give_database(folder)
     return folder
 
@@ -74,8 +75,10 @@ def test_a_good_installation_has_nothing_wrong(data: Path) -> None:
 
 
 def test_before_the_first_start_nothing_is_made(tmp_path: Path) -> None:
-    found = examined(tmp_path / "data")
-    assert failed(found) == {}
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models" / "yunet", models / "yunet")
+    packages.install(models, "small")
+    assert failed(examined(tmp_path / "data", models_dir=models, embedder="small")) == {}
     assert not (tmp_path / "data").exists()
 
 
