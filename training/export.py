@@ -1,14 +1,12 @@
-"""From a checkpoint to a model package: ONNX by both of torch's exporters, checked, measured, with its manifest.
+"""From a checkpoint to a model package: ONNX by torch's exporter, checked, measured, with its manifest.
 
-The package holds the fp32 graph of the exporter that suits better; `fp16` and `int8` variants are packages of their own
+`fp16` and `int8` variants are packages of their own
 (`NAME-fp16`, `NAME-int8`), because templates of different graphs must not be compared. Every figure and operating
 point is measured on the exported file in ONNX Runtime, none on the torch model.
 """
 
 from __future__ import annotations
 
-import tempfile
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.files import sha256_of
 from app.inference import golden
+from app.inference.graph import tidy
 from app.inference.manifest import (
     CONTRACT_INPUT,
     Calibration,
@@ -58,12 +57,9 @@ PARITY = 1e-5
 """Largest difference in any number of a unit vector between torch and the exported graph."""
 FIGURES_FMR = 1e-3
 """The FMR at which variants are compared (their cost is the FNMR they add)."""
-SPEED_CROPS = 64
 SMALL_SET = 1000
 """Sets of at most so many crops measure coarser rates too; larger ones have pairs enough for the fine ones."""
 COARSE_RATES = (1e-1, 3e-2, *operating_points.RATES)
-INPUT, OUTPUT = "crops", "templates"
-NAMES: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": OPSET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +72,8 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """One variant's graph and its `parity` figures."""
+    """A graph and the figures of its checks."""
 
-    variant: Variant
     model: ModelProto
     figures: dict[str, Any]
 
@@ -115,18 +110,26 @@ def export(
     saved = checkpoint.load(checkpoint.resolve(source))
     recipe = Recipe.model_validate(saved.state["recipe"])
     module = checkpoint.trained_embedder(saved, recipe, second_tower=second_tower)
-    say(f"{recipe.name} at step {saved.facts['step']}: exporting with both of torch's exporters")
+    say(f"{recipe.name} at step {saved.facts['step']}: exporting")
     full = export_fp32(module, recipe.model.dim)
     fp32_vectors = None if evaluation is None else vectors_of(full.model, evaluation.crops)
     folders = []
     for variant in variants:
         say(f"{variant}: converting and measuring")
-        exported = full if variant == "fp32" else _convert(full, variant, calibration)
+        exported = full
+        if variant == "fp16":
+            exported = Exported(to_fp16(full.model), {})
+        elif variant == "int8":
+            if calibration is None:
+                raise ValueError("int8 needs crops for its ranges")
+            exported = Exported(to_int8(full.model, calibration), {})
         measured = None
         if evaluation is not None and fp32_vectors is not None:
             vectors = fp32_vectors if variant == "fp32" else vectors_of(exported.model, evaluation.crops)
             measured = _Measured.of(vectors, fp32_vectors, evaluation)
-        folders.append(_write_package(models, about, exported, recipe, saved.facts, measured=measured))
+        folders.append(
+            _write_package(models, about, variant, exported, recipe=recipe, facts=saved.facts, measured=measured)
+        )
         say(f"{variant}: {folders[-1]}")
     return folders
 
@@ -135,29 +138,18 @@ def export(
 
 
 def export_fp32(module: nn.Module, dimension: int) -> Exported:
-    """Both exporters, both checked by ONNX and against torch at N = 1, 3, 7; the dynamo graph is the one kept.
-
-    Raises Unusable (`export_differs`).
-    """
+    """Export the graph, checked by ONNX and against torch at N = 1, 3, 7. Raises Unusable (`export_differs`)."""
     crops = parity_crops(max(PARITY_BATCHES))
+    model = _exported(module, crops)
+    _name_batch(model, dimension)
+    tidy(model)  # exporters leave the stack traces of their machine
     with torch.no_grad():
-        expected = [module(torch.from_numpy(crops[:n])).numpy() for n in PARITY_BATCHES]
-    models = {"torchscript": _torchscript(module, crops), "dynamo": _dynamo(module, crops)}
-    figures: dict[str, Any] = {}
-    for name, model in models.items():
-        onnx.checker.check_model(model, full_check=True)
-        _name_batch(model, dimension)
-        differences = parity(model, crops, expected)
-        figures[f"parity_{name}"] = differences
-        if max(differences.values()) > PARITY:
-            message = f"The {name} exporter's graph differs from torch by {max(differences.values()):.2g}."
-            raise Unusable(message, code="export_differs", exporter=name)
-    kept = models["dynamo"]
-    faster = rewrite(kept, Rewrite(), "cpu")
-    figures["rewritten_cosine"] = check_prepared(kept, faster, Rewrite(), crops)
-    as_is, rewritten = speed(kept), speed(faster)
-    figures |= {"faces_per_s": round(as_is, 1), "faces_per_s_rewritten": round(rewritten, 1)}
-    return Exported("fp32", kept, figures)
+        differences = parity(model, crops, [module(torch.from_numpy(crops[:n])).numpy() for n in PARITY_BATCHES])
+    if max(differences.values()) > PARITY:
+        message = f"The exported graph differs from torch by {max(differences.values()):.2g}."
+        raise Unusable(message, code="export_differs")
+    cosine = check_prepared(model, rewrite(model, Rewrite(), "cpu"), Rewrite(), crops)
+    return Exported(model, {"parity": differences, "rewritten_cosine": cosine})
 
 
 def parity(model: ModelProto, crops: Pixels, expected: Sequence[Vectors]) -> dict[str, float]:
@@ -177,28 +169,15 @@ def parity_crops(count: int) -> Pixels:
     return np.clip(ramps / 2 + rng.normal(0, 20, (count, 112, 112, 3)), 0, 255).astype(np.uint8)
 
 
-def _torchscript(module: nn.Module, crops: Pixels) -> ModelProto:
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        # torch announces that this exporter is the older one; that is why the other's graph is kept.
-        warnings.simplefilter("ignore")
-        path, axes = Path(folder) / "model.onnx", {INPUT: {0: "N"}, OUTPUT: {0: "N"}}
-        torch.onnx.export(module, (torch.from_numpy(crops[:2]),), str(path), dynamo=False, dynamic_axes=axes, **NAMES)
-        model: ModelProto = onnx.load(path)
-        return model
-
-
-def _dynamo(module: nn.Module, crops: Pixels) -> ModelProto:
+def _exported(module: nn.Module, crops: Pixels) -> ModelProto:
     with warnings.catch_warnings():
         # Deprecations inside torch and onnxscript, which no caller can act on.
         warnings.simplefilter("ignore")
         shapes, example = ({0: torch.export.Dim("N", min=1)},), (torch.from_numpy(crops[:2]),)
-        program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False, **NAMES)
+        names: dict[str, Any] = {"input_names": ["crops"], "output_names": ["templates"], "opset_version": OPSET}
+        program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False, **names)
     assert program is not None  # noqa: S101  with dynamo=True it always is
-    model = program.model_proto
-    for node in model.graph.node:
-        del node.metadata_props[:]  # stack traces of the machine that exported
-        node.doc_string = ""
-    return model
+    return program.model_proto
 
 
 def _name_batch(model: ModelProto, dimension: int) -> None:
@@ -212,31 +191,7 @@ def _name_batch(model: ModelProto, dimension: int) -> None:
             dim.dim_value = size
 
 
-def speed(model: ModelProto) -> float:
-    """Return faces per second on one thread, one crop at a time, the best of three rounds (the machine's speed
-    varies)."""
-    session = Session(model.SerializeToString(), "cpu", 1)
-    crops = parity_crops(1)
-    session.run(crops)
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        for _ in range(SPEED_CROPS):
-            session.run(crops)
-        seconds.append(time.perf_counter() - start)
-    return SPEED_CROPS / min(seconds)
-
-
 # -------------------------------------------------------------------------------------------------------- variants
-
-
-def _convert(full: Exported, variant: Variant, calibration: Pixels | None) -> Exported:
-    if variant == "int8" and calibration is None:
-        raise ValueError("int8 needs crops for its ranges")
-    model = to_fp16(full.model) if calibration is None or variant == "fp16" else to_int8(full.model, calibration)
-    onnx.checker.check_model(model)
-    figures = {"faces_per_s": round(speed(model), 1)}
-    return Exported(variant, model, figures)
 
 
 def to_fp16(model: ModelProto) -> ModelProto:
@@ -270,9 +225,9 @@ def to_fp16(model: ModelProto) -> ModelProto:
                 node.input[place] = cast(name, TensorProto.FLOAT)
         nodes.append(node)
     kept = list(nodes)
-    del graph.node[:], graph.value_info[:]
+    del graph.node[:]
     graph.node.extend(kept)
-    _drop_unused_constants(graph)
+    tidy(half)
     return half
 
 
@@ -282,13 +237,6 @@ def _float_values(model: ModelProto) -> set[str]:
     typed = (*graph.value_info, *graph.input, *graph.output)
     floats = {value.name for value in typed if value.type.tensor_type.elem_type == TensorProto.FLOAT}
     return floats | {each.name for each in graph.initializer if each.data_type == TensorProto.FLOAT}
-
-
-def _drop_unused_constants(graph: onnx.GraphProto) -> None:
-    used = {name for node in graph.node for name in node.input}
-    kept = [each for each in graph.initializer if each.name in used]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
 
 
 def to_int8(model: ModelProto, crops: Pixels) -> ModelProto:
@@ -346,13 +294,13 @@ class _Measured:
 def _write_package(
     models: Path,
     about: About,
+    variant: Variant,
     exported: Exported,
+    *,
     recipe: Recipe,
     facts: dict[str, Any],
-    *,
     measured: _Measured | None,
 ) -> Path:
-    variant = exported.variant
     provenance = Provenance(
         text=f"Trained by `python -m training` with recipe {recipe.name} ({recipe.digest()}), step {facts['step']}, on "
         f"{facts['crops']} crops of {facts['people']} people from {recipe.data.source}; exported as {variant}.",

@@ -11,9 +11,9 @@ import hashlib
 import importlib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -363,13 +363,19 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def parse_recipe(table: Mapping[str, Any]) -> Recipe:
     """Parse a recipe from a table of plain values; raises the same errors as `load_recipe`."""
-    for key in _unknown(table, Recipe, ""):
-        raise _invalid(f"Unknown key {key!r} in the recipe{_suggestion(key)}.", key=key)
     try:
         return Recipe.model_validate(table)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'recipe'}: {e['msg']}" for e in error.errors())
+        wrong = {".".join(map(str, each["loc"])) or "recipe": each for each in error.errors()}
+        for key in (key for key, each in wrong.items() if each["type"] == "extra_forbidden"):
+            raise _invalid(f"Unknown key {key!r} in the recipe; {_suggestion(key)}", key=key) from error
+        problems = "; ".join(f"{key}: {each['msg']}" for key, each in wrong.items())
         raise _invalid(f"The recipe cannot be used: {problems}.") from error
+
+
+def did_you_mean(choice: str, known: Sequence[str]) -> str:
+    """Return a question that names the known word nearest to a mistyped one."""
+    return f"did you mean {difflib.get_close_matches(choice, known, n=1, cutoff=0)[0]!r}?"
 
 
 def named(what: str, name: str) -> Any:
@@ -384,61 +390,25 @@ def named(what: str, name: str) -> Any:
         raise _invalid(f"The {what} {name!r} can't be imported: {error}. Install it, or run where it lies.") from error
 
 
-def recipe_keys() -> list[str]:
+def recipe_keys(model: type[Section] = Recipe, prefix: str = "") -> list[str]:
     """Return every key a recipe may have, dotted, with `losses.` for each `[[losses]]` table."""
-    return list(_keys(Recipe, ""))
+    keys = []
+    for name, field in model.model_fields.items():
+        kinds = (field.annotation, *get_args(field.annotation))  # a section, or a tuple of them
+        section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+        keys += recipe_keys(section, f"{prefix}{name}.") if section else [prefix + name]
+    return keys
 
 
 def _invalid(message: str, **details: object) -> InvalidInput:
     return InvalidInput(message, code="invalid_recipe", **details)
 
 
-def _section(annotation: object) -> type[Section] | None:
-    """Return the section class behind a field, also inside a tuple of them."""
-    candidates = [annotation, *get_args(annotation)] if get_origin(annotation) is tuple else [annotation]
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
-
-
-def _keys(model: type[Section], prefix: str) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        section = _section(field.annotation)
-        if section is None:
-            yield prefix + name
-        else:
-            yield from _keys(section, f"{prefix}{name}.")
-
-
-def _unknown(table: Mapping[str, Any], model: type[Section], prefix: str) -> Iterator[str]:
-    for key, value in table.items():
-        field = model.model_fields.get(key)
-        if field is None:
-            if model.model_config.get("extra") != "allow":
-                yield prefix + key
-            continue
-        section = _section(field.annotation)
-        if section is None:
-            continue
-        for part in value if isinstance(value, list) else [value]:
-            if isinstance(part, Mapping):
-                yield from _unknown(part, section, f"{prefix}{key}.")
-
-
 def _suggestion(key: str) -> str:
-    """Return `; did you mean …?`: the same word in another section, else the nearest key of this one, else any
-    nearest."""
-    known = recipe_keys()
-    section, _, word = key.rpartition(".")
-    neighbours = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == section}
-    near = difflib.get_close_matches(word, neighbours, n=1, cutoff=0.6)
-    exact = [k for k in known if k.rpartition(".")[2] == word]
-    if exact or near:
-        return f"; did you mean {(exact or [neighbours[near[0]]])[0]!r}?"
-    elsewhere = {k.rpartition(".")[2]: k for k in known} | {k.partition(".")[0]: k.partition(".")[0] for k in known}
-    near = difflib.get_close_matches(word, elsewhere, n=1, cutoff=0.6)
-    if near:
-        return f"; did you mean {elsewhere[near[0]]!r}?"
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-    return f"; the nearest is {near[0]!r}"
+    """Name the same word in another section, else the nearest key."""
+    known = [*recipe_keys(), *Recipe.model_fields]
+    same = [each for each in known if each.rpartition(".")[2] == key.rpartition(".")[2]]
+    return did_you_mean(key, same or known)
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import typer
 from rich.console import Console
@@ -14,8 +15,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    Task,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -25,6 +24,12 @@ from app.errors import LikenessError
 
 LINE_S = 30.0
 """Between lines of progress where there is no terminal."""
+
+
+class Advance(Protocol):
+    """Counts items that are done; the second number is how many there are."""
+
+    def __call__(self, more: int, total: int | None = None, /) -> None: ...
 
 
 @contextmanager
@@ -42,50 +47,25 @@ def told(*also: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
-def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar; the callback takes how many are done, and the total."""
-    with _progress(what, None) as (progress, task):
+def counted(what: str, total: int | None = None, console: Console | None = None) -> Iterator[Advance]:
+    """Show a progress bar, by default on standard error; where there is no terminal, as in a log file, print a line
+    every `LINE_S` seconds.
 
-        def update(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-            say(progress.tasks[0])
-
-        say = _Lines(progress)
-        yield update
-
-
-@contextmanager
-def counted(what: str, total: int | None, console: Console | None = None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; the callback takes how many more are done, from any thread."""
-    with _progress(what, total, console) as (progress, task):
-
-        def advance(more: int) -> None:
-            progress.advance(task, more)
-            say(progress.tasks[0])
-
-        say = _Lines(progress)
-        yield advance
-
-
-class _Lines:
-    """Prints a line every `LINE_S` seconds where no bar can be shown, as in a log file."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._console = progress.console
-        self._next = math.inf if progress.console.is_terminal else time.monotonic() + LINE_S
-
-    def __call__(self, task: Task) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + LINE_S
-            total = "" if task.total is None else f" of {task.total:.0f}"
-            self._console.print(f"{task.description}: {task.completed:.0f}{total}", soft_wrap=True)
-
-
-@contextmanager
-def _progress(what: str, total: int | None, console: Console | None = None) -> Iterator[tuple[Progress, TaskID]]:
-    """Show a bar on a terminal only, by default on standard error."""
+    The callback takes how many more are done, from any thread, and the total once it is known.
+    """
     console = console or Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
-        yield progress, progress.add_task(what, total=total)
+        task = progress.add_task(what, total=total)
+        due = math.inf if console.is_terminal else time.monotonic() + LINE_S
+
+        def advance(more: int, total: int | None = None) -> None:
+            nonlocal due
+            progress.update(task, advance=more, total=total)
+            if time.monotonic() >= due:
+                due = time.monotonic() + LINE_S
+                now = progress.tasks[0]
+                of = "" if now.total is None else f" of {now.total:.0f}"
+                console.print(f"{what}: {now.completed:.0f}{of}", soft_wrap=True)
+
+        yield advance

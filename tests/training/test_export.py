@@ -118,14 +118,13 @@ def test_the_file_equals_the_torch_model_with_the_averaged_weights(run: Path, pa
 
 
 @pytest.mark.long
-def test_the_manifest_holds_both_exporters_parity_and_points_measured_on_the_file(packages: Path) -> None:
+def test_the_manifest_holds_the_parity_and_points_measured_on_the_file(packages: Path) -> None:
     manifest = load_package(packages / "small").manifest
     figures = manifest.provenance.figures
-    for exporter in ("torchscript", "dynamo"):
-        differences = figures[f"parity_{exporter}"]
-        assert isinstance(differences, dict)
-        assert set(differences) == {"1", "3", "7"}
-        assert all(float(str(value)) <= PARITY for value in differences.values())
+    differences = figures["parity"]
+    assert isinstance(differences, dict)
+    assert set(differences) == {"1", "3", "7"}
+    assert all(float(str(value)) <= PARITY for value in differences.values())
     (calibration,) = manifest.calibrations
     assert calibration.measured_on == "thirty people of flat colours"
     assert (calibration.mated, calibration.comparisons) == (30 * 15, 180 * 179 // 2 - 30 * 15)

@@ -1,7 +1,8 @@
-"""A run's data is prepared by one rank of a machine before the ranks join; the others wait and say what for."""
+"""A run's data is prepared by one process before the ranks join; the others wait and say what for."""
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from tests.support.runs import TINY, small_recipe
 from training.__main__ import app
 from training.data import sampler
 from training.recipe import Recipe
-from training.run.inputs import prepare_in_turn, prepare_material
+from training.run.inputs import prepare_alone, prepare_material
+from training.run.trainer import Material
 
 
 def quiet() -> Console:
@@ -28,26 +30,26 @@ def recipe_of(folder: Path, **data: object) -> Recipe:
     return small_recipe(data={"indexes": str(folder / "indexes"), "source": "procedural:people=6,images=4", **data})
 
 
-def as_rank(rank: int) -> dict[str, str]:
-    return {"WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-
-
-def test_the_first_rank_prepares_and_the_others_wait_for_it(tmp_path: Path) -> None:
-    recipe, prepared = recipe_of(tmp_path), threading.Event()
-    waiting = threading.Thread(target=prepare_in_turn, args=(recipe, prepared.set, quiet(), as_rank(1)))
-    waiting.start()
-    waiting.join(0.5)
-    assert waiting.is_alive()
-    assert not prepared.is_set()
-    prepare_in_turn(recipe, prepared.set, quiet(), as_rank(0))
-    assert prepared.is_set()
+def test_one_process_prepares_and_the_others_wait_for_it(tmp_path: Path) -> None:
+    recipe, made = recipe_of(tmp_path), list[Material]()
+    with Path(f"{recipe.data.indexes}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=lambda: made.append(prepare_alone(recipe, tmp_path, quiet())))
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+        assert not Path(recipe.data.indexes).exists()
     waiting.join(60)
-    assert not waiting.is_alive()
+    assert len(made) == 1
+    assert made[0].crops.rows.tolist() == prepare_alone(recipe, tmp_path, quiet()).crops.rows.tolist()
 
 
 def test_who_waits_too_long_says_what_for(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match="procedural:people=6,images=4") as caught:
-        prepare_in_turn(recipe_of(tmp_path, prepare_timeout=0.01), lambda: None, quiet(), as_rank(1))
+    recipe = recipe_of(tmp_path, prepare_timeout=0.01)
+    with Path(f"{recipe.data.indexes}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Unusable, match="prepare the data") as caught:
+            prepare_alone(recipe, tmp_path, quiet())
     assert caught.value.code == "preparation_timeout"
 
 

@@ -7,7 +7,6 @@ not normalised. No layer fixes B, so that the exported graph takes any number of
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +18,7 @@ from training.backbones.iresnet import DEPTHS, IResNet
 from training.backbones.mobilefacenet import MobileFaceNet
 from training.backbones.mobilenet import MobileNet
 from training.backbones.vit import SIZES, FaceViT
-from training.recipe import named
+from training.recipe import did_you_mean, named
 
 __all__ = ["build", "names"]
 
@@ -69,7 +68,5 @@ def build(name: str, dim: int = DEFAULT_DIMENSION, **options: object) -> nn.Modu
 
 
 def _unknown(what: str, given: str, known: list[str]) -> Unusable:
-    near = difflib.get_close_matches(given, known, n=1)
-    hint = f"; the nearest is {near[0]!r}" if near else ""
-    words = what.replace("_", " ")
-    return Unusable(f"There is no {words} {given!r}{hint}.", code=f"{what}_unknown", known=known)
+    hint = f"; {did_you_mean(given, known)}" if known else "."
+    return Unusable(f"There is no {what.replace('_', ' ')} {given!r}{hint}", code=f"{what}_unknown", known=known)

@@ -22,7 +22,7 @@ from training.data.preparation.checking import Report, check_set
 from training.data.preparation.overlap import Overlap, best_means, find_overlap, write_overlap
 from training.data.preparation.templates import choose_threshold, embed_set
 from training.packages import CACHE, MODELS, find_package
-from training.terminal import bar, counted, told
+from training.terminal import counted, told
 
 SHOWN = 10
 """Rows shown of each table; the JSON has all."""
@@ -61,7 +61,7 @@ def align(
     """
     with told():
         stages = Stages(source, target, detector_file(models, cache), min_quality)
-        with bar("aligning") as step:
+        with counted("aligning") as step:
             summary = align_folder(stages, workers, retry=retry, progress=step)
     _out().print(
         f"{summary.aligned} aligned, {summary.kept} were there, {summary.failed} failed, "
@@ -133,7 +133,7 @@ def blend(
     """Mix pairs of crops into new faces, for distillation from a teacher that judges them: no labels needed."""
     with told():
         faces = open_dataset(dataset)
-        with bar("blending") as step:
+        with counted("blending") as step:
             write_blends(Subset(faces, rows_left(faces, drop)), target, count, seed, step)
 
 

@@ -17,7 +17,7 @@ from training.export import VARIANTS, About, Evaluation, Variant, export, packag
 from training.packages import MODELS, check_free, how_to_measure
 from training.recipe import Distill, Recipe, load_recipe
 from training.run.distributed import joined
-from training.run.inputs import prepare_in_turn, prepare_material, read_source
+from training.run.inputs import prepare_alone, prepare_material, read_source
 from training.run.trainer import Material, Trainer
 from training.terminal import told
 
@@ -52,15 +52,14 @@ def prepare(
 ) -> None:
     """Index, split and decode a recipe's data and make its teacher's templates, so that `train` starts at once."""
     with told():
-        material = prepare_material(load_recipe(recipe, overrides or ()), models, console)
+        material = prepare_alone(load_recipe(recipe, overrides or ()), models, console)
         console.print(f"Prepared: {len(material.crops)} crops of {len(material.crops.people)} people.")
 
 
 def _train(recipe: Recipe, folder: Path, models: Path, device: str, last: Path | None) -> None:
-    prepare_in_turn(recipe, lambda: prepare_material(recipe, models, console), console)
+    material = prepare_alone(recipe, models, console)
     with joined(device) as world:
         quiet = Console(stderr=True, quiet=not world.is_first)
-        material = prepare_material(recipe, models, quiet)
         trainer = Trainer(recipe, material, folder, world)
         if last is not None:
             trainer.restore(last)

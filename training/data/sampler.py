@@ -9,7 +9,6 @@ in this epoch before saving.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypedDict, Unpack
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from app.errors import InvalidInput
+from training.recipe import did_you_mean
 
 Labels: TypeAlias = Sequence[int] | NDArray[np.integer]
 FEISTEL_ROUNDS = 6
@@ -308,5 +308,4 @@ def build(name: str, labels: Labels, *, batch_size: int, images: int = 4, **shar
         return BalancedSampler(labels, batch_size=batch_size, **shared)
     if name == "plain":
         return PlainSampler(labels, batch_size=batch_size, **shared)
-    near = difflib.get_close_matches(name, names(), n=1, cutoff=0)[0]
-    raise SamplerError(f"no sampler {name!r}; did you mean {near!r}? There are: {', '.join(names())}")
+    raise SamplerError(f"no sampler {name!r}; {did_you_mean(name, names())} There are: {', '.join(names())}")

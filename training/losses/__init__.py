@@ -5,7 +5,6 @@ What each computes, its defaults and their sources: the docstrings, and docs/ref
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from training.losses.margin import (
 )
 from training.losses.pairwise import CirclePair, Contrastive, Lifted, Margin, PairLoss, Triplet, Triplets, Unified
 from training.losses.sphereface2 import SphereFace2
-from training.recipe import named
+from training.recipe import did_you_mean, named
 
 __all__ = [
     "ClassLoss",
@@ -148,6 +147,5 @@ def check_choice(what: str, choice: str, known: Iterable[str]) -> None:
     known = list(known)
     if choice in known:
         return
-    near = difflib.get_close_matches(choice, known, n=1, cutoff=0)
-    hint = f"did you mean {near[0]!r}? There are: {', '.join(known)}" if near else "there are none"
+    hint = f"{did_you_mean(choice, known)} There are: {', '.join(known)}" if known else "there are none"
     raise LossError(f"no {what} {choice!r}; {hint}", known=known)

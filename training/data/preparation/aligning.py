@@ -10,11 +10,10 @@ import io
 import json
 import multiprocessing
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 
 import cv2
@@ -29,14 +28,13 @@ from app.stages import LIMITS
 from app.types import Pixels
 from training.data.formats.folder import IMAGE_ENDINGS
 from training.packages import DETECTOR, find_package
+from training.terminal import Advance
 
 FAILED = "failed.jsonl"
 """The list of what failed, in the folder of the crops: one JSON object a line."""
 JPEG_QUALITY = 95
 CHUNK = 8
 """Photos handed to a process at a time."""
-AHEAD = 4
-"""Chunks under way for each process: enough that none waits, few enough that stopping is quick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +97,10 @@ def list_jobs(source: Path) -> list[Job]:
 
 
 def align_folder(
-    stages: Stages, workers: int, *, retry: bool = False, progress: Callable[[int, int], None] = lambda _done, _of: None
+    stages: Stages, workers: int, *, retry: bool = False, progress: Advance = lambda _more, _total=None: None
 ) -> Summary:
     """Align every photo of ``stages.source`` that has no crop in ``stages.target`` yet and did not fail before, unless
-    failures are to be tried again. ``progress`` takes (photos done, photos in all).
+    failures are to be tried again.
 
     Raises Unusable ``worker_died`` where a process ended by itself; a second run goes on behind it.
     """
@@ -111,18 +109,16 @@ def align_folder(
     failed = {} if retry else read_failed(stages.target)
     open_jobs = [job for job in jobs if not (stages.target / job.crop).is_file()]
     todo = [job for job in open_jobs if job.photo not in failed]
-    done = len(jobs) - len(todo)
     aligned = 0
     with (stages.target / FAILED).open("w" if retry else "a", encoding="utf-8") as log:
-        progress(done, len(jobs))
+        progress(len(jobs) - len(todo), len(jobs))
         for outcome in _outcomes(stages, todo, workers):
             if outcome.code is None:
                 aligned += 1
             else:
                 log.write(json.dumps(asdict(outcome), ensure_ascii=False) + "\n")
                 log.flush()
-            done += 1
-            progress(done, len(jobs))
+            progress(1)
     return Summary(aligned, len(todo) - aligned, len(jobs) - len(open_jobs), len(open_jobs) - len(todo))
 
 
@@ -144,27 +140,16 @@ def read_failed(target: Path) -> dict[str, Outcome]:
 
 def _outcomes(stages: Stages, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
     if workers <= 1:
-        aligner = Aligner(stages)
-        yield from (aligner(job) for job in jobs)
+        yield from map(Aligner(stages), jobs)
         return
-    chunks = (list(jobs[start : start + CHUNK]) for start in range(0, len(jobs), CHUNK))
     # spawned, not forked: OpenCV's threads do not survive a fork
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _start_worker, (stages,)) as pool:
-        under_way: set[Future[list[Outcome]]] = {pool.submit(_work, c) for c in islice(chunks, workers * AHEAD)}
-        while under_way:
-            finished, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-            under_way |= {pool.submit(_work, chunk) for chunk in islice(chunks, len(finished))}
-            for future in finished:
-                yield from _result(future)
-
-
-def _result(future: Future[list[Outcome]]) -> list[Outcome]:
-    try:
-        return future.result()
-    except BrokenProcessPool as error:
-        message = "A process ended by itself (out of memory?). Run the same again: it goes on from here."
-        raise Unusable(message, code="worker_died") from error
+        try:
+            yield from pool.map(_work, jobs, chunksize=CHUNK)
+        except BrokenProcessPool as error:
+            message = "A process ended by itself (out of memory?). Run the same again: it goes on from here."
+            raise Unusable(message, code="worker_died") from error
 
 
 class Aligner:
@@ -217,5 +202,5 @@ def _start_worker(stages: Stages) -> None:
     _worker.append(Aligner(stages))
 
 
-def _work(jobs: list[Job]) -> list[Outcome]:
-    return [_worker[0](job) for job in jobs]
+def _work(job: Job) -> Outcome:
+    return _worker[0](job)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -21,6 +20,7 @@ from app.files import PUBLIC, replacing
 from app.types import Pixels
 from training.data.dataset import FaceSet
 from training.data.preparation.aligning import crop_jpeg
+from training.terminal import Advance
 
 SHARES = (0.25, 0.75)
 """Range of the second crop's share in an even mixture."""
@@ -54,23 +54,23 @@ def blend(first: Pixels, second: Pixels, generator: np.random.Generator) -> Pixe
 
 
 def write_blends(
-    faces: FaceSet, target: Path, count: int, seed: int, progress: Callable[[int, int], None] = lambda _d, _t: None
+    faces: FaceSet, target: Path, count: int, seed: int, progress: Advance = lambda _n, _of=None: None
 ) -> None:
     """Write a tar file of JPEGs: the set's own crops, one folder per person, then `count` blends of two people's
     crops each, in a folder of their own. The same seed and set give the same file. Raises what reading a damaged
     crop raises."""
     labels = np.asarray(faces.labels)
-    total = len(faces) + count
+    progress(0, len(faces) + count)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target, PUBLIC) as file, tarfile.open(fileobj=file, mode="w") as archive:
         for index, label in enumerate(labels.tolist()):
             _add(archive, f"{faces.people[label]}/{index:07d}.jpg", faces[index][0])
-            progress(index + 1, total)
+            progress(1)
         for number in range(count):
             generator = np.random.default_rng((seed, number))
             first, other = pick_two(labels, generator)
             _add(archive, f"{BLENDS}/{number:07d}.jpg", blend(faces[first][0], faces[other][0], generator))
-            progress(len(faces) + number + 1, total)
+            progress(1)
 
 
 def pick_two(labels: NDArray[np.int64], generator: np.random.Generator) -> tuple[int, int]:
