@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import cv2
@@ -12,20 +11,23 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from app.errors import InvalidInput, Unusable
+from app.errors import InvalidInput
 from app.inference.package import load_package
 from app.inference.session import open_embedder
 from tests.support.crops import some_crops
 from training.__main__ import app
 from training.adaptation import adapt as adapting
 from training.adaptation import views as views_module
-from training.adaptation.adapt import precision_on, read_conditions, run_to_end
+from training.adaptation.adapt import precision_on, read_conditions, recipe_of
 from training.adaptation.channels import choose, fit, prune
-from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation, Plain
+from training.adaptation.distil import OnlineViews, SharedMaps, open_trainer
 from training.adaptation.narrow import load_mobilenet, read_widths
 from training.adaptation.views import FOR, ConditionConfig, ViewConfig, Views, conditions_for, resize_tables
 from training.backbones.imported import import_package
 from training.backbones.mobilenet import WIDTHS, MobileNet
+from training.data.crops import Crops
+from training.model import FaceModel, tower
+from training.run.trainer import Trainer
 
 CPU = torch.device("cpu")
 SMALL = [4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]
@@ -130,76 +132,86 @@ def test_sface_is_a_mobilenet_and_a_pruned_one_resembles_it(tmp_path: Path) -> N
     assert score > 0.5, f"cosine {score:.3f} to the original"
 
 
-def run_of(steps: int, seed: int = 0) -> OnlineDistillation:
-    torch.manual_seed(seed)
-    student, teacher = MobileNet(16, widths=SMALL), MobileNet(16, widths=SMALL)
-    crops = torch.from_numpy(some_crops(6))
-    config = OnlineConfig(steps=steps, batch_size=4, warmup=1, features=0.5)
-    shared = (3, 12)
-    kept = [torch.arange(8), torch.arange(8)]
-    return OnlineDistillation(
-        Featured(student, shared), Featured(teacher, shared), crops, config, ViewConfig(), kept=kept
+def run_of(out: Path, steps: int, *, frozen: bool = False, resume: bool = False) -> Trainer:
+    """A narrow MobileNet that learns from another one by views and maps."""
+    torch.manual_seed(0)
+    teacher, pixels = MobileNet(16, widths=SMALL), some_crops(6)
+    crops = Crops(pixels, np.arange(6), np.zeros(6, np.int64), ["anybody"])
+    recipe = recipe_of(
+        ["crops"],
+        "another",
+        sampler={"batch_size": 4},
+        model={
+            "backbone": "mobilenet",
+            "dim": 16,
+            "options": {"widths": SMALL},
+            "frozen_statistics": frozen,
+        },
+        distill={"relation": 1.0},
+        schedule={"warmup": 1},
+        train={"steps": steps, "precision": "fp32"},
     )
+    maps = SharedMaps(teacher, {3: torch.arange(8), 12: torch.arange(8)}, 0.5 * steps)
+    online = OnlineViews(
+        crops,
+        FaceModel(teacher),
+        recipe,
+        ViewConfig(),
+        CPU,
+        conditions=ConditionConfig() if frozen else None,
+        maps=maps,
+    )
+    trainer = open_trainer(recipe, crops, online, out, resume=resume)
+    student = tower(trainer.model).backbone
+    assert isinstance(student, MobileNet)
+    maps.watch(student)
+    return trainer
 
 
-def test_a_run_is_not_resumed_with_other_settings() -> None:
-    state = run_of(4).state()
-    with pytest.raises(InvalidInput, match="steps 4, now 5") as refused:
-        run_of(5).restore(state)
+def test_a_run_is_not_resumed_with_other_steps(tmp_path: Path) -> None:
+    run_of(tmp_path, 4).save()
+    with pytest.raises(InvalidInput, match="other views or steps") as refused:
+        run_of(tmp_path, 5, resume=True)
     assert refused.value.code == "recipe_mismatch"
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_of(2)
-    step = run.train_step
-    monkeypatch.setattr(run, "train_step", lambda: {name: value * math.inf for name, value in step().items()})
-    with pytest.raises(Unusable) as ended:
-        run_to_end(run, tmp_path, 10, lambda _line: None, resume=False)
-    assert ended.value.code == "training_diverged"
+def test_a_resumed_run_makes_the_same_steps(tmp_path: Path) -> None:
+    whole = run_of(tmp_path / "whole", 4)
+    whole.train()
+    run_of(tmp_path / "half", 4).train(until=2)
+    resumed = run_of(tmp_path / "half", 4, resume=True)
+    assert resumed.progress.step == 2
+    resumed.train()
+    for wanted, found in ((whole.model, resumed.model), (whole.averaged(), resumed.averaged())):
+        for name, value in wanted.state_dict().items():
+            assert torch.equal(value, found.state_dict()[name]), name
 
 
-def test_a_resumed_run_makes_the_same_steps() -> None:
-    whole = run_of(4)
-    for _ in range(4):
-        whole.train_step()
-    half = run_of(4)
-    for _ in range(2):
-        half.train_step()
-    resumed = run_of(4)
-    resumed.restore(json_free_copy(half.state()))
-    for _ in range(2):
-        resumed.train_step()
-    for name, value in whole.student.state_dict().items():
-        assert torch.equal(value, resumed.student.state_dict()[name]), name
-    for name, value in whole.average.model.state_dict().items():
-        assert torch.equal(value, resumed.average.model.state_dict()[name]), name
+def test_maps_count_less_and_less_and_only_until_their_step(tmp_path: Path) -> None:
+    run = run_of(tmp_path, 4)
+    parts = [run.train_step().parts for _ in range(3)]
+    assert ["maps" in each for each in parts] == [True, True, False]
+    assert all(set(each) - {"maps"} == {"distill_embedding", "distill_relation"} for each in parts)
 
 
-def json_free_copy(state: dict[str, object]) -> dict[str, object]:
-    """As a checkpoint's file would bring it back."""
-    import io  # noqa: PLC0415  only here
+def test_the_views_of_a_step_are_those_of_its_seed(tmp_path: Path) -> None:
+    online = run_of(tmp_path, 4).material.online
+    assert online is not None
+    (first, target), (other, _), (again, same) = (online.batch(number) for number in (0, 1, 0))
+    assert torch.equal(first.images, again.images)
+    assert torch.equal(target, same)
+    assert not torch.equal(first.images, other.images)
+    assert first.images.shape == (4, 112, 112, 3)
+    torch.testing.assert_close(target.norm(dim=1), torch.ones(4))
 
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded: dict[str, object] = torch.load(file, weights_only=True)
-    return loaded
 
-
-def test_frozen_statistics_stay_and_weights_move() -> None:
-    torch.manual_seed(0)
-    student = MobileNet(16, widths=SMALL)
-    model = Featured(student, ())
-    config = OnlineConfig(steps=2, batch_size=4, warmup=0, freeze_statistics=True)
-    crops = torch.from_numpy(some_crops(4))
-    teacher = Featured(MobileNet(16, widths=SMALL), ())
-    before = {name: value.clone() for name, value in student.state_dict().items()}
-    run = OnlineDistillation(model, teacher, crops, config, ViewConfig(), conditions=ConditionConfig())
+def test_frozen_statistics_stay_and_weights_move(tmp_path: Path) -> None:
+    run = run_of(tmp_path, 2, frozen=True)
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
     run.train_step()
-    after = student.state_dict()
+    after = run.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before if "running" in name)
-    assert not torch.equal(before["stem.0.weight"], after["stem.0.weight"])
-    assert isinstance(Plain(student)(torch.zeros(2, 3, 112, 112)), tuple)
+    assert not torch.equal(before["backbone.stem.0.weight"], after["backbone.stem.0.weight"])
 
 
 @pytest.mark.parametrize(
@@ -262,8 +274,8 @@ def test_adapt_takes_conditions_by_name_or_from_a_file(tmp_path: Path, monkeypat
         given.append(conditions)
         raise InvalidInput("far enough")
 
-    monkeypatch.setattr(adapting, "OnlineDistillation", far_enough)
-    monkeypatch.setattr(adapting, "read_photos", lambda *_args: torch.zeros(1))
+    monkeypatch.setattr(adapting, "OnlineViews", far_enough)
+    monkeypatch.setattr(adapting, "read_photos", lambda *_args: [])
     monkeypatch.setattr(adapting, "import_package", lambda *_args, **_more: torch.nn.Identity())
     (tmp_path / "own.toml").write_text("grey = 0.5\n")
     start = ["adapt", "sface", "--photos", "x", "--name", "adapted", "--device", "cpu"]

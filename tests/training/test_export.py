@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 pytest.importorskip("torch", reason="training needs the train extra")
 
 import torch
-from likeness_client import Client
 
 from app.errors import InvalidInput, Unusable
 from app.inference import golden
@@ -81,21 +80,20 @@ def models(packages: Path) -> Path:
 @pytest.mark.long
 def test_a_package_is_listed_enrolled_and_identified_with_over_rest(models: Path, tmp_path: Path) -> None:
     give_models(tmp_path / "data")
-    with served("small", models, tmp_path) as http:
+    with served("small", models, tmp_path) as client:
         rows = {row["id"]: row for row in run_command(tmp_path / "data", "models", "list", "--json").rows}
         assert set(rows) == {"small@1", "small-fp16@1", "small-int8@1", load_package(models / "yunet").id}
         assert (rows["small@1"]["device"], rows["small@1"]["dimension"]) == ("cpu", 8)
         assert "device" not in rows["small-fp16@1"], "only the one that LIKENESS_EMBEDDER names is loaded"
-        with Client(str(http.base_url), http.headers["x-api-key"]) as client:
-            assert client.create_gallery("crew").embedder == "small@1"
-            crew = {"eileen": COLLINS, "grace": HOPPER}
-            assert all(client.enroll("crew", who, [photo]).model == "small@1" for who, photo in crew.items())
-            for who, photo in crew.items():
-                (face,) = client.identify("crew", photo).faces
-                assert face.candidates[0].subject == who
-                assert face.candidates[0].score == pytest.approx(1, abs=1e-4)
-                assert face.decision == "known"
-        tried = identify_drawn(http, "small", people=2, seed=1)
+        assert client.create_gallery("crew").embedder == "small@1"
+        crew = {"eileen": COLLINS, "grace": HOPPER}
+        assert all(client.enroll("crew", who, [photo]).model == "small@1" for who, photo in crew.items())
+        for who, photo in crew.items():
+            (face,) = client.identify("crew", photo).faces
+            assert face.candidates[0].subject == who
+            assert face.candidates[0].score == pytest.approx(1, abs=1e-4)
+            assert face.decision == "known"
+        tried = identify_drawn(client, "small", people=2, seed=1)
     assert (tried.package, tried.people, tried.enrolled, tried.searches, tried.strangers) == ("small@1", 2, 2, 4, 2)
     assert 0 <= tried.known <= tried.first <= 4
 

@@ -7,12 +7,8 @@ the crops stays clean, so that templates remain comparable with those of the ori
 
 from __future__ import annotations
 
-import copy
-import json
-import math
-import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,25 +17,23 @@ import torch
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from torch import Tensor
 
-from app.errors import InvalidInput, Unusable
+from app.errors import InvalidInput
 from app.inference.manifest import Licence, Provenance, Rewrite
 from app.inference.package import Package
-from training import checkpoint
-from training.adaptation.distil import OnlineConfig, OnlineDistillation, Plain
+from training.adaptation.distil import OnlineViews, open_trainer
 from training.adaptation.views import FOR, ConditionConfig, ViewConfig, conditions_for
 from training.backbones.imported import ImportedModel, import_package
+from training.data.crops import Crops
 from training.export import export_fp32, write_embedder
 from training.model import EmbedderExport
 from training.packages import CACHE, MODELS, check_free, find_package, how_to_measure
+from training.recipe import Recipe, parse_recipe
 from training.run.distributed import choose_device
-from training.run.faults import StopSignals
 from training.run.inputs import read_source
 from training.run.precision import Precision, has_amx
 from training.terminal import told
 
-LOG_EVERY = 50
 Photos = Annotated[list[str], typer.Option(help="Aligned crops (`data align`), as `data` reads them; repeatable.")]
 Drop = Annotated[Path | None, typer.Option(help="What to leave out: a list of `data overlap` or `data check`.")]
 Batch = Annotated[int, typer.Option(min=2, help="Crops a step.")]
@@ -51,8 +45,8 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on from the run's lat
 Count = Annotated[int, typer.Option(min=1)]
 
 
-def read_photos(sources: Sequence[str], drop: Path | None, console: Console) -> Tensor:
-    """(N, 112, 112, 3) uint8 of the sources' aligned crops that the list leaves.
+def read_photos(sources: Sequence[str], drop: Path | None, console: Console) -> Crops:
+    """Read the sources' aligned crops that the list leaves, as crops of nobody in particular.
 
     Raises InvalidInput (`recipe_data`) where none are left, and what reading them raises.
     """
@@ -60,7 +54,7 @@ def read_photos(sources: Sequence[str], drop: Path | None, console: Console) -> 
     pixels = np.concatenate([crops.images(np.arange(len(crops))) for crops in parts])
     if not len(pixels):
         raise InvalidInput("There are no crops to learn from.", code="recipe_data")
-    return torch.from_numpy(pixels)
+    return Crops(pixels, np.arange(len(pixels)), np.zeros(len(pixels), np.int64), ["anybody"])
 
 
 def precision_on(device: torch.device) -> Precision:
@@ -74,41 +68,16 @@ def precision_on(device: torch.device) -> Precision:
     return "bf16" if has_amx() else "fp32"
 
 
-def run_to_end(
-    run: OnlineDistillation, folder: Path, every: int, say: Callable[[str], None], *, resume: bool
-) -> dict[str, float]:
-    """Train to the last step with a checkpoint every so many, and return the last losses.
-
-    `metrics.jsonl` in the folder has a line for each log. Raises InvalidInput (`run_exists`) where the folder holds a
-    run and `resume` is false, or `recipe_mismatch`; Unusable: `checkpoint_damaged`, `training_diverged` where a loss
-    is not finite, `training_stopped` after a checkpoint on SIGTERM or Ctrl-C.
-    """
-    if (last := checkpoint.last_of(folder, resume=resume)) is not None:
-        run.restore(checkpoint.load(last).state)
-        say(f"going on from step {run.step}")
-    folder.mkdir(parents=True, exist_ok=True)
-    figures: dict[str, float] = {}
-    start, first = time.monotonic(), run.step
-    with StopSignals() as stop:
-        while run.step < run.config.steps:
-            losses = run.train_step()
-            ends = run.step == run.config.steps
-            if run.step % LOG_EVERY == 0 or ends:
-                figures = {name: round(float(value), 6) for name, value in losses.items()}
-                rate = (run.step - first) * run.config.batch_size / (time.monotonic() - start)
-                line = {"step": run.step, "images_per_s": round(rate, 1), **figures}
-                with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
-                say(f"step {run.step} of {run.config.steps}: loss {figures['loss']:.4f}, {rate:.0f} images/s")
-                if not math.isfinite(figures["loss"]):
-                    raise Unusable(f"The loss is {figures['loss']} at step {run.step}.", code="training_diverged")
-            if run.step % every == 0 or ends or stop.name:
-                checkpoint.save(checkpoint.step_path(folder, run.step), run.state(), {"step": run.step})
-                checkpoint.prune(folder, 2)
-            if stop.name and not ends:
-                message = f"Stopped by {stop.name} at step {run.step}: --resume goes on."
-                raise Unusable(message, code="training_stopped", step=run.step)
-    return figures
+def recipe_of(photos: list[str], package: str, **sections: dict[str, Any]) -> Recipe:
+    """Return the recipe of a run on views of photos with a package as teacher; ``sections`` are merged into it."""
+    table: dict[str, Any] = {
+        "name": "adapted",
+        "data": {"source": ", ".join(photos), "held_out": 0.0},
+        "distill": {"teacher": package},
+        "optimizer": {"name": "adamw"},
+        "train": {"ema": 0.998, "trackers": ()},
+    }
+    return parse_recipe(table | {name: table.get(name, {}) | values for name, values in sections.items()})
 
 
 VIEW = ViewConfig(blend=0.4, low_resolution=0.0, blur=0.0, noise=0.0, cover=0.0)
@@ -150,32 +119,33 @@ def adapt(
         if only and conditions:
             raise InvalidInput("--for and --conditions can't be used together.", code="invalid_conditions")
         given = conditions_for([name.strip() for name in only.split(",")]) if only else read_conditions(conditions)
-        teacher = import_package(old, CACHE, channels_last=True)
-        student = copy.deepcopy(teacher)
-        config = OnlineConfig(
-            steps=steps,
-            batch_size=batch,
-            lr=lr,
-            warmup=min(100, steps // 10),
-            weight_decay=0.0,
-            relation=2.0,
-            freeze_statistics=True,
-            average=0.98,
-            precision=precision_on(target),
+        crops = read_photos(photos, drop, console)
+        recipe = recipe_of(
+            photos,
+            package,
+            sampler={"batch_size": batch},
+            model={"start": str(old.folder), "dim": old.manifest.dimension, "frozen_statistics": True},
+            distill={"relation": 2.0},
+            optimizer={"lr": lr, "weight_decay": 0.0},
+            schedule={"warmup": min(100, steps // 10)},
+            train={
+                "steps": steps,
+                "precision": precision_on(target),
+                "compile": compiled,
+                "checkpoint_every": checkpoint_every,
+            },
         )
-        crops = read_photos(photos, drop, console).to(target)
         console.print(f"{len(crops)} crops, {steps} steps of {batch} on {target.type}")
-        run = OnlineDistillation(
-            Plain(student), Plain(teacher), crops, config, VIEW, conditions=given, compiled=compiled
-        )
-        figures = run_to_end(run, out or Path("runs") / name, checkpoint_every, console.print, resume=resume)
-        learned = run.average.model
-        assert isinstance(learned, Plain)  # noqa: S101  a copy of the student
-        assert isinstance(learned.model, ImportedModel)  # noqa: S101  the same
-        facts = {"steps": steps, "batch": batch, "lr": lr, "crops": len(crops), "losses": figures}
-        facts |= {"conditions": given.model_dump(mode="json"), "photos": photos}
+        teacher = import_package(old, CACHE, channels_last=True)
+        online = OnlineViews(crops, teacher, recipe, VIEW, target, conditions=given)
+        trainer = open_trainer(recipe, crops, online, out or Path("runs") / name, resume=resume)
+        trainer.train()
+        learned = trainer.averaged()
+        assert isinstance(learned, ImportedModel)  # noqa: S101  as the recipe starts with a package
+        facts: dict[str, Any] = {"steps": steps, "batch": batch, "lr": lr, "crops": len(crops), "photos": photos}
+        facts["conditions"] = given.model_dump(mode="json")
         terms = Licence(name=licence, non_commercial=not commercial)
-        folder = write_adapted(learned.model, old, models / name, licence=terms, facts=facts)
+        folder = write_adapted(learned, old, models / name, licence=terms, facts=facts)
         console.print(f"{folder}: {how_to_measure(name)}", soft_wrap=True, highlight=False)
         console.print(
             "Compare what it does within groups of people with what it did before: python -m training evaluate groups "

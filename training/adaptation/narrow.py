@@ -7,7 +7,7 @@ original's templates, and at first its maps too, on fresh views. `training expor
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -18,15 +18,15 @@ from app.errors import InvalidInput, Unusable
 from app.inference.package import Package
 from training import checkpoint
 from training.adaptation import adapt
-from training.adaptation.adapt import precision_on, read_photos, run_to_end
+from training.adaptation.adapt import precision_on, read_photos, recipe_of
 from training.adaptation.channels import prune
-from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation
+from training.adaptation.distil import OnlineViews, SharedMaps, open_trainer
 from training.adaptation.views import ViewConfig
 from training.backbones.imported import ImportedModel, import_package
 from training.backbones.mobilenet import WIDTHS, MobileNet, as_mobilenet
-from training.model import PIXEL_CENTRE
+from training.model import PIXEL_CENTRE, FaceModel, tower
 from training.packages import CACHE, MODELS, find_package
-from training.recipe import CROP, Recipe
+from training.recipe import CROP
 from training.run.distributed import choose_device
 from training.terminal import told
 
@@ -34,6 +34,8 @@ HALF = "16,32,64,64,112,112,272,272,272,272,272,272,448,320"
 """About a third of SFace's time on a CPU: chosen by time alone, the narrowest where maps are largest."""
 SHARED = (3, 5, 8, 11, 12)
 """Blocks after which student and teacher share their maps: the ends of the stages."""
+MAPS_UNTIL = 0.5
+"""Share of the run after which maps no longer count."""
 FITTED_ON = 192
 """Crops that channels are chosen and weights fitted on."""
 console = Console(stderr=True)
@@ -60,34 +62,40 @@ def prune_package(
         target = choose_device(device)
         teacher = load_mobilenet(find_package(package, models)).to(target)
         counts = read_widths(widths)
-        crops = read_photos(photos, drop, console).to(target)
-        config = OnlineConfig(
-            steps=steps,
-            batch_size=batch,
-            lr=lr,
-            warmup=min(200, steps // 10),
-            features=1.0,
-            features_until=0.5,
-            average=0.98,
-            precision=precision_on(target),
-        )
-        pixels = (crops[:FITTED_ON].permute(0, 3, 1, 2).float() - PIXEL_CENTRE) / PIXEL_CENTRE
-        narrow = prune(teacher, counts, pixels)
+        crops = read_photos(photos, drop, console)
+        last, start = checkpoint.last_of(out, resume=resume), out / "pruned.pt"
+        pixels = torch.from_numpy(crops.images(range(min(FITTED_ON, len(crops))))).to(target)
+        narrow = prune(teacher, counts, (pixels.permute(0, 3, 1, 2).float() - PIXEL_CENTRE) / PIXEL_CENTRE)
         missed = ", ".join(f"{share:.0%}" for share in narrow.missed)
         console.print(f"pruned; of their outputs' variance the pointwise convolutions miss {missed}")
-        run = OnlineDistillation(
-            Featured(narrow.network.to(target), SHARED),
-            Featured(teacher, SHARED),
-            crops,
-            config,
-            ViewConfig(),
-            kept=[torch.tensor(narrow.kept[block + 1]) for block in SHARED],
-            compiled=compiled,
+        if last is None:
+            out.mkdir(parents=True, exist_ok=True)
+            torch.save({f"backbone.{name}": value.cpu() for name, value in narrow.network.state_dict().items()}, start)
+        dim = teacher.head.linear.out_features
+        recipe = recipe_of(
+            photos,
+            package,
+            sampler={"batch_size": batch},
+            model={"backbone": "mobilenet", "dim": dim, "options": {"widths": counts}, "start": str(start)},
+            distill={"relation": 5.0},
+            optimizer={"lr": lr, "weight_decay": 0.02},
+            schedule={"warmup": min(200, steps // 10)},
+            train={
+                "steps": steps,
+                "precision": precision_on(target),
+                "compile": compiled,
+                "checkpoint_every": checkpoint_every,
+            },
         )
-        run_to_end(run, out / "run", checkpoint_every, console.print, resume=resume)
-        recipe = as_recipe(out.name, package, photos, counts, config)
-        path = write_checkpoint(run, recipe, out, len(crops))
-        console.print(f"{path}: export it with `python -m training export {out} --name NAME --evaluate SOURCE`.")
+        kept = {block: torch.tensor(narrow.kept[block + 1], device=target) for block in SHARED}
+        maps = SharedMaps(teacher, kept, MAPS_UNTIL * steps)
+        online = OnlineViews(crops, FaceModel(teacher, channels_last=True), recipe, ViewConfig(), target, maps=maps)
+        trainer = open_trainer(recipe, crops, online, out, resume=resume)
+        student = tower(trainer.model).backbone
+        assert isinstance(student, MobileNet)  # noqa: S101  as the recipe says
+        maps.watch(student)
+        trainer.train()
+        console.print(f"Export it with `python -m training export {out} --name NAME --evaluate SOURCE`.")
 
 
 def load_mobilenet(package: Package) -> MobileNet:
@@ -131,45 +139,3 @@ def read_widths(text: str) -> list[int]:
     if any(count > full for count, full in zip(counts, WIDTHS, strict=True)):
         raise InvalidInput(f"No width may exceed the original's: {WIDTHS}.", code="invalid_widths")
     return counts
-
-
-def as_recipe(name: str, teacher: str, photos: list[str], widths: list[int], config: OnlineConfig) -> Recipe:
-    """The run in a recipe's words, for the checkpoint that is exported."""
-    values: dict[str, Any] = {
-        "name": name,
-        "seed": config.seed,
-        "data": {"source": ", ".join(photos), "held_out": 0.0},
-        "sampler": {"name": "plain", "batch_size": config.batch_size},
-        "model": {"backbone": "mobilenet", "dim": 128, "input_size": 112, "options": {"widths": widths}},
-        "losses": [],
-        "distill": {
-            "teacher": teacher,
-            "embedding": config.embedding,
-            "relation": config.relation,
-            "cache": False,
-            "mirror_mean": False,
-        },
-        "optimizer": {"name": "adamw", "lr": config.lr, "weight_decay": config.weight_decay},
-        "schedule": {"name": "cosine", "warmup": config.warmup},
-        "train": {"steps": config.steps, "precision": config.precision, "ema": config.average},
-    }
-    return Recipe.model_validate(values)
-
-
-def write_checkpoint(run: OnlineDistillation, recipe: Recipe, folder: Path, crops: int) -> Path:
-    """The averaged weights as a checkpoint of a `FaceModel`."""
-    learned = run.average.model
-    assert isinstance(learned, Featured)  # noqa: S101  a copy of the student
-    weights = {f"backbone.{name}": value.cpu() for name, value in learned.network.state_dict().items()}
-    facts = {
-        "step": run.step,
-        "recipe": recipe.name,
-        "digest": recipe.digest(),
-        "figures": {},
-        "people": 0,
-        "crops": crops,
-        "torch": torch.__version__,
-    }
-    path = checkpoint.step_path(folder, run.step)
-    checkpoint.save(path, {"recipe": recipe.model_dump(mode="json"), "model": weights, "average": weights}, facts)
-    return path

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -50,8 +50,6 @@ CHROMA_TABLE = (
 BLOCK = 8
 """Pixels of JPEG's blocks."""
 Draw: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
-SIGMA, GRAIN = (0.4, 2.2), (2.0, 12.0)
-"""Pixels of blur and levels of noise in a shared view; `training.augment` has about the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,11 @@ class ViewConfig:
     grey: float = 0.03
     low_resolution: float = 0.1
     blur: float = 0.05
+    sigma: ClassVar = (0.4, 2.2)
+    """Pixels of blur; `training.data.augment` has about the same."""
     noise: float = 0.05
+    grain: ClassVar = (2.0, 12.0)
+    """Levels of noise."""
     cover: float = 0.05
 
 
@@ -180,10 +182,7 @@ class Views:
         if config.low_resolution:
             sides = (self.side * uniform(generator, 0.2, 1.0, count)).round().long()
             x = torch.where(happens(generator, config.low_resolution, count), self.shrunk(x, sides, generator), x)
-        x = self._spoilt(
-            x, generator, blur=config.blur, sigma=SIGMA, noise=config.noise, grain=GRAIN, cover=config.cover
-        )
-        return x.clamp(0, 255).round()
+        return self._spoilt(x, config, generator).clamp(0, 255).round()
 
     def blend(self, first: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:
         """Mixed evenly all over, or by a smooth mask; the second takes on the first's mean colour before."""
@@ -235,15 +234,7 @@ class Views:
             red = 255 * (y[:, :1] / 255) ** uniform(generator, 0.5, 0.9, count, 1, 1, 1)
             y = torch.where(happens(generator, config.infrared, count), red.expand_as(y), y)
         y = torch.where(happens(generator, config.dark, count), y * light, y)
-        y = self._spoilt(
-            y,
-            generator,
-            blur=config.blur,
-            sigma=config.sigma,
-            noise=config.noise,
-            grain=config.grain,
-            cover=config.cover,
-        )
+        y = self._spoilt(y, config, generator)
         low, high = math.log(config.side[0]), math.log(config.side[1])
         sides = torch.exp(uniform(generator, low, high, count)).round().long()
         sides = torch.where(happens(generator, config.small, count).view(-1), sides, self.side)
@@ -288,27 +279,18 @@ class Views:
 
     # ------------------------------------------------------------------------------------------------ helpers
 
-    def _spoilt(
-        self,
-        x: Tensor,
-        generator: torch.Generator,
-        *,
-        blur: float,
-        sigma: tuple[float, float],
-        noise: float,
-        grain: tuple[float, float],
-        cover: float,
-    ) -> Tensor:
+    def _spoilt(self, x: Tensor, config: ViewConfig | ConditionConfig, generator: torch.Generator) -> Tensor:
+        """Out of focus, noisy, covered."""
         count = len(x)
-        if blur:
-            width = uniform(generator, *sigma, count)
-            x = torch.where(happens(generator, blur, count), self._separable(x, self._gaussian(width)), x)
-        if noise:
-            level = uniform(generator, *grain, count, 1, 1, 1)
+        if config.blur:
+            width = uniform(generator, *config.sigma, count)
+            x = torch.where(happens(generator, config.blur, count), self._separable(x, self._gaussian(width)), x)
+        if config.noise:
+            level = uniform(generator, *config.grain, count, 1, 1, 1)
             dust = torch.randn(x.shape, generator=generator, device=self.device) * level
-            x = torch.where(happens(generator, noise, count), x + dust, x)
-        if cover:
-            x = torch.where(happens(generator, cover, count) & self._rectangle(generator, count), 128.0, x)
+            x = torch.where(happens(generator, config.noise, count), x + dust, x)
+        if config.cover:
+            x = torch.where(happens(generator, config.cover, count) & self._rectangle(generator, count), 128.0, x)
         return x
 
     def _gaussian(self, sigma: Tensor) -> Tensor:

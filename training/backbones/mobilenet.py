@@ -44,16 +44,6 @@ class MobileNet(nn.Module):
         out: Tensor = self.head(self.blocks(self.stem(x)))
         return out
 
-    def features(self, x: Tensor, after: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """The embedding, and the maps (B, C, h, w) after the blocks of these numbers (0 to 12)."""
-        maps = []
-        x = self.stem(x)
-        for number, block in enumerate(self.blocks):
-            x = block(x)
-            if number in after:
-                maps.append(x)
-        return self.head(x), maps
-
     def layers(self) -> list[nn.Sequential]:
         """Every convolution with its BN and PReLU, from the first to the last: 27."""
         found = [self.stem]

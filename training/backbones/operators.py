@@ -4,6 +4,7 @@ like any other."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -148,12 +149,7 @@ DTYPES: Mapping[int, torch.dtype] = MappingProxyType(
 
 def flatten(x: Tensor, *, axis: int) -> Tensor:
     """Two axes: those before `axis` as one, the others as one."""
-    if axis == 1:
-        return torch.flatten(x, 1)
-    rows = 1
-    for size in x.shape[:axis]:
-        rows *= size
-    return x.reshape(rows, -1)
+    return torch.flatten(x, 1) if axis == 1 else x.reshape(math.prod(x.shape[:axis]), -1)
 
 
 def reshape(graph: Construction, node: NodeProto) -> Value:
@@ -253,22 +249,14 @@ def gather(graph: Construction, node: NodeProto) -> Value:
     source = graph.value(node.input[0])
     if places is not None and places.ndim == 0:
         return graph.call(torch.select, source, axis, int(places))
-    if places is not None and places.ndim == 1:
-        return graph.call(gathered, source, integers(places), axis=axis)
     return graph.call(taken, source, graph.value(node.input[1]), axis=axis)
 
 
-def gathered(x: Tensor, places: Sequence[int], *, axis: int) -> Tensor:
-    """The slices at constant places."""
-    size = x.shape[axis]
-    return x.index_select(axis, torch.tensor([place % size for place in places], device=x.device))
-
-
 def taken(x: Tensor, places: Tensor, *, axis: int) -> Tensor:
-    """The slices at computed places, whose shape takes the axis's place."""
+    """The slices at these places, whose shape takes the axis's place."""
     axis %= x.ndim
-    found = x.index_select(axis, places.reshape(-1).to(x.device) % x.shape[axis])
-    return found.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
+    slices = x.index_select(axis, places.reshape(-1).to(x.device) % x.shape[axis])
+    return slices.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
 
 
 def cast(graph: Construction, node: NodeProto) -> Value:
@@ -322,29 +310,20 @@ def of_inputs(function: Callable[..., Any]) -> Builder:
     return lambda graph, node: graph.call(function, *(graph.value(name) for name in node.input if name))
 
 
-def with_attributes(function: Callable[..., Any], **defaults: Any) -> Builder:
-    """A function of the first input, with the node's attributes of these names."""
+def with_attributes(function: Callable[..., Any], /, **defaults: Any) -> Builder:
+    """A function of the first input, with the node's attributes under torch's names."""
+    onnx_names = {"dim": "axis", "negative_slope": "alpha"}
 
     def build(graph: Construction, node: NodeProto) -> Value:
-        options = {name: attribute(node, name, default) for name, default in defaults.items()}
+        options = {name: attribute(node, onnx_names.get(name, name), default) for name, default in defaults.items()}
         return graph.call(function, graph.value(node.input[0]), **options)
 
     return build
 
 
-def leaky_relu(x: Tensor, *, alpha: float) -> Tensor:
-    """x where positive, alpha·x elsewhere."""
-    return F.leaky_relu(x, alpha)
-
-
 def hard_sigmoid(x: Tensor, *, alpha: float, beta: float) -> Tensor:
     """alpha·x + beta, cut to 0…1."""
     return (alpha * x + beta).clamp(0, 1)
-
-
-def softmax(x: Tensor, *, axis: int) -> Tensor:
-    """exp(x) over its sum along an axis."""
-    return torch.softmax(x, axis)
 
 
 def clip(graph: Construction, node: NodeProto) -> Value:
@@ -411,11 +390,6 @@ def reduced(x: Tensor, kind: str, *, axes: Sequence[int] | None, keep: bool) -> 
     return REDUCTIONS[kind](x, list(range(x.ndim)) if axes is None else list(axes), keepdim=keep)
 
 
-def lp_normalisation(x: Tensor, *, axis: int, p: int) -> Tensor:
-    """x over its own length along an axis."""
-    return F.normalize(x, p=float(p), dim=axis)
-
-
 def folded(function: Callable[[Tensor, Tensor], Tensor]) -> Builder:
     """Min, Max and Sum of any number of inputs."""
 
@@ -437,7 +411,7 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "MatMul": matrix_product,
         "LayerNormalization": layer_normalisation,
         "Relu": of_inputs(torch.relu),
-        "LeakyRelu": with_attributes(leaky_relu, alpha=0.01),
+        "LeakyRelu": with_attributes(F.leaky_relu, negative_slope=0.01),
         "Elu": with_attributes(F.elu, alpha=1.0),
         "Sigmoid": of_inputs(torch.sigmoid),
         "HardSigmoid": with_attributes(hard_sigmoid, alpha=0.2, beta=0.5),
@@ -447,14 +421,14 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "Mish": of_inputs(F.mish),
         "Gelu": with_attributes(F.gelu, approximate="none"),
         "Erf": of_inputs(torch.erf),
-        "Softmax": with_attributes(softmax, axis=-1),
+        "Softmax": with_attributes(torch.softmax, dim=-1),
         "Clip": clip,
         "MaxPool": pool,
         "AveragePool": pool,
         "GlobalAveragePool": of_inputs(global_average),
         "GlobalMaxPool": of_inputs(global_maximum),
         **dict.fromkeys(REDUCTIONS, reduction),
-        "LpNormalization": with_attributes(lp_normalisation, axis=-1, p=2),
+        "LpNormalization": with_attributes(F.normalize, dim=-1, p=2),
         "Add": of_inputs(operator.add),
         "Sub": of_inputs(operator.sub),
         "Mul": of_inputs(operator.mul),

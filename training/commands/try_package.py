@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 import numpy as np
 import typer
+from likeness_client import ApiError, Client, ClientError
 from PIL import Image
 from rich.console import Console
 
@@ -64,7 +65,7 @@ def try_package(
     half of them."""
     console = Console(stderr=True)
     with (
-        told(httpx.HTTPError),
+        told(ClientError),
         tempfile.TemporaryDirectory(prefix="likeness-try-") as folder,
         served(name, models, Path(folder)) as client,
     ):
@@ -82,21 +83,24 @@ def try_package(
         raise typer.Exit(1)
 
 
-def identify_drawn(client: httpx.Client, name: str, *, people: int, seed: int) -> Tried:
-    """Enroll drawn people in a new gallery and search for them. Raises Unusable if a call is rejected."""
+def identify_drawn(client: Client, name: str, *, people: int, seed: int) -> Tried:
+    """Enroll drawn people in a new gallery and search for them. Raises ClientError if a call is rejected, and Unusable
+    (``package_unknown``) if the server doesn't run the package."""
     faces = ProceduralFaces(2 * people, ENROLLED + SEARCHED, seed=seed, first=FIRST)
-    package = _listed(client, name)
-    _answer(client.post("/v1/galleries", json={"id": GALLERY}))
+    package = next((each.id for each in client.models().models if each.loaded and name in {each.id, each.name}), None)
+    if package is None:
+        raise Unusable(f"the server does not run the package {name}", code="package_unknown")
+    client.create_gallery(GALLERY)
     taken = [_enroll(client, str(person), _photos(faces, person)[:ENROLLED]) for person in range(people)]
-    mates = [(person, photo) for person in range(people) for photo in _photos(faces, person)[ENROLLED:]]
-    found = [(person, _identify(client, photo)) for person, photo in mates]
+    mates = [(str(person), photo) for person in range(people) for photo in _photos(faces, person)[ENROLLED:]]
+    searched = [(person, _identify(client, photo)) for person, photo in mates]
     strangers = [_identify(client, _photos(faces, person)[0]) for person in range(people, 2 * people)]
-    right = [decision for person, (subject, decision) in found if subject == str(person)]
+    right = [decision for person, (subject, decision) in searched if subject == person]
     return Tried(
         package=package,
         people=people,
         enrolled=sum(taken),
-        searches=len(found),
+        searches=len(searched),
         first=len(right),
         known=right.count("known"),
         strangers=len(strangers),
@@ -118,7 +122,7 @@ def _photos(faces: ProceduralFaces, person: int) -> list[bytes]:
 
 
 @contextmanager
-def served(name: str, models: Path, folder: Path) -> Iterator[httpx.Client]:
+def served(name: str, models: Path, folder: Path) -> Iterator[Client]:
     """Run a server on the package for the block and yield a client with the admin key; its data folder is in
     ``folder``. Raises Unusable if it doesn't start."""
     data, log = folder / "data", folder / "server.log"
@@ -134,43 +138,24 @@ def served(name: str, models: Path, folder: Path) -> Iterator[httpx.Client]:
             message = f"the server did not start: {said[-1] if said else 'it said nothing'}"
             raise Unusable(message, code="server_not_started")
         key = (data / "admin.key").read_text().strip()
-        with httpx.Client(base_url=url, headers={"x-api-key": key}, timeout=ANSWER_S, trust_env=False) as client:
+        with Client(url, key, timeout_s=ANSWER_S, transport=httpx.HTTPTransport()) as client:  # past any proxy
             yield client
 
 
-def _listed(client: httpx.Client, name: str) -> str:
-    """Return the id of the loaded package with this name. Raises Unusable (``package_unknown``) if the server
-    doesn't run it."""
-    rows = _answer(client.get("/v1/models"))["models"]
-    ids = [str(row["id"]) for row in rows if row["loaded"] and name in {row["id"], row["name"]}]
-    if not ids:
-        raise Unusable(f"the server does not run the package {name}", code="package_unknown")
-    return ids[0]
-
-
-def _enroll(client: httpx.Client, subject: str, photos: list[bytes]) -> bool:
+def _enroll(client: Client, subject: str, photos: list[bytes]) -> bool:
     """Enroll a subject; return whether any photo was accepted."""
-    files = [("images", (f"{place}.png", photo, "image/png")) for place, photo in enumerate(photos)]
-    answer = client.post(f"/v1/galleries/{GALLERY}/subjects/{subject}/faces", files=files)
-    if answer.status_code == httpx.codes.UNPROCESSABLE_ENTITY:  # no face in any
-        return False
-    return bool(_answer(answer)["enrolled"])
+    try:
+        return bool(client.enroll(GALLERY, subject, photos).enrolled)
+    except ApiError as error:
+        if error.status == httpx.codes.UNPROCESSABLE_ENTITY:  # no face in any
+            return False
+        raise
 
 
-def _identify(client: httpx.Client, photo: bytes) -> tuple[str | None, str | None]:
+def _identify(client: Client, photo: bytes) -> tuple[str | None, str | None]:
     """Return the best candidate and the decision for the photo's first face, (None, None) without a face."""
-    answer = _answer(
-        client.post(f"/v1/galleries/{GALLERY}/identify", files={"image": ("photo.png", photo, "image/png")})
-    )
-    if not answer["faces"]:
+    faces = client.identify(GALLERY, photo).faces
+    if not faces:
         return None, None
-    face = answer["faces"][0]
-    return face["candidates"][0]["subject"] if face["candidates"] else None, face["decision"]
-
-
-def _answer(response: httpx.Response) -> dict[str, Any]:
-    if not response.is_success:
-        error = response.json()["error"]
-        raise Unusable(f"{response.request.url.path}: {error['message']}", code=error["code"])
-    answer: dict[str, Any] = response.json()
-    return answer
+    candidates = faces[0].candidates
+    return candidates[0].subject if candidates else None, faces[0].decision

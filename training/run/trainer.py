@@ -7,14 +7,13 @@ continues on any number of ranks.
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -46,6 +45,20 @@ KEPT_DUMPS = 5
 """Batches kept of steps that a non-finite gradient voided."""
 
 
+class Online(Protocol):
+    """Batches drawn on the device with their teacher's targets, in place of a sampler's and a loader's."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return in plain values what a run must be resumed with."""
+
+    def batch(self, number: int) -> tuple[Batch, Tensor]:
+        """Return the run's batch of this number, and its (B, D) unit targets."""
+
+    def further_losses(self, step: int) -> dict[str, Tensor]:
+        """Return further terms of the loss, by name, of the batch that the model has just seen."""
+
+
 @dataclass(frozen=True, slots=True)
 class Material:
     """The inputs of a run; `held_out` are the unseen people to evaluate on, None without evaluation."""
@@ -55,6 +68,7 @@ class Material:
     held_out: Crops | None = None
     teacher: Teacher | None = None
     augment: Augment | None = None
+    online: Online | None = None
 
 
 @dataclass(slots=True)
@@ -111,7 +125,7 @@ class Trainer:
         self.steps = recipe.train.length(len(material.sampler))
         self.schedule = recipe.schedule.in_steps(self.steps)
         self.precision = precision.choose(recipe.train.precision, world.device, self.model)
-        teacher_dim = material.teacher.dimension if material.teacher else None
+        teacher_dim = material.teacher.dimension if material.teacher else recipe.model.dim if material.online else None
         self.objective = build_objective(recipe, len(material.crops.people), len(material.crops), teacher_dim)
         self.objective.to(world.device)
         self.parallel = self._parallel()
@@ -219,11 +233,9 @@ class Trainer:
         """Run one batch forward and backward; return batch, all ranks' loss, its terms, this rank's embeddings,
         labels."""
         recipe, world = self.recipe, self.world
-        batch = self._next_batch()
-        self.progress.damaged += batch.damaged
-        here = batch.to(world.device)
-        target = self.material.teacher.targets(batch).to(world.device) if self.material.teacher else None
         number = self.progress.step * recipe.train.accumulate + micro
+        batch, target = self._next_batch(number)
+        here = batch.to(world.device)
         with self._quiet(micro):
             seed_step(recipe.seed, number, stream=1 + world.rank)
             with precision.autocast(self.precision, world.device):
@@ -231,6 +243,9 @@ class Trainer:
             # The same on all ranks: they compute the loss of the same global batch.
             self.objective.seed(seed_step(recipe.seed, number))
             loss, parts = self.objective(embeddings, here.labels, here.indices, target)
+            if self.material.online:
+                further = self.material.online.further_losses(self.progress.step)
+                loss, parts = sum(further.values(), loss), parts | further
             (self.loss_scale.value * loss / recipe.train.accumulate).backward()
         return batch, loss.detach(), {k: v.detach() for k, v in parts.items()}, embeddings.detach(), here.labels
 
@@ -276,9 +291,10 @@ class Trainer:
         """Write the crops of a step, made again as they were, for a person to look at."""
         if len(list(self.out.glob("skipped_*.pt"))) >= KEPT_DUMPS * self.world.size:
             return
-        count = self.recipe.train.accumulate
+        count, online = self.recipe.train.accumulate, self.material.online
         source, keys = self._source(step * count)
-        used = [source[key] for key in itertools.islice(keys, count)]
+        numbers = range(step * count, (step + 1) * count)
+        used = [online.batch(n)[0] if online else source[key] for n, key in zip(numbers, keys, strict=False)]
         dump = {"images": torch.cat([b.images for b in used]), "labels": torch.cat([b.labels for b in used])}
         self.out.mkdir(parents=True, exist_ok=True)
         torch.save(dump, self.out / f"skipped_{step:08d}_rank{self.world.rank}.pt")
@@ -375,6 +391,7 @@ class Trainer:
             "void_steps": self.void_steps.state(),
             "progress": {name: getattr(progress, name) for name in Progress.__slots__},
             "alarm": self.alarm.state(),
+            "views": self.material.online.settings if self.material.online else None,
         }
 
     def restore(self, path: Path) -> None:
@@ -390,6 +407,9 @@ class Trainer:
             if made[section] != value:
                 message = f"{path} was made with another [{section}]; resume with its own recipe, or start a new run."
                 raise InvalidInput(message, code="recipe_mismatch", section=section)
+        if self.material.online and state.get("views") != self.material.online.settings:
+            message = f"{path} was made with other views or steps; resume with its own, or start a new run."
+            raise InvalidInput(message, code="recipe_mismatch", section="views")
         self.model.load_state_dict(state["model"])
         if self.average and state["average"] is not None:
             self.average.model.load_state_dict(state["average"])
@@ -416,12 +436,18 @@ class Trainer:
         source = BatchSource(self.material.crops, self.recipe.seed, self.material.augment)
         return source, batch_keys(self.material.sampler, first, self.world.rank, self.world.size)
 
-    def _next_batch(self) -> Batch:
+    def _next_batch(self, number: int) -> tuple[Batch, Tensor | None]:
+        """Return a batch, and what the teacher gives of it, on the device."""
+        teacher, device = self.material.teacher, self.world.device
+        if self.material.online:
+            return self.material.online.batch(number)
         if self._batches is None:
             source, keys = self._source(self.progress.step * self.recipe.train.accumulate)
-            workers = worker_count(self.recipe.data.workers, self.world.device, self.world.ranks_here)
-            self._batches = batches(source, keys, workers, self.world.device)
-        return next(self._batches)
+            workers = worker_count(self.recipe.data.workers, device, self.world.ranks_here)
+            self._batches = batches(source, keys, workers, device)
+        batch = next(self._batches)
+        self.progress.damaged += batch.damaged
+        return batch, teacher.targets(batch).to(device) if teacher else None
 
     def _parallel(self) -> nn.Module:
         """Return the model as training calls it: compiled if wanted, and under DDP on several ranks."""
