@@ -27,7 +27,7 @@ EMBEDDINGS = f"{RECOGNITION}/embeddings"
 PEOPLE = {"Eileen": COLLINS, "Grace": HOPPER}
 DIMENSION = 128
 UNITS = np.eye(DIMENSION)
-MANIFESTS = [load_package(PROJECT / "models" / name).manifest for name in ("sface", "mobilefacenet-64")]
+MANIFESTS = [load_package(PROJECT / "models" / name).manifest for name in ("sface", "sface-slim")]
 
 
 def key_of(client: httpx.Client, *scopes: str) -> dict[str, str]:

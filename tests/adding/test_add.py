@@ -23,7 +23,7 @@ from app.inference.session import open_embedder
 from app.types import Vectors
 from tests.conftest import PROJECT
 from tests.support.commands import run
-from tests.support.embedder_files import SMALL, bgr, floats, nchw, sface_file, small, untrained
+from tests.support.embedder_files import SMALL, bgr, floats, nchw, of_redness, sface_file, small, untrained
 from tests.support.service import COLLINS, running
 from training.data.drawn import ProceduralFaces
 
@@ -90,7 +90,7 @@ def test_a_statement_that_the_graph_contradicts_is_refused(tmp_path: Path) -> No
 
 
 def test_photos_tell_the_colour_order(tmp_path: Path, drawn: Crops) -> None:
-    made = added(tmp_path, bgr(), crops=drawn)
+    made = added(tmp_path, of_redness(), crops=drawn)
     assert [one.name for one in made.tried] == ["bgr", "rgb"]
     assert made.form.colour == "bgr"
     assert "24 people" in made.package.manifest.provenance.text

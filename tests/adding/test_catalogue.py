@@ -294,7 +294,7 @@ def test_the_catalogue_is_valid_and_pinned() -> None:
 def test_the_command_fetches_adds_and_leaves_a_package(
     server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.content = (PROJECT / "models" / "mobilefacenet-64" / "model.onnx").read_bytes()
+    server.content = (PROJECT / "models" / "sface-slim" / "model.onnx").read_bytes()
     found = hashlib.sha256(server.content).hexdigest()
     known = model(server, "whole", sha256=None).model_copy(update={"max_bytes": len(server.content)})
     monkeypatch.setattr(download, "known_models", lambda: {"known": known})

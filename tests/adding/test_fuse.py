@@ -32,7 +32,7 @@ def tiny(folder: Path, name: str = "tiny") -> Package:
 
 
 def small() -> Package:
-    return load_package(PROJECT / "models" / "mobilefacenet-64")
+    return load_package(PROJECT / "models" / "sface-slim")
 
 
 def vectors_of(package: Package, cache: Path, crops: Pixels = CROPS) -> Vectors:
@@ -50,7 +50,7 @@ def test_the_score_is_the_weighted_mean_of_the_members_scores(tmp_path: Path, mi
     np.testing.assert_allclose(found @ found.T, 0.75 * one @ one.T + 0.25 * other @ other.T, atol=1e-5)
     assert fused.manifest.dimension == 136
     assert fused.manifest.golden is not None
-    assert fused.manifest.licence.non_commercial, "the small one's forbids commerce"
+    assert fused.manifest.licence.non_commercial, "sface-slim's forbids commerce"
     for each in (first, second):
         assert each.manifest.sha256 in fused.manifest.provenance.text
 

@@ -87,7 +87,7 @@ def written(folder: Path, model: ModelProto) -> Path:
             ("--colour", "rgb", "--mean", "127.5", "--std", "127.5,127.5,127.5"),
         ),
     ],
-    ids=["sface", "small net, NHWC", "BGR", "NCHW", "float NCHW, stated"],
+    ids=["sface", "sface-slim, NHWC", "BGR", "NCHW", "float NCHW, stated"],
 )
 def test_two_commands_lead_from_a_file_to_a_gallery(
     tmp_path: Path, models: Path, make: Callable[[Path], Path], words: tuple[str, ...]

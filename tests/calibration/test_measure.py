@@ -19,7 +19,7 @@ from tests.support.commands import run as likeness
 from tests.support.service import AGAIN, COLLINS, running
 from training.data.drawn import ProceduralFaces
 
-NAME = "mobilefacenet-64"
+NAME = "sface-slim"
 
 
 @pytest.fixture

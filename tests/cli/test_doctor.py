@@ -96,9 +96,9 @@ def test_a_model_file_that_was_changed_is_found(tmp_path: Path, data: Path) -> N
 def test_operating_points_of_another_model_are_a_warning(tmp_path: Path, data: Path) -> None:
     models = tmp_path / "models"
     shutil.copytree(PROJECT / "models", models)
-    shutil.copytree(models / "mobilefacenet-64", models / "mine")
+    shutil.copytree(models / "sface-slim", models / "mine")
     copied = load_package(models / "sface").manifest
-    own = load_package(models / "mobilefacenet-64").manifest
+    own = load_package(models / "sface-slim").manifest
     taken = {"name": "mine", "calibrations": copied.calibrations}
     write_manifest(models / "mine", own.model_copy(update=taken))
     warnings = [one for one in examined(data, "models", models_dir=models)["models"] if one.verdict == "warning"]

@@ -375,7 +375,7 @@ def test_a_bias_card_holds_what_can_be_decided_by() -> None:
         BiasCard.model_validate(own.model_dump() | {"groups": own.groups * 2})
 
 
-@pytest.mark.parametrize("name", ["sface", "mobilefacenet-64"])
+@pytest.mark.parametrize("name", ["sface", "sface-slim"])
 def test_the_packaged_operating_points_are_bound(name: str) -> None:
     read = load_package(PROJECT / "models" / name).manifest
     assert {each.measured_with for each in read.calibrations} == {read.recipe_digest}

@@ -1,4 +1,4 @@
-"""ONNX files as strangers have them: the project's small net and SFace in other forms."""
+"""ONNX files as strangers have them: `sface-slim` and SFace in other forms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages
 
-SMALL = PROJECT / "models" / "mobilefacenet-64"
+SMALL = PROJECT / "models" / "sface-slim"
 
 
 def sface_file() -> Path:
@@ -25,12 +25,12 @@ def sface_file() -> Path:
 
 
 def small() -> ModelProto:
-    """The packaged small net: uint8, NHWC, RGB, everything inside."""
+    """`sface-slim`: uint8, NHWC, RGB, everything inside."""
     return onnx.load(SMALL / "model.onnx")
 
 
 def bgr() -> ModelProto:
-    """The small net for crops in the other colour order."""
+    """`sface-slim` for crops in the other colour order."""
     model = small()
     first = model.graph.node[0]
     model.graph.initializer.append(numpy_helper.from_array(np.array([2, 1, 0], np.int64), "turned"))
@@ -40,7 +40,7 @@ def bgr() -> ModelProto:
 
 
 def nchw() -> ModelProto:
-    """The small net without its transposition: uint8, NCHW."""
+    """`sface-slim` without its transposition: uint8, NCHW."""
     model = small()
     first = model.graph.node[0]
     assert first.op_type == "Transpose"
@@ -51,7 +51,7 @@ def nchw() -> ModelProto:
 
 
 def floats() -> ModelProto:
-    """The small net without its normalisation: float32, NCHW, (x - 127.5) / 127.5 is the caller's work."""
+    """`sface-slim` without its normalisation: float32, NCHW, (x - 127.5) / 127.5 is the caller's work."""
     model = nchw()
     by_type = {node.op_type: node for node in reversed(model.graph.node)}
     cast, sub, div = (by_type[kind] for kind in ("Cast", "Sub", "Div"))
@@ -65,8 +65,27 @@ def floats() -> ModelProto:
     return model
 
 
+def of_redness() -> ModelProto:
+    """`sface-slim` on how much redder than blue a BGR crop is: in the other colour order skin is black to it."""
+    model = small()
+    first = model.graph.node[0]
+    difference = np.repeat(np.array([[-1], [0], [1]], np.float32), 3, axis=1)
+    model.graph.initializer.append(numpy_helper.from_array(difference, "difference"))
+    before = [
+        helper.make_node("Cast", [first.input[0]], ["bgr"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["bgr", "difference"], ["signed"]),
+        helper.make_node("Relu", ["signed"], ["redder"]),
+        helper.make_node("Cast", ["redder"], ["redness"], to=TensorProto.UINT8),
+    ]
+    first.input[0] = "redness"
+    nodes = [*before, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
 def untrained() -> ModelProto:
-    """The small net with random weights."""
+    """`sface-slim` with random weights."""
     model, generator = small(), np.random.default_rng(0)
     for tensor in model.graph.initializer:
         value = numpy_helper.to_array(tensor)

@@ -307,8 +307,8 @@ def test_adapt_makes_a_package_that_the_service_loads(tmp_path: Path) -> None:
         cv2.imwrite(str(photos / f"{number}.png"), crop[:, :, ::-1])
     target = tmp_path / "models"
     target.mkdir()
-    (target / "mobilefacenet-64").symlink_to(models / "mobilefacenet-64")
-    arguments = ["adapt", "mobilefacenet-64", "--photos", str(tmp_path / "photos"), "--name", "adapted", "--steps", "2"]
+    (target / "sface-slim").symlink_to(models / "sface-slim")
+    arguments = ["adapt", "sface-slim", "--photos", str(tmp_path / "photos"), "--name", "adapted", "--steps", "2"]
     arguments += ["--batch", "2", "--models", str(target), "--out", str(tmp_path / "run"), "--device", "cpu"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -317,7 +317,7 @@ def test_adapt_makes_a_package_that_the_service_loads(tmp_path: Path) -> None:
     package = load_package(target / "adapted")
     crops = some_crops(3)
     session = open_embedder(package, tmp_path / "cache", device="cpu", threads=1)
-    old = open_embedder(load_package(models / "mobilefacenet-64"), tmp_path / "cache", device="cpu", threads=1)
+    old = open_embedder(load_package(models / "sface-slim"), tmp_path / "cache", device="cpu", threads=1)
     score = (session.run(crops) * old.run(crops)).sum(axis=1).min()
     assert 0.9 < score <= 1.0001
     kept = (target / "adapted" / "model.onnx").read_bytes()

@@ -57,7 +57,7 @@ def normal(*shape: int) -> NDArray[np.float32]:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", ["sface", "mobilefacenet-64"])
+@pytest.mark.parametrize("name", ["sface", "sface-slim"])
 def test_a_package_is_the_same_in_pytorch(name: str, tmp_path: Path) -> None:
     package = load_package(Path("models") / name)
     crops = some_crops(12)

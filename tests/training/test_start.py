@@ -87,7 +87,7 @@ def test_weights_that_fit_nothing_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_package_is_a_network_to_start_from(tmp_path: Path) -> None:
-    folder = PROJECT / "models" / "mobilefacenet-64"
+    folder = PROJECT / "models" / "sface-slim"
     recipe = small_recipe(model={"start": str(folder), "dim": 128}, optimizer={"lr": 1e-4}, train={"ema": 0.0})
     trainer = small_trainer(recipe, tmp_path / "run")
     crops = some_crops(4)
@@ -151,7 +151,7 @@ def test_only_class_weights_of_a_network_with_weights_are_imprinted(tmp_path: Pa
 
 def test_a_network_of_another_dimension_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"128.*model\.dim"):
-        started(tmp_path, PROJECT / "models" / "mobilefacenet-64")
+        started(tmp_path, PROJECT / "models" / "sface-slim")
 
 
 def test_frozen_weights_and_statistics_stay(tmp_path: Path) -> None:
