@@ -14,8 +14,9 @@ from app.bulk.tar_stream import PieceReader
 from app.choices import OnConflict
 from app.db.encryption import Sealer
 from app.errors import InvalidInput
-from app.gallery.enrolling import BulkSubject, write_many
+from app.gallery.enrolling import BulkSubject, subject_columns, write_many
 from app.gallery.records import Origin, StoredFace, from_bytes
+from app.gallery.text import check_visible
 from app.jobs.files import read_sealed
 from app.jobs.runner import Running
 from app.recognition.duplicate_check import Findings
@@ -77,7 +78,7 @@ class Import:
 
     def check(self, subject: BulkSubject) -> None:
         """Raise InvalidInput unless the subject can be stored."""
-        self.core.galleries.store.check_subject(subject)
+        check_visible(subject_columns(subject, self.core.galleries.store.max_metadata_bytes)[0], "subject id")
 
     def refuse(self, item: int, name: str, error: InvalidInput) -> None:
         self.job.refuse(item, name, error.code, error.message, reasons_of(error))

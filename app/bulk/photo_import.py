@@ -86,7 +86,7 @@ def _write(run: Import, good: Sequence[Examined], last: int) -> None:
     current = run.core.galleries.store.gallery(run.gallery.id)
     faces = complete(run.core.embedders, current, [examined.face for examined in good]) if good else []
     for examined, face in zip(good, faces, strict=True):
-        package = face.template.package
+        package = face.templates[0].package
         batch.subjects.append(examined.subject)
         kept = face.stored(examined.subject.id, crop_to_keep(run.gallery, face))
         batch.rows.append(Row(examined.photo.item, examined.photo.name, kept))

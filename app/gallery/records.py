@@ -200,22 +200,18 @@ class Move:
 class NewFace:
     """A face to enroll; ``crop``, (112, 112, 3) uint8 RGB, is kept if the gallery keeps crops."""
 
-    template: Template
+    templates: tuple[Template, ...]
+    """One of each package that it was embedded with: two while its gallery is being re-embedded."""
     quality: Quality
     box: Box
     crop: Pixels | None = None
     origin: Origin | None = None
-    second: Template | None = None
-    """Of the gallery's other package, while it is being re-embedded (`Gallery.written`)."""
-
-    def template_of(self, package: str) -> Template | None:
-        both = (self.template, self.second)
-        return next((template for template in both if template is not None and template.package == package), None)
 
     def stored(self, subject: str, crop: bytes | None) -> StoredFace:
         """Return it as it is to be stored, of the subject of this id; `crop` is its JPEG."""
-        template = to_bytes(self.template)
-        return StoredFace(subject, template, self.quality, self.box, crop, origin=self.origin, second=self.second)
+        own, *others = self.templates
+        second = others[0] if others else None
+        return StoredFace(subject, to_bytes(own), self.quality, self.box, crop, origin=self.origin, second=second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,18 +335,16 @@ UNIT_TOLERANCE = 1e-3
 
 
 def fit_face(face: NewFace, written: Sequence[IndexSpec]) -> NewFace:
-    """Return the face with a template for each of these sets. Raises Conflict ``package_mismatch`` if it lacks one, and
-    what `check_templates` raises."""
-    templates: list[Template] = []
+    """Return the face with a template for each of these sets, in their order. Raises Conflict ``package_mismatch`` if
+    it lacks one, and what `check_templates` raises."""
+    made = {template.package: template for template in face.templates}
+    packages = [spec.key.package for spec in written]
+    if not made.keys() >= set(packages):
+        message = f"The gallery takes templates of {' and of '.join(packages)} now."
+        raise PackageMismatch(message, expected=packages, given=face.templates[0].package)
     for spec in written:
-        template = face.template_of(spec.key.package)
-        if template is None:
-            packages = [spec.key.package for spec in written]
-            message = f"The gallery takes templates of {' and of '.join(packages)} now."
-            raise PackageMismatch(message, expected=packages, given=face.template.package)
-        check_templates(spec, [template])
-        templates.append(template)
-    return replace(face, template=templates[0], second=templates[1] if len(templates) > 1 else None)
+        check_templates(spec, [made[spec.key.package]])
+    return replace(face, templates=tuple(made[package] for package in packages))
 
 
 def check_templates(wanted: IndexSpec, templates: Sequence[Template]) -> None:

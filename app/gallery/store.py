@@ -31,7 +31,7 @@ from app.gallery.change import (
     recall_answer,
     record_changes,
 )
-from app.gallery.enrolling import BulkSubject, Everything
+from app.gallery.enrolling import Everything
 from app.gallery.faces import face_query, find_face, read_crop, to_face
 from app.gallery.gallery_rows import (
     GALLERY_ROWS,
@@ -222,10 +222,6 @@ class Store:
             query = query.where(contains(SUBJECTS.c.folded, fold(clean_search(search))) > 0)
         listing = f"subjects/{gallery.key}"
         return read_page(self.database, query, SUBJECTS.c.key, to_subject, listing=listing, cursor=cursor, limit=limit)
-
-    def check_subject(self, subject: BulkSubject) -> None:
-        """Check what `enrolling.write_many` checks of a subject, and raise what it would."""
-        check_visible(enrolling.subject_columns(subject, self.max_metadata_bytes)[0], "subject id")
 
     @contextmanager
     def everything(self, gallery: Gallery, *, crops: bool) -> Iterator[Everything]:

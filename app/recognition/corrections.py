@@ -116,11 +116,12 @@ class Corrections:
             named = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
             (subject,) = find_unexpired(change, [named.key]).values()
             row = {"id": correction_id, "subject_key": subject.key, "created_at": utc_now(), "expires_at": ends}
-            templates = [fitted.template, *([fitted.second] if fitted.second else [])]
-            rows = [row | self._probe(correction_id, made.package, to_bytes(made), crop) for made in templates]
+            rows = [row | self._probe(correction_id, made.package, to_bytes(made), crop) for made in fitted.templates]
             self._insert(change, rows)
             _drop_oldest(change, subject.key)
-        return Correction(correction_id, subject.id, fitted.template.package, bool(crop), str(row["created_at"]), ends)
+        return Correction(
+            correction_id, subject.id, fitted.templates[0].package, bool(crop), str(row["created_at"]), ends
+        )
 
     def of_subject(self, gallery: Gallery, subject_id: str) -> list[Correction]:
         """List the subject's corrections, oldest first; there are MOST at most. Raises NotFound

@@ -472,7 +472,7 @@ class Operations:
         points = self._embedders.thresholds(home.embedder).points
         if not points or not self._galleries.store.current_subject(home, subject).face_count:
             return
-        if self._galleries.verify(home.id, subject, probe.template).score >= points[-1].threshold:
+        if self._galleries.verify(home.id, subject, probe.templates[0]).score >= points[-1].threshold:
             message = "The photo matches the person beyond doubt: remembered, it would make that person unknown."
             raise Conflict(message, code="correction_unlikely", subject=subject)
 

@@ -126,7 +126,7 @@ def template_of(face: Face) -> Template:
 def new_face(chosen: Chosen, origin: Origin | None = None) -> NewFace:
     face, photo = chosen.face, chosen.photo
     origin = origin or Origin(uuid.uuid4().hex, photo.width, photo.height, face.detection.score)
-    return NewFace(chosen.template, face.quality, face.detection.box, face.crop, origin)
+    return NewFace((chosen.template,), face.quality, face.detection.box, face.crop, origin)
 
 
 def reasons_of(error: InvalidInput) -> list[str]:
@@ -268,19 +268,19 @@ def complete(embedders: Embedders, home: Gallery, faces: Sequence[NewFace]) -> l
     A gallery's packages may change before the faces are written; writing then raises Conflict ``package_mismatch``
     (see `retried`).
     """
-    own, *others = home.packages
-    whole = [replace(face, template=template) for face, template in zip(faces, _by(embedders, faces, own), strict=True)]
-    for other in others:
-        seconds = _by(embedders, faces, other)
-        whole = [replace(face, second=template) for face, template in zip(whole, seconds, strict=True)]
-    return whole
-
-
-def _by(embedders: Embedders, faces: Sequence[NewFace], package: str) -> list[Template]:
-    """Return the faces' templates of this package, made from their crops where they have none."""
-    lacking = [face.crop for face in faces if face.template_of(package) is None and face.crop is not None]
-    if not lacking:
-        return [face.template_of(package) or face.template for face in faces]
-    with embedders.use(package) as used:
-        made = iter(used.embedder.embed(lacking)[0])
-    return [face.template_of(package) or next(made, face.template) for face in faces]
+    made = [{template.package: template for template in face.templates} for face in faces]
+    for package in home.packages:
+        lacking = [
+            (templates, face.crop)
+            for templates, face in zip(made, faces, strict=True)
+            if package not in templates and face.crop is not None
+        ]
+        if lacking:
+            with embedders.use(package) as used:
+                embedded, _ = used.embedder.embed([crop for _, crop in lacking])
+            for (templates, _), template in zip(lacking, embedded, strict=True):
+                templates[package] = template
+    return [
+        replace(face, templates=tuple(each[package] for package in home.packages if package in each) or face.templates)
+        for face, each in zip(faces, made, strict=True)
+    ]

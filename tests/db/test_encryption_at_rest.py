@@ -54,7 +54,7 @@ def enroll_all(galleries: Galleries, seeds: Iterable[int] = SEEDS) -> None:
     galleries.create_gallery("staff", PACKAGE, DIMENSION)
     for seed in seeds:
         galleries.enroll(
-            "staff", f"s{seed}", [NewFace(template(seed), Quality(50, ()), Box(0, 0, 1, 1), crop_of(seed))]
+            "staff", f"s{seed}", [NewFace((template(seed),), Quality(50, ()), Box(0, 0, 1, 1), crop_of(seed))]
         )
 
 
@@ -202,7 +202,7 @@ def test_others_enroll_and_delete_while_a_key_is_replaced(database_url: str) -> 
     def churn() -> None:
         number = 1000
         while not ended.is_set():
-            first.enroll("staff", f"x{number}", [NewFace(template(number), Quality(50, ()), Box(0, 0, 1, 1))])
+            first.enroll("staff", f"x{number}", [NewFace((template(number),), Quality(50, ()), Box(0, 0, 1, 1))])
             if number % 3 == 0:
                 changed(first, "staff", delete_subject, f"x{number}")
             number += 1

@@ -48,7 +48,7 @@ def test_terms_are_kept_changed_and_taken_away(alone: Galleries) -> None:
     assert (same.expires_at, same.consent) == (LATER, agreed)
     gone = written(alone.store, staff(alone), edit_subject, "eileen", terms=Terms(None, None))
     assert (gone.expires_at, gone.consent) == (None, None)
-    face = NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))
+    face = NewFace((template(1),), Quality(50, ()), Box(0, 0, 1, 1))
     enrolled = alone.enroll("staff", "eileen", [face], terms=Terms(expires_at=LATER)).subject
     assert (enrolled.expires_at, enrolled.consent) == (LATER, None)
     assert alone.enroll("staff", "eileen", [face]).subject.expires_at == LATER
@@ -63,7 +63,7 @@ def ends_of(galleries: Galleries) -> dict[str, str | None]:
 
 
 def test_faces_keep_the_promise_when_their_subject_is_dissolved_or_they_go_to_a_new_one(alone: Galleries) -> None:
-    face = NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))
+    face = NewFace((template(1),), Quality(50, ()), Box(0, 0, 1, 1))
     made = alone.enroll("staff", "eileen", [face, face], terms=Terms(expires_at=LATER))
     changed(alone, "staff", move_faces, [Move(made.faces[0].face_id, "eileen", "grace")], create=True)
     changed(alone, "staff", dissolve_subject, "eileen")
@@ -71,7 +71,7 @@ def test_faces_keep_the_promise_when_their_subject_is_dissolved_or_they_go_to_a_
 
 
 def test_faces_neither_leave_nor_join_who_has_expired(alone: Galleries, database_url: str) -> None:
-    face = NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))
+    face = NewFace((template(1),), Quality(50, ()), Box(0, 0, 1, 1))
     ids = {name: alone.enroll("staff", name, [face]).faces[0].face_id for name in ("eileen", "grace")}
     let_expire(database_url, "eileen")
     verbs: list[Callable[[Change], object]] = [
@@ -101,7 +101,9 @@ def test_terms_that_make_no_sense_change_nothing(database_url: str) -> None:
             written(galleries.store, staff(galleries), create_subject, "eileen", terms=terms)
         assert caught.value.code == code
         with pytest.raises(InvalidInput):
-            galleries.enroll("staff", "eileen", [NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))], terms=terms)
+            galleries.enroll(
+                "staff", "eileen", [NewFace((template(1),), Quality(50, ()), Box(0, 0, 1, 1))], terms=terms
+            )
     with pytest.raises(NotFound):
         galleries.store.subject(staff(galleries), "eileen")
     galleries.close()

@@ -27,7 +27,7 @@ from tests.support.service import COLLINS, error_of
 
 def unnamed(galleries: Galleries, seed: int, origin: Origin | None = None) -> tuple[str, str]:
     """Face id and subject id of a face that nobody named."""
-    face = NewFace(template(seed), Quality(50, ()), Box(1, 2, 3, 4), origin=origin)
+    face = NewFace((template(seed),), Quality(50, ()), Box(1, 2, 3, 4), origin=origin)
     made = galleries.enroll("staff", unnamed_id(), [face])
     return made.faces[0].face_id, made.subject.id
 

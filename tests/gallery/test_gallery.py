@@ -60,7 +60,7 @@ def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries
 def test_unnamed_faces_hide_no_named_one_from_an_enrollment(galleries: Galleries) -> None:
     near = template(1).vector + 0.3 * template(4).vector
     like = Template((near / np.linalg.norm(near)).astype(np.float32), PACKAGE)
-    galleries.enroll("staff", "ann", [replace(face(1), template=like)])
+    galleries.enroll("staff", "ann", [replace(face(1), templates=(like,))])
     for _ in range(40):
         galleries.enroll("staff", unnamed_id(), [face(1)])
     enroll(galleries, "bob", 2)
@@ -108,7 +108,7 @@ def test_searches_share_passes_in_large_galleries_only(galleries: Galleries, mon
 def test_templates_of_another_package_are_refused(galleries: Galleries) -> None:
     foreign = template(1, "other@1")
     calls: list[Callable[[], object]] = [
-        lambda: galleries.enroll("staff", "ann", [face(1), NewFace(foreign, Quality(1, ()), Box(0, 0, 1, 1))]),
+        lambda: galleries.enroll("staff", "ann", [face(1), NewFace((foreign,), Quality(1, ()), Box(0, 0, 1, 1))]),
         lambda: galleries.search("staff", [foreign], 1),
         lambda: galleries.verify("staff", "ann", foreign),
     ]
@@ -123,7 +123,7 @@ def test_what_is_no_unit_vector_is_refused(galleries: Galleries) -> None:
     of_numbers = [np.full(DIMENSION, number, np.float32) for number in (np.nan, np.inf, 0)]
     lengths = [2 * template(1).vector, template(1, dimension=DIMENSION + 1).vector, np.empty(0, np.float32)]
     calls: list[Callable[[Template], object]] = [
-        lambda bad: galleries.enroll("staff", "ann", [NewFace(bad, Quality(1, ()), Box(0, 0, 1, 1))]),
+        lambda bad: galleries.enroll("staff", "ann", [NewFace((bad,), Quality(1, ()), Box(0, 0, 1, 1))]),
         lambda bad: galleries.search("staff", [bad], 1),
     ]
     for vector, call in product([*of_numbers, *lengths], calls):
@@ -296,10 +296,10 @@ def test_a_subject_gone_from_sql_only_is_left_out_of_answers(galleries: Gallerie
 def test_galleries_do_not_see_each_other(galleries: Galleries) -> None:
     galleries.create_gallery("wide", "wide@1", 32)
     enroll(galleries, "ann", 1)
-    wide = NewFace(template(1, "wide@1", 32), Quality(1, ()), Box(0, 0, 1, 1))
+    wide = NewFace((template(1, "wide@1", 32),), Quality(1, ()), Box(0, 0, 1, 1))
     galleries.enroll("wide", "bob", [wide])
     assert found(galleries, 1) == ["ann"]
-    assert [candidate.subject for candidate in galleries.search("wide", [wide.template], 5)[0]] == ["bob"]
+    assert [candidate.subject for candidate in galleries.search("wide", [wide.templates[0]], 5)[0]] == ["bob"]
     assert [gallery.id for gallery in galleries.store.galleries().items] == ["staff", "wide"]
     galleries.delete_gallery("wide")
     assert galleries.check("staff").ok

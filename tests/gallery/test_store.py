@@ -99,7 +99,7 @@ def test_what_is_enrolled_comes_back_the_same(
     galleries = store.galleries().items
     gallery = galleries[0] if galleries else store.create_gallery("any", PACKAGE, DIMENSION)
     vector = np.array(numbers, np.float32) / np.float32(np.linalg.norm(numbers))
-    new = NewFace(Template(vector, PACKAGE), quality, box)
+    new = NewFace((Template(vector, PACKAGE),), quality, box)
     enrolled = enroll(store, gallery, subject_id, [new], crops=[crop], name=name, metadata=metadata)
     found = store.subject(gallery, subject_id)
     assert found == enrolled.subject
@@ -350,7 +350,7 @@ def test_search_looks_into_ids_and_names_without_case_accents_and_underscores(st
 
 @pytest.mark.parametrize("covered", [0, 1])
 def test_covers_are_written_where_some_subjects_have_none(store: Store, gallery: Gallery, covered: int) -> None:
-    faces = [StoredFace(one, to_bytes(face().template), Quality(50, ())) for one in ("a", "b")]
+    faces = [StoredFace(one, to_bytes(face().templates[0]), Quality(50, ())) for one in ("a", "b")]
     covers = [one.face_id if place == covered else None for place, one in enumerate(faces)]
     people = [BulkSubject(one.subject, cover=cover) for one, cover in zip(faces, covers, strict=True)]
     written(store, gallery, write_many, gallery.embedder, people, faces)
@@ -358,7 +358,7 @@ def test_covers_are_written_where_some_subjects_have_none(store: Store, gallery:
 
 
 def test_a_subject_and_its_faces_may_write_its_id_otherwise(store: Store, gallery: Gallery) -> None:
-    faces = [StoredFace("Zoe\u0308", to_bytes(face().template), Quality(50, ()))]
+    faces = [StoredFace("Zoe\u0308", to_bytes(face().templates[0]), Quality(50, ()))]
     added = written(store, gallery, write_many, gallery.embedder, [BulkSubject("Zo\u00eb", "Zoë B.")], faces)
     assert (added.subjects, added.faces) == (1, 1)
     (subject,) = store.subjects(gallery).items
@@ -452,7 +452,7 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
         expected[store.face(gallery, f"s{number % 3}", enrolled.faces[0].face_id).key] = (
             enrolled.subject.key,
             number,
-            new.template.vector,
+            new.templates[0].vector,
         )
     with store.change_reader.read_all(gallery.index_spec) as (position, moment):
         enroll(store, gallery, "late", [face(9)], crops=[None])
@@ -528,7 +528,7 @@ def test_nothing_of_what_was_deleted_is_left_in_the_files(tmp_path: Path) -> Non
     gallery = store.create_gallery("staff", PACKAGE, DIMENSION)
     faces = [face(number) for number in range(40)]
     crops = [f"crop-{number:04}-".encode() * 10 for number in range(40)]  # found in one page; stored over many
-    templates = [new.template.vector.tobytes() for new in faces]
+    templates = [new.templates[0].vector.tobytes() for new in faces]
     for number, (new, crop) in enumerate(zip(faces, crops, strict=True)):
         enroll(store, gallery, f"person-{number:04}", [new], crops=[crop * 100], name=f"Name of {number:04}")
     assert all(files_hold(tmp_path, *templates, *crops))
@@ -560,7 +560,7 @@ def test_what_could_not_be_scrubbed_yet_is_scrubbed_once_no_one_reads(tmp_path: 
     reader.execute("COMMIT")
     reader.close()
     assert store.database.scrub()
-    assert files_hold(tmp_path, new.template.vector.tobytes()) == [False]
+    assert files_hold(tmp_path, new.templates[0].vector.tobytes()) == [False]
     store.close()
 
 

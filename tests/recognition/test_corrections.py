@@ -43,7 +43,7 @@ def at(degrees: float) -> Template:
 
 
 def probe(seed: int, crop: Pixels | None = None) -> NewFace:
-    return NewFace(template(seed), Quality(50, ()), Box(0, 0, 1, 1), crop)
+    return NewFace((template(seed),), Quality(50, ()), Box(0, 0, 1, 1), crop)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_others_that_may_show_the_erased_go_with_them_and_are_counted(
     near = template(2).vector + 0.4 * template(3).vector
     like = Template((near / np.linalg.norm(near)).astype(np.float32), PACKAGE)
     for vector in (template(2), like, template(3)):
-        corrections.add(staff(galleries), "bob", NewFace(vector, Quality(50, ()), Box(0, 0, 1, 1)))
+        corrections.add(staff(galleries), "bob", NewFace((vector,), Quality(50, ()), Box(0, 0, 1, 1)))
     kept = corrections.of_subject(staff(galleries), "bob")[2].id
     drop = partial(corrections.drop_like, least=lambda _: 0.99)
     receipt = Erasures(galleries, Signer(bytes(32)), drop).erase("staff", "ann")

@@ -120,9 +120,8 @@ class Server:
         return template
 
     def new(self, number: int, *taken: str, keep_crop: bool = True) -> NewFace:
-        own, *others = taken or self.staff.packages
-        second = self.template(number, others[0]) if others else None
-        face = NewFace(self.template(number, own), Quality(50, ()), Box(0, 0, 9, 9), crop(number), second=second)
+        templates = tuple(self.template(number, package) for package in taken or self.staff.packages)
+        face = NewFace(templates, Quality(50, ()), Box(0, 0, 9, 9), crop(number))
         return face if keep_crop else replace(face, crop=None)
 
     def enroll(self, *numbers: int, keep_crop: bool = True) -> None:
@@ -278,7 +277,7 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
             server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
         tried.append(len(server.staff.packages))
         one = face.stored("s1", crop_to_keep(gallery, face))
-        changed(server.galleries, "staff", write_many, face.template.package, [], [one])
+        changed(server.galleries, "staff", write_many, face.templates[0].package, [], [one])
 
     retried(write)()
     assert tried == [2, 2]

@@ -38,7 +38,7 @@ def galleries(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Galler
 
 
 def add(galleries: Galleries, subject: str, vector: Vector, quality: float = 50) -> str:
-    face = NewFace(Template(vector, PACKAGE), Quality(quality, ()), Box(0, 0, 1, 1))
+    face = NewFace((Template(vector, PACKAGE),), Quality(quality, ()), Box(0, 0, 1, 1))
     return galleries.enroll("staff", subject, [face]).faces[0].face_id
 
 
@@ -103,7 +103,7 @@ def test_subjects_with_hundreds_of_near_faces_take_one_place_each(galleries: Gal
             "staff",
             subject,
             [
-                NewFace(Template(near(vector, 0.05, seed), PACKAGE), Quality(50, ()), Box(0, 0, 1, 1))
+                NewFace((Template(near(vector, 0.05, seed), PACKAGE),), Quality(50, ()), Box(0, 0, 1, 1))
                 for seed in range(200 if subject == "ann" else 100)
             ],
         )

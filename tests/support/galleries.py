@@ -23,7 +23,7 @@ def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> T
 
 
 def face(seed: int, quality: float = 50.0, crop: Pixels | None = None) -> NewFace:
-    return NewFace(template(seed), Quality(quality, ()), Box(0, 0, 1, 1), crop)
+    return NewFace((template(seed),), Quality(quality, ()), Box(0, 0, 1, 1), crop)
 
 
 def staff(galleries: Galleries) -> Gallery:

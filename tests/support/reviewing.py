@@ -54,7 +54,7 @@ def between(one: int, other: int, photo: int) -> Vector:
 
 
 def face(template: Vector, quality: float = GOOD) -> NewFace:
-    return NewFace(Template(template, PACKAGE), Quality(quality, ()), Box(0, 0, 1, 1))
+    return NewFace((Template(template, PACKAGE),), Quality(quality, ()), Box(0, 0, 1, 1))
 
 
 class Reviewing:

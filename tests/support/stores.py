@@ -27,7 +27,9 @@ AT_ONCE = 10_000
 def face(seed: int = 0, quality: float = 80.0) -> NewFace:
     vector = np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
     return NewFace(
-        Template(vector / np.linalg.norm(vector), PACKAGE), Quality(quality, (Reason.SMALL_FACE,)), Box(1, 2.5, -3, 4)
+        (Template(vector / np.linalg.norm(vector), PACKAGE),),
+        Quality(quality, (Reason.SMALL_FACE,)),
+        Box(1, 2.5, -3, 4),
     )
 
 
