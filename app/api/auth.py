@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import hashlib
 import hmac
 import secrets
 import stat
@@ -23,7 +22,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope as RequestScope
 
 from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, Rate, Scope, address_group
-from app.access.keys import Keys
+from app.access.keys import Keys, digest_of
 from app.concurrency.admission import LOOKUPS, Shares, Why
 from app.db.encryption import ADMIN_KEY_FILE, read_admin_key
 from app.errors import InvalidInput, Unusable
@@ -55,7 +54,7 @@ class AdminKey:
     """
 
     def __init__(self, key: str, path: Path | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._digest = _digest(key)
+        self._digest = digest_of(key)
         self._path = path
         self._monotonic = monotonic
         self._state: tuple[int, ...] = ()
@@ -67,14 +66,14 @@ class AdminKey:
         if self._path is not None and now >= self._due:
             self._due = now + FOLLOW_S
             self._follow(self._path)
-        return hmac.compare_digest(_digest(given), self._digest)
+        return hmac.compare_digest(digest_of(given), self._digest)
 
     def _follow(self, path: Path) -> None:
         try:
             status = path.stat()
             state = (status.st_mtime_ns, status.st_ino, status.st_size)
             if state != self._state:
-                self._digest = _digest(read_admin_key(path))
+                self._digest = digest_of(read_admin_key(path))
                 self._state = state
         except (OSError, Unusable):  # deleted or being written by hand: the last key stays
             return
@@ -245,10 +244,6 @@ def replace_key(folder: Path) -> str:
     with replacing(folder / ADMIN_KEY_FILE) as file:
         file.write(key.encode() + b"\n")
     return key
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
 
 
 def _new_key() -> str:

@@ -97,8 +97,7 @@ class Calibrations:
 
     def pairs(self, gallery: Gallery) -> list[SuspiciousPair]:
         """Return the suspicious pairs whose faces still exist, of subjects who still are two."""
-        with self._database.read() as connection:
-            rows = connection.execute(_PAIRS.where(CALIBRATION_PAIRS.c.gallery_key == gallery.key)).all()
+        rows = self._database.rows(_PAIRS.where(CALIBRATION_PAIRS.c.gallery_key == gallery.key))
         return [
             SuspiciousPair(
                 SuspiciousFace(row.first_subject, row.first_face),
@@ -149,9 +148,7 @@ class Calibrations:
         return self._standings(GALLERIES.c.calibration == "gallery")
 
     def _standings(self, which: sa.ColumnElement[bool]) -> list[Standing]:
-        query = _STANDINGS.where(which).order_by(GALLERIES.c.key)
-        with self._database.read() as connection:
-            rows = connection.execute(query).all()
+        rows = self._database.rows(_STANDINGS.where(which).order_by(GALLERIES.c.key))
         return [Standing(row.id, row.embedder, row.last_change, row.job, _measured(row)) for row in rows]
 
 

@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.inference.thresholds import Thresholds
-from app.recognition.decisions import AnsweredScores, answered_scores, fmr_for, mean_comparisons
+from app.recognition.decisions import AnsweredScores, fmr_for, mean_comparisons
 from app.types import Sizes
 
 LEVELS: tuple[tuple[float, float], ...] = (
@@ -109,7 +109,7 @@ class AnsweredSimilarity:
         """
         scale = Similarity.of(thresholds, mean_comparisons(sizes or {}, thresholds.independence))
         cosine = scale.cosine_of(threshold)
-        return cls(scale, answered_scores(thresholds, cosine, exact=exact), cosine)
+        return cls(scale, AnsweredScores.of(thresholds, cosine, exact=exact), cosine)
 
     def answered(self, score: float) -> float | None:
         """Return the similarity that is answered for a score; None below the floor."""

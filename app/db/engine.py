@@ -11,12 +11,12 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.db import usage
@@ -27,6 +27,7 @@ from app.errors import DatabaseBusy, DatabaseUnavailable, TransactionEnded
 K = TypeVar("K")
 V = TypeVar("V")
 R = TypeVar("R")
+Columns = TypeVarTuple("Columns")
 
 KEPT = 256
 """Entries of one cache; a full cache is emptied."""
@@ -124,6 +125,15 @@ class Database:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
 
+    def rows(self, query: sa.Select[*Columns], values: Mapping[str, object] | None = None) -> Sequence[Row[*Columns]]:
+        """Return the rows of one query, in a transaction of its own."""
+        with self.read() as connection:
+            return connection.execute(query, values).all()
+
+    def column(self, query: sa.Select[Any]) -> list[Any]:
+        """Return the first column of the rows of one query."""
+        return [row[0] for row in self.rows(query)]
+
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Open a transaction that is committed at the end and rolled back by any error."""
@@ -193,6 +203,14 @@ def in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Split `values` into parts that fit one statement each."""
     for start in range(0, len(values), KEYS_AT_ONCE):
         yield values[start : start + KEYS_AT_ONCE]
+
+
+def select_in(
+    connection: Connection, query: sa.Select[Any], column: sa.ColumnElement[Any], keys: Iterable[Any]
+) -> Iterator[Row[Any]]:
+    """Yield the rows of `query` whose `column` is one of `keys`, in the order of these, part by part."""
+    for some in in_parts(sorted(keys)):
+        yield from connection.execute(query.where(column.in_(some)))
 
 
 class _Scrubber:

@@ -48,8 +48,7 @@ def read_page(
         last = decode_cursor(listing, cursor)
         query = query.where(key < last if newest_first else key > last)
     query = query.order_by(key.desc() if newest_first else key).limit(limit + 1)  # one more shows whether any follow
-    with database.read() as connection:
-        rows = connection.execute(query).all()
+    rows = database.rows(query)
     more = encode_cursor(listing, getattr(rows[limit - 1], key.name)) if len(rows) > limit else None
     return Page(tuple(convert(row) for row in rows[:limit]), more)
 

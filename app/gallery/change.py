@@ -28,7 +28,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.db.engine import Database, in_parts
+from app.db.engine import Database, select_in
 from app.db.opening import Inserting
 from app.db.schema import ANSWERED_REQUESTS, CHANGES, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
@@ -145,10 +145,9 @@ class ChangeReader:
             return connection.execute(_SNAPSHOT).scalar_one()
 
     def states(self) -> dict[int, GalleryState]:
-        with self._database.read() as connection:
-            rows = connection.execute(GALLERY_ROWS).all()
         return {
-            row.key: GalleryState(LogPosition(row.last_change, row.last_stamp), template_sets(row)[0]) for row in rows
+            row.key: GalleryState(LogPosition(row.last_change, row.last_stamp), template_sets(row)[0])
+            for row in self._database.rows(GALLERY_ROWS)
         }
 
     def head(self, spec: IndexSpec) -> LogPosition | None:
@@ -157,9 +156,8 @@ class ChangeReader:
 
     def log_start(self, spec: IndexSpec) -> LogPosition | None:
         query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == spec.key.gallery)
-        with self._database.read() as connection:
-            row = connection.execute(query.order_by(CHANGES.c.number).limit(1)).one_or_none()
-        return LogPosition(*row) if row else None
+        rows = self._database.rows(query.order_by(CHANGES.c.number).limit(1))
+        return LogPosition(*rows[0]) if rows else None
 
     def changes(
         self, spec: IndexSpec, since: LogPosition, limit: int, until: LogPosition | None = None
@@ -177,8 +175,7 @@ class ChangeReader:
             "until": MAX_NUMBER if until is None else until.number,
             "limit": limit + 2,
         }
-        with self._database.read() as connection:
-            rows = connection.execute(_READ, wanted).all()
+        rows = self._database.rows(_READ, wanted)
         if not rows or LogPosition(rows[0].number, rows[0].stamp) != since:
             return None
         if rows[-1].number - since.number != len(rows) - 1:
@@ -206,27 +203,18 @@ class ChangeReader:
 
     def owners(self, faces: Sequence[int]) -> dict[int, int]:
         query = sa.select(FACES.c.key, FACES.c.subject_key)
-        subjects: dict[int, int] = {}
         with self._database.read() as connection:
-            for some in in_parts(faces):
-                rows = connection.execute(query.where(FACES.c.key.in_(some)))
-                subjects |= {row.key: row.subject_key for row in rows}
-        return subjects
+            return {row.key: row.subject_key for row in select_in(connection, query, FACES.c.key, faces)}
 
     def sizes(self, spec: IndexSpec, *, named: bool = False) -> Sizes:
         faces = sa.func.count().label("faces")
         each = _faces(spec, named=named).with_only_columns(faces).group_by(FACES.c.subject_key).subquery()
-        with self._database.read() as connection:
-            rows = connection.execute(sa.select(each.c.faces, sa.func.count()).group_by(each.c.faces)).all()
+        rows = self._database.rows(sa.select(each.c.faces, sa.func.count()).group_by(each.c.faces))
         return {row[0]: row[1] for row in rows}
 
     def _some_faces(self, spec: IndexSpec, column: sa.Column[Any], keys: Sequence[int]) -> FaceBlock | None:
-        query = _faces(spec)
-        rows: list[Row[Any]] = []
         with self._database.read() as connection:
-            for some in in_parts(keys):
-                rows += connection.execute(query.where(column.in_(some))).all()
-        rows.sort(key=lambda row: row[0])
+            rows = sorted(select_in(connection, _faces(spec), column, keys), key=lambda row: row.key)
         return to_block(_opened(rows, self._blobs), spec.dimension) if rows else None
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.db.engine import Database, in_parts
+from app.db.engine import Database, select_in
 from app.db.schema import DISMISSALS, FACES
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
@@ -28,10 +28,7 @@ class Dismissal:
 def read(database: Database, gallery: Gallery) -> list[Dismissal]:
     """Return what was called right in the gallery, for an export."""
     query = sa.select(DISMISSALS).where(DISMISSALS.c.gallery_key == gallery.key).order_by(DISMISSALS.c.key)
-    with database.read() as connection:
-        return [
-            Dismissal(row.kind, row.face_id, row.other_face_id, row.created_at) for row in connection.execute(query)
-        ]
+    return [Dismissal(row.kind, row.face_id, row.other_face_id, row.created_at) for row in database.rows(query)]
 
 
 def restore(
@@ -42,9 +39,7 @@ def restore(
         lock_gallery(connection, gallery)
         ids = {face for each in dismissals for face in (each.face_id, each.other_face_id) if face is not None}
         query = sa.select(FACES.c.face_id).where(FACES.c.gallery_key == gallery.key)
-        there: set[str | None] = {None}
-        for some in in_parts(sorted(ids)):
-            there.update(connection.execute(query.where(FACES.c.face_id.in_(some))).scalars())
+        there = {None, *(row.face_id for row in select_in(connection, query, FACES.c.face_id, ids))}
         for dismissal in dismissals:
             if dismissal.face_id in there and dismissal.other_face_id in there:
                 remember(connection, gallery, dismissal)

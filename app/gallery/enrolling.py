@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.db.engine import in_parts
+from app.db.engine import select_in
 from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import InvalidInput
@@ -229,10 +229,9 @@ def place_ids(change: Change, faces: Sequence[StoredFace]) -> tuple[list[StoredF
     A face whose id exists in another gallery (perhaps a copy of this one) gets the id `id_here`.
     """
     here = {face.face_id: id_here(change.gallery, face.face_id) for face in faces}
-    homes: dict[str, int] = {}
-    for some in in_parts(sorted({*here, *here.values()})):
-        query = sa.select(FACES.c.face_id, FACES.c.gallery_key).where(FACES.c.face_id.in_(some))
-        homes |= {row.face_id: row.gallery_key for row in change.connection.execute(query)}
+    query = sa.select(FACES.c.face_id, FACES.c.gallery_key)
+    rows = select_in(change.connection, query, FACES.c.face_id, {*here, *here.values()})
+    homes = {row.face_id: row.gallery_key for row in rows}
     new: dict[str, StoredFace] = {}
     taken: list[int] = []
     for place, face in enumerate(faces):

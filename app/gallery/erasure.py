@@ -130,9 +130,8 @@ class Erasures:
 
     def complete(self, receipt_ids: Sequence[str]) -> list[Document]:
         """Clear what the disk may hold of these erasures, sign their receipts and return them."""
-        with self._database.read() as connection:
-            query = sa.select(RECEIPTS).where(RECEIPTS.c.id.in_(receipt_ids)).order_by(RECEIPTS.c.key)
-            rows = connection.execute(query).all()
+        query = sa.select(RECEIPTS).where(RECEIPTS.c.id.in_(receipt_ids)).order_by(RECEIPTS.c.key)
+        rows = self._database.rows(query)
         pending = [row for row in rows if row.state == PENDING]
         done = {row.id: _document(row) for row in rows if row.state == DONE}
         if pending:
@@ -175,8 +174,7 @@ class Erasures:
     def complete_pending(self) -> int:
         """Complete the receipts that dead servers left pending; return how many."""
         old = (RECEIPTS.c.state == PENDING) & (RECEIPTS.c.created_at < utc_now(-timedelta(seconds=PENDING_S)))
-        with self._database.read() as connection:
-            ids = list(connection.execute(sa.select(RECEIPTS.c.id).where(old)).scalars())
+        ids = self._database.column(sa.select(RECEIPTS.c.id).where(old))
         self.complete(ids)
         return len(ids)
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from PIL import Image
 from sqlalchemy.engine import Connection, Row
 
-from app.db.engine import in_parts
+from app.db.engine import select_in
 from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import FaceNotFound
@@ -137,12 +137,8 @@ def decode_crop(jpeg: bytes) -> Pixels:
 
 def faces_by_id(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, Row[Any]]:
     """Return the id, the key and the subject's key of each of these faces that exists, by id."""
-    columns = (FACES.c.face_id, FACES.c.key, FACES.c.subject_key)
-    faces: dict[str, Row[Any]] = {}
-    for some in in_parts(ids):
-        query = sa.select(*columns).where(FACES.c.gallery_key == gallery.key, FACES.c.face_id.in_(some))
-        faces |= {row.face_id: row for row in connection.execute(query)}
-    return faces
+    query = sa.select(FACES.c.face_id, FACES.c.key, FACES.c.subject_key).where(FACES.c.gallery_key == gallery.key)
+    return {row.face_id: row for row in select_in(connection, query, FACES.c.face_id, ids)}
 
 
 def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
@@ -151,7 +147,6 @@ def templates_of(connection: Connection, blobs: Blobs, package: str, subjects: C
     query = sa.select(FACES.c.subject_key, FACES.c.face_id, template.label("template"))
     query = query.select_from(join_templates(FACES, package)).where(template.is_not(None)).order_by(FACES.c.key)
     templates: dict[int, list[Vector]] = defaultdict(list)
-    for some in in_parts(sorted(subjects)):
-        for row in connection.execute(query.where(FACES.c.subject_key.in_(some))):
-            templates[row.subject_key].append(from_bytes(blobs.unpack("template", row.face_id, bytes(row.template))))
+    for row in select_in(connection, query, FACES.c.subject_key, subjects):
+        templates[row.subject_key].append(from_bytes(blobs.unpack("template", row.face_id, bytes(row.template))))
     return {key: np.stack(vectors) for key, vectors in templates.items()}

@@ -133,11 +133,11 @@ class Galleries:
 
     def sizes(self, gallery: Gallery) -> Sizes:
         """Return the sizes of the subjects that a search chooses among, without counting rows as `Store.counts`."""
-        return self.indexes.ready(self._answering(gallery)).sizes
+        return self.indexes.ready(self.indexes.answering(gallery.index_specs)).sizes
 
     def probed_by(self, gallery: Gallery) -> str:
         """Return the id of the package that probes of this gallery should be embedded with."""
-        return self._answering(gallery).key.package
+        return self.indexes.answering(gallery.index_specs).key.package
 
     def prepare(self, gallery_id: str, package: str) -> None:
         """Build the index of this package's templates. Raises Conflict ``package_mismatch``."""
@@ -249,9 +249,6 @@ class Galleries:
                 return index.scrub()
         except NotFound:
             return True
-
-    def _answering(self, gallery: Gallery) -> IndexSpec:
-        return self.indexes.answering(gallery.index_specs)
 
     def _check_kind(self, search: IndexKind) -> None:
         if search not in self.indexes.backend.kinds:

@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar, Unpack
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.db.engine import Cache, Database, in_parts
+from app.db.engine import Cache, Database, in_parts, select_in
 from app.db.opening import BUSY_TIMEOUT_S
 from app.db.pagination import Page, read_page
 from app.db.schema import FACE_ORIGINS, FACES, GALLERIES, SUBJECTS
@@ -174,8 +174,7 @@ class Store:
         return counts
 
     def packages(self) -> frozenset[str]:
-        with self.database.read() as connection:
-            return frozenset(connection.execute(sa.select(GALLERIES.c.embedder).distinct()).scalars())
+        return frozenset(self.database.column(sa.select(GALLERIES.c.embedder).distinct()))
 
     def counts(self, gallery: Gallery) -> Counts:
         """Count the gallery's subjects and faces, unless nothing has changed since the last time."""
@@ -279,17 +278,14 @@ class Store:
         """Return the faces that exist, by id, without their templates and crops."""
         query = face_query(gallery.embedder).where(FACES.c.gallery_key == gallery.key)
         with self.database.read() as connection:
-            rows = [
-                row for some in in_parts(face_ids) for row in connection.execute(query.where(FACES.c.face_id.in_(some)))
-            ]
+            rows = list(select_in(connection, query, FACES.c.face_id, face_ids))
         return {row.face_id: to_face(row, None) for row in rows}
 
     def faces_of_image(self, gallery: Gallery, image_id: str) -> list[StoredFace]:
         """Return the faces that were enrolled from one photo, without their templates and crops."""
         mine = (FACE_ORIGINS.c.gallery_key == gallery.key) & (FACE_ORIGINS.c.image_id == image_id)
-        with self.database.read() as connection:
-            rows = connection.execute(face_query(gallery.embedder).where(mine).order_by(FACES.c.key)).all()
-        return [to_face(row, None) for row in rows]
+        query = face_query(gallery.embedder).where(mine).order_by(FACES.c.key)
+        return [to_face(row, None) for row in self.database.rows(query)]
 
     def count_people(self, gallery: Gallery) -> int:
         """Count the named subjects."""
@@ -301,8 +297,7 @@ class Store:
     def subject_ids(self, gallery: Gallery) -> list[str]:
         """Return the ids of all subjects, oldest first."""
         query = sa.select(SUBJECTS.c.id).where(SUBJECTS.c.gallery_key == gallery.key).order_by(SUBJECTS.c.key)
-        with self.database.read() as connection:
-            return list(connection.execute(query).scalars())
+        return self.database.column(query)
 
     def face_ids(
         self, gallery: Gallery, subject_id: str | None = None, *, offset: int = 0, limit: int = 100
@@ -334,8 +329,7 @@ class Store:
         """Return the gallery's and the subject's id of expired subjects, longest ago first."""
         query = sa.select(GALLERIES.c.id, SUBJECTS.c.id).join_from(SUBJECTS, GALLERIES)
         query = query.where(SUBJECTS.c.expires_at <= utc_now()).order_by(SUBJECTS.c.expires_at).limit(limit)
-        with self.database.read() as connection:
-            return [(gallery, subject) for gallery, subject in connection.execute(query)]
+        return [(gallery, subject) for gallery, subject in self.database.rows(query)]
 
     def labels(self, face_keys: Sequence[int], *, current: bool = False) -> dict[int, tuple[str, str, str | None]]:
         """Return the id, the subject's id and the subject's name of each face that exists, by key.

@@ -139,8 +139,7 @@ class JobStore:
         c = JOB_REFUSALS.c
         query = sa.select(c.item, c.name, c.code, c.message, c.reasons, c.enrolled)
         query = query.where((c.job_key == job.key) & (c.item > after)).order_by(c.item).limit(limit)
-        with self._database.read() as connection:
-            rows = connection.execute(query).all()
+        rows = self._database.rows(query)
         return [Refusal(*row[:4], tuple(json.loads(row.reasons)), row.enrolled) for row in rows]
 
     def secret(self, job: Job) -> bytes | None:
@@ -157,8 +156,7 @@ class JobStore:
         query = sa.select(JOBS.c.id).where(
             JOBS.c.kind == kind, JOBS.c.who == who, JOBS.c.state.in_([JobState.QUEUED, JobState.RUNNING])
         )
-        with self._database.read() as connection:
-            return list(connection.execute(query).scalars())
+        return self._database.column(query)
 
     # The rest is for the runner.
 
@@ -274,8 +272,7 @@ class JobStore:
 
     def with_files(self) -> tuple[set[str], set[str]]:
         """Return the ids of unfinished jobs, and of jobs with a result."""
-        with self._database.read() as connection:
-            rows = connection.execute(sa.select(JOBS.c.id, JOBS.c.state, JOBS.c.result)).all()
+        rows = self._database.rows(sa.select(JOBS.c.id, JOBS.c.state, JOBS.c.result))
         open_ones = {row.id for row in rows if row.state not in FINISHED}
         return open_ones, {row.id for row in rows if row.result is not None}
 

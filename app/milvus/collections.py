@@ -80,17 +80,13 @@ class Collections:
         late = ((c.state == OLD) & (c.touched_at < utc_now(-replaced))) | (
             (c.state == MAKING) & (c.touched_at < utc_now(-abandoned))
         )
-        with self._database.read() as connection:
-            query = sa.select(c.name).where((c.server == self._server) & (orphaned | late))
-            return list(connection.execute(query).scalars())
+        return self._database.column(sa.select(c.name).where((c.server == self._server) & (orphaned | late)))
 
     def orphans(self, gallery: int) -> Sequence[str]:
         """Return the gallery's collections if the gallery is deleted."""
         c = COLLECTIONS.c
         mine = (c.server == self._server) & (c.gallery_key == gallery)
-        query = sa.select(c.name).where(mine & c.gallery_key.not_in(sa.select(GALLERIES.c.key)))
-        with self._database.read() as connection:
-            return list(connection.execute(query).scalars())
+        return self._database.column(sa.select(c.name).where(mine & c.gallery_key.not_in(sa.select(GALLERIES.c.key))))
 
     def _current(self, key: IndexKey) -> sa.ColumnElement[bool]:
         c = COLLECTIONS.c

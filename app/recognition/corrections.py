@@ -17,7 +17,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.db.engine import in_parts
+from app.db.engine import select_in
 from app.db.schema import CORRECTIONS, SUBJECTS
 from app.errors import InvalidInput, NotFound
 from app.gallery.change import Change
@@ -216,8 +216,7 @@ class Corrections:
         """
         done = sa.select(CORRECTIONS.c.id).where(_of(gallery) & (CORRECTIONS.c.package == package))
         query = _rows().where(_of(gallery) & CORRECTIONS.c.id.not_in(done)).order_by(CORRECTIONS.c.key)
-        with self._database.read() as connection:
-            rows = connection.execute(query).all()
+        rows = self._database.rows(query)
         if not rows:
             return 0, 0
         crops = {row.id: crop for row in rows if (crop := self._opened(row)[1]) is not None}
@@ -242,9 +241,7 @@ class Corrections:
 
     def read_all(self, gallery: Gallery, *, crops: bool) -> Iterator[StoredCorrection]:
         query = _current(gallery.embedder).where(_of(gallery)).order_by(CORRECTIONS.c.key)
-        with self._database.read() as connection:
-            rows = connection.execute(query).all()
-        for row in rows:
+        for row in self._database.rows(query):
             template, crop = self._opened(row)
             yield StoredCorrection(
                 row.id, row.subject, template, crop if crops else None, row.created_at, row.expires_at
@@ -285,10 +282,9 @@ class Corrections:
         rows_of: dict[tuple[int, str], list[Row[Any]]] = {}
         if gallery.corrected:
             with self._database.read() as connection:
-                for some in in_parts(sorted(subjects)):
-                    query = _current(package).where(_of(gallery) & column.in_(some)).order_by(CORRECTIONS.c.key)
-                    for row in connection.execute(query):
-                        rows_of.setdefault((row.subject_key, row.subject), []).append(row)
+                query = _current(package).where(_of(gallery)).order_by(CORRECTIONS.c.key)
+                for row in select_in(connection, query, column, subjects):
+                    rows_of.setdefault((row.subject_key, row.subject), []).append(row)
         return [
             (key, subject, Wrong(tuple(row.id for row in rows), np.stack([self._template(row) for row in rows])))
             for (key, subject), rows in rows_of.items()

@@ -137,15 +137,51 @@ class AnsweredCandidate:
     exact: float = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
 class AnsweredScores:
-    """How the scores of a probe and enrolled faces are answered: as they are, to keys with the scope `templates`.
+    """How the scores of a probe and enrolled faces are answered; decisions and order always go by the exact ones.
 
-    Decisions and order always go by the exact ones.
+    Keys with the scope `templates` get them as they are, which is the default. All others get them as fine as decisions
+    need, since exact scores show the enrolled templates: a score counts as the nearest value below it among the steps
+    and the thresholds, so that every decision at a threshold stays what it was. Below ``floor``, the most lenient
+    operating point, nothing is answered.
     """
+
+    floor: float = -math.inf
+    step: float = 0.0
+    thresholds: tuple[float, ...] = ()
+    """Those of the operating points and of the request, rising, from the floor on; none where scores are exact."""
+
+    @classmethod
+    def of(cls, thresholds: Thresholds, *asked: float, exact: bool = False) -> AnsweredScores:
+        """Return how scores of a package are answered; ``asked`` are the request's own thresholds, ``exact`` says that
+        the key sees exact ones.
+
+        The step is the largest power of ten within the narrowest gap between operating points. Raises
+        OperatingPointUnavailable for a package without measured operating points, unless ``exact``.
+        """
+        if exact:
+            return cls()
+        if thresholds.calibration is None:
+            message = (
+                f"{thresholds.package} has no measured operating points, so no score of enrolled faces is answered"
+            )
+            raise OperatingPointUnavailable(message)
+        points = tuple(point.threshold for point in thresholds.calibration.points)
+        narrowest = min((later - earlier for earlier, later in pairwise(points)), default=1.0)
+        step = 10.0 ** math.floor(math.log10(narrowest))
+        above = {threshold for threshold in asked if threshold > points[0]}
+        return cls(points[0], step, tuple(sorted({*points, *above})))
 
     def answered(self, score: float) -> float | None:
         """Return the score that is answered; None below the floor."""
-        return score
+        if not self.thresholds:
+            return score
+        if score < self.floor:
+            return None
+        below = self.thresholds[bisect_right(self.thresholds, score) - 1]
+        rounded = round(math.floor(score / self.step) * self.step, SCORE_DIGITS)
+        return max(below, rounded) if rounded <= score else below
 
     def candidate(self, candidate: Candidate) -> AnsweredCandidate:
         return AnsweredCandidate(
@@ -159,50 +195,6 @@ class AnsweredScores:
 
     def candidates(self, ranking: Iterable[Candidate]) -> list[AnsweredCandidate]:
         return [candidate for candidate in map(self.candidate, ranking) if candidate.score is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class CoarseScores(AnsweredScores):
-    """The scores for all other keys: as fine as decisions need, since exact scores show the enrolled templates.
-
-    A score counts as the nearest value below it among the steps and the thresholds, so that every decision at a
-    threshold stays what it was. Below ``floor``, the most lenient operating point, nothing is answered.
-    """
-
-    floor: float
-    step: float
-    thresholds: tuple[float, ...]
-    """Those of the operating points and of the request, rising, from the floor on."""
-
-    @classmethod
-    def of(cls, thresholds: Thresholds, *asked: float) -> CoarseScores:
-        """Return the scores of a package; ``asked`` are the request's own thresholds.
-
-        The step is the largest power of ten within the narrowest gap between operating points. Raises
-        OperatingPointUnavailable for a package without measured operating points.
-        """
-        if thresholds.calibration is None:
-            message = (
-                f"{thresholds.package} has no measured operating points, so no score of enrolled faces is answered"
-            )
-            raise OperatingPointUnavailable(message)
-        points = tuple(point.threshold for point in thresholds.calibration.points)
-        narrowest = min((later - earlier for earlier, later in pairwise(points)), default=1.0)
-        step = 10.0 ** math.floor(math.log10(narrowest))
-        above = {threshold for threshold in asked if threshold > points[0]}
-        return cls(points[0], step, tuple(sorted({*points, *above})))
-
-    def answered(self, score: float) -> float | None:
-        if score < self.floor:
-            return None
-        below = self.thresholds[bisect_right(self.thresholds, score) - 1]
-        rounded = round(math.floor(score / self.step) * self.step, SCORE_DIGITS)
-        return max(below, rounded) if rounded <= score else below
-
-
-def answered_scores(thresholds: Thresholds, *asked: float, exact: bool) -> AnsweredScores:
-    """Return how scores are answered; ``exact``: whether the key sees exact ones. Raises as `CoarseScores.of` does."""
-    return AnsweredScores() if exact else CoarseScores.of(thresholds, *asked)
 
 
 @dataclass(frozen=True, slots=True)

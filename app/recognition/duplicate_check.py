@@ -17,7 +17,7 @@ from app.gallery.records import Candidate, Gallery
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id, is_unnamed
 from app.inference.thresholds import Thresholds
-from app.recognition.decisions import LINKED_FMR, CoarseScores, identify_point, verify_point
+from app.recognition.decisions import LINKED_FMR, AnsweredScores, identify_point, verify_point
 from app.types import Template
 
 DUPLICATE_SCORE = 0.9
@@ -121,17 +121,16 @@ def look(
 def find_unlike(
     galleries: Galleries,
     home: Gallery,
-    subject: str,
-    templates: Sequence[Template],
-    before: Sequence[Findings],
-    *,
+    faces: Sequence[tuple[str, Template]],
     measured: Thresholds,
+    before: Sequence[Findings],
 ) -> list[Findings]:
     """Return the findings of one subject's new faces, with which of them look ``unlike`` its others.
 
     The others are those enrolled, and the new ones before it. A face is unlike them if there are LEAST_OWN or more and
     it scores with none what single linkage asks for (`LINKED_FMR`).
     """
+    subject, templates = faces[0][0], [template for _, template in faces]
     try:
         enrolled = galleries.compare(home.id, subject, templates)
     except SubjectNotFound:
@@ -150,7 +149,7 @@ def find_unlike(
         best = max(near, key=_score, default=None)
         others = len(taken) + (0 if old is None else old.faces)
         if best is not None and others >= LEAST_OWN and _score(best) < threshold:
-            best = replace(best, score=CoarseScores.of(measured, threshold).answered(_score(best)))
+            best = replace(best, score=AnsweredScores.of(measured, threshold).answered(_score(best)))
             answered.append(replace(findings, unlike=best))
         else:
             answered.append(findings)
@@ -161,7 +160,7 @@ def find_unlike(
 
 def _answered(findings: Findings, measured: Thresholds, conflict_at: float | None) -> Findings:
     """Return the findings with scores as coarse as they are answered; without any if no points were measured."""
-    scores = None if conflict_at is None else CoarseScores.of(measured, DUPLICATE_SCORE, conflict_at)
+    scores = None if conflict_at is None else AnsweredScores.of(measured, DUPLICATE_SCORE, conflict_at)
     return findings.each(lambda face: replace(face, score=None if scores is None else scores.answered(_score(face))))
 
 

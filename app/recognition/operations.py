@@ -25,8 +25,6 @@ from app.recognition.corrections import Correction, Corrections
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
-    CoarseScores,
-    answered_scores,
     assign,
     check_quality,
     cosine,
@@ -176,7 +174,7 @@ class Operations:
             with timed(stages, "search"):
                 candidate = self._galleries.verify(gallery, subject, chosen.template)
             point = verify_point(thresholds, fmr, self.fmr, candidate.faces)
-            scores = answered_scores(thresholds, point.threshold, exact=exact)
+            scores = AnsweredScores.of(thresholds, point.threshold, exact=exact)
             warnings = population_warnings(used.thresholds, population, point, home.population)
         with timed(stages, "search"):
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
@@ -219,7 +217,7 @@ class Operations:
             sizes = self._galleries.sizes(home)
             thresholds = self._calibrated(home, used.thresholds)
             point = identify_point(thresholds, fmr, fpir, self.fpir, sizes)
-            scores = answered_scores(thresholds, point.threshold, point.uncertain, exact=exact)
+            scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = self._photos.embed(image, used, gate)
             warnings = population_warnings(used.thresholds, population, point, home.population)
         stages: dict[str, float] = {}
@@ -298,13 +296,8 @@ class Operations:
                 raise all_rejected(rejected)
             with self._embedders.use(home.embedder) as used:
                 faces = self._photos.embed_chosen(taken.values(), used)
-            templates = [chosen.template for chosen in faces]
-            own = [(subject, template) for template in templates]
-            findings = self.look(home, own, policy, tell=tell, stages=stages)
-            if tell and policy != "allow":
-                measured = self.thresholds_in(home, templates[0].package)
-                with timed(stages, "search"):
-                    findings = find_unlike(self._galleries, home, subject, templates, findings, measured=measured)
+            own = [(subject, chosen.template) for chosen in faces]
+            findings = self.look(home, own, policy, tell=tell, unlike=tell, stages=stages)
         good: dict[int, tuple[Chosen, Findings]] = {}
         for index, chosen, finding in zip(taken, faces, findings, strict=True):
             if finding.refused and finding.error:
@@ -357,15 +350,18 @@ class Operations:
         on_conflict: OnConflict | None = None,
         *,
         tell: bool = True,
+        unlike: bool = False,
         stages: dict[str, float] | None = None,
     ) -> list[Findings]:
-        """Return what each face, given with its subject's id, resembles in the gallery (`duplicate_check.look`)."""
+        """Return what each face, given with its subject's id, resembles in the gallery (`duplicate_check.look`); with
+        ``unlike``, for faces of one subject, also which look like none of its others."""
         policy = on_conflict or home.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
         measured = self.thresholds_in(home, faces[0][1].package)
         with timed({} if stages is None else stages, "search"):
-            return look(self._galleries, home, faces, measured, refuse=policy == "reject", tell=tell)
+            findings = look(self._galleries, home, faces, measured, refuse=policy == "reject", tell=tell)
+            return find_unlike(self._galleries, home, faces, measured, findings) if unlike else findings
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package.
@@ -399,7 +395,7 @@ class Operations:
         with timed(stages, "search"):
             rankings = self._galleries.search(gallery, templates, limit + len(templates) * one_photo)
         self._observe(stages)
-        if one_photo and isinstance(scores, CoarseScores):
+        if one_photo and scores.thresholds:
             rankings = assign(rankings, scores.floor)
         return [scores.candidates(ranking[:limit]) for ranking in rankings]
 

@@ -80,8 +80,7 @@ class Reembeddings:
             return _found(connection, gallery)
 
     def all(self) -> list[Reembedding]:
-        with self._database.read() as connection:
-            return [Reembedding(*row) for row in connection.execute(_REEMBEDDINGS)]
+        return [Reembedding(*row) for row in self._database.rows(_REEMBEDDINGS)]
 
     def begin(
         self, gallery: Gallery, target: str, dimension: int, *, without_crop: WithoutCrop, keep_days: float
@@ -143,11 +142,9 @@ class Reembeddings:
             .order_by(FACES.c.key)
             .limit(limit)
         )
-        with self._database.read() as connection:
-            rows = connection.execute(query).all()
         return [
             StoredCrop(key, face_id, None if jpeg is None else self._blobs.unpack("crop", face_id, bytes(jpeg)))
-            for key, face_id, jpeg in rows
+            for key, face_id, jpeg in self._database.rows(query)
         ]
 
     def add(

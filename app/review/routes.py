@@ -15,7 +15,7 @@ from app.api.routes.jobs import answer, last_job
 from app.api.schemas import Job
 from app.gallery.service import Galleries
 from app.jobs.store import JobStore
-from app.recognition.decisions import CoarseScores
+from app.recognition.decisions import AnsweredScores
 from app.recognition.operations import Operations
 from app.review import schemas
 from app.review.job import KIND, Reviewer
@@ -67,7 +67,7 @@ def get_review(
     page = reviews.findings(home, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
     findings, done = list(page.items), reviewed.summary
     if findings and done and not grant.has(Scope.ADMIN):
-        coarse = CoarseScores.of(operations.thresholds(done.package), done.verify.threshold, done.identify.threshold)
+        coarse = AnsweredScores.of(operations.thresholds(done.package), done.verify.threshold, done.identify.threshold)
         findings = [_coarsened(finding, coarse) for finding in findings]
     return schemas.Review(
         gallery=home.id,
@@ -112,7 +112,7 @@ def _summary(reviewed: Reviewed) -> schemas.ReviewSummary | None:
     )
 
 
-def _coarsened(finding: schemas.Finding, coarse: CoarseScores) -> schemas.Finding:
+def _coarsened(finding: schemas.Finding, coarse: AnsweredScores) -> schemas.Finding:
     evidence = finding.evidence
     scores = {"score": evidence.score, "own_score": evidence.own_score}
     coarsened = {name: None if score is None else coarse.answered(score) for name, score in scores.items()}

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 from sqlalchemy.engine import Connection, Row
 
-from app.db.engine import Database, in_parts
+from app.db.engine import Database, select_in
 from app.db.pagination import Page, read_page
 from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, JOBS, REVIEWS, SUBJECTS
 from app.errors import NotFound
@@ -123,32 +123,28 @@ class Reviews:
         own = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.subject_key == SUBJECTS.c.key)
         query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at, own.scalar_subquery().label("faces"))
         query = query.where((SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.key > after))
-        with self._database.read() as connection:
-            rows = connection.execute(query.order_by(SUBJECTS.c.key).limit(limit)).all()
+        rows = self._database.rows(query.order_by(SUBJECTS.c.key).limit(limit))
         sizes = [(row.key, row.faces if _is_reviewed(row.id, row.expires_at) else 0) for row in rows]
         ends = accumulate(count for _, count in sizes)
         return sizes[: max(1, sum(end <= faces for end in ends))]
 
     def reviewed(self, subjects: Collection[int]) -> set[int]:
         """Return those of the subjects that exist and are reviewed; see `subjects`."""
-        reviewed: set[int] = set()
+        query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at)
         with self._database.read() as connection:
-            for some in in_parts(sorted(subjects)):
-                query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at).where(SUBJECTS.c.key.in_(some))
-                reviewed.update(row.key for row in connection.execute(query) if _is_reviewed(row.id, row.expires_at))
-        return reviewed
+            rows = select_in(connection, query, SUBJECTS.c.key, subjects)
+            return {row.key for row in rows if _is_reviewed(row.id, row.expires_at)}
 
     def add(self, gallery: Gallery, review: str, drafts: Sequence[Draft], note: Callable[[Connection], None]) -> None:
         """Store findings, except those of faces that are gone; `note` writes in the same transaction."""
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             keys = {key for draft in drafts for key in (draft.face, draft.other_face, *draft.group) if key is not None}
-            ids: dict[int, str] = {}
-            for some in in_parts(sorted(keys)):  # those that exist aren't deleted until the transaction ends
-                query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.key.in_(some))
-                query = query.where(FACES.c.gallery_key == gallery.key).order_by(FACES.c.key)
-                rows = connection.execute(query.with_for_update(read=True, key_share=True))
-                ids |= {row.key: row.face_id for row in rows}
+            query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.gallery_key == gallery.key)
+            held = query.order_by(FACES.c.key).with_for_update(
+                read=True, key_share=True
+            )  # none is deleted until the end
+            ids = {row.key: row.face_id for row in select_in(connection, held, FACES.c.key, keys)}
             values = [
                 {
                     "id": uuid.uuid4().hex,

@@ -17,7 +17,7 @@ from app.compat.similarity import Similarity
 from app.inference.manifest import Manifest
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
-from app.recognition.decisions import CoarseScores
+from app.recognition.decisions import AnsweredScores
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, running
@@ -181,7 +181,7 @@ def coarse(score: float) -> bool:
     return min(abs(score - step) for step in steps) < 1e-3  # similarities have 5 decimals, and are rounded down
 
 
-SCORES = CoarseScores.of(Thresholds(MANIFESTS[0]))
+SCORES = AnsweredScores.of(Thresholds(MANIFESTS[0]))
 SCALE = Similarity.of(Thresholds(MANIFESTS[0]))
 ASKED = [Thresholds(MANIFESTS[0]).for_fpir(0.01, 2), SCALE.cosine_of(0.85)]
 PHOTOS = {"again": AGAIN, "both": BOTH}
@@ -334,7 +334,7 @@ def test_some_five_hundred_chosen_vectors_rebuild_a_template() -> None:
 def test_coarse_scores_change_no_decision_at_an_operating_point(manifest: Manifest) -> None:
     thresholds = Thresholds(manifest)
     asked = thresholds.threshold(3e-5)
-    scores, scale = CoarseScores.of(thresholds, asked), Similarity.of(thresholds)
+    scores, scale = AnsweredScores.of(thresholds, asked), Similarity.of(thresholds)
     assert thresholds.calibration is not None
     points = [asked, *(point.threshold for point in thresholds.calibration.points)]
     assert scores.step == pytest.approx(0.01)

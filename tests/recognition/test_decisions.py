@@ -17,9 +17,9 @@ from app.inference.package import find_packages, select
 from app.inference.thresholds import DecidedBy, Thresholds
 from app.recognition.decisions import (
     AnsweredCandidate,
+    AnsweredScores,
     IdentifyPoint,
     VerifyPoint,
-    answered_scores,
     assign,
     cosine,
     decide,
@@ -214,7 +214,7 @@ def test_answered_scores_decide_and_order_as_the_exact_ones(
     """At every measured operating point, whatever they are, and at the request's own thresholds."""
     points = [min(0.1 + sum(gaps[:n]), 1.0) for n in range(len(gaps) + 1)]
     thresholds = thresholds_of({10.0 ** -(2 + n): point for n, point in enumerate(sorted(set(points)))})
-    scores = answered_scores(thresholds, *asked, exact=False)
+    scores = AnsweredScores.of(thresholds, *asked, exact=False)
     deciding = [*points, *(one for one in asked if one > points[0])]
     ranking = [candidate(str(n), score) for n, score in enumerate(sorted(found, reverse=True))]
     answered = scores.candidates(ranking)
@@ -224,12 +224,12 @@ def test_answered_scores_decide_and_order_as_the_exact_ones(
         assert one.score is not None
         assert one.score <= one.exact
         assert all((one.score >= point) == (one.exact >= point) for point in deciding)
-    assert answered_scores(thresholds, exact=True).candidates(ranking) == [
+    assert AnsweredScores.of(thresholds, exact=True).candidates(ranking) == [
         AnsweredCandidate(one.subject, None, one.subject, one.score, one.score, one.score) for one in ranking
     ]
 
 
 def test_without_operating_points_only_exact_scores_are_answered() -> None:
     with pytest.raises(OperatingPointUnavailable):
-        answered_scores(thresholds_of({}), exact=False)
-    assert answered_scores(thresholds_of({}), exact=True).answered(-0.2) == -0.2
+        AnsweredScores.of(thresholds_of({}), exact=False)
+    assert AnsweredScores.of(thresholds_of({}), exact=True).answered(-0.2) == -0.2
