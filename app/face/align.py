@@ -89,15 +89,15 @@ def view(pixels: Pixels, landmarks: ArrayLike, *, side: int, zoom: float) -> Vie
     return View(_warp(*_shrunk(pixels, matrix, side), side), target, matrix)
 
 
-def align(pixels: Pixels, landmarks: ArrayLike, *, side: int = CROP_SIDE) -> Pixels:
+def align(pixels: Pixels, landmarks: ArrayLike) -> Pixels:
     """Warp the face with these five (5, 2) ``landmarks`` onto the canonical ones.
 
-    ``pixels`` is (H, W, 3) uint8 RGB, any size; the answer is (side, side, 3) uint8 RGB. A face larger
+    ``pixels`` is (H, W, 3) uint8 RGB, any size; the answer is (112, 112, 3) uint8 RGB. A face larger
     than the crop is shrunk by averaging over areas first, so that fine detail turns grey instead of into
     moiré. Raises ValueError as `similarity_transform` does.
     """
-    matrix = similarity_transform(landmarks, CANONICAL_LANDMARKS * (side / CROP_SIDE))
-    return _warp(*_shrunk(pixels, matrix, side), side)
+    matrix = similarity_transform(landmarks, CANONICAL_LANDMARKS)
+    return _warp(*_shrunk(pixels, matrix, CROP_SIDE), CROP_SIDE)
 
 
 def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:

@@ -60,20 +60,14 @@ class Thresholds:
     measured points the score is interpolated linearly in log10(FMR); outside them nothing is extrapolated.
     """
 
-    def __init__(self, manifest: Manifest, calibration: str | None = None) -> None:
-        """``calibration`` names the only one that is to count; None: the default one, and below it the others."""
+    def __init__(self, manifest: Manifest) -> None:
         self.bias_card = manifest.bias_card
-        chosen = (
-            measured
-            for measured in manifest.calibrations
-            if (measured.name == calibration if calibration else measured.default)
-        )
-        deciding = next(chosen, None)
+        deciding = next((measured for measured in manifest.calibrations if measured.default), None)
         self.package, self.recipe = manifest.id, manifest.recipe_digest
         self._sources: tuple[DecidedBy, ...] = (DecidedBy("package", deciding.name if deciding else None),)
         self._lowest_of_source: tuple[float, ...] = (deciding.points[-1].fmr,) if deciding else ()
         largest = max(manifest.calibrations, key=lambda measured: measured.comparisons, default=None)
-        if deciding and largest and not calibration and largest.points[-1].fmr < deciding.points[-1].fmr:
+        if deciding and largest and largest.points[-1].fmr < deciding.points[-1].fmr:
             deciding = deciding.model_copy(update={"points": extended(deciding.points, largest.points)})
             self._sources += (DecidedBy("package", largest.name, "rate_not_supported"),)
         if deciding and largest and deciding.independence is None:

@@ -26,7 +26,6 @@ from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
     assign,
-    check_quality,
     cosine,
     identify_point,
     population_warnings,
@@ -49,7 +48,7 @@ from app.recognition.photos import (
     retried,
     template_of,
 )
-from app.types import Photo, Template
+from app.types import Face, Photo, Template
 
 Calibrated: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
 """Returns the thresholds that decide in a gallery, given its package's."""
@@ -258,7 +257,7 @@ class Operations:
             home = self._galleries.store.gallery(gallery)
             with self._used_by(home) as used:
                 (embedded,) = self._photos.embed_chosen([chosen], used)
-            (probe,) = complete(self._embedders, home, [new_face(embedded)])
+            (probe,) = complete(self._embedders, home, [new_face(embedded.photo, embedded.face)])
             if not confirm:
                 self._check_doubt(home, subject, probe)
             return self._corrections.add(home, subject, probe, expires_at)
@@ -308,7 +307,9 @@ class Operations:
         if not good:
             raise all_rejected(rejected)
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [new_face(chosen) for chosen, _ in good.values()], terms)
+            made = self._add(
+                gallery, subject, [new_face(chosen.photo, chosen.face) for chosen, _ in good.values()], terms
+            )
         self._observe(stages)
         rows = dict(zip(good, made.faces, strict=True))
         # What a face resembles may be a face of this request, known until now by its place among those taken.
@@ -403,25 +404,24 @@ class Operations:
         self,
         gallery: str,
         subject: str,
-        chosen: Chosen,
-        quality: QualityLevel = QualityLevel.MEDIUM,
+        photo: Photo,
+        face: Face,
         origin: Origin | None = None,
     ) -> StoredFace:
-        """Add one chosen face of a photo to the subject, which is created if it is missing.
+        """Add one embedded face of a photo to the subject, which is created if it is missing; any quality will do.
 
-        Raises LowQuality, NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``,
-        ``face_conflict``) if the gallery rejects such faces of named subjects. A finding that only warns has no room
-        in the callers' answers, so it isn't looked for.
+        Raises NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``, ``face_conflict``) if the
+        gallery rejects such faces of named subjects. A finding that only warns has no room in the callers' answers, so
+        it isn't looked for.
         """
-        check_quality(chosen.face, quality)
         home = self._galleries.store.gallery(gallery)
         if home.on_conflict == "reject" and not is_unnamed(subject):
-            (finding,) = self.look(home, [(subject, chosen.template)], tell=False)
+            (finding,) = self.look(home, [(subject, template_of(face))], tell=False)
             if finding.error is not None:
                 raise finding.error
         stages: dict[str, float] = {}
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [new_face(chosen, origin)])
+            made = self._add(gallery, subject, [new_face(photo, face, origin)])
         self._observe(stages)
         return made.faces[0]
 
@@ -434,7 +434,7 @@ class Operations:
         with self._used_by(home) as used:
             chosen = self._photos.choose_enrollable(image, quality, gate)
             (chosen,) = self._photos.probes({"image": chosen}, used, gate)
-            return new_face(chosen)
+            return new_face(chosen.photo, chosen.face)
 
     def create_gallery(
         self,

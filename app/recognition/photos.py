@@ -123,10 +123,9 @@ def template_of(face: Face) -> Template:
     return face.template
 
 
-def new_face(chosen: Chosen, origin: Origin | None = None) -> NewFace:
-    face, photo = chosen.face, chosen.photo
-    origin = origin or Origin(uuid.uuid4().hex, photo.width, photo.height, face.detection.score)
-    return NewFace((chosen.template,), face.quality, face.detection.box, face.crop, origin)
+def new_face(photo: Photo, face: Face, origin: Origin | None = None) -> NewFace:
+    origin = origin or Origin(uuid.uuid4().hex, photo.width, photo.height, face.score)
+    return NewFace((template_of(face),), face.quality, face.box, face.crop, origin)
 
 
 def reasons_of(error: InvalidInput) -> list[str]:

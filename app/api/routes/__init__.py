@@ -4,7 +4,6 @@ from app.api.routes import (
     access,
     calibration,
     challenges,
-    corrections,
     faces,
     galleries,
     jobs,
@@ -13,6 +12,5 @@ from app.api.routes import (
     subjects,
 )
 
-PEOPLE = (subjects, faces, corrections)
-MODULES = (recognition, challenges, galleries, calibration, *PEOPLE, access, jobs, server)
+MODULES = (recognition, challenges, galleries, calibration, subjects, faces, access, jobs, server)
 ROUTERS = tuple(module.router for module in MODULES)

@@ -43,11 +43,8 @@ from app.compat.compreface.wire import (
     Refused,
 )
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
-from app.face.quality import QualityLevel
 from app.gallery import moving, subjects
 from app.gallery.subjects import subject_not_found
-from app.pipeline import Choice
-from app.recognition.photos import Chosen
 
 router = Router(COMPREFACE.name, COMPREFACE)
 
@@ -169,9 +166,7 @@ def add_face(
     faces = wanted_faces(photo, sent.params.det_prob_threshold)
     if len(faces) > 1:
         raise AmbiguousFace("More than one face in the source image")
-    place = next(place for place, face in enumerate(photo.faces) if face is faces[0])
-    chosen = Chosen(photo, Choice(place, "the only face", 0.0))
-    row = home.operations.enroll_face(gallery.id, subject, chosen, QualityLevel.NONE)
+    row = home.operations.enroll_face(gallery.id, subject, photo, faces[0])
     return {"image_id": image_id_of(row.face_id), "subject": row.subject}
 
 

@@ -22,12 +22,9 @@ from app.compat.rekognition.answers import (
 )
 from app.compat.rekognition.call import LEVELS, Call, good_enough
 from app.errors import FaceNotFound
-from app.face.quality import QualityLevel
 from app.gallery import moving
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed, unnamed_id
-from app.pipeline import Choice
-from app.recognition.photos import Chosen
 from app.types import Box, Face, Photo
 
 OK = 200
@@ -136,9 +133,7 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
 
 
 def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origin) -> StoredFace:
-    place = next(index for index, detected in enumerate(photo.faces) if detected is face)
-    picked = Chosen(photo, Choice(place, "all faces are indexed", 0.0))
-    row = call.operations.enroll_face(gallery.id, unnamed_id(), picked, QualityLevel.NONE, origin)
+    row = call.operations.enroll_face(gallery.id, unnamed_id(), photo, face, origin)
     stored = call.galleries.store.find_faces(gallery, [row.face_id])
     if row.face_id not in stored:
         raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)
