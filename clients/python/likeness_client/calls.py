@@ -415,6 +415,59 @@ def merge_subject(gallery: str, subject: str, into: str) -> Call[answers.MergedS
     )
 
 
+def corrections(gallery: str, subject: str) -> Call[answers.CorrectionList]:
+    """List a subject's corrections.
+
+    Those that have not expired, oldest first."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/subjects/{subject}/corrections",
+        answers.CorrectionList,
+        gallery=gallery,
+        subject=subject,
+    )
+
+
+def add_correction(
+    gallery: str,
+    subject: str,
+    image: Image,
+    *,
+    face: int | None = None,
+    expires_at: datetime | None = None,
+    confirm: bool | None = None,
+) -> Call[answers.Correction]:
+    """Say that a photo does not show the subject.
+
+    Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery
+    keeps crops. From then on a probe that is more like it than like the subject's own faces is not
+    `known` as the subject, nor a match; `explain` lists whom corrections ruled out. It is erased
+    with the subject, dropped when the subject is merged, and expires."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/corrections",
+        answers.Correction,
+        gallery=gallery,
+        subject=subject,
+        params=given(face=face, expires_at=expires_at, confirm=confirm),
+        files=[part("image", image)],
+    )
+
+
+def delete_correction(gallery: str, subject: str, correction: str) -> Call[None]:
+    """Delete a correction.
+
+    The correction no longer counts when people are identified."""
+    return call(
+        "DELETE",
+        "/v1/galleries/{gallery}/subjects/{subject}/corrections/{correction}",
+        NoneType,
+        gallery=gallery,
+        subject=subject,
+        correction=correction,
+    )
+
+
 def face(gallery: str, subject: str, face_id: str) -> Call[answers.StoredFace]:
     """Show a face.
 
@@ -488,59 +541,6 @@ def move_faces(
         gallery=gallery,
         subject=subject,
         json=given(subject=to, faces=faces, create=create),
-    )
-
-
-def corrections(gallery: str, subject: str) -> Call[answers.CorrectionList]:
-    """List a subject's corrections.
-
-    Those that have not expired, oldest first."""
-    return call(
-        "GET",
-        "/v1/galleries/{gallery}/subjects/{subject}/corrections",
-        answers.CorrectionList,
-        gallery=gallery,
-        subject=subject,
-    )
-
-
-def add_correction(
-    gallery: str,
-    subject: str,
-    image: Image,
-    *,
-    face: int | None = None,
-    expires_at: datetime | None = None,
-    confirm: bool | None = None,
-) -> Call[answers.Correction]:
-    """Say that a photo does not show the subject.
-
-    Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery
-    keeps crops. From then on a probe that is more like it than like the subject's own faces is not
-    `known` as the subject, nor a match; `explain` lists whom corrections ruled out. It is erased
-    with the subject, dropped when the subject is merged, and expires."""
-    return call(
-        "POST",
-        "/v1/galleries/{gallery}/subjects/{subject}/corrections",
-        answers.Correction,
-        gallery=gallery,
-        subject=subject,
-        params=given(face=face, expires_at=expires_at, confirm=confirm),
-        files=[part("image", image)],
-    )
-
-
-def delete_correction(gallery: str, subject: str, correction: str) -> Call[None]:
-    """Delete a correction.
-
-    The correction no longer counts when people are identified."""
-    return call(
-        "DELETE",
-        "/v1/galleries/{gallery}/subjects/{subject}/corrections/{correction}",
-        NoneType,
-        gallery=gallery,
-        subject=subject,
-        correction=correction,
     )
 
 
