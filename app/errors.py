@@ -25,6 +25,7 @@ There is a class for each error that code handles; others differ by ``code`` onl
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 
 class LikenessError(Exception):
@@ -119,6 +120,11 @@ class NotFound(LikenessError):
 
 class GalleryNotFound(NotFound):
     code = "gallery_not_found"
+
+    @classmethod
+    def of(cls, gallery_id: str) -> Self:
+        """Return the error for a gallery that there is not, or that the key may not see."""
+        return cls(f"There is no gallery {gallery_id!r}.", gallery=gallery_id)
 
 
 class SubjectNotFound(NotFound):

@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -51,11 +51,10 @@ class KeyTerms:
     expires_at: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key(KeyTerms):
     """A stored key. ``digest``: its secret's SHA-256; ``old_digest``: the previous one's, valid until ``old_until``."""
 
-    terms: KeyTerms
     digest: bytes
     old_digest: bytes | None
     old_until: str | None
@@ -292,14 +291,13 @@ class Keys:
             raise InvalidInput("The key is not this server's.", code="wrong_key")
         if stored.revoked_at is not None:
             raise InvalidInput("The key was revoked.", code="revoked_key", key=key_id)
-        terms, now = stored.terms, self._clock()
-        until = _seconds(terms.expires_at)
+        until, now = _seconds(stored.expires_at), self._clock()
         if not is_current:
             until = min(until, _seconds(stored.old_until))
         if now >= until:
             raise InvalidInput("The key has expired.", code="expired_key", key=key_id)
-        rate = self._default_rate if terms.rate is None else parse_rate(terms.rate)
-        return _Checked(Grant(terms.id, terms.scopes, terms.galleries, rate), until, asked_at)
+        rate = self._default_rate if stored.rate is None else parse_rate(stored.rate)
+        return _Checked(Grant(stored.id, stored.scopes, stored.galleries, rate), until, asked_at)
 
     def _forget(self, key_id: str) -> None:
         """Expire the key's cached grants; its tokens stay known."""
@@ -335,16 +333,10 @@ def _values(terms: KeyTerms) -> dict[str, Any]:
 
 
 def _key(row: Row[Any]) -> Key:
-    terms = KeyTerms(
-        id=row.id,
-        scopes=frozenset(Scope(scope) for scope in row.scopes.split()),
-        name=row.name,
-        galleries=None if row.galleries is None else frozenset(json.loads(row.galleries)),
-        rate=row.rate,
-        expires_at=row.expires_at,
-    )
-    digests = row.digest, row.old_digest, row.old_until, row.declared
-    return Key(terms, *digests, row.created_at, row.rotated_at, row.revoked_at)
+    columns = {field.name: getattr(row, field.name) for field in fields(Key)}
+    scopes = frozenset(Scope(scope) for scope in row.scopes.split())
+    galleries = None if row.galleries is None else frozenset(json.loads(row.galleries))
+    return Key(**columns | {"scopes": scopes, "galleries": galleries})
 
 
 def digest_of(secret: str) -> bytes:

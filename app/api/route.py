@@ -30,8 +30,7 @@ from app.api.schemas.base import Base64
 from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, expected, send_error
 from app.db.engine import again_if_ended
 from app.error_codes import KINDS
-from app.errors import InvalidInput, LikenessError, Overloaded
-from app.gallery.records import gallery_not_found
+from app.errors import GalleryNotFound, InvalidInput, LikenessError, Overloaded
 
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
@@ -173,7 +172,7 @@ def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:
     if operation.unrestricted and grant.galleries is not None:
         raise InvalidInput("This needs a key that is not restricted to galleries.", code="gallery_restricted")
     if gallery is not None and not grant.sees(gallery):
-        raise gallery_not_found(gallery)
+        raise GalleryNotFound.of(gallery)
 
 
 def check_query(operation: Operation, query: bytes) -> None:

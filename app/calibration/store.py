@@ -12,8 +12,9 @@ from pydantic import TypeAdapter
 from app.calibration.population import Figures
 from app.db.engine import Cache
 from app.db.schema import CALIBRATION_PAIRS, FACES, GALLERIES, GALLERY_CALIBRATIONS, SUBJECTS
+from app.errors import GalleryNotFound
 from app.gallery.gallery_rows import lock_gallery
-from app.gallery.records import Gallery, gallery_not_found
+from app.gallery.records import Gallery
 from app.gallery.store import Store
 from app.inference.manifest import Calibration
 
@@ -92,7 +93,7 @@ class Calibrations:
     def standing(self, gallery: Gallery) -> Standing:
         standings = self._standings(GALLERIES.c.key == gallery.key)
         if not standings:
-            raise gallery_not_found(gallery.id)
+            raise GalleryNotFound.of(gallery.id)
         return standings[0]
 
     def pairs(self, gallery: Gallery) -> list[SuspiciousPair]:

@@ -32,6 +32,7 @@ from app.db.engine import Database, select_in
 from app.db.opening import Inserting
 from app.db.schema import ANSWERED_REQUESTS, CHANGES, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
+from app.errors import GalleryNotFound
 from app.gallery.faces import join_templates, template_column
 from app.gallery.gallery_rows import GALLERY_ROWS, is_unnamed_row, template_sets
 from app.gallery.records import Gallery, to_block
@@ -189,7 +190,7 @@ class ChangeReader:
         with self._database.read(one_moment=True) as connection:
             position = _head(connection, spec)
             if position is None:
-                raise spec.not_found()
+                raise GalleryNotFound.of(spec.gallery_id)
             query = _faces(spec, named=named).order_by(FACES.c.key)
             with connection.execution_options(yield_per=STREAM_ROWS).execute(query) as result:
                 parts = result.partitions()

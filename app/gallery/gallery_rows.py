@@ -15,8 +15,8 @@ from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database
 from app.db.schema import CORRECTIONS, GALLERIES, PACKAGES, REEMBEDDINGS, SUBJECTS
-from app.errors import PackageUnavailable
-from app.gallery.records import Gallery, gallery_not_found
+from app.errors import GalleryNotFound, PackageUnavailable
+from app.gallery.records import Gallery
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN
 from app.inference.package import Package
 from app.search.types import IndexKey, IndexSpec
@@ -81,7 +81,7 @@ def find_gallery(connection: Connection, gallery_id: str) -> Gallery:
     """Return the gallery of this id. Raises NotFound ``gallery_not_found``."""
     row = connection.execute(_BY_ID, {"wanted": gallery_id}).one_or_none()
     if row is None:
-        raise gallery_not_found(gallery_id)
+        raise GalleryNotFound.of(gallery_id)
     return to_gallery(row)
 
 
@@ -89,7 +89,7 @@ def reread(connection: Connection, gallery: Gallery) -> Gallery:
     """Return the gallery as this transaction sees it. Raises NotFound ``gallery_not_found``."""
     row = connection.execute(_BY_KEY, {"wanted": gallery.key}).one_or_none()
     if row is None:
-        raise gallery_not_found(gallery.id)
+        raise GalleryNotFound.of(gallery.id)
     return to_gallery(row)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, OnConflict
-from app.errors import Conflict, GalleryNotFound, InvalidInput, NotFound, PackageMismatch, TwoPackages, Unusable
+from app.errors import Conflict, InvalidInput, PackageMismatch, TwoPackages, Unusable
 from app.search.types import FaceBlock, IndexSpec
 from app.types import Box, Pixels, Quality, Template, Vector, Vectors
 
@@ -291,10 +291,6 @@ class Erased:
 def package_mismatch(wanted: IndexSpec, given: str) -> Conflict:
     message = f"Gallery {wanted.gallery_id!r} takes templates of {wanted.key.package}, not of {given}."
     return PackageMismatch(message, expected=wanted.key.package, given=given)
-
-
-def gallery_not_found(gallery_id: str) -> NotFound:
-    return GalleryNotFound(f"There is no gallery {gallery_id!r}.", gallery=gallery_id)
 
 
 def two_packages(gallery_id: str) -> Conflict:

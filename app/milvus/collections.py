@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from app.db.engine import Database
 from app.db.schema import COLLECTIONS, GALLERIES, REEMBEDDINGS
+from app.errors import GalleryNotFound
 from app.search.types import IndexKey, IndexSpec
 from app.timestamps import utc_now
 
@@ -63,7 +64,7 @@ class Collections:
         others = self._current(spec.key)
         with self._database.write() as connection:
             if connection.execute(held).one_or_none() is None:
-                raise spec.not_found()
+                raise GalleryNotFound.of(spec.gallery_id)
             connection.execute(sa.update(COLLECTIONS).where(others).values(state=OLD, touched_at=utc_now()))
             connection.execute(sa.update(COLLECTIONS).where(c.name == name).values(state=CURRENT, touched_at=utc_now()))
 

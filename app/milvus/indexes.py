@@ -24,7 +24,7 @@ import numpy as np
 from app.api.feature import Feature
 from app.choices import IndexKind
 from app.db.engine import Database
-from app.errors import DatabaseBusy, LikenessError, Unusable
+from app.errors import DatabaseBusy, GalleryNotFound, LikenessError, Unusable
 from app.milvus.client import CollectionLost, Milvus, parse_address
 from app.milvus.collections import Collections
 from app.milvus.search import Comparison, Count, Searcher
@@ -309,7 +309,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         """Return where the log ends. Raises GalleryNotFound."""
         head = self._source.head(self._spec)
         if head is None:
-            raise self._spec.not_found()
+            raise GalleryNotFound.of(self._spec.gallery_id)
         return head
 
     def _use(self, name: str, position: LogPosition) -> Searcher:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.choices import IndexKind
-from app.errors import GalleryNotFound
 from app.types import Sizes, Vectors
 
 Keys: TypeAlias = NDArray[np.int64]
@@ -35,10 +34,6 @@ class IndexSpec:
     gallery_id: str
     dimension: int
     kind: IndexKind = "fp32"
-
-    def not_found(self) -> GalleryNotFound:
-        """Return the error to raise if the gallery is gone."""
-        return GalleryNotFound(f"There is no gallery {self.gallery_id!r}.", gallery=self.gallery_id)
 
 
 @dataclass(frozen=True, slots=True)

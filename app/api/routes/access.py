@@ -128,7 +128,7 @@ def rotate_key(grant: Grant, keys: Keys, key: KeyId, asked: schemas.KeyRotate) -
     The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more, older
     ones no longer. A key with `templates` is needed for one that has it.
     """
-    _require_templates(grant, keys.key(key).terms.scopes)
+    _require_templates(grant, keys.key(key).scopes)
     return _new_answer(keys.rotate(key, asked.grace_seconds))
 
 
@@ -155,16 +155,15 @@ def _own(grant: Grant) -> schemas.OwnKey:
 
 
 def _answer(key: Key) -> schemas.Key:
-    return schemas.Key.of(key, key.terms, **_shown(key))
+    return schemas.Key.of(key, **_shown(key))
 
 
 def _new_answer(made: NewKey) -> schemas.NewKey:
     return schemas.NewKey.of(
         made.key,
-        made.key.terms,
         **_shown(made.key),
         secret=made.token,
-        aws_access_key_id=access_key_of(made.key.terms.id) if made.signs else None,
+        aws_access_key_id=access_key_of(made.key.id) if made.signs else None,
         aws_secret_access_key=made.secret if made.signs else None,
     )
 
@@ -172,8 +171,8 @@ def _new_answer(made: NewKey) -> schemas.NewKey:
 def _shown(key: Key) -> dict[str, object]:
     """Return the fields that differ from the key's own."""
     return {
-        "scopes": sorted(key.terms.scopes),
-        "galleries": None if key.terms.galleries is None else sorted(key.terms.galleries),
+        "scopes": sorted(key.scopes),
+        "galleries": None if key.galleries is None else sorted(key.galleries),
         "old_secret_until": key.old_until,
         "declared": key.declared is not None,
     }

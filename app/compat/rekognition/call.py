@@ -14,9 +14,9 @@ from app.compat.rekognition.answers import largest_first
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.requests import ImageSource
 from app.compat.similarity import AnsweredSimilarity
-from app.errors import FaceNotFound
+from app.errors import FaceNotFound, GalleryNotFound
 from app.face.quality import QualityLevel
-from app.gallery.records import Gallery, StoredFace, gallery_not_found
+from app.gallery.records import Gallery, StoredFace
 from app.gallery.service import Galleries
 from app.recognition.operations import Operations
 from app.types import Face, Photo, Sizes
@@ -56,7 +56,7 @@ class Call:
         """Return a collection's gallery. Raises NotFound (``gallery_not_found``), also if the key may not see it."""
         self.entry.gallery = collection
         if not self.grant.sees(collection):
-            raise gallery_not_found(collection)
+            raise GalleryNotFound.of(collection)
         return self.galleries.store.gallery(collection)
 
     def image(self, source: ImageSource) -> bytes:
