@@ -149,7 +149,7 @@ class Pipeline:
             with timed(stages, "quality"):
                 original = _scaled(detection, decoded)
                 quality = assess(crop, original, decoded.width, decoded.height)
-            faces.append(Face(original, quality, crop, cuts=shown))
+            faces.append(Face(original.box, original.landmarks, original.score, quality, crop, cuts=shown))
         return Photo(decoded.width, decoded.height, tuple(faces), turned, stages)
 
     def best_score(self, pixels: Pixels) -> float:
@@ -214,7 +214,7 @@ def choose_face(photo: Photo) -> Choice:
     """
     if not photo.faces:
         raise NoFace("No face was found in the image.")
-    boxes, size = [face.detection.box for face in photo.faces], (photo.width, photo.height)
+    boxes, size = [face.box for face in photo.faces], (photo.width, photo.height)
     prominences = [prominence(box, *size) for box in boxes]
     first, *others = sorted(range(len(boxes)), key=lambda i: -prominences[i])
     if not others:

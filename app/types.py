@@ -112,29 +112,15 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Face:
+class Face(Detection):
     """One detected face with its aligned crop, (112, 112, 3) uint8 RGB, and its template if it was embedded."""
 
-    detection: Detection
     quality: Quality
     crop: Pixels
     template: Template | None = None
     cuts: tuple[Pixels, ...] = ()
     """What liveness models are shown of it, (S, S, 3) uint8 RGB each; empty where liveness was not asked for."""
     liveness: Liveness | None = None
-
-    @property
-    def box(self) -> Box:
-        return self.detection.box
-
-    @property
-    def landmarks(self) -> Landmarks:
-        return self.detection.landmarks
-
-    @property
-    def score(self) -> float:
-        """The detector's."""
-        return self.detection.score
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,9 +113,9 @@ class ChallengeJudge:
         if choice.runner_up >= AMBIGUOUS_SHARE:
             raise _failed(place, step, "several_faces")
         face = photo.faces[choice.index]
-        if face.detection.score < SURE_SCORE and _is_surer_tilted(face.cuts[0], self._pipeline):
+        if face.score < SURE_SCORE and _is_surer_tilted(face.cuts[0], self._pipeline):
             raise _failed(place, step, "tilted")
-        landmarks = face.detection.landmarks
+        landmarks = face.landmarks
         pose = pose_of(landmarks)
         if pose is None:
             raise _failed(place, step, "no_face")

@@ -60,8 +60,9 @@ class SharedSearches:
     def run(self, index: Searchable, probes: Vectors, limit: int, *, look: bool = False) -> list[list[Match]]:
         """Search as `Searchable.search`; `look`: for an enrollment. Raises Overloaded if too many searches wait."""
         if index.quick:
-            return index.search(probes, limit)
-        answers = (self._looks if look else self._searches).run([_Search(index, probes, limit)])[0]
+            answers = index.begin(probes, limit)
+        else:
+            answers = (self._looks if look else self._searches).run([_Search(index, probes, limit)])[0]
         return [answer(limit) for answer in answers]  # exact scores on this thread, not in the batch
 
     @contextmanager

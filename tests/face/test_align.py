@@ -173,7 +173,7 @@ def test_landmarks_measured_again_do_not_depend_on_where_the_face_stands(yunet: 
         for dx, dy in ((0, 0), (5, 0), (0, 7), (11, 3), (3, 14)):
             part = io.BytesIO()
             Image.fromarray(astronaut[dy : dy + 300, 60 + dx : 360 + dx]).save(part, "PNG")
-            landmarks = pipeline.detect(part.getvalue()).faces[0].detection.landmarks + np.array([dx, dy])
+            landmarks = pipeline.detect(part.getvalue()).faces[0].landmarks + np.array([dx, dy])
             back = cv2.invertAffineTransform(similarity_transform(landmarks, CANONICAL_LANDMARKS))
             seen.append(corners @ back[:, :2].T + back[:, 2])
         places.append(np.std(seen, axis=0).mean())

@@ -64,7 +64,7 @@ def unlike(a: Pixels, b: Pixels) -> float:
 
 def crop_error(photo: Photo) -> float:
     """How far from the canonical ones the only face's landmarks come to lie in the crop, pixels."""
-    landmarks = photo.faces[0].detection.landmarks
+    landmarks = photo.faces[0].landmarks
     matrix = similarity_transform(landmarks, CANONICAL_LANDMARKS)
     placed = landmarks @ matrix[:, :2].T + matrix[:, 2]
     return float(np.linalg.norm(placed - CANONICAL_LANDMARKS, axis=1).mean())
@@ -75,7 +75,7 @@ class TestDetect:
         photo = pipeline.detect(encoded(astronaut))
         assert (photo.width, photo.height, photo.rotated, len(photo.faces)) == (512, 512, 0, 1)
         face = photo.faces[0]
-        assert_box(face.detection.box, FACE, 0.05)
+        assert_box(face.box, FACE, 0.05)
         assert face.crop.shape == (CROP_SIDE, CROP_SIDE, 3)
         assert face.quality.score > 50
         assert face.template is None
@@ -99,10 +99,8 @@ class TestLargePhotos:
         whole = pipeline.detect(encoded(upright))
         assert (reduced.width, reduced.height) == (whole.width, whole.height) == (1087, 1637)
         (a,), (b,) = reduced.faces, whole.faces
-        assert_box(a.detection.box, b.detection.box, 0.03)
-        assert (
-            np.linalg.norm(a.detection.landmarks - b.detection.landmarks, axis=1).mean() < 0.015 * b.detection.box.width
-        )
+        assert_box(a.box, b.box, 0.03)
+        assert np.linalg.norm(a.landmarks - b.landmarks, axis=1).mean() < 0.015 * b.box.width
         assert unlike(a.crop, b.crop) < 6
 
     def test_a_small_faces_crop_is_taken_from_all_the_pixels(self, pipeline: Pipeline, astronaut: Pixels) -> None:
@@ -111,7 +109,7 @@ class TestLargePhotos:
         canvas[900 : 900 + len(portrait), 1500 : 1500 + len(portrait)] = portrait
         (from_jpeg,) = pipeline.detect(encoded(canvas, "JPEG", quality=97)).faces
         (from_png,) = pipeline.detect(encoded(canvas)).faces
-        assert_box(from_jpeg.detection.box, Box(1500 + 0.8 * 178, 900 + 0.8 * 62.5, 72.3, 91.1), 0.1)
+        assert_box(from_jpeg.box, Box(1500 + 0.8 * 178, 900 + 0.8 * 62.5, 72.3, 91.1), 0.1)
         sharpness = [float(cv2.Laplacian(face.crop, cv2.CV_64F).var()) for face in (from_jpeg, from_png)]
         assert sharpness[0] > 0.8 * sharpness[1]
 
@@ -128,9 +126,9 @@ class TestTurnedPhotos:
         assert photo.rotated == degrees
         assert (photo.width, photo.height) == (given.shape[1], given.shape[0])
         (face,), (plain,) = photo.faces, pipeline.detect(encoded(upright)).faces
-        wanted = turn_back(plain.detection, degrees, given.shape[1], given.shape[0])
-        assert_box(face.detection.box, wanted.box, 0.05)
-        assert np.linalg.norm(face.detection.landmarks - wanted.landmarks, axis=1).mean() < 3
+        wanted = turn_back(plain, degrees, given.shape[1], given.shape[0])
+        assert_box(face.box, wanted.box, 0.05)
+        assert np.linalg.norm(face.landmarks - wanted.landmarks, axis=1).mean() < 3
         assert unlike(face.crop, plain.crop) < 10
 
     @pytest.mark.parametrize(("score", "turned"), [(SURE_SCORE - 0.01, False), (SURE_SCORE, True)])
@@ -209,7 +207,7 @@ class TestEmbed:
 
 def photo_of(*boxes: Box, width: int = 1000, height: int = 800) -> Photo:
     blank = np.zeros((CROP_SIDE, CROP_SIDE, 3), np.uint8)
-    faces = tuple(Face(Detection(box, np.zeros((5, 2), np.float32), 0.9), Quality(50, ()), blank) for box in boxes)
+    faces = tuple(Face(box, np.zeros((5, 2), np.float32), 0.9, Quality(50, ()), blank) for box in boxes)
     return Photo(width, height, faces)
 
 

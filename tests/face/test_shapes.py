@@ -30,7 +30,7 @@ SURE = 0.8
 
 def sure(photo: Photo) -> list[Face]:
     """What is hardly a face is one or none, by what lies beside it in the input."""
-    return [face for face in photo.faces if face.detection.score >= SURE]
+    return [face for face in photo.faces if face.score >= SURE]
 
 
 def photos() -> Iterator[bytes]:
@@ -73,8 +73,8 @@ def test_every_session_sees_one_shape_and_finds_the_same_faces(
             faces += len(found.faces)
             expected = usual.detect(photo)
             for one, other in zip(sure(found), sure(expected), strict=True):
-                off = np.abs(one.detection.landmarks - other.detection.landmarks).max()
-                assert off < 0.02 * other.detection.box.width
+                off = np.abs(one.landmarks - other.landmarks).max()
+                assert off < 0.02 * other.box.width
             embedder.embed([face.crop for face in found.faces])
     assert faces >= len(SIZES) // 2
     assert set(embedding.shapes) == {(8, 112, 112, 3)}

@@ -12,7 +12,7 @@ from app.inference.package import Package, find_packages
 from app.inference.session import Session, open_prepared
 from app.liveness.gate import LivenessGates
 from app.recognition.gate import Gate
-from app.types import Box, Detection, Face, Quality, Verdict
+from app.types import Box, Face, Quality, Verdict
 from tests.support import liveness
 from tests.support.packages import install as install_embedder
 
@@ -32,8 +32,8 @@ def gates(folder: Path, *names: str) -> LivenessGates:
 def verdict(gate: Gate) -> Verdict:
     """What the gate says of a face of brightness `LEVEL`."""
     pictures = tuple(np.full((cut.side, cut.side, 3), LEVEL, np.uint8) for cut in gate.cuts)
-    detection = Detection(Box(0, 0, 100, 100), np.zeros((5, 2), np.float32), 1.0)
-    face = Face(detection, Quality(100, ()), np.zeros((112, 112, 3), np.uint8), cuts=pictures)
+    box, landmarks, crop = Box(0, 0, 100, 100), np.zeros((5, 2), np.float32), np.zeros((112, 112, 3), np.uint8)
+    face = Face(box, landmarks, 1.0, Quality(100, ()), crop, cuts=pictures)
     assert gate.judge is not None
     (made,) = gate.judge([face])
     return made.verdict

@@ -260,10 +260,10 @@ def wanted_faces(photo: Photo, det_prob_threshold: float | None, limit: int = 0)
     Raises NoFace if there is none: no CompreFace call answers with an empty list.
     """
     least = det_prob_threshold or 0.0
-    faces = [face for face in photo.faces if face.detection.score >= least]
+    faces = [face for face in photo.faces if face.score >= least]
     if not faces:
         raise NoFace("No face is found in the given image")
-    faces.sort(key=lambda face: -face.detection.box.area)
+    faces.sort(key=lambda face: -face.box.area)
     return faces[:limit] if limit else faces
 
 
@@ -271,8 +271,8 @@ def _face_answer(face: Face, photo: Photo, params: FaceParams, *, embedded: bool
     """Return a face with the requested plugins; ``embedded``: whether the calculator ran."""
     answer: Json = {"box": _box(face, photo)}
     if params.wants("landmarks"):
-        answer["landmarks"] = [[round(float(x)), round(float(y))] for x, y in face.detection.landmarks]
-    if params.wants("pose") and (pose := pose_of(face.detection.landmarks)):
+        answer["landmarks"] = [[round(float(x)), round(float(y))] for x, y in face.landmarks]
+    if params.wants("pose") and (pose := pose_of(face.landmarks)):
         answer["pose"] = {"pitch": round(pose.pitch, 2), "roll": round(pose.roll, 2), "yaw": round(pose.yaw, 2)}
     if params.wants("calculator") and face.template is not None:
         answer["embedding"] = face.template.vector.tolist()
@@ -289,9 +289,9 @@ def _rounded(similarity: float) -> float:
 
 def _box(face: Face, photo: Photo) -> Json:
     """Return the box in whole pixels, clipped to the photo."""
-    box = face.detection.box
+    box = face.box
     return {
-        "probability": round(face.detection.score, DIGITS),
+        "probability": round(face.score, DIGITS),
         "x_max": _within(box.x + box.width, photo.width),
         "y_max": _within(box.y + box.height, photo.height),
         "x_min": _within(box.x, photo.width),

@@ -67,19 +67,18 @@ def face_detail(face: Face, photo: Photo) -> Shape:
     Brightness is the mean grey value of the face's middle in percent. Sharpness is this service's: at 0 a face is too
     blurred to be recognized, above 100 more would not help.
     """
-    detection = face.detection
-    measures = measure(face.crop, detection, photo.width, photo.height)
+    measures = measure(face.crop, face, photo.width, photo.height)
     sharpness = RAMPS[Reason.LOW_SHARPNESS](measures.sharpness)
     detail: Shape = {
-        "BoundingBox": bounding_box(detection.box, photo.width, photo.height),
-        "Confidence": percent(detection.score),
+        "BoundingBox": bounding_box(face.box, photo.width, photo.height),
+        "Confidence": percent(face.score),
         "Landmarks": [
             {"Type": name, "X": (float(x) + 0.5) / photo.width, "Y": (float(y) + 0.5) / photo.height}
-            for name, (x, y) in zip(LANDMARKS, detection.landmarks, strict=True)
+            for name, (x, y) in zip(LANDMARKS, face.landmarks, strict=True)
         ],
         "Quality": {"Brightness": percent(measures.brightness / 255), "Sharpness": percent(sharpness)},
     }
-    pose = pose_of(detection.landmarks)
+    pose = pose_of(face.landmarks)
     if pose is not None:
         # Rekognition's signs, from the examples in its documentation: clockwise, to the photo's right, upwards.
         angles = {"Roll": -pose.roll, "Yaw": -pose.yaw, "Pitch": pose.pitch}
@@ -88,7 +87,7 @@ def face_detail(face: Face, photo: Photo) -> Shape:
 
 
 def searched_face(face: Face, photo: Photo) -> tuple[Shape, float]:
-    return bounding_box(face.detection.box, photo.width, photo.height), percent(face.detection.score)
+    return bounding_box(face.box, photo.width, photo.height), percent(face.score)
 
 
 def stored_face(face: StoredFace, gallery: Gallery) -> Shape:
@@ -115,7 +114,7 @@ def reasons_of(face: Face) -> list[str]:
 
 
 def largest_first(faces: Sequence[Face]) -> list[Face]:
-    return sorted(faces, key=lambda face: -face.detection.box.area)
+    return sorted(faces, key=lambda face: -face.box.area)
 
 
 def status_of(has_faces: bool) -> str:

@@ -79,9 +79,9 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
     known = call.galleries.store.faces_of_image(gallery, image_id)
     records = []
     for face in chosen:
-        stored = _same(known, face.detection.box)
+        stored = _same(known, face.box)
         if stored is None:
-            origin = Origin(image_id, photo.width, photo.height, face.detection.score, wanted.ExternalImageId)
+            origin = Origin(image_id, photo.width, photo.height, face.score, wanted.ExternalImageId)
             stored = _store(call, gallery, photo, face, origin)
         records.append({"Face": stored_face(stored, gallery), "FaceDetail": face_detail(face, photo)})
     left_out = [face for face in largest_first(photo.faces) if not any(face is indexed for indexed in chosen)]

@@ -178,7 +178,7 @@ def drawn(data: bytes, pipeline: Pipeline, draw: Draw, name: str, seed: int = 0)
     detected = pipeline.detect(data)
     face = detected.faces[choose_face(detected).index]
     rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
-    worse = draw(pixels_of(data), face.detection.landmarks, rng)
+    worse = draw(pixels_of(data), face.landmarks, rng)
     return cv2.imencode(".png", worse[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes()
 
 

@@ -101,7 +101,7 @@ class Judge:
         if not seen.faces:
             raise NoFace("The photo shows no face.")
         face = seen.faces[choose_face(seen).index]
-        return self.scorer.score([face.cuts])[0], max(face.detection.box.width, face.detection.box.height)
+        return self.scorer.score([face.cuts])[0], max(face.box.width, face.box.height)
 
 
 @contextmanager
