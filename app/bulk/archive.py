@@ -40,7 +40,7 @@ from app.gallery.text import is_unnamed
 from app.jobs.files import SealedWriter, read_sealed
 from app.jobs.records import Result
 from app.jobs.runner import Running
-from app.recognition.corrections import StoredCorrection
+from app.recognition.corrections import Correction
 from app.timestamps import utc_now
 
 if TYPE_CHECKING:
@@ -163,10 +163,12 @@ def _write_parts(
     return contents.gallery, parts
 
 
-def _correction_line(correction: StoredCorrection) -> dict[str, Any]:
+def _correction_line(correction: Correction) -> dict[str, Any]:
     binary = {"template": correction.template, "crop": correction.crop}
     coded = {name: data and base64.b64encode(data).decode() for name, data in binary.items()}
-    return asdict(correction) | coded
+    line = asdict(correction) | coded
+    del line["package"]  # the archive's own
+    return line
 
 
 def _face_line(face: StoredFace) -> dict[str, Any]:
@@ -327,7 +329,8 @@ def _restore_corrections(run: Import, lines: list[bytes], saved: dict[str, Any])
         if crop is not None:
             _check_crop(crop)
         kept = crop if gallery.store == "crop" else None
-        some.append(StoredCorrection(parsed.id, parsed.subject, template, kept, parsed.created_at, parsed.expires_at))
+        times = parsed.created_at, parsed.expires_at
+        some.append(Correction(parsed.id, parsed.subject, gallery.embedder, template, kept, *times))
     run.job.counts["corrections"] += len(some)
     run.core.corrections.restore(gallery, some, partial(run.job.checkpoint, saved))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -39,14 +39,19 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A probe that is not `subject`, without its template."""
+    """A probe that is not `subject`: its template by `package`, float32 little endian bytes, and its crop's JPEG."""
 
     id: str
     subject: str
     package: str
-    has_crop: bool
+    template: bytes = field(repr=False)
+    crop: bytes | None = field(repr=False)
     created_at: str
     expires_at: str
+
+    @property
+    def has_crop(self) -> bool:
+        return self.crop is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +78,6 @@ class RuledOut:
         both = (self.score, self.correction_score)
         score, correction_score = (None if exact is None else answer(exact) for exact in both)
         return RuledOut(self.subject, score, self.correction, correction_score)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCorrection:
-    """A correction as it is exported: float32 little endian bytes, and the crop's JPEG."""
-
-    id: str
-    subject: str
-    template: bytes
-    crop: bytes | None
-    created_at: str
-    expires_at: str
 
 
 class Corrections:
@@ -115,13 +108,13 @@ class Corrections:
             fitted = fit_face(probe, change.gallery.written)
             named = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
             (subject,) = find_unexpired(change, [named.key]).values()
-            row = {"id": correction_id, "subject_key": subject.key, "created_at": utc_now(), "expires_at": ends}
+            now = utc_now()
+            row = {"id": correction_id, "subject_key": subject.key, "created_at": now, "expires_at": ends}
             rows = [row | self._probe(correction_id, made.package, to_bytes(made), crop) for made in fitted.templates]
             self._insert(change, rows)
             _drop_oldest(change, subject.key)
-        return Correction(
-            correction_id, subject.id, fitted.templates[0].package, bool(crop), str(row["created_at"]), ends
-        )
+        own = fitted.templates[0]
+        return Correction(correction_id, subject.id, own.package, to_bytes(own), crop, now, ends)
 
     def of_subject(self, gallery: Gallery, subject_id: str) -> list[Correction]:
         """List the subject's corrections, oldest first; there are MOST at most. Raises NotFound
@@ -130,11 +123,7 @@ class Corrections:
             subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))
             query = _current(gallery.embedder).where(CORRECTIONS.c.subject_key == subject.key)
             rows = connection.execute(query.order_by(CORRECTIONS.c.key)).all()
-        opened = ((row, self._opened(row)[1]) for row in rows)
-        return [
-            Correction(row.id, row.subject, row.package, bool(crop), row.created_at, row.expires_at)
-            for row, crop in opened
-        ]
+        return list(map(self._correction, rows))
 
     def delete(self, gallery: Gallery, subject_id: str, correction_id: str) -> None:
         """Forget a correction. Raises NotFound ``subject_not_found``, ``correction_not_found``."""
@@ -239,17 +228,13 @@ class Corrections:
             others = _of(gallery) & (CORRECTIONS.c.package != package)
             change.overwrites |= bool(change.connection.execute(sa.delete(CORRECTIONS).where(others)).rowcount)
 
-    def read_all(self, gallery: Gallery, *, crops: bool) -> Iterator[StoredCorrection]:
+    def read_all(self, gallery: Gallery, *, crops: bool) -> Iterator[Correction]:
         query = _current(gallery.embedder).where(_of(gallery)).order_by(CORRECTIONS.c.key)
         for row in self._database.rows(query):
-            template, crop = self._opened(row)
-            yield StoredCorrection(
-                row.id, row.subject, template, crop if crops else None, row.created_at, row.expires_at
-            )
+            correction = self._correction(row)
+            yield correction if crops else replace(correction, crop=None)
 
-    def restore(
-        self, gallery: Gallery, corrections: Sequence[StoredCorrection], also: Callable[[Connection], None]
-    ) -> None:
+    def restore(self, gallery: Gallery, corrections: Sequence[Correction], also: Callable[[Connection], None]) -> None:
         """Add exported corrections, whose templates are of the gallery's package; `also` writes in the transaction.
 
         Those of missing subjects, of the past, and that the gallery has already are skipped.
@@ -268,7 +253,7 @@ class Corrections:
                 name = others[correction.id] if correction.id in homes else correction.id
                 if correction.subject in keys and not known and correction.expires_at > now:
                     times = {"created_at": correction.created_at, "expires_at": correction.expires_at}
-                    probe = self._probe(name, gallery.embedder, correction.template, correction.crop)
+                    probe = self._probe(name, correction.package, correction.template, correction.crop)
                     rows[name] = {"id": name, "subject_key": keys[correction.subject]} | times | probe
             self._insert(change, list(rows.values()))
             for key in keys.values():
@@ -292,6 +277,10 @@ class Corrections:
 
     def _template(self, row: Row[Any]) -> Vector:
         return from_bytes(self._opened(row)[0])
+
+    def _correction(self, row: Row[Any]) -> Correction:
+        template, crop = self._opened(row)
+        return Correction(row.id, row.subject, row.package, template, crop, row.created_at, row.expires_at)
 
     def _probe(self, correction_id: str, package: str, template: bytes, crop: bytes | None) -> dict[str, object]:
         plain = PLAIN + len(template).to_bytes(_FLOAT_BYTES, "little") + template + (crop or b"")

@@ -23,7 +23,7 @@ from app.gallery.records import Candidate, Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import erase_subject
-from app.recognition.corrections import MOST, Corrections, StoredCorrection, Wrong, rule_out
+from app.recognition.corrections import MOST, Correction, Corrections, Wrong, rule_out
 from app.recognition.decisions import cosine
 from app.timestamps import utc_now
 from app.types import Box, Pixels, Quality, Template
@@ -223,6 +223,6 @@ def test_what_is_exported_comes_back_once(galleries: Galleries, corrections: Cor
     (moved,) = corrections.read_all(galleries.store.gallery("copy"), crops=True)
     assert (moved.subject, moved.template, moved.crop) == ("ann", written[0].template, written[0].crop)
     assert moved.id != written[0].id
-    past = StoredCorrection("f" * 32, "ann", written[0].template, None, "2025", "2026-01-01T00:00:00.000000Z")
+    past = Correction("f" * 32, "ann", PACKAGE, written[0].template, None, "2025", "2026-01-01T00:00:00.000000Z")
     corrections.restore(copy, [past], lambda _: None)
     assert len(list(corrections.read_all(galleries.store.gallery("copy"), crops=True))) == 1
