@@ -358,9 +358,7 @@ class Server(uvicorn.Server):
             watchdog = threading.Timer(self._last_s, _end)
             watchdog.daemon = True
             watchdog.start()
-        service = getattr(self._app.state, "service", None)
-        if service is not None:
-            service.status = "draining"
+        self._app.state.status = "draining"
         super().handle_exit(sig, frame)
 
 

@@ -461,10 +461,12 @@ waits = http.Waits(1, 1, 1, 0.1)
 server = http.Server(http.server_config(app, waits), app, 0.1, flush_s=0.1)
 signal.signal(signal.SIGTERM, server.handle_exit)
 os.kill(os.getpid(), signal.SIGTERM)
+print(app.state.status, flush=True)
 time.sleep(600)
 """
     done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True, check=False)
     assert done.returncode == 0
+    assert done.stdout == "draining\n"
     assert "did not end in time" in done.stderr
 
 
