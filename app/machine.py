@@ -89,19 +89,12 @@ def cpuinfo(field: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
 
 
-def memory_limit(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes of memory that this process may use: its container's limit, or half of the machine's memory."""
+def memory_limit(root: Path = Path("/")) -> int:
+    """Return the bytes of memory that control groups leave to this process, or half of the machine's memory."""
     half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    limits = [_bytes_in(cgroups / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]  # version 2, and 1
-    return min((limit for limit in limits if limit is not None and limit < 2 * half), default=half)
-
-
-def _bytes_in(file: Path) -> int | None:
-    try:
-        text = file.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None  # `max` is no limit
+    second, first = (read_limits("memory", name, root=root) for name in ("memory.max", "memory.limit_in_bytes"))
+    limits = [int(text) for (text,) in (*second, *first) if text.isdecimal()]  # `max` is no limit
+    return min((limit for limit in limits if limit < 2 * half), default=half)
 
 
 def memory_in_use() -> int:

@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""How many cores and how much memory this process may use."""
 
 from __future__ import annotations
 
@@ -36,14 +36,37 @@ FIRST = "4:memory:/docker/7\n3:cpu,cpuacct:/docker/7\n0::/\n"
 def test_quotas_of_this_group_and_of_those_above_are_read(
     tmp_path: Path, groups: str | None, files: dict[str, str], quota: float
 ) -> None:
+    write_groups(tmp_path, groups, files)
+    assert machine._cpu_quota(tmp_path) == quota
+
+
+def write_groups(root: Path, groups: str | None, files: dict[str, str]) -> None:
     if groups is not None:
-        (tmp_path / "proc/self").mkdir(parents=True)
-        (tmp_path / "proc/self/cgroup").write_text(groups, encoding="ascii")
+        (root / "proc/self").mkdir(parents=True)
+        (root / "proc/self/cgroup").write_text(groups, encoding="ascii")
     for name, text in files.items():
-        path = tmp_path / "sys/fs/cgroup" / name
+        path = root / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="ascii")
-    assert machine._cpu_quota(tmp_path) == quota
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        (SECOND, {"kubepods/pod7/memory.max": "1073741824\n"}, 2**30),
+        (SECOND, {"kubepods/pod7/memory.max": "max\n", "kubepods/memory.max": "2147483648\n"}, 2**31),
+        ("0::/\n", {"memory.max": "1073741824\n"}, 2**30),  # a container that sees no group but its own
+        (FIRST, {"memory/docker/7/memory.limit_in_bytes": "2147483648\n"}, 2**31),
+        (FIRST, {"memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        (SECOND, {}, None),
+    ],
+)
+def test_the_memory_of_this_group_and_of_those_above_is_read(
+    tmp_path: Path, groups: str, files: dict[str, str], limit: int | None
+) -> None:
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    write_groups(tmp_path, groups, files)
+    assert machine.memory_limit(tmp_path) == (limit or half)
 
 
 @pytest.mark.parametrize(("quota", "wanted"), [(0.2, 1), (1.0, 1), (1.5, 2), (3.0, 3), (64.0, 4), (math.inf, 4)])

@@ -29,7 +29,6 @@ from app.api.wire import callers_of
 from app.config import Settings, load_settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import Unusable
-from app.machine import memory_limit
 from app.main import create_app
 from app.serve import serve
 from app.server.http import Waits, server_config
@@ -255,18 +254,6 @@ async def test_a_server_without_memory_for_requests_does_not_start(tmp_path: Pat
     with pytest.raises(Unusable, match=r"150 MiB of memory are too little"):
         async with app.router.lifespan_context(app):
             pass
-
-
-def test_the_memory_of_the_container_is_found(tmp_path: Path) -> None:
-    assert memory_limit(tmp_path) > 2**28, "half of the machine's"
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert memory_limit(tmp_path) == memory_limit(Path("/nowhere"))
-    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("2147483648\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert memory_limit(tmp_path) == 2**31
-    (tmp_path / "memory.max").write_text("1073741824\n")
-    assert memory_limit(tmp_path) == 2**30
 
 
 def test_pages_of_the_origins_named_may_call(strict: LiveServer) -> None:
