@@ -12,9 +12,9 @@ from app.api.components import Components, GalleryId
 from app.api.feature import Feature, Part, Task
 from app.api.operation import GALLERY, GALLERY_PACKAGE, NO_MOVE, NOT_SWITCHED
 from app.api.route import Router
+from app.api.routes.galleries import ACCEPT_NON_COMMERCIAL, FORCE
 from app.api.routes.jobs import last_job
 from app.api.schemas.base import MAX_ID_LENGTH, MODEL, Example, Params, Wire
-from app.api.schemas.galleries import ACCEPT_NON_COMMERCIAL, FORCE
 from app.api.schemas.server import Job
 from app.jobs.store import JobStore
 from app.reembedding import steps

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from app.api import schemas
+from app.api.routes.galleries import Gallery, GalleryCheck
 from app.errors import InvalidInput
 from app.gallery.text import check_visible
 from tests.support.service import AGAIN, COLLINS, HOPPER, error_of
@@ -26,10 +27,10 @@ def enroll(api: httpx.Client, subject_path: str, *images: bytes) -> schemas.Enro
 
 
 def test_a_gallery_is_made_shown_listed_and_deleted(api: httpx.Client) -> None:
-    made = schemas.Gallery.model_validate(api.post("/v1/galleries", json={"id": "g1", "metadata": {"a": 1}}).json())
+    made = Gallery.model_validate(api.post("/v1/galleries", json={"id": "g1", "metadata": {"a": 1}}).json())
     assert (made.id, made.store, made.subjects, made.faces, made.metadata) == ("g1", "crop", 0, 0, {"a": 1})
     assert made.embedder.startswith("sface@")
-    assert schemas.Gallery.model_validate(api.get("/v1/galleries/g1").json()) == made
+    assert Gallery.model_validate(api.get("/v1/galleries/g1").json()) == made
     assert "g1" in [one["id"] for one in api.get("/v1/galleries").json()["galleries"]]
     error_of(api.post("/v1/galleries", json={"id": "g1"}), 409, "gallery_exists")
     gone = api.delete("/v1/galleries/g1")
@@ -186,7 +187,7 @@ def test_a_deleted_subject_is_not_found_any_more(api: httpx.Client, gallery: str
     api.delete(f"{gallery}/subjects/eileen")
     (face,) = api.post(f"{gallery}/identify", files={"image": COLLINS}).json()["faces"]
     assert [candidate["subject"] for candidate in face["candidates"]] == ["grace"]
-    report = schemas.GalleryCheck.model_validate(api.get(f"{gallery}/check").json())
+    report = GalleryCheck.model_validate(api.get(f"{gallery}/check").json())
     assert (report.ok, report.subjects, report.faces, report.indexed) == (True, 1, 1, 1)
 
 

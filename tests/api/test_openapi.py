@@ -20,6 +20,8 @@ from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation
 
 from app.api import schemas
+from app.api.routes import calibration, challenges, galleries
+from app.api.routes.calibration import GalleryCalibration
 from app.error_codes import KINDS
 from app.main import OPERATIONS as DECLARED
 from app.reembedding.routes import Reembedding
@@ -28,10 +30,9 @@ from app.review.store import _actions
 from tests.support.service import COLLINS
 
 METHODS = {"get", "post", "patch", "delete", "put"}
+PUBLIC = vars(schemas) | vars(calibration) | vars(challenges) | vars(galleries)
 MODELS = [
-    model
-    for model in (*vars(schemas).values(), Review, Reembedding)
-    if isinstance(model, type) and "example" in vars(model)
+    model for model in (*PUBLIC.values(), Review, Reembedding) if isinstance(model, type) and "example" in vars(model)
 ]
 COMPATIBLE = {"CompreFace", "Amazon Rekognition"}
 OPEN = {"/livez", "/readyz", "/version"}
@@ -166,7 +167,7 @@ def test_examples_are_what_they_are_examples_of(model: Any) -> None:
 
 
 def test_examples_do_not_contradict_themselves() -> None:
-    answers = (Review, Reembedding, schemas.GalleryCalibration)
+    answers = (Review, Reembedding, GalleryCalibration)
     assert [model.example["job"]["kind"] for model in answers] == ["review", "reembed", "calibrate"]
     (finding,) = Review.model_validate(Review.example).findings
     assert finding.other is not None

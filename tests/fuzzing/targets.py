@@ -25,6 +25,8 @@ from app.access.one_time import Bound, Challenges, SeenSignatures
 from app.adding import graph_facts, presets
 from app.api import body, json_reader, schemas
 from app.api.body import MANY_IMAGES, ONE_IMAGE, Body, BodyLimits, FormReader
+from app.api.routes.challenges import ChallengeCreate
+from app.api.routes.galleries import GalleryCreate
 from app.bulk import archive, backup, json_lines, tar_stream
 from app.bulk.npy import RowReader
 from app.bulk.tar_stream import PieceReader
@@ -123,9 +125,9 @@ def read_json(data: bytes) -> None:
     sent = Body(data, body.JSON_TYPE)
     for read in (
         lambda: body.parse_images(sent, ONE_IMAGE, BODIES),
-        lambda: body.parse_json(sent, schemas.GalleryCreate).model_dump_json(),
+        lambda: body.parse_json(sent, GalleryCreate).model_dump_json(),
         lambda: body.parse_json(sent, schemas.KeyCreate).model_dump_json(),
-        lambda: body.parse_json(sent, schemas.ChallengeCreate).model_dump_json(),
+        lambda: body.parse_json(sent, ChallengeCreate).model_dump_json(),
         lambda: (
             requests.read(requests.SearchUsersByImage, json.loads(data)).model_dump_json() if _is_json(data) else ""
         ),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import ClassVar
+
+from pydantic import Field
+
 from app.access.grants import Grant, Scope
 from app.api import schemas
 from app.api.components import GalleryId
 from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.routes.jobs import last_job
+from app.api.schemas.base import CALIBRATION_SOURCES, Example, Wire
 from app.calibration.job import Calibrator, State
 from app.calibration.population import deciding
+from app.choices import CalibrationSource
 from app.jobs.store import JobStore
 
 router = Router("galleries")
@@ -17,10 +24,74 @@ router = Router("galleries")
 CALIBRATION = f"{GALLERY}/calibration"
 
 
+class GalleryPoint(Wire):
+    """A threshold of the gallery; `_low`, `_high`: 95 % interval by bootstrap over subjects."""
+
+    fmr: float
+    threshold: float | None = Field(description="Measured in this gallery; null: its pairs don't support the rate.")
+    threshold_low: float | None
+    threshold_high: float | None
+    decides: float | None = Field(
+        description="The threshold with the gallery's calibration switched on: raised to the floor, or the package's."
+    )
+    package: float | None = Field(description="The package's threshold.")
+    found: float | None = Field(description="The false match rate in this gallery at the package's threshold.")
+    found_low: float | None
+    found_high: float | None
+
+
+class SuspiciousFace(Wire):
+    subject: str
+    face_id: str
+
+
+class SuspiciousPair(Wire):
+    """Two subjects who may be one person, by their most alike faces."""
+
+    first: SuspiciousFace
+    second: SuspiciousFace
+    score: float
+
+
+class GalleryMeasured(Wire):
+    """A gallery's calibration as it was measured."""
+
+    model: str = Field(description="The package whose templates were compared.")
+    measured_at: datetime
+    subjects: int = Field(description="Subjects of the gallery then.")
+    faces: int
+    compared_subjects: int = Field(description="Those compared: all, or a random sample; at most 10 faces of each.")
+    compared_faces: int
+    comparisons: int = Field(description="Non-mated comparisons; 0 if too few subjects are enrolled.")
+    mated: int
+    changed: float = Field(description="Changes since, as a share of the faces; measured again above 0.2.")
+    suspicious: int = Field(description="Pairs of subjects left out, since each may be one person.")
+    suspicious_expected: float | None = Field(
+        description="So many would be as alike by chance, by the package's strictest operating point."
+    )
+    left_out: int = Field(description="Pairs of faces left out with them.")
+    missed: float = Field(
+        description="Each stated rate is too low by this at most, if all pairs left out were two people."
+    )
+    scores: schemas.Scores | None
+
+
+class GalleryCalibration(Wire):
+    """The operating points of a gallery's own subjects, beside the package's."""
+
+    example: ClassVar[Example] = {"job": schemas.Job.example | {"kind": "calibrate"}}
+    gallery: str
+    calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)
+    allow_laxer: bool
+    decides: schemas.DecidedBy = Field(description="Which one decides now, at the highest rate.")
+    measured: GalleryMeasured | None = Field(description="Null before the first measurement.")
+    points: list[GalleryPoint] = Field(description="From the highest rate to the lowest.")
+    pairs: list[SuspiciousPair] = Field(description="The suspicious pairs that still exist, at most 100.")
+    job: schemas.Job | None = Field(description="The current job, or the last one.")
+
+
 @router.operation("POST", CALIBRATION, scope=Scope.ADMIN, changes=True, status=202, codes=("package_unavailable",))
-def calibrate_gallery(
-    calibrator: Calibrator, jobs: JobStore, grant: Grant, gallery: GalleryId
-) -> schemas.GalleryCalibration:
+def calibrate_gallery(calibrator: Calibrator, jobs: JobStore, grant: Grant, gallery: GalleryId) -> GalleryCalibration:
     """Measure a gallery's own operating points.
 
     Starts a job that compares faces of different subjects: the threshold at each false match rate that their pairs
@@ -31,7 +102,7 @@ def calibrate_gallery(
 
 
 @router.operation("GET", CALIBRATION, scope=Scope.ADMIN, name="show_calibration", codes=("package_unavailable",))
-def get_calibration(calibrator: Calibrator, jobs: JobStore, gallery: GalleryId) -> schemas.GalleryCalibration:
+def get_calibration(calibrator: Calibrator, jobs: JobStore, gallery: GalleryId) -> GalleryCalibration:
     """Show a gallery's own operating points.
 
     With their intervals, beside the package's, how far the gallery differs, and subjects who may be one person.
@@ -39,9 +110,9 @@ def get_calibration(calibrator: Calibrator, jobs: JobStore, gallery: GalleryId) 
     return _answer(jobs, calibrator.find(gallery))
 
 
-def _answer(jobs: JobStore, state: State) -> schemas.GalleryCalibration:
+def _answer(jobs: JobStore, state: State) -> GalleryCalibration:
     highest = state.thresholds.highest
-    return schemas.GalleryCalibration.of(
+    return GalleryCalibration.of(
         state.gallery,
         gallery=state.gallery.id,
         decides=state.thresholds.decided_by(1.0 if highest is None else highest),
@@ -52,12 +123,12 @@ def _answer(jobs: JobStore, state: State) -> schemas.GalleryCalibration:
     )
 
 
-def _measured(state: State) -> schemas.GalleryMeasured | None:
+def _measured(state: State) -> GalleryMeasured | None:
     measured = state.standing.measured
     if measured is None:
         return None
     figures, calibration = measured.figures, measured.calibration
-    return schemas.GalleryMeasured.of(
+    return GalleryMeasured.of(
         measured,
         figures,
         model=measured.package,
@@ -69,7 +140,7 @@ def _measured(state: State) -> schemas.GalleryMeasured | None:
     )
 
 
-def _points(state: State) -> list[schemas.GalleryPoint]:
+def _points(state: State) -> list[GalleryPoint]:
     measured = state.standing.measured
     calibration = measured.calibration if measured else None
     own = {point.fmr: point for point in calibration.points} if calibration else {}
@@ -83,7 +154,7 @@ def _points(state: State) -> list[schemas.GalleryPoint]:
     for fmr in sorted({*own, *package}, reverse=True):
         point, rate = own.get(fmr), differences.get(fmr)
         rows.append(
-            schemas.GalleryPoint(
+            GalleryPoint(
                 fmr=fmr,
                 threshold=point.threshold if point else None,
                 threshold_low=point.threshold_low if point else None,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
 
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
@@ -14,6 +17,8 @@ from app.api.components import GalleryId
 from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.routes.recognition import ENROLL_CODES, VERIFY_SUBJECT_CODES
+from app.api.schemas.base import Example, Id, Params, Wire
+from app.choices import Step
 from app.errors import InvalidInput, Overloaded
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id
@@ -24,6 +29,48 @@ router = Router("challenges")
 
 CHALLENGES = f"{GALLERY}/challenges"
 
+ChallengedOperation: TypeAlias = Literal["verify", "identify", "enroll"]
+Steps: TypeAlias = Annotated[
+    list[Step],
+    Field(
+        description="In this order: look `ahead`; turn the head to the person's own `left` or `right`, by some 30 "
+        "degrees; come `nearer`, looking ahead, until the face is a quarter larger."
+    ),
+]
+TOKEN = "AQx1c3...Zg=="  # noqa: S105 (an example, cut short)
+
+
+class ChallengeCreate(Params):
+    example: ClassVar[Example] = {"operation": "verify", "subject": "collins"}
+    operation: ChallengedOperation = Field(description="What is done with the first frame once the challenge is met.")
+    subject: Id | None = Field(default=None, description="Whom to verify or enroll; none for `identify`.")
+
+    @model_validator(mode="after")
+    def _subject_fits(self) -> Self:
+        if (self.subject is None) != (self.operation == "identify"):
+            raise ValueError("give a subject to verify or enroll, and none to identify")
+        return self
+
+
+class Challenge(Wire):
+    challenge: str = Field(description="The token to answer with: once, with the same key, in the same gallery.")
+    steps: Steps
+    expires_at: datetime
+
+
+class ChallengeParams(Params):
+    example: ClassVar[Example] = {"challenge": TOKEN}
+    challenge: str = Field(default="", max_length=4096, description="The token of the challenge.")
+
+
+class ChallengeAnswer(Wire):
+    """The answer of the operation that the challenge was made for, on the first frame; the others are null."""
+
+    operation: ChallengedOperation
+    verify: schemas.SubjectVerifyAnswer | None = None
+    identify: schemas.IdentifyAnswer | None = None
+    enroll: schemas.EnrollAnswer | None = None
+
 
 @router.operation("POST", CHALLENGES, scope=Scope.RECOGNIZE, status=201)
 def create_challenge(
@@ -31,8 +78,8 @@ def create_challenge(
     galleries: Galleries,
     grant: Grant,
     gallery: GalleryId,
-    asked: schemas.ChallengeCreate,
-) -> schemas.Challenge:
+    asked: ChallengeCreate,
+) -> Challenge:
     """Ask a person to follow steps.
 
     The server picks their order. Show them one after the other, take a frame of each, and send all frames with `answer`
@@ -44,9 +91,7 @@ def create_challenge(
     _authorize(grant, bound)
     galleries.store.gallery(gallery)
     made = challenges.make(bound)
-    return schemas.Challenge(
-        challenge=made.token, steps=list(made.steps), expires_at=datetime.fromisoformat(made.expires_at)
-    )
+    return Challenge(challenge=made.token, steps=list(made.steps), expires_at=datetime.fromisoformat(made.expires_at))
 
 
 @router.operation(
@@ -64,8 +109,8 @@ def answer_challenge(
     grant: Grant,
     entry: AuditEntry,
     gallery: GalleryId,
-    sent: Sent[schemas.ChallengeParams],
-) -> schemas.ChallengeAnswer:
+    sent: Sent[ChallengeParams],
+) -> ChallengeAnswer:
     """Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
 
     Each frame must show its step, and all of them the same person; `challenge_failed` names the first that fails. The
@@ -93,16 +138,16 @@ def _authorize(grant: Grant, bound: Bound) -> None:
         require_scope(grant, Scope.ENROLL)
 
 
-def _carry_out(operations: Operations, grant: Grant, bound: Bound, image: bytes) -> schemas.ChallengeAnswer:
+def _carry_out(operations: Operations, grant: Grant, bound: Bound, image: bytes) -> ChallengeAnswer:
     """Call the challenge's operation with its defaults."""
     exact = grant.sees_exact_scores
     if bound.operation == "identify":
         identification = operations.identify(bound.gallery, image, exact=exact)
         answer = answers.identify(identification, schemas.IdentifyParams())
-        return schemas.ChallengeAnswer(operation="identify", identify=answer)
+        return ChallengeAnswer(operation="identify", identify=answer)
     subject = str(bound.subject)
     if bound.operation == "verify":
         verified = operations.verify_subject(bound.gallery, subject, image, exact=exact)
-        return schemas.ChallengeAnswer(operation="verify", verify=answers.verify_subject(verified, None, explain=False))
+        return ChallengeAnswer(operation="verify", verify=answers.verify_subject(verified, None, explain=False))
     enrolled = operations.enroll(bound.gallery, subject, [image])
-    return schemas.ChallengeAnswer(operation="enroll", enroll=answers.enroll(enrolled, explain=False))
+    return ChallengeAnswer(operation="enroll", enroll=answers.enroll(enrolled, explain=False))

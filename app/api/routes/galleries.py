@@ -2,34 +2,126 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, ClassVar
 
 from fastapi import Query
+from pydantic import Field
 
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
-from app.api import schemas
 from app.api.components import GalleryId
 from app.api.operation import CURSOR, GALLERIES, GALLERY, GALLERY_PACKAGE, SEARCH
 from app.api.route import Router
+from app.api.schemas.base import (
+    CALIBRATION_SOURCES,
+    GALLERY_LIVENESS,
+    MAX_ID_LENGTH,
+    ON_CONFLICT,
+    POPULATIONS,
+    SEARCH_KINDS,
+    AskedSearchKind,
+    Example,
+    Id,
+    Metadata,
+    NextCursor,
+    PageParams,
+    Params,
+    Populations,
+    Wire,
+)
 from app.calibration.job import Calibrator
-from app.gallery.records import Gallery
+from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, OnConflict
+from app.gallery import records
 from app.gallery.service import Galleries
 from app.recognition.operations import Operations
 
 router = Router("galleries")
 
+FORCE = "Take a package without operating points: nobody is identified by it before it is measured."
+ACCEPT_NON_COMMERCIAL = "Take a package whose licence forbids commercial use."
+
+
+class GalleryCreate(Params):
+    example: ClassVar[Example] = {"id": "staff"}
+    id: Id
+    embedder: str | None = Field(
+        default=None,
+        max_length=MAX_ID_LENGTH,
+        description="The model package whose templates this gallery holds, as `name` or `name@version`; "
+        "the server's default if absent.",
+    )
+    store: CropPolicy = Field(
+        default="crop",
+        description="`crop` keeps each face's aligned 112x112 crop (for display and for moving to another "
+        "model); `none` keeps templates alone.",
+    )
+    search: AskedSearchKind = Field(
+        default="fp32",
+        description=SEARCH_KINDS,
+    )
+    on_conflict: OnConflict = Field(default="warn", description=ON_CONFLICT)
+    metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
+    population: Populations = Field(default=[], description=POPULATIONS)
+    liveness: LivenessMode = Field(default="off", description=GALLERY_LIVENESS)
+    force: bool = Field(default=False, description=FORCE)
+    accept_non_commercial: bool = Field(default=False, description=ACCEPT_NON_COMMERCIAL)
+
+
+class GalleryPatch(Params):
+    example: ClassVar[Example] = {"search": "int8"}
+    search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
+    calibration: CalibrationSource | None = Field(default=None, description=CALIBRATION_SOURCES)
+    allow_laxer: bool | None = Field(
+        default=None,
+        description="Whether the gallery's own thresholds may be laxer than the package's at 3.2 times the false match "
+        "rate.",
+    )
+    on_conflict: OnConflict | None = Field(default=None, description=ON_CONFLICT)
+    population: Populations | None = Field(default=None, description=f"{POPULATIONS} An empty list declares none.")
+    liveness: LivenessMode | None = Field(default=None, description=GALLERY_LIVENESS)
+
+
+class Gallery(Wire):
+    id: str = Field(examples=["staff"])
+    embedder: str = Field(description="The model package whose templates this gallery holds.")
+    store: CropPolicy
+    search: IndexKind
+    calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)
+    allow_laxer: bool
+    on_conflict: OnConflict
+    metadata: Metadata
+    population: list[str] = Field(default=[], description="The declared groups of people; empty: none.")
+    liveness: LivenessMode = Field(description="What is asked of liveness unless a request asks for something else.")
+    subjects: int = Field(ge=0)
+    faces: int = Field(ge=0)
+    created_at: datetime
+
+
+class GalleryPage(Wire):
+    galleries: list[Gallery]
+    next_cursor: NextCursor
+
+
+class GalleryCheck(Wire):
+    """Whether the database and the search index hold the same faces with the same vectors."""
+
+    ok: bool
+    subjects: int
+    faces: int = Field(description="Faces in the database, which is authoritative.")
+    indexed: int = Field(description="Faces in the index.")
+    problems: list[str] = Field(description="The differences; empty if there are none.")
+    examples: list[str] = Field(description="Ids of some faces that are missing or different.")
+
 
 @router.operation("GET", GALLERIES, scope=Scope.READ, codes=CURSOR)
-def list_galleries(
-    galleries: Galleries, grant: Grant, query: Annotated[schemas.PageParams, Query()]
-) -> schemas.GalleryPage:
+def list_galleries(galleries: Galleries, grant: Grant, query: Annotated[PageParams, Query()]) -> GalleryPage:
     """List galleries.
 
     The galleries that the key may see, with their counts, in the order of their creation, page by page.
     """
     page = galleries.store.galleries(query.cursor, query.limit, grant.galleries)
-    return schemas.GalleryPage.of(page, galleries=[_answer(galleries, gallery) for gallery in page.items])
+    return GalleryPage.of(page, galleries=[_answer(galleries, gallery) for gallery in page.items])
 
 
 @router.operation(
@@ -45,8 +137,8 @@ def create_gallery(
     operations: Operations,
     galleries: Galleries,
     entry: AuditEntry,
-    asked: schemas.GalleryCreate,
-) -> schemas.Gallery:
+    asked: GalleryCreate,
+) -> Gallery:
     """Create a gallery.
 
     The new gallery is empty. It holds templates of one model package, which may be any installed one.
@@ -57,7 +149,7 @@ def create_gallery(
 
 
 @router.operation("GET", GALLERY, scope=Scope.READ, name="show_gallery")
-def get_gallery(galleries: Galleries, gallery: GalleryId) -> schemas.Gallery:
+def get_gallery(galleries: Galleries, gallery: GalleryId) -> Gallery:
     """Show a gallery.
 
     The gallery with the number of its subjects and faces.
@@ -71,8 +163,8 @@ def update_gallery(
     calibrator: Calibrator,
     grant: Grant,
     gallery: GalleryId,
-    asked: schemas.GalleryPatch,
-) -> schemas.Gallery:
+    asked: GalleryPatch,
+) -> Gallery:
     """Change how a gallery is searched, what decides in it, its duplicates, its liveness, or whom it is for.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
@@ -95,17 +187,17 @@ def delete_gallery(galleries: Galleries, gallery: GalleryId) -> None:
 
 
 @router.operation("GET", f"{GALLERY}/check", scope=Scope.ADMIN)
-def check_gallery(operations: Operations, galleries: Galleries, gallery: GalleryId) -> schemas.GalleryCheck:
+def check_gallery(operations: Operations, galleries: Galleries, gallery: GalleryId) -> GalleryCheck:
     """Check a gallery.
 
     Compares the database with the search index: do both hold the same faces with the same vectors? Is the model package
     the one that they were made with?
     """
-    report = schemas.GalleryCheck.model_validate(galleries.check(gallery))
+    report = GalleryCheck.model_validate(galleries.check(gallery))
     if changed := operations.changed_package(gallery):
         return report.model_copy(update={"ok": False, "problems": [*report.problems, changed]})
     return report
 
 
-def _answer(galleries: Galleries, gallery: Gallery) -> schemas.Gallery:
-    return schemas.Gallery.of(gallery, galleries.store.counts(gallery))
+def _answer(galleries: Galleries, gallery: records.Gallery) -> Gallery:
+    return Gallery.of(gallery, galleries.store.counts(gallery))

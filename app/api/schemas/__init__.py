@@ -7,9 +7,6 @@ more alike), times are UTC in ISO 8601, and no number is ever NaN or infinite.
 
 from app.api.schemas.access import *  # noqa: F403 (the package is its modules' names)
 from app.api.schemas.base import *  # noqa: F403 (the package is its modules' names)
-from app.api.schemas.calibration import *  # noqa: F403 (the package is its modules' names)
-from app.api.schemas.challenges import *  # noqa: F403 (the package is its modules' names)
-from app.api.schemas.galleries import *  # noqa: F403 (the package is its modules' names)
 from app.api.schemas.recognition import *  # noqa: F403 (the package is its modules' names)
 from app.api.schemas.server import *  # noqa: F403 (the package is its modules' names)
 from app.api.schemas.subjects import *  # noqa: F403 (the package is its modules' names)

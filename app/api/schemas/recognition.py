@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from app.api.schemas.base import MAX_CANDIDATES, MAX_ID_LENGTH, Example, Params, Population, Rate, Wire
-from app.api.schemas.calibration import DecidedBy
-from app.choices import Decision, LivenessMode, LivenessOf, PopulationCode
+from app.choices import CalibrationSource, Decision, Fallback, LivenessMode, LivenessOf, PopulationCode
 
 Verdict: TypeAlias = Literal["live", "spoof", "uncertain", "not_measured"]
 FaceIndex: TypeAlias = Annotated[int, Field(ge=0)]
@@ -251,6 +250,20 @@ class EmbedAnswer(Wire):
         description="The package that computed the embeddings; only compare embeddings of the same package."
     )
     explain: Explain | None = None
+
+
+class DecidedBy(Wire):
+    """The calibration that a threshold is from."""
+
+    source: CalibrationSource
+    name: str | None = Field(
+        examples=["lfw-view1"], description="Its name; null if the package has no operating points."
+    )
+    fallback: Fallback | None = Field(
+        default=None,
+        description="Why the package's calibration decides where the gallery's own is switched on: it was not measured "
+        "yet, has too few subjects, was measured with another model, or does not support this rate.",
+    )
 
 
 class Verified(Wire):
