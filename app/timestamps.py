@@ -13,10 +13,6 @@ def utc_now(offset: timedelta = timedelta(), precision: Precision = "microsecond
     return utc_text(datetime.now(UTC) + offset, precision)
 
 
-def utc_text_or_none(time: datetime | None) -> str | None:
-    return None if time is None else utc_text(time)
-
-
 def utc_text(time: datetime | float, precision: Precision = "microseconds") -> str:
     """Return a time as text, such as ``2026-01-31T09:30:00.000000Z``; `time` is in seconds since 1970 or has a zone."""
     moment = time if isinstance(time, datetime) else datetime.fromtimestamp(time, UTC)

@@ -22,7 +22,6 @@ from app.api.operation import CURSOR, NO_KEY
 from app.api.route import Router, operations_of
 from app.api.wire import address_of
 from app.gallery.erasure import Erasures
-from app.timestamps import utc_text_or_none
 
 router = Router("access")
 
@@ -105,7 +104,7 @@ def create_key(grant: Grant, keys: Keys, entry: AuditEntry, asked: schemas.KeyCr
         name=asked.name,
         galleries=None if asked.galleries is None else frozenset(asked.galleries),
         rate=asked.rate,
-        expires_at=utc_text_or_none(asked.expires_at),
+        expires_at=asked.expires_at,
     )
     return _new_answer(keys.create(terms, signs=asked.aws))
 
@@ -193,8 +192,8 @@ def read_audit(request: Request, audit: AuditLog, query: Annotated[schemas.Audit
         operation=query.operation,
         gallery=query.gallery,
         subject=query.subject,
-        since=utc_text_or_none(query.since),
-        until=utc_text_or_none(query.until),
+        since=query.since,
+        until=query.until,
         without=_reading(request.app) if query.changes else frozenset(),
     )
     newest_first = query.order == "newest"

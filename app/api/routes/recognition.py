@@ -13,7 +13,7 @@ from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Terms
 from app.gallery.service import Galleries
 from app.recognition.operations import Operations
-from app.timestamps import utc_now, utc_text
+from app.timestamps import utc_now
 
 router = Router("recognition")
 
@@ -186,7 +186,7 @@ def enroll(
     if params.on_conflict not in {None, "allow"} and galleries.store.gallery(gallery).on_conflict == "allow":
         require_scope(grant, Scope.RECOGNIZE)
     terms = Terms(
-        UNSET if params.expires_at is None else utc_text(params.expires_at),
+        params.expires_at or UNSET,
         UNSET if params.consent is None else Consent(params.consent, utc_now()),
     )
     enrollment = operations.enroll(

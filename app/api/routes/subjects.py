@@ -21,7 +21,7 @@ from app.gallery.service import Galleries
 from app.gallery.text import clean_id
 from app.recognition.corrections import Corrections
 from app.recognition.operations import Operations
-from app.timestamps import utc_now, utc_text, utc_text_or_none
+from app.timestamps import utc_now
 
 router = Router("subjects")
 
@@ -43,7 +43,7 @@ def list_subjects(
         cursor=query.cursor,
         limit=query.limit,
         search=query.search,
-        expires_before=utc_text_or_none(query.expires_before),
+        expires_before=query.expires_before,
     )
     return schemas.SubjectPage.of(page, subjects=page.items)
 
@@ -168,9 +168,9 @@ def add_correction(
     `explain` lists whom corrections ruled out. It is erased with the subject, dropped when the subject is merged, and
     expires.
     """
-    expires_at = utc_text_or_none(sent.params.expires_at)
+    params = sent.params
     correction = operations.correct(
-        gallery, subject, sent.images[0], sent.params.face, expires_at, confirm=sent.params.confirm
+        gallery, subject, sent.images[0], params.face, params.expires_at, confirm=params.confirm
     )
     return schemas.Correction.model_validate(correction)
 
@@ -199,11 +199,6 @@ def delete_correction(
 def _terms_of(asked: schemas.SubjectCreate | schemas.SubjectPatch) -> Terms:
     """Return the body's expiry and consent; absent ones stay as they are."""
     given = asked.model_fields_set
-    return Terms(
-        utc_text_or_none(asked.expires_at) if "expires_at" in given else UNSET,
-        _consent(asked.consent) if "consent" in given else UNSET,
-    )
-
-
-def _consent(asked: schemas.Consent | None) -> Consent | None:
-    return None if asked is None else Consent(asked.note, utc_text(asked.given_at) if asked.given_at else utc_now())
+    told = asked.consent
+    consent = None if told is None else Consent(told.note, told.given_at or utc_now())
+    return Terms(asked.expires_at if "expires_at" in given else UNSET, consent if "consent" in given else UNSET)

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from app.choices import IndexKind
+from app.timestamps import utc_text
 
 MAX_ID_LENGTH = 255
 MAX_NOTE_LENGTH = 1000
@@ -49,14 +50,14 @@ Base64: TypeAlias = Annotated[
 Rate: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
-def _time(value: object) -> object:
-    """Accept RFC 3339 text, and nothing else that pydantic would take for a time, such as numbers."""
+def _time(value: object) -> str:
+    """Return a time given as RFC 3339 text as the database stores it; numbers, which pydantic would take, are none."""
     if not isinstance(value, str) or not _RFC3339.fullmatch(value):
         raise ValueError("give a time with its zone, such as 2026-01-31T12:00:00Z")
     time = datetime.fromisoformat(value)
     if not FIRST_YEAR <= time.year <= LAST_YEAR:
         raise ValueError(f"give a year from {FIRST_YEAR} to {LAST_YEAR}")
-    return time
+    return utc_text(time)
 
 
 Note: TypeAlias = Annotated[
@@ -68,7 +69,9 @@ Note: TypeAlias = Annotated[
         examples=["form of 31 January, folder 12"],
     ),
 ]
-Time: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_time)]
+Time: TypeAlias = Annotated[
+    str, BeforeValidator(_time), WithJsonSchema({"type": "string", "format": "date-time"}, mode="validation")
+]
 KeyIdText: TypeAlias = Annotated[
     str,
     Field(
