@@ -78,10 +78,14 @@ def step_path(run: Path, step: int) -> Path:
     return run / f"step_{step:08d}.pt"
 
 
+def by_step(run: Path) -> list[Path]:
+    """Return the run's step checkpoints, the highest step last."""
+    return sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
+
+
 def latest(run: Path) -> Path | None:
     """Return the run's checkpoint with the highest step, None without one."""
-    checkpoints = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
-    return checkpoints[-1] if checkpoints else None
+    return next(reversed(by_step(run)), None)
 
 
 def last_of(run: Path, *, resume: bool) -> Path | None:
@@ -95,8 +99,7 @@ def last_of(run: Path, *, resume: bool) -> Path | None:
 
 def prune(run: Path, keep: int) -> None:
     """Delete all but the `keep` newest step checkpoints; the best one stays."""
-    checkpoints = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
-    for path in checkpoints[:-keep]:
+    for path in by_step(run)[:-keep]:
         path.unlink()
         path.with_suffix(".json").unlink(missing_ok=True)
 
@@ -106,10 +109,10 @@ def resolve(path: Path) -> Path:
     if path.is_file():
         return path
     best = path / "best.pt"
-    chosen = best if best.is_file() else latest(path)
-    if chosen is None:
+    kept = [best] if best.is_file() else by_step(path)
+    if not kept:
         raise NotFound(f"There is no checkpoint in {path}.", code="checkpoint_not_found")
-    return chosen
+    return kept[-1]
 
 
 def trained_embedder(saved: Checkpoint, recipe: Recipe, *, second_tower: bool = False) -> EmbedderExport:

@@ -112,23 +112,25 @@ def export(
     module = checkpoint.trained_embedder(saved, recipe, second_tower=second_tower)
     say(f"{recipe.name} at step {saved.facts['step']}: exporting")
     full = export_fp32(module, recipe.model.dim)
-    fp32_vectors = None if evaluation is None else vectors_of(full.model, evaluation.crops)
+    fp32 = None if evaluation is None else vectors_of(full.model, evaluation.crops)
     folders = []
     for variant in variants:
         say(f"{variant}: converting and measuring")
-        exported = full
+        model, figures, points = full.model, {} if variant != "fp32" else full.figures, None
         if variant == "fp16":
-            exported = Exported(to_fp16(full.model), {})
+            model = to_fp16(full.model)
         elif variant == "int8":
             if calibration is None:
                 raise ValueError("int8 needs crops for its ranges")
-            exported = Exported(to_int8(full.model, calibration), {})
-        measured = None
-        if evaluation is not None and fp32_vectors is not None:
-            vectors = fp32_vectors if variant == "fp32" else vectors_of(exported.model, evaluation.crops)
-            measured = _Measured.of(vectors, fp32_vectors, evaluation)
+            model = to_int8(full.model, calibration)
+        if evaluation is not None and fp32 is not None:
+            vectors = fp32 if variant == "fp32" else vectors_of(model, evaluation.crops)
+            measured, points = _measured(vectors, fp32, evaluation)
+            figures = figures | measured
         folders.append(
-            _write_package(models, about, variant, exported, recipe=recipe, facts=saved.facts, measured=measured)
+            _write_package(
+                models, about, variant, model, recipe=recipe, facts=saved.facts, figures=figures, points=points
+            )
         )
         say(f"{variant}: {folders[-1]}")
     return folders
@@ -262,62 +264,55 @@ def vectors_of(model: ModelProto, crops: Crops, batch: int = 16) -> Vectors:
     return vectors
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Figures and operating points of one variant's file."""
-
-    figures: dict[str, Any]
-    calibration: Calibration | None
-
-    @classmethod
-    def of(cls, vectors: Vectors, fp32: Vectors, evaluation: Evaluation) -> _Measured:
-        people = evaluation.crops.labels
-        rates = COARSE_RATES if len(people) <= SMALL_SET else operating_points.RATES
-        pairs = operating_points.compare_all(vectors, people, highest_fmr=rates[0])
-        threshold = pairs.threshold(FIGURES_FMR)
-        cosines = (vectors * fp32).sum(axis=1)
-        figures = {
-            "measured_on": evaluation.measured_on,
-            "crops": len(people),
-            "people": len(evaluation.crops.people),
-            f"fnmr_at_fmr_{FIGURES_FMR:g}": round(metrics.fnmr_at(threshold, pairs.mated), 6),
-            "cosine_to_fp32_mean": round(float(cosines.mean()), 6),
-            "cosine_to_fp32_lowest": round(float(cosines.min()), 6),
-        }
-        measured = operating_points.measure(pairs, people, rates=rates)
-        if len(operating_points.rising(measured.points)) < 2:  # too small a set: the package has no operating points
-            return cls(figures, None)
-        facts: dict[str, Any] = {"name": "held-out", "measured_on": evaluation.measured_on, "pairs": "all pairs"}
-        return cls(figures, operating_points.calibration(measured, **facts, default=True))
+def _measured(vectors: Vectors, fp32: Vectors, evaluation: Evaluation) -> tuple[dict[str, Any], Calibration | None]:
+    """Return the figures and operating points of one variant's vectors; no points where the set is too small."""
+    people = evaluation.crops.labels
+    rates = COARSE_RATES if len(people) <= SMALL_SET else operating_points.RATES
+    pairs = operating_points.compare_all(vectors, people, highest_fmr=rates[0])
+    cosines = (vectors * fp32).sum(axis=1)
+    figures = {
+        "measured_on": evaluation.measured_on,
+        "crops": len(people),
+        "people": len(evaluation.crops.people),
+        f"fnmr_at_fmr_{FIGURES_FMR:g}": round(metrics.fnmr_at(pairs.threshold(FIGURES_FMR), pairs.mated), 6),
+        "cosine_to_fp32_mean": round(float(cosines.mean()), 6),
+        "cosine_to_fp32_lowest": round(float(cosines.min()), 6),
+    }
+    measured = operating_points.measure(pairs, people, rates=rates)
+    if len(operating_points.rising(measured.points)) < 2:
+        return figures, None
+    facts: dict[str, Any] = {"name": "held-out", "measured_on": evaluation.measured_on, "pairs": "all pairs"}
+    return figures, operating_points.calibration(measured, **facts, default=True)
 
 
 def _write_package(
     models: Path,
     about: About,
     variant: Variant,
-    exported: Exported,
+    model: ModelProto,
     *,
     recipe: Recipe,
     facts: dict[str, Any],
-    measured: _Measured | None,
+    figures: dict[str, Any],
+    points: Calibration | None,
 ) -> Path:
     provenance = Provenance(
         text=f"Trained by `python -m training` with recipe {recipe.name} ({recipe.digest()}), step {facts['step']}, on "
         f"{facts['crops']} crops of {facts['people']} people from {recipe.data.source}; exported as {variant}.",
-        figures=exported.figures | (measured.figures if measured else {}) | {"recipe": recipe.model_dump(mode="json")},
+        figures=figures | {"recipe": recipe.model_dump(mode="json")},
     )
     return write_embedder(
         package_folder(models, about.name, variant),
-        exported.model,
+        model,
         recipe.model.dim,
-        calibration=None if measured is None else measured.calibration,
+        calibration=points,
         version=about.version,
         title=about.title or f"{recipe.model.backbone}, {recipe.model.dim} dimensions, {variant}",
         description=about.description,
         prepare=Rewrite() if variant == "fp32" else RunAsIs(),
         licence=Licence(name=about.licence, non_commercial=about.non_commercial),
         provenance=provenance,
-        golden=golden_vectors(exported.model),
+        golden=golden_vectors(model),
     )
 
 

@@ -91,7 +91,7 @@ class EmbedderExport(nn.Module):
         self.model.backbone.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # as above
 
     def forward(self, images: Tensor) -> Tensor:
-        # max, not F.normalize's clamp_min: both exporters write it as one plain node.
+        # max, not F.normalize's clamp_min: it is exported as one plain node.
         embedding = self.model(images)
         length = torch.sqrt((embedding * embedding).sum(dim=1, keepdim=True)).clamp(min=NORM_EPS)
         unit: Tensor = embedding / length

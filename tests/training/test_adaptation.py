@@ -140,6 +140,7 @@ def run_of(out: Path, steps: int, *, frozen: bool = False, resume: bool = False)
     recipe = recipe_of(
         ["crops"],
         "another",
+        CPU,
         sampler={"batch_size": 4},
         model={
             "backbone": "mobilenet",

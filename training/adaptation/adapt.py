@@ -68,14 +68,14 @@ def precision_on(device: torch.device) -> Precision:
     return "bf16" if has_amx() else "fp32"
 
 
-def recipe_of(photos: list[str], package: str, **sections: dict[str, Any]) -> Recipe:
+def recipe_of(photos: list[str], package: str, device: torch.device, **sections: dict[str, Any]) -> Recipe:
     """Return the recipe of a run on views of photos with a package as teacher; ``sections`` are merged into it."""
     table: dict[str, Any] = {
         "name": "adapted",
         "data": {"source": ", ".join(photos), "held_out": 0.0},
         "distill": {"teacher": package},
         "optimizer": {"name": "adamw"},
-        "train": {"ema": 0.998, "trackers": ()},
+        "train": {"precision": precision_on(device), "ema": 0.998, "trackers": ()},
     }
     return parse_recipe(table | {name: table.get(name, {}) | values for name, values in sections.items()})
 
@@ -123,17 +123,13 @@ def adapt(
         recipe = recipe_of(
             photos,
             package,
+            target,
             sampler={"batch_size": batch},
             model={"start": str(old.folder), "dim": old.manifest.dimension, "frozen_statistics": True},
             distill={"relation": 2.0},
             optimizer={"lr": lr, "weight_decay": 0.0},
             schedule={"warmup": min(100, steps // 10)},
-            train={
-                "steps": steps,
-                "precision": precision_on(target),
-                "compile": compiled,
-                "checkpoint_every": checkpoint_every,
-            },
+            train={"steps": steps, "compile": compiled, "checkpoint_every": checkpoint_every},
         )
         console.print(f"{len(crops)} crops, {steps} steps of {batch} on {target.type}")
         teacher = import_package(old, CACHE, channels_last=True)

@@ -18,7 +18,7 @@ from app.errors import InvalidInput, Unusable
 from app.inference.package import Package
 from training import checkpoint
 from training.adaptation import adapt
-from training.adaptation.adapt import precision_on, read_photos, recipe_of
+from training.adaptation.adapt import read_photos, recipe_of
 from training.adaptation.channels import prune
 from training.adaptation.distil import OnlineViews, SharedMaps, open_trainer
 from training.adaptation.views import ViewConfig
@@ -75,17 +75,13 @@ def prune_package(
         recipe = recipe_of(
             photos,
             package,
+            target,
             sampler={"batch_size": batch},
             model={"backbone": "mobilenet", "dim": dim, "options": {"widths": counts}, "start": str(start)},
             distill={"relation": 5.0},
             optimizer={"lr": lr, "weight_decay": 0.02},
             schedule={"warmup": min(200, steps // 10)},
-            train={
-                "steps": steps,
-                "precision": precision_on(target),
-                "compile": compiled,
-                "checkpoint_every": checkpoint_every,
-            },
+            train={"steps": steps, "compile": compiled, "checkpoint_every": checkpoint_every},
         )
         kept = {block: torch.tensor(narrow.kept[block + 1], device=target) for block in SHARED}
         maps = SharedMaps(teacher, kept, MAPS_UNTIL * steps)

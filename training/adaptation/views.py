@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -327,6 +328,7 @@ def grey(x: Tensor) -> Tensor:
     return (x * luma).sum(1, keepdim=True).expand_as(x)
 
 
+@cache
 def resize_tables(side: int) -> Tensor:
     """(3, side + 1, side, side): for each n, the matrix that averages `side` pixels into the first n (the others repeat
     the last), and those that enlarge the first n to `side` by bilinear and by bicubic interpolation."""
@@ -336,14 +338,9 @@ def resize_tables(side: int) -> Tensor:
         down = area_matrix(n, side)
         tables[0, n, :n] = down
         tables[0, n, n:] = down[-1]
-        rows = unit[:n, :n][None]  # (1, n, n): each column a unit vector along the rows' axis
-        for way, mode in ((1, "linear"), (2, "bicubic")):
-            if mode == "linear":
-                up = F.interpolate(rows.transpose(1, 2), size=side, mode=mode, align_corners=False)[0].T
-            else:
-                square = rows[None].expand(1, 1, n, n)
-                up = F.interpolate(square, size=(side, n), mode=mode, align_corners=False)[0, 0]
-            tables[way, n, :, :n] = up
+        for way, mode in ((1, "bilinear"), (2, "bicubic")):  # of each column of the unit matrix, along the rows
+            square = unit[None, None, :n, :n]
+            tables[way, n, :, :n] = F.interpolate(square, size=(side, n), mode=mode, align_corners=False)[0, 0]
     return tables
 
 

@@ -72,17 +72,13 @@ def as_mobilenet(network: nn.Module, scale: float) -> MobileNet:
     own = [each for each in made.modules() if isinstance(each, kinds)]
     if [type(each) for each in own] != [type(each) for each in parts]:
         raise ValueError("The network's layers are not those of a MobileNet.")
-    with torch.no_grad():
+    try:
         for target, source in zip(own, parts, strict=True):
-            _copy(target, source)
+            target.load_state_dict(source.state_dict())
+            if isinstance(target, nn.BatchNorm1d | nn.BatchNorm2d):
+                target.eps = source.eps  # type: ignore[assignment]  # a number, as both are alike
+    except RuntimeError as error:  # other shapes, or a convolution with a bias
+        raise ValueError(f"The network's weights are not those of a MobileNet: {error}") from error
+    with torch.no_grad():
         made.stem[0].weight.mul_(scale)  # type: ignore[operator]  # a convolution
     return made.eval()
-
-
-def _copy(target: nn.Module, source: nn.Module) -> None:
-    """Copies parameters and statistics; a bias of a convolution is folded into the BN's mean that follows elsewhere."""
-    if isinstance(target, nn.BatchNorm1d | nn.BatchNorm2d) and isinstance(source, nn.BatchNorm1d | nn.BatchNorm2d):
-        target.eps = source.eps
-    if isinstance(source, nn.Conv2d) and source.bias is not None:
-        raise ValueError("A convolution before BN has a bias.")
-    target.load_state_dict(source.state_dict())

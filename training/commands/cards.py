@@ -83,7 +83,7 @@ def groups(
                 for cut in (same_above, min(same_above, doubt_above))
             )
         figures = measuring.with_doubt(figures, strict)
-        whole = next(one for one in figures if one.name == EVERYBODY)
+        whole = next(group for group in figures if group.name == EVERYBODY)
         repeats = (
             f"{int(copies.sum())} of {int(made.found.sum())} photos are near copies of others and left out; "
             f"{whole.same_person} pairs with a score of {same_above:g} or more were taken for one person, and for the "
@@ -165,7 +165,7 @@ def conditions(
             "conditions",
             made,
             settings,
-            {"calibration": calibration, "conditions": [one.model_dump() for one in figures]},
+            {"calibration": calibration, "conditions": [condition.model_dump() for condition in figures]},
         )
         show_conditions(made.package, figures)
         if write:

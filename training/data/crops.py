@@ -135,8 +135,8 @@ class Crops:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="choosing-") as draft:
             made = Path(draft) / folder.name
             made.mkdir()
-            np.save(made / "rows.npy", self.rows)
-            np.save(made / "labels.npy", self.labels)
+            for name, numbers in (("rows", self.rows), ("labels", self.labels)):
+                numbers.tofile(made / f"{name}.i64")
             people = StringWriter(made / "people")
             people.append(self.people)
             people.close()
@@ -145,7 +145,7 @@ class Crops:
 
 def open_crops(pixels: PixelSource, folder: Path) -> Crops:
     """Map the crops that `Crops.keep` wrote: the same time and memory whatever their number."""
-    rows, labels = (open_array(folder / f"{name}.npy") for name in ("rows", "labels"))
+    rows, labels = (open_array(folder / f"{name}.i64") for name in ("rows", "labels"))
     return Crops(pixels, rows, labels, Strings(folder / "people"), folder)
 
 

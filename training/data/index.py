@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from app.errors import InvalidImage, InvalidInput, LikenessError
 from app.types import Pixels
 from training.data.dataset import FaceSet, OnError, decode_crop
 from training.data.formats import COPIES, IMAGES, Kind, Listing, remote
 from training.data.formats.records import read_image
-from training.data.mapped import ArrayWriter, Strings, StringWriter, open_array
+from training.data.mapped import FORMAT, Strings, StringWriter, append_numbers, open_array
 
 LABELS_AT_ONCE = 1 << 20
 COLUMNS = ("labels", "file", "offset", "size")
@@ -56,8 +56,8 @@ class IndexedFaces(FaceSet):
         self._files = [folder / IMAGES if name is None else Path(name) for name in facts["files"]]
         self._fetching = ThreadPoolExecutor(FETCHED_AT_ONCE)
         self._names = Strings(folder / "names")
-        self._places = {name: open_array(folder / f"{name}.npy") for name in COLUMNS[1:]}
-        self.labels = open_array(folder / "labels.npy")
+        self._places = {name: open_array(folder / f"{name}.i64") for name in COLUMNS[1:]}
+        self.labels = open_array(folder / "labels.i64")
         self.people = Strings(folder / "people")
 
     def __reduce__(self) -> tuple[type[IndexedFaces], tuple[Path, OnError, int | None]]:
@@ -182,7 +182,7 @@ def put_in_place(made: Path, folder: Path) -> None:
 
 def index_key(listing: Listing) -> str:
     """Return 16 hex digits that change with the set's files, by their names, sizes and times."""
-    digest = hashlib.sha256(listing.kind.encode())
+    digest = hashlib.sha256(f"{FORMAT} {listing.kind}".encode())
     for path in listing.watched():
         facts = f"{path} {remote.stamp(path)}" if isinstance(path, str) else f"{path.resolve()} {_stamp(path)}"
         digest.update(f"{facts}\n".encode("utf-8", "surrogateescape"))
@@ -209,14 +209,12 @@ def _write(listing: Listing, folder: Path, progress: Callable[[int], None]) -> N
     count = 0
     with ExitStack() as stack:
         names = stack.enter_context(closing(StringWriter(folder / "names")))
-        labels, file, offset, size = (
-            stack.enter_context(closing(ArrayWriter(folder / f"{name}.npy", np.int64))) for name in COLUMNS
-        )
+        columns = [stack.enter_context((folder / f"{name}.i64").open("wb")) for name in COLUMNS]
         for block in listing.blocks(folder):
-            labels.append([numbers.setdefault(person, len(numbers)) for person in block.people])
-            file.append(np.full(len(block.people), block.file))
-            offset.append(block.offsets)
-            size.append(block.sizes)
+            labels = [numbers.setdefault(person, len(numbers)) for person in block.people]
+            places: tuple[ArrayLike, ...] = (labels, np.full(len(labels), block.file), block.offsets, block.sizes)
+            for column, values in zip(columns, places, strict=True):
+                append_numbers(column, values)
             names.append(block.names)
             count += len(block.people)
             progress(len(block.people))
@@ -234,11 +232,10 @@ def _sort_people(folder: Path, numbers: dict[str, int]) -> None:
     ordered = sorted(numbers, key=lambda name: (len(name) if natural else 0, name))
     place = np.empty(len(ordered), np.int64)
     place[[numbers[name] for name in ordered]] = np.arange(len(ordered))
-    labels = np.load(folder / "labels.npy", mmap_mode="r+")
+    labels = open_array(folder / "labels.i64", "r+")
     for start in range(0, len(labels), LABELS_AT_ONCE):
         part = slice(start, start + LABELS_AT_ONCE)
         labels[part] = place[labels[part]]
-    labels.flush()
     people = StringWriter(folder / "people")
     people.append(ordered)
     people.close()

@@ -107,26 +107,15 @@ def batch_keys(sampler: BatchSampler, first: int, rank: int, world: int) -> Iter
         yield BatchKey(epoch, number * len(batch) + begin, tuple(batch[begin : begin + share].tolist()))
 
 
-class _Keys:
-    """Wraps an endless iterator as what DataLoader calls a sampler."""
-
-    def __init__(self, keys: Iterator[BatchKey]) -> None:
-        self._keys = keys
-
-    def __iter__(self) -> Iterator[BatchKey]:
-        return self._keys
-
-
 def batches(source: BatchSource, keys: Iterator[BatchKey], workers: int, device: torch.device) -> Iterator[Batch]:
     """Yield batches in the order of their keys, prepared ahead by `workers` processes (0: in this one)."""
     loader = DataLoader(
         source,
         batch_size=None,
-        sampler=_Keys(keys),
+        sampler=keys,
         num_workers=workers,
         prefetch_factor=AHEAD if workers else None,
         pin_memory=device.type == "cuda",
-        collate_fn=_as_is,  # type: ignore[arg-type]  # with batch_size None it gets what the source answers
     )
     return iter(loader)
 
@@ -140,7 +129,3 @@ def worker_count(wanted: int, device: torch.device, ranks_here: int) -> int:
     if wanted:
         return wanted
     return 0 if device.type == "cpu" else max(0, min(MOST_WORKERS, cores() // ranks_here - 1))
-
-
-def _as_is(batch: Batch) -> Batch:
-    return batch

@@ -1,58 +1,41 @@
-"""Arrays and strings in files, written piece by piece and mapped into memory."""
+"""Whole numbers and strings in files, written piece by piece and mapped into memory."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import overload
+from typing import BinaryIO, Literal, overload
 
 import numpy as np
-from numpy.lib import format as npy
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
+
+FORMAT = 2
+"""Goes up when such files change, so that indexes are made anew."""
 
 
-class ArrayWriter:
-    """Appends to a one-dimensional `.npy` file whose length is not known before."""
+def append_numbers(file: BinaryIO, values: ArrayLike) -> None:
+    """Append (n,) whole numbers to a file, for `open_array`."""
+    np.ascontiguousarray(values, np.int64).tofile(file)
 
-    def __init__(self, path: Path, dtype: DTypeLike) -> None:
-        self._dtype = np.dtype(dtype)
-        self._file = path.open("wb")
-        self._count = 0
-        self._write_header()
-        self._start = self._file.tell()
 
-    def append(self, values: Sequence[int] | NDArray[np.generic]) -> None:
-        array = np.ascontiguousarray(values, self._dtype)
-        array.tofile(self._file)
-        self._count += len(array)
-
-    def close(self) -> None:
-        with self._file:
-            self._file.seek(0)
-            self._write_header()
-            # NumPy pads the header of an array that may grow, so that its length can be written again in its place.
-            if self._file.tell() != self._start:
-                raise AssertionError("the header has grown")
-
-    def _write_header(self) -> None:
-        shape = {"descr": npy.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self._count,)}
-        npy.write_array_header_1_0(self._file, shape)
+def open_array(path: Path, mode: Literal["r", "r+"] = "r") -> NDArray[np.int64]:
+    """Map a file of int64 numbers."""
+    return np.memmap(path, np.int64, mode) if path.stat().st_size else np.empty(0, np.int64)
 
 
 class StringWriter:
-    """Appends to a list of strings: their UTF-8 bytes in `NAME.bin`, where each ends in `NAME.npy`."""
+    """Appends to a list of strings: their UTF-8 bytes in `NAME.bin`, where each ends in `NAME.i64`."""
 
     def __init__(self, path: Path) -> None:
-        self._bytes = path.with_suffix(".bin").open("wb")
-        self._ends = ArrayWriter(path.with_suffix(".npy"), np.int64)
+        self._bytes, self._ends = (path.with_suffix(suffix).open("wb") for suffix in (".bin", ".i64"))
         self._at = 0
 
     def append(self, strings: Iterable[str]) -> None:
         encoded = [text.encode("utf-8", "surrogateescape") for text in strings]
         ends = list(itertools.accumulate(map(len, encoded), initial=self._at))[1:]
         self._bytes.write(b"".join(encoded))
-        self._ends.append(np.array(ends, np.int64))
+        append_numbers(self._ends, ends)
         self._at = ends[-1] if ends else self._at
 
     def close(self) -> None:
@@ -64,7 +47,7 @@ class Strings(Sequence[str]):
     """What a `StringWriter` wrote, mapped into memory."""
 
     def __init__(self, path: Path) -> None:
-        self._ends = open_array(path.with_suffix(".npy"))
+        self._ends = open_array(path.with_suffix(".i64"))
         file = path.with_suffix(".bin")
         self._bytes = np.memmap(file, np.uint8, "r") if file.stat().st_size else np.empty(0, np.uint8)
 
@@ -86,9 +69,3 @@ class Strings(Sequence[str]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]  # as lists
-
-
-def open_array(path: Path) -> NDArray[np.int64]:
-    """Map a `.npy` file of whole numbers, read-only."""
-    array: NDArray[np.int64] = np.load(path, mmap_mode="r")
-    return array

@@ -188,7 +188,7 @@ def measure_groups(
     ``thresholds``: by stated FMR. Pairs that score ``same_above`` or more count neither as mated nor as non-mated.
     """
     floor = min(thresholds.values())
-    found = []
+    figures = []
     for name, members in rows.items():
         who = numbered([people[row] for row in members])
         pairs = all_pairs(vectors[members], who, floor=floor)
@@ -198,7 +198,7 @@ def measure_groups(
             raise ValueError(f"{name}: no pair is left to compare: all are of one person or score {same_above}")
         rates = false_match_rates(measured, who, list(thresholds.values()), floor=floor, rounds=rounds, seed=seed)
         kept = pairs.top.score[~left_out]
-        found.append(
+        figures.append(
             GroupFigures(
                 name=name,
                 photos=len(members),
@@ -212,7 +212,7 @@ def measure_groups(
             )
         )
         progress(1)
-    return found
+    return figures
 
 
 SPREAD_FMR = 1e-3
@@ -227,7 +227,7 @@ def spread(
 ) -> dict[str, dict[str, float]]:
     """Return each package's FMR within each group of ``rows`` at the threshold where their mean is `SPREAD_FMR`: what
     depends on the group, whatever the operating points. Pairs to which the first gives ``same_above`` don't count."""
-    found: dict[str, dict[str, NDArray[np.float32]]] = {package: {} for package in packages}
+    scores_of: dict[str, dict[str, NDArray[np.float32]]] = {package: {} for package in packages}
     cut = math.inf if same_above is None else same_above
     for name, members in rows.items():
         some = members[:: max(1, -(-len(members) // SPREAD_PHOTOS))]
@@ -237,8 +237,8 @@ def spread(
             if kept is None:
                 kept = np.triu(np.ones(scores.shape, bool), 1) & (scores < cut)
             if kept.any():
-                found[package][name] = scores[kept]
-    return {package: _at_mean(of) if of else {} for package, of in found.items()}
+                scores_of[package][name] = scores[kept]
+    return {package: _at_mean(of) if of else {} for package, of in scores_of.items()}
 
 
 def _at_mean(scores: Mapping[str, NDArray[np.float32]]) -> dict[str, float]:
@@ -269,11 +269,12 @@ def by_years(
     for start in range(0, len(vectors), ROWS):
         block = vectors[start : start + ROWS] @ vectors[start:].T
         later = np.triu(np.ones(block.shape, bool), 1) & (block < (math.inf if same_above is None else same_above))
-        one, other = ages[start : start + ROWS, None], ages[None, start:]
-        cell = (np.minimum(one, other) > CHILD) * len(YEARS) + np.searchsorted(YEARS, abs(one - other), side="right")
+        first, second = ages[start : start + ROWS, None], ages[None, start:]
+        younger, apart = np.minimum(first, second), abs(first - second)
+        cell = (younger > CHILD) * len(YEARS) + np.searchsorted(YEARS, apart, side="right")
         for place, cut in enumerate((-math.inf, *cuts)):
-            found = np.bincount(cell[later & (block >= cut)], minlength=counts[..., 0].size)
-            counts[..., place] += found.reshape(2, len(YEARS))
+            passed = np.bincount(cell[later & (block >= cut)], minlength=counts[..., 0].size)
+            counts[..., place] += passed.reshape(2, len(YEARS))
     shares = counts[..., 1:] / np.maximum(counts[..., :1], 1)
     return {
         who: {f"less than {years} years apart": shares[row, column].tolist() for column, years in enumerate(YEARS)}
@@ -284,16 +285,16 @@ def by_years(
 def with_doubt(figures: Sequence[GroupFigures], strict: Sequence[GroupFigures]) -> list[GroupFigures]:
     """Return the figures with the lower ends of ``strict``, which took more pairs for one person, where those are
     lower: a rate exceeds the stated one only if it does so under both rules."""
-    lower = {(one.name, rate.fmr): rate.rate.low for one in strict for rate in one.rates}
+    lower = {(group.name, rate.fmr): rate.rate.low for group in strict for rate in group.rates}
     return [
         replace(
-            one,
+            group,
             rates=tuple(
-                replace(rate, rate=replace(rate.rate, low=min(rate.rate.low, lower[one.name, rate.fmr])))
-                for rate in one.rates
+                replace(rate, rate=replace(rate.rate, low=min(rate.rate.low, lower[group.name, rate.fmr])))
+                for rate in group.rates
             ),
         )
-        for one in figures
+        for group in figures
     ]
 
 
@@ -302,8 +303,8 @@ def bias_card(
 ) -> BiasCard:
     """Return the figures as the card of this manifest's model."""
     groups = tuple(
-        Group(name=one.name, photos=one.photos, comparisons=one.comparisons, rates=tuple(map(_rate, one.rates)))
-        for one in figures
+        Group(name=each.name, photos=each.photos, comparisons=each.comparisons, rates=tuple(map(_rate, each.rates)))
+        for each in figures
     )
     return BiasCard(
         measured_on=measured_on,
@@ -314,6 +315,13 @@ def bias_card(
     )
 
 
-def _rate(one: FoundRate) -> GroupRate:
-    low, found, high = (float(f"{value:.{DIGITS}g}") for value in (one.rate.low, one.rate.value, one.rate.high))
-    return GroupRate(fmr=one.fmr, threshold=one.threshold, found=found, low=min(low, found), high=max(high, found))
+def _rate(measured: FoundRate) -> GroupRate:
+    low, value, high = rounded(measured.rate)
+    return GroupRate(fmr=measured.fmr, threshold=measured.threshold, found=value, low=low, high=high)
+
+
+def rounded(rate: Interval) -> tuple[float, float, float]:
+    """Return low end, value and high end with as many digits as a card holds, in this order also where a bootstrap's
+    interval lies beside its value."""
+    low, value, high = (float(f"{each:.{DIGITS}g}") for each in (rate.low, rate.value, rate.high))
+    return min(low, value), value, max(high, value)

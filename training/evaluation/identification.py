@@ -143,110 +143,93 @@ def measure(
     """Search for each draw's mates and strangers among its enrolled. ``service_threshold`` returns the service's
     threshold for an FPIR, or None if it has none; ``rounds`` and ``seed`` are the bootstrap's."""
     drawn = bootstrap.resampling(templates.names, rounds=rounds, seed=seed)
-    searched = [_Searched(templates, draw, drawn) for draw in draws]
-    asked = [(fpir, threshold) for fpir in fpirs if (threshold := service_threshold(fpir)) is not None]
-    figures = [_figures(each, fpirs, asked) for each in searched]
-    ranks = [each.cmc(min(CMC_DEPTH, len(each.draw.enrolled))) for each in searched]
+    asked = {fpir: threshold for fpir in fpirs if (threshold := service_threshold(fpir)) is not None}
+    searched = [_Searched(templates, draw, drawn, fpirs, asked) for draw in draws]
+    figures = [each.figures for each in searched]
     return Identifications(
-        draws=tuple(
-            _identification(each, cmc, own, fpirs, asked)
-            for each, cmc, own in zip(searched, ranks, figures, strict=True)
-        ),
+        draws=tuple(each.identification for each in searched),
         summary={name: _summary([own[name] for own in figures]) for name in figures[0]},
-        cmc=tuple(_mean(of_draws) for of_draws in zip(*ranks, strict=True)),
-        curves=tuple(each.curve() for each in searched if len(each.strangers)),
+        cmc=tuple(_mean(of_draws) for of_draws in zip(*(each.ranks for each in searched), strict=True)),
+        curves=tuple(each.curve for each in searched if len(each.strangers)),
     )
 
 
 class _Searched:
-    """One draw's searches, and how often each is drawn in each round."""
+    """One draw's searches: its figures, each with its values in the rounds of the bootstrap.
 
-    def __init__(self, templates: Templates, draw: Draw, drawn: Resampling) -> None:
+    ``missed`` is the FNIR by FPIR, with thresholds from these strangers, ``asked`` threshold, FPIR and FNIR by the FPIR
+    that the service was asked for.
+    """
+
+    def __init__(
+        self,
+        templates: Templates,
+        draw: Draw,
+        drawn: Resampling,
+        fpirs: Sequence[float],
+        asked: Mapping[float, float],
+    ) -> None:
         self.draw = draw
         self.ranking, self.strangers = searches(templates, draw)
         self.mates_drawn, self.strangers_drawn = drawn.of(draw.mates), drawn.of(draw.strangers)
+        depth = min(CMC_DEPTH, len(draw.enrolled))
+        self.ranks = [self._of_mates(self.ranking.rank <= rank) for rank in range(1, depth + 1)]
+        possible = [fpir for fpir in fpirs if allowed_errors(fpir, len(self.strangers)) > 0]
+        matched = bootstrap.found_samples(
+            self.ranking, self.strangers, possible, self.mates_drawn, self.strangers_drawn
+        ).T
+        self.missed = {
+            fpir: _Sampled(metrics.fnir_at_fpir(self.ranking, self.strangers, fpir), 1 - own, len(self.ranking.rank))
+            for fpir, own in zip(possible, matched, strict=True)
+        }
+        self.asked = {fpir: (threshold, *self._at(threshold)) for fpir, threshold in asked.items()}
 
-    def missed(self, threshold: float) -> _Sampled:
-        """Return the FNIR at a threshold that was not found here."""
-        return self._of_mates((self.ranking.rank > 1) | (self.ranking.mate_score < threshold))
+    def _at(self, threshold: float) -> tuple[_Sampled, _Sampled]:
+        """Return FPIR and FNIR at a threshold that was not found here."""
+        alarmed = self.strangers >= threshold
+        share = float(np.mean(alarmed)) if len(alarmed) else math.nan
+        fpir = _Sampled(share, bootstrap.share_samples(alarmed, self.strangers_drawn), len(alarmed))
+        return fpir, self._of_mates((self.ranking.rank > 1) | (self.ranking.mate_score < threshold))
 
-    def alarmed(self, threshold: float) -> _Sampled:
-        """Return the FPIR at that threshold."""
-        found = self.strangers >= threshold
-        share = float(np.mean(found)) if len(found) else math.nan
-        return _Sampled(share, bootstrap.share_samples(found, self.strangers_drawn), len(found))
+    def _of_mates(self, happened: NDArray[np.bool_]) -> _Sampled:
+        samples = bootstrap.share_samples(happened, self.mates_drawn)
+        return _Sampled(float(np.mean(happened)), samples, len(happened))
 
-    def cmc(self, depth: int) -> list[_Sampled]:
-        return [self._of_mates(self.ranking.rank <= rank) for rank in range(1, depth + 1)]
+    @property
+    def figures(self) -> dict[str, _Sampled]:
+        """Return the figures by the names that the summary prints."""
+        figures = {"rank-1": self.ranks[0]}
+        figures |= {f"FNIR at FPIR {fpir:g}": missed for fpir, missed in self.missed.items()}
+        for fpir, (_, alarmed, missed) in self.asked.items():
+            figures |= {f"fpir={fpir:g} asked: FPIR": alarmed, f"fpir={fpir:g} asked: FNIR": missed}
+        return figures
 
-    def found(self, fpirs: Sequence[float]) -> list[_Sampled]:
-        """Return 1 − FNIR at each FPIR, the threshold from these strangers."""
-        samples = bootstrap.found_samples(self.ranking, self.strangers, fpirs, self.mates_drawn, self.strangers_drawn).T
-        values = [1 - metrics.fnir_at_fpir(self.ranking, self.strangers, fpir) for fpir in fpirs]
-        return [_Sampled(value, own, len(self.ranking.rank)) for value, own in zip(values, samples, strict=True)]
-
-    def measurable(self, fpirs: Sequence[float]) -> list[float]:
-        return [fpir for fpir in fpirs if allowed_errors(fpir, len(self.strangers)) > 0]
-
+    @property
     def curve(self) -> Curve:
         """Return FNIR over FPIR at every threshold from the lowest score on."""
         curve = metrics.error_curve(self.ranking.first_score, self.strangers)
         finite = curve.threshold > -math.inf
         return Curve(curve.threshold[finite], curve.fmr[finite], curve.fnmr[finite])
 
-    def _of_mates(self, happened: NDArray[np.bool_]) -> _Sampled:
-        samples = bootstrap.share_samples(happened, self.mates_drawn)
-        return _Sampled(float(np.mean(happened)), samples, len(happened))
-
-
-def _figures(searched: _Searched, fpirs: Sequence[float], asked: Sequence[tuple[float, float]]) -> dict[str, _Sampled]:
-    """Return the figures by the names that the summary prints."""
-    figures = {"rank-1": searched.cmc(1)[0]}
-    possible = searched.measurable(fpirs)
-    figures |= {
-        f"FNIR at FPIR {fpir:g}": found.missing for fpir, found in zip(possible, searched.found(possible), strict=True)
-    }
-    for fpir, threshold in asked:
-        figures[f"fpir={fpir:g} asked: FPIR"] = searched.alarmed(threshold)
-        figures[f"fpir={fpir:g} asked: FNIR"] = searched.missed(threshold)
-    return figures
-
-
-def _identification(
-    searched: _Searched,
-    cmc: Sequence[_Sampled],
-    figures: Mapping[str, _Sampled],
-    fpirs: Sequence[float],
-    asked: Sequence[tuple[float, float]],
-) -> Identification:
-    return Identification(
-        seed=searched.draw.seed,
-        subjects=len(searched.draw.enrolled),
-        mated_searches=len(searched.ranking.rank),
-        stranger_searches=len(searched.strangers),
-        rank1=figures["rank-1"].interval,
-        cmc=tuple(each.value for each in cmc),
-        cmc_intervals=tuple(each.interval for each in cmc),
-        match_rates=tuple(
-            Rate(
-                fpir,
-                metrics.threshold_at_fmr(searched.strangers, fpir),
-                figures[f"FNIR at FPIR {fpir:g}"].missing.interval,
-            )
-            for fpir in searched.measurable(fpirs)
-        ),
-        served=tuple(
-            Served(
-                asked=fpir,
-                threshold=threshold,
-                fpir=(alarmed := figures[f"fpir={fpir:g} asked: FPIR"]).value,
-                fpir_interval=alarmed.interval,
-                fnir=(missed := figures[f"fpir={fpir:g} asked: FNIR"]).value,
-                fnir_interval=missed.interval,
-            )
-            for fpir, threshold in asked
-        ),
-    )
+    @property
+    def identification(self) -> Identification:
+        return Identification(
+            seed=self.draw.seed,
+            subjects=len(self.draw.enrolled),
+            mated_searches=len(self.ranking.rank),
+            stranger_searches=len(self.strangers),
+            rank1=self.ranks[0].interval,
+            cmc=tuple(each.value for each in self.ranks),
+            cmc_intervals=tuple(each.interval for each in self.ranks),
+            match_rates=tuple(
+                Rate(fpir, metrics.threshold_at_fmr(self.strangers, fpir), missed.missing.interval)
+                for fpir, missed in self.missed.items()
+            ),
+            served=tuple(
+                Served(fpir, threshold, alarmed.value, alarmed.interval, missed.value, missed.interval)
+                for fpir, (threshold, alarmed, missed) in self.asked.items()
+            ),
+        )
 
 
 def _summary(of_draws: Sequence[_Sampled]) -> Summary:
@@ -272,5 +255,5 @@ def searches(templates: Templates, draw: Draw) -> tuple[metrics.Ranking, Floats]
 
 def _scores(templates: Templates, probes: Ints, enrolled: Ints) -> NDArray[np.float64]:
     scores = (templates.vectors[probes] @ templates.vectors[enrolled].T).astype(np.float64)
-    found = templates.found[probes][:, None] & templates.found[enrolled][None, :]
-    return np.where(found, scores, NO_MATCH)
+    both_shown = templates.found[probes][:, None] & templates.found[enrolled][None, :]
+    return np.where(both_shown, scores, NO_MATCH)

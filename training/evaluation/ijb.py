@@ -118,9 +118,11 @@ def _subjects(path: Path) -> dict[int, int]:
 def _faces(members: Path, points: Path) -> Faces:
     try:
         placed = [line.split() for line in members.read_text("utf-8").splitlines() if line.strip()]
-        found = {line.split()[0]: line.split()[1:] for line in points.read_text("utf-8").splitlines() if line.strip()}
+        points_of = {
+            line.split()[0]: line.split()[1:] for line in points.read_text("utf-8").splitlines() if line.strip()
+        }
         names = tuple(row[0] for row in placed)
-        numbers = np.array([[float(value) for value in found[name]] for name in names])
+        numbers = np.array([[float(value) for value in points_of[name]] for name in names])
         template, medium = (np.array([int(row[column]) for row in placed], np.int64) for column in (1, 2))
         return Faces(names, template, medium, numbers[:, :10].reshape(-1, 5, 2), numbers[:, 10])
     except (OSError, KeyError, IndexError, ValueError) as error:
@@ -147,15 +149,15 @@ def pool(made: Templates, protocol: Protocol, *, by_score: bool = False) -> Temp
     wanted = np.isin(media[:, 0], templates)
     sums = _sums(means[wanted], np.searchsorted(templates, media[wanted, 0]), len(templates))
     length = np.linalg.norm(sums, axis=1, keepdims=True)
-    found = length[:, 0] > 0
+    shown = length[:, 0] > 0
     names = tuple(f"{protocol.subject_of[number]}/{number}" for number in templates.tolist())
     return Templates(
         made.package,
         names,
         np.divide(sums, length, out=np.zeros_like(sums), where=length > 0),
-        found,
+        shown,
         np.zeros(len(names), np.float32),
-        {name: "no_face" for name, there in zip(names, found, strict=True) if not there},
+        {name: "no_face" for name, there in zip(names, shown, strict=True) if not there},
         made.seconds,
     )
 

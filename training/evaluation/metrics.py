@@ -172,14 +172,6 @@ def rank_subjects(scores: ArrayLike, mates: ArrayLike) -> Ranking:
     return Ranking(rank.astype(np.int64), mate_score, scores.max(axis=1))
 
 
-def cmc(rank: ArrayLike, depth: int) -> Floats:
-    """Return the cumulative match characteristic: (depth,) shares of probes found at rank 1, 2, … ``depth`` or
-    better."""
-    ranks = np.asarray(rank, np.int64)
-    counts = np.bincount(np.clip(ranks, 0, depth + 1), minlength=depth + 2)[1 : depth + 1]
-    return np.cumsum(counts) / ranks.size
-
-
 def fnir_at_fpir(ranking: Ranking, nonmated_best: ArrayLike, fpir: float) -> float:
     """Return the false negative identification rate: the share of enrolled people's probes whose own subject does
     not come first at or above the threshold (NIST FRTE 1:N, rank 1). The threshold is the lowest at which no more than

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
+import mmap
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import TracebackType
-from typing import Protocol, Self, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +44,8 @@ class FolderPhotos:
     """Photos of a folder, ``root/…/folder/file.jpg``."""
 
     def __init__(self, root: Path) -> None:
-        found = (path for path in sorted(root.rglob("*")) if path.suffix.lower() in ENDINGS)
-        self._paths = _unique((_key(PurePosixPath(path.as_posix())), path) for path in found)
+        paths = (path for path in sorted(root.rglob("*")) if path.suffix.lower() in ENDINGS)
+        self._paths = _unique((_key(PurePosixPath(path.as_posix())), path) for path in paths)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,18 +66,8 @@ class TarPhotos:
                 for name, member in files
                 if name.suffix.lower() in ENDINGS
             )
-        self._file = os.open(path, os.O_RDONLY)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        os.close(self._file)
+        with path.open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,7 +75,7 @@ class TarPhotos:
 
     def read(self, name: str) -> bytes:
         offset, size = self._places[name]
-        return os.pread(self._file, size, offset)
+        return self._bytes[offset : offset + size]
 
 
 def _unique(items: Iterable[tuple[str, T]]) -> dict[str, T]:
@@ -217,7 +206,7 @@ def make_templates(
     quality = np.zeros(len(names), np.float32)
     failures: dict[str, str] = {}
 
-    def one(i: int) -> None:
+    def make(i: int) -> None:
         try:
             vectors[i], quality[i] = embed(names[i])
         except LikenessError as error:
@@ -226,7 +215,7 @@ def make_templates(
 
     start = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
-        for future in [pool.submit(one, i) for i in range(len(names))]:
+        for future in [pool.submit(make, i) for i in range(len(names))]:
             future.result()
     found = np.array([name not in failures for name in names], bool)
     seconds = time.perf_counter() - start

@@ -163,15 +163,15 @@ def show_speed(rows: Sequence[Speed]) -> None:
 def show_compared(figures: Mapping[str, Any]) -> None:
     """Show a row for each run, from the ``verification`` of its ``result.json``."""
     table = Table("run", "accuracy", "EER", "1 − FNMR at FMR 1e-3", "no face")
-    for label, found in figures.items():
-        accuracy = found["accuracy"]
-        rate = next((rate for rate in found["match_rates"] if math.isclose(rate["at"], 1e-3)), None)
+    for label, run in figures.items():
+        accuracy = run["accuracy"]
+        rate = next((rate for rate in run["match_rates"] if math.isclose(rate["at"], 1e-3)), None)
         table.add_row(
             label,
             f"{percent(accuracy['mean'])} ± {percent(accuracy['deviation'])}" if accuracy else "-",
-            percent(found["equal_error_rate"]),
+            percent(run["equal_error_rate"]),
             f"{percent(rate['match']['value'])} {interval(Interval(**rate['match']))}" if rate else "-",
-            str(len(found["photos_without_face"])),
+            str(len(run["photos_without_face"])),
         )
     Console().print(table)
 
@@ -196,8 +196,11 @@ def show_spread(
     """Show each package's FMR by group at one mean, with the highest over the lowest, and FMR by years apart."""
     table = Table("group", *spreads, title=f"FMR where its mean over the groups is {100 * SPREAD_FMR:g} %")
     for name in next(iter(spreads.values())):
-        table.add_row(name, *(f"{found[name]:.2g}" if name in found else "" for found in spreads.values()))
-    ratios = (max(found.values(), default=0) / max(min(found.values(), default=1), 1e-9) for found in spreads.values())
+        table.add_row(name, *(f"{rates_of[name]:.2g}" if name in rates_of else "" for rates_of in spreads.values()))
+    ratios = (
+        max(rates_of.values(), default=0) / max(min(rates_of.values(), default=1), 1e-9)
+        for rates_of in spreads.values()
+    )
     table.add_row("highest over lowest", *(f"{ratio:.1f}" for ratio in ratios))
     Console().print(table)
     for who, rates in apart.items():

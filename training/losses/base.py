@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, TypeVar, dataclass_transform, get_args
+from typing import ClassVar, Literal, TypeVar, dataclass_transform, get_args
 
 import torch
 from torch import Tensor, nn
@@ -165,41 +165,27 @@ class ClassTable:
         return nn.Parameter(torch.zeros(self.rows, *shape))
 
 
-class Ranks(Protocol):
-    """The exchange between the processes that share a table of classes."""
+class Ranks:
+    """The exchange between the processes that share a table of classes; this one is for a process that holds all."""
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the processes, with gradient."""
+        return values
 
     def once(self, values: Tensor) -> Tensor:
         """Mark a value that every process computes in full, so that its gradient counts only once."""
+        return values
 
     def same(self, values: Tensor) -> Tensor:
         """Return the first process's values on every process. No gradient."""
+        return values
 
     def cross_entropy(self, logits: Tensor, part: Part) -> Tensor:
         """Return (B,) −log softmax at each sample's class, over the columns of all processes."""
-
-    def parameter(self, values: Tensor) -> Tensor:
-        """A parameter that every process holds; its gradient is summed over them."""
-
-
-class Alone:
-    """A single process, which holds all classes."""
-
-    def total(self, values: Tensor) -> Tensor:
-        return values
-
-    def once(self, values: Tensor) -> Tensor:
-        return values
-
-    def same(self, values: Tensor) -> Tensor:
-        return values
-
-    def cross_entropy(self, logits: Tensor, part: Part) -> Tensor:
         return F.cross_entropy(logits, part.column, reduction="none")
 
     def parameter(self, values: Tensor) -> Tensor:
+        """A parameter that every process holds; its gradient is summed over them."""
         return values
 
 
@@ -360,7 +346,7 @@ class ClassLoss(nn.Module):
     def _whole(self, embeddings: Tensor, labels: Tensor) -> Part:
         require(self.table.rows == self.num_classes, "this loss holds a shard of its classes: call its PartialFC")
         x, rows = same_type(embeddings, self.class_rows())
-        return Part(x, rows, labels.long(), None, Alone())
+        return Part(x, rows, labels.long(), None, Ranks())
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}, dim={self.dim}"

@@ -62,8 +62,8 @@ class PairMiner:
         if len(anchor) == 0:
             return Triplets(anchor, positive, anchor)
         far = distance[anchor, positive]
-        negative, found = self.choose(far, distance[anchor], negatives[anchor], embeddings.shape[1])
-        return Triplets(anchor[found], positive[found], negative[found])
+        negative, has_negative = self.choose(far, distance[anchor], negatives[anchor], embeddings.shape[1])
+        return Triplets(anchor[has_negative], positive[has_negative], negative[has_negative])
 
     def pairs(self, distance: Tensor, positives: Tensor) -> tuple[Tensor, Tensor]:
         """Return the pairs to find negatives for, from (B, B) distances and mask."""
@@ -75,7 +75,7 @@ class PairMiner:
         """Choose a negative for each of P pairs with distance `far` (P,).
 
         Takes distances (P, B) from the anchor and which of these are negatives (P, B), at least one each; returns the
-        chosen columns (P,) and whether there is a choice (P,).
+        has_negative columns (P,) and whether there is a choice (P,).
         """
         raise NotImplementedError
 
@@ -152,9 +152,9 @@ class SemihardMiner(PairMiner):
             beyond = negatives & (distance > far[:, None])
             return distance.masked_fill(~beyond, math.inf).argmin(dim=1), beyond.any(dim=1)
         band = negatives & self.band(far[:, None], distance)
-        found = band.any(dim=1)
-        choice = self.draw(evenly(torch.where(found[:, None], band, negatives)))
-        return choice, found | (self.variant == "roth")
+        has_negative = band.any(dim=1)
+        choice = self.draw(evenly(torch.where(has_negative[:, None], band, negatives)))
+        return choice, has_negative | (self.variant == "roth")
 
 
 class DistanceWeightedMiner(PairMiner):
@@ -181,15 +181,15 @@ class DistanceWeightedMiner(PairMiner):
 
     def choose(self, far: Tensor, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         del far
-        log_weights, found = self.log_weights(distance, negatives, dim)
-        return self.draw(log_weights), found | (self.fallback == "uniform")
+        log_weights, has_negative = self.log_weights(distance, negatives, dim)
+        return self.draw(log_weights), has_negative | (self.fallback == "uniform")
 
     def log_weights(self, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         """Return (P, B) unnormalised log probabilities, and (P,) whether a negative was near enough."""
         near = negatives & (distance < self.nonzero_loss_cutoff)
-        found = near.any(dim=1)
+        has_negative = near.any(dim=1)
         weights = log_inverse_density(distance, dim, self.cutoff).masked_fill(~near, -math.inf)
-        return torch.where(found[:, None], weights, evenly(negatives)), found
+        return torch.where(has_negative[:, None], weights, evenly(negatives)), has_negative
 
 
 MINERS: dict[str, type[PairMiner]] = {

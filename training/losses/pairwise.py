@@ -70,9 +70,9 @@ def all_triplets(labels: Tensor) -> Triplets:
 def pair_counts(triplets: Triplets, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return how often each pair (anchor, positive) and each pair (anchor, negative) occurs, (size, size) each."""
     empty = torch.zeros(size, size, dtype=dtype, device=triplets.anchor.device)
-    one = empty.new_ones(())
-    positives = empty.index_put((triplets.anchor, triplets.positive), one, accumulate=True)
-    return positives, empty.index_put((triplets.anchor, triplets.negative), one, accumulate=True)
+    once = empty.new_ones(())
+    positives = empty.index_put((triplets.anchor, triplets.positive), once, accumulate=True)
+    return positives, empty.index_put((triplets.anchor, triplets.negative), once, accumulate=True)
 
 
 def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +22,17 @@ from torch import Tensor, nn
 
 from training import collectives
 from training.losses import build_part
-from training.losses.base import ClassTable, LossError, Part, check_batch, full_precision, require, same_type, upcast
+from training.losses.base import (
+    ClassTable,
+    LossError,
+    Part,
+    Ranks,
+    check_batch,
+    full_precision,
+    require,
+    same_type,
+    upcast,
+)
 
 
 class _SelectRows(torch.autograd.Function):
@@ -49,8 +59,8 @@ def select_rows(values: Tensor, index: Tensor) -> Tensor:
     return selected
 
 
-class Shards:
-    """The ranks of torch.distributed's default group (`base.Ranks`)."""
+class Shards(Ranks):
+    """The ranks of torch.distributed's default group."""
 
     def total(self, values: Tensor) -> Tensor:
         return collectives.total(values)
@@ -192,31 +202,24 @@ class PartialFC(nn.Module):
 
     def full_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return `optimizer.state_dict()` with the state of class rows gathered over the ranks. Collective."""
-        state = optimizer.state_dict()
-        kept = {
-            number: {key: _gathered(value) if own and self._per_row(value) else value for key, value in of.items()}
-            for number, of, own in self._numbered(optimizer, state)
-        }
-        return {**state, "state": kept}
+        return self._changed(optimizer, optimizer.state_dict(), _gathered)
 
     def load_full_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-        kept = {
-            number: {key: self._mine(value) if own and self._per_row(value) else value for key, value in of.items()}
-            for number, of, own in self._numbered(optimizer, state)
-        }
-        optimizer.load_state_dict({**state, "state": kept})
+        optimizer.load_state_dict(self._changed(optimizer, state, self._mine))
 
-    def _numbered(
-        self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
-    ) -> list[tuple[int, Mapping[str, Any], bool]]:
-        """Return each parameter's number, its state, and whether it is one of the class parameters."""
-        own = {id(self.loss.get_parameter(name)) for name in self.loss.class_parameters}
+    def _changed(
+        self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], change: Callable[[Tensor], Tensor]
+    ) -> dict[str, Any]:
+        """Return an optimiser's state with the tensors of class rows changed, which it keeps by parameters' numbers."""
+        rows = {id(parameter) for parameter in self.loss.class_rows().values()}
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        return [(number, of, id(parameters[number]) in own) for number, of in state["state"].items()]
-
-    @staticmethod
-    def _per_row(value: object) -> bool:
-        return isinstance(value, Tensor) and value.ndim > 0
+        changed = dict(state["state"])
+        for number in (number for number in changed if id(parameters[number]) in rows):
+            changed[number] = {
+                key: change(value) if isinstance(value, Tensor) and value.ndim else value
+                for key, value in changed[number].items()
+            }
+        return {**state, "state": changed}
 
     def _mine(self, full: Tensor) -> Tensor:
         if len(full) != self.table.num_classes:

@@ -23,6 +23,7 @@ from training.data.augment import Augment
 from training.data.crops import Crops, PixelSource, open_crops, open_pixels, split_people, whole_people
 from training.data.dataset import FaceSet, Joined, OnError
 from training.data.index import IndexedFaces
+from training.data.mapped import FORMAT
 from training.packages import find_package
 from training.recipe import NOT_CHOOSING, Augmentation, Recipe
 from training.run.distillation import Teacher, open_teacher
@@ -106,7 +107,7 @@ def _chosen(recipe: Recipe, faces: FaceSet, pixels: PixelSource, part: str, choo
     """Return the crops that the recipe takes of a set, chosen once and then mapped from a file."""
     drop = Path(recipe.data.drop).read_text("utf-8") if recipe.data.drop else ""
     data, evaluate = recipe.data.model_dump(exclude=NOT_CHOOSING), recipe.evaluate.model_dump()
-    facts = json.dumps([faces.key(), part, recipe.seed, data, drop, evaluate], sort_keys=True)
+    facts = json.dumps([FORMAT, faces.key(), part, recipe.seed, data, drop, evaluate], sort_keys=True)
     folder = Path(recipe.data.indexes) / f"{part}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
     if not folder.is_dir():
         choose().keep(folder)

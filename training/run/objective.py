@@ -43,10 +43,6 @@ class Term(nn.Module):
             self.miner = miners.build(config.miner, **config.miner_options)
 
     @property
-    def sharded(self) -> bool:
-        return isinstance(self.loss, PartialFC)
-
-    @property
     def here(self) -> nn.Module:
         """Return the loss with the class weights that this rank holds."""
         return self.loss.loss if isinstance(self.loss, PartialFC) else self.loss
@@ -161,7 +157,7 @@ class Objective(nn.Module):
     def average_gradients(self) -> None:
         """Average the gradients of what all ranks hold; shards of class weights belong to one rank each."""
         for term in self._terms():
-            if not term.sharded:
+            if not isinstance(term.loss, PartialFC):
                 mean_gradients(term)
         if self.projection is not None:
             mean_gradients(self.projection)

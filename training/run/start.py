@@ -4,11 +4,13 @@ and what of it may move."""
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -94,16 +96,22 @@ def _fitting(own: Mapping[str, Tensor], given: Mapping[str, Tensor], start: str)
 def mean_templates(model: nn.Module, crops: Crops, dim: int) -> Tensor:
     """Return the (P, dim) float32 unit mean of the templates of each person's crops, on the model's device.
     Collective: each rank embeds its share of the crops."""
-    labelled = np.flatnonzero(crops.labels != UNLABELLED)
-    mine = labelled[collectives.rank() :: collectives.ranks()]
+    mine = np.flatnonzero(crops.labels != UNLABELLED)[collectives.rank() :: collectives.ranks()]
     sums = torch.zeros(len(crops.people), dim, dtype=torch.float32)
-    with counted("the people's mean templates", len(mine)) as progress:
-        for start in range(0, len(mine), EMBEDDED_AT_ONCE):
-            some = mine[start : start + EMBEDDED_AT_ONCE]
-            vectors = embed(model, torch.from_numpy(crops.images(some)))
-            sums.index_add_(0, torch.from_numpy(crops.labels[some]), vectors)
-            progress(len(some))
+    for some, vectors in embedded(model, crops, mine):
+        sums.index_add_(0, torch.from_numpy(crops.labels[some]), vectors)
     return unit(collectives.summed(sums.to(next(model.parameters()).device)))
+
+
+def embedded(
+    model: nn.Module, crops: Crops, places: NDArray[np.int64], console: Console | None = None
+) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+    """Yield some of the places at a time, with the (n, D) templates of their crops, and show progress."""
+    with counted("embedding the training set", len(places), console) as progress:
+        for start in range(0, len(places), EMBEDDED_AT_ONCE):
+            some = places[start : start + EMBEDDED_AT_ONCE]
+            yield some, embed(model, torch.from_numpy(crops.images(some)))
+            progress(len(some))
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:

@@ -7,7 +7,6 @@ needs one centre a class.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,18 +14,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 from app.errors import InvalidInput
 from training import checkpoint
-from training.data.crops import UNLABELLED, Crops
+from training.data.crops import UNLABELLED
 from training.losses.base import unit
-from training.model import embed, tower
+from training.model import tower
 from training.recipe import Recipe
 from training.run.inputs import training_crops
-from training.terminal import counted
-
-EMBEDDED_AT_ONCE = 256
+from training.run.start import embedded
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +57,11 @@ def find_outliers(run: Path, degrees: float, console: Console) -> Doubts:
     weight = _centres(saved, len(crops.people))
     model = tower(checkpoint.trained_model(saved, recipe))
     places = np.flatnonzero(crops.labels != UNLABELLED)
-    with counted("embedding the training set", len(places), console) as progress:
-        cosines = centre_cosines(model, crops, places, weight, progress)
-    angles = dominant_angles(cosines, crops.labels[places])
+    cosines = [
+        torch.einsum("nd,nkd->nk", vectors, weight[torch.from_numpy(crops.labels[some])]).numpy()
+        for some, vectors in embedded(model, crops, places, console)
+    ]
+    angles = dominant_angles(np.concatenate(cosines), crops.labels[places])
     chosen = [index for index in np.argsort(-angles, kind="stable").tolist() if angles[index] > degrees]
     outliers = [
         Outlier(
@@ -86,24 +85,6 @@ def _centres(saved: checkpoint.Checkpoint, people: int) -> Tensor:
         message = f"{saved.path} knows {len(weight)} people, and its data now has {people}."
         raise InvalidInput(message, code="no_sub_centres")
     return unit(weight.float())
-
-
-def centre_cosines(
-    model: nn.Module,
-    crops: Crops,
-    places: NDArray[np.int64],
-    weight: Tensor,
-    progress: Callable[[int], None] = lambda _count: None,
-) -> NDArray[np.float32]:
-    """Return the cosine of each crop to its own class's centres: (C, K, D) unit weights → (N, K) float32."""
-    cosines = np.empty((len(places), weight.shape[1]), np.float32)
-    for start in range(0, len(places), EMBEDDED_AT_ONCE):
-        some = places[start : start + EMBEDDED_AT_ONCE]
-        vectors = embed(model, torch.from_numpy(crops.images(some)))
-        own = weight[torch.from_numpy(crops.labels[some])]  # (n, K, D)
-        cosines[start : start + len(some)] = torch.einsum("nd,nkd->nk", vectors, own).numpy()
-        progress(len(some))
-    return cosines
 
 
 def dominant_angles(cosines: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -77,18 +77,6 @@ class Report:
     alike: list[Alike]
 
 
-@dataclass(slots=True)
-class _Looks:
-    """Keeps of each readable crop a digest of its pixels and a small grey image."""
-
-    digests: dict[int, bytes]
-    thumbnails: NDArray[np.float32]
-
-    def see(self, index: int, crop: Pixels) -> None:
-        self.digests[index] = hashlib.sha256(crop.tobytes()).digest()
-        self.thumbnails[index] = thumbnail(crop)
-
-
 def check_set(
     faces: FaceSet,
     embedder: Embedder,
@@ -97,10 +85,16 @@ def check_set(
     progress: Callable[[int], None] = lambda _images: None,
 ) -> Report:
     """Read every image once and report problems. ``threshold`` is the cosine from which two images show one person."""
-    looks = _Looks({}, np.zeros((len(faces), THUMBNAIL * THUMBNAIL), np.float32))
-    templates = embed_set(faces, embedder, progress=progress, each=looks.see)
+    digests: dict[int, bytes] = {}
+    thumbnails = np.zeros((len(faces), THUMBNAIL * THUMBNAIL), np.float32)
+
+    def see(index: int, crop: Pixels) -> None:
+        digests[index] = hashlib.sha256(crop.tobytes()).digest()
+        thumbnails[index] = thumbnail(crop)
+
+    templates = embed_set(faces, embedder, progress=progress, each=see)
     counts = np.bincount(templates.labels[templates.readable], minlength=len(faces.people))
-    exact = group_equal(looks.digests)
+    exact = group_equal(digests)
     firsts = {group[0] for group in exact}
     repeats = {index for group in exact for index in group} - firsts
     distinct = np.array([index for index in templates.readable.tolist() if index not in repeats], np.int64)
@@ -123,7 +117,7 @@ def check_set(
         broken=[Broken(faces.describe(i), error.code, str(error)) for i, error in sorted(templates.broken.items())],
         single=[faces.people[label] for label in np.flatnonzero(counts < 2).tolist()],
         exact_duplicates=named(exact),
-        near_duplicates=named(near_duplicates(looks.thumbnails[distinct], distinct, templates.labels[distinct])),
+        near_duplicates=named(near_duplicates(thumbnails[distinct], distinct, templates.labels[distinct])),
         misplaced=[_doubt(faces, *facts) for facts in misplaced],
         outliers=[_doubt(faces, *facts) for facts in outliers],
         alike=alike_people(templates, threshold),

@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from app.calibration.intervals import Ints, people_weights, percentile_interval, wilson
+from app.calibration.intervals import Interval, Ints, people_weights, percentile_interval, wilson
 from app.calibration.operating_points import numbered
 from app.inference.cards import Condition, ConditionCard, ConditionRate, ErrorRate
 from app.inference.manifest import Manifest
 from app.pipeline import Pipeline, choose_face
 from app.stages import pixels_of
 from app.types import Landmarks, Pixels
-from training.evaluation.groups import DIGITS
+from training.evaluation.groups import rounded
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates
 
@@ -207,13 +207,13 @@ def measure(
     strangers = probe_of[:, None] != other_of[None, :]
     drawn, rates = weights[:, probe_of[shown]], []
     for fmr, threshold in thresholds.items():
-        one, other = np.nonzero(strangers & (scores >= threshold))
-        false = (weights[:, probe_of[one]] * weights[:, other_of[other]]).sum(axis=1) / np.maximum(totals, 1)
+        probe, other = np.nonzero(strangers & (scores >= threshold))
+        false = (weights[:, probe_of[probe]] * weights[:, other_of[other]]).sum(axis=1) / np.maximum(totals, 1)
         failed = scores[shown, mates] < threshold
         missed = (drawn * failed).sum(axis=1) / np.maximum(drawn.sum(axis=1), 1)
-        found = _interval(len(one), compared, false, compared)
+        passed = _interval(len(probe), compared, false, compared)
         fnmr = _interval(int(failed.sum()), len(failed), missed, len(probes.names))
-        rates.append(ConditionRate(fmr=fmr, threshold=threshold, found=found, fnmr=fnmr))
+        rates.append(ConditionRate(fmr=fmr, threshold=threshold, found=passed, fnmr=fnmr))
     return Condition(
         name=name,
         photos=len(probes.names),
@@ -242,10 +242,8 @@ def _interval(events: int, trials: int, samples: NDArray[np.float64], independen
     digits as cards hold."""
     value = events / trials
     drawn, plain = percentile_interval(value, samples), wilson(round(value * independent), independent)
-    low, value, high = (
-        float(f"{each:.{DIGITS}g}") for each in (min(drawn.low, plain.low), value, max(drawn.high, plain.high))
-    )
-    return ErrorRate(value=value, low=min(low, value), high=max(high, value))
+    low, value, high = rounded(Interval(value, min(drawn.low, plain.low), max(drawn.high, plain.high)))
+    return ErrorRate(value=value, low=low, high=high)
 
 
 def condition_card(
