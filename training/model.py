@@ -132,10 +132,23 @@ def build_model(config: Model, *, channels_last: bool) -> Tower | TwoTowers:
 
 
 def add_lora(model: nn.Module, config: Model) -> None:
-    """Give the model the recipe's adapters, if it has some: after the weights that it starts from, whose layers they
-    rename. Raises InvalidInput (`invalid_recipe`)."""
-    if config.lora and not add_adapters(model, config.lora):
+    """Give every linear layer and convolution whose weights are a larger matrix the recipe's adapters, if it has some:
+    after the weights that it starts from, whose layers they rename. Nothing but adapters learns then.
+
+    Raises InvalidInput (`invalid_recipe`).
+    """
+    if not config.lora:
+        return
+    layers = [
+        layer
+        for layer in model.modules()
+        if isinstance(layer, ADAPTED) and min(layer.weight.flatten(1).shape) > config.lora
+    ]
+    if not layers:
         raise InvalidInput("model.lora: the model has no layer of a higher rank.", code="invalid_recipe")
+    model.requires_grad_(False)
+    for layer in layers:
+        parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, config.lora))
 
 
 def tower(model: Tower | TwoTowers, which: int = 0) -> Tower:
@@ -209,18 +222,6 @@ class LowRank(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         return weight + (self.b @ self.a).view_as(weight)
-
-
-def add_adapters(network: nn.Module, rank: int) -> int:
-    """Freeze the network, and give adapters of this rank to every linear layer and convolution whose weights are a
-    larger matrix; return how many. Nothing but adapters learns."""
-    network.requires_grad_(False)
-    layers = [
-        layer for layer in network.modules() if isinstance(layer, ADAPTED) and min(layer.weight.flatten(1).shape) > rank
-    ]
-    for layer in layers:
-        parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, rank))
-    return len(layers)
 
 
 def merge_adapters(network: nn.Module) -> None:

@@ -423,29 +423,14 @@ def apply_override(table: dict[str, Any], override: str) -> None:
         value = text.strip()
     node: Any = table
     *path, last = key.strip().split(".")
-    for part in path:
-        node = _child(node, part, key)
-    if isinstance(node, list):
-        node[_index(node, last, key)] = value
-    else:
-        node[last] = value
-        if path == ["train"] and last in LENGTHS:
-            node.pop(LENGTHS[last], None)
+    try:
+        for part in path:
+            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        node[int(last) if isinstance(node, list) else last] = value
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise _invalid(f"{key!r} cannot be set: it leads through a value, or to no place of a list.") from error
+    if path == ["train"] and last in LENGTHS:
+        node.pop(LENGTHS[last], None)
 
 
 LENGTHS = {"steps": "epochs", "epochs": "steps"}
-
-
-def _child(node: Any, part: str, key: str) -> Any:
-    if isinstance(node, list):
-        return node[_index(node, part, key)]
-    child = node.setdefault(part, {})
-    if not isinstance(child, dict | list):
-        raise _invalid(f"{key!r} cannot be set: {part!r} is a value, not a table.")
-    return child
-
-
-def _index(node: list[Any], part: str, key: str) -> int:
-    if not part.isdigit() or int(part) >= len(node):
-        raise _invalid(f"{key!r} cannot be set: {part!r} is no position in a list of {len(node)}.")
-    return int(part)

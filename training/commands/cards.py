@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from app.calibration.intervals import Bools, Ints
+from app.inference.cards import ConditionCard
 from app.inference.package import load_package, write_manifest
 from app.inference.thresholds import Thresholds
 from app.stages import pixels_of
@@ -170,7 +171,12 @@ def conditions(
         show_conditions(made.package, figures)
         if write:
             manifest = load_package(folder).manifest
-            card = drawing.condition_card(manifest, figures, measured_on=measured_on, calibration=calibration)
+            card = ConditionCard(
+                measured_on=measured_on,
+                calibration=calibration,
+                conditions=tuple(figures),
+                measured_with=manifest.recipe_digest,
+            )
             write_manifest(folder, manifest.model_copy(update={"condition_card": card}))
             Console().print(f"Written to {folder}/manifest.json")
 

@@ -63,7 +63,7 @@ def align(
         stages = Stages(source, target, detector_file(models, cache), min_quality)
         with counted("aligning") as step:
             summary = align_folder(stages, workers, retry=retry, progress=step)
-    _out().print(
+    Console().print(
         f"{summary.aligned} aligned, {summary.kept} were there, {summary.failed} failed, "
         f"{summary.gave_up} had failed before"
     )
@@ -73,7 +73,7 @@ def align(
         codes = [outcome.code or "" for outcome in failed.values()]
         for code in sorted(set(codes), key=codes.count, reverse=True):
             reasons.add_row(code, str(codes.count(code)))
-        _out().print(reasons)
+        Console().print(reasons)
 
 
 @app.command()
@@ -116,7 +116,7 @@ def outliers(
     with told():
         doubts = find_outliers(run, degrees, Console(stderr=True))
         _write_json(out, asdict(doubts))
-    _out().print(f"{len(doubts.outliers)} of {doubts.images} images are more than {degrees:g}° from their person.")
+    Console().print(f"{len(doubts.outliers)} of {doubts.images} images are more than {degrees:g}° from their person.")
 
 
 @app.command()
@@ -194,7 +194,7 @@ def _show_report(report: Report) -> None:
     }
     for what, items in problems.items():
         table.add_row(what, str(len(items)), "; ".join(items[:3]) + (" ..." if len(items) > 3 else ""))
-    _out().print(table)
+    Console().print(table)
 
 
 def _show_overlap(shared: Overlap) -> None:
@@ -207,13 +207,9 @@ def _show_overlap(shared: Overlap) -> None:
         table.add_row(match.drop, match.matches, f"{match.score:.3f}", f"{match.best_pair:.3f}")
     if len(shared.matches) > SHOWN:
         table.add_row("...", f"and {len(shared.matches) - SHOWN} more", "", "")
-    _out().print(table)
+    Console().print(table)
 
 
 def _write_json(path: Path, facts: dict[str, object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-
-def _out() -> Console:
-    return Console(soft_wrap=False)

@@ -48,7 +48,6 @@ from training.evaluation.results import (
     write_scores,
 )
 from training.evaluation.speed import compare_speed
-from training.evaluation.stages import quality as quality_study
 from training.packages import MODELS, find_package
 from training.terminal import counted, told
 
@@ -69,9 +68,7 @@ def pairs(
     pack: Annotated[
         Path | None, typer.Option(help="Verification pack (lfw.bin …) of aligned crops, in place of --images, --pairs.")
     ] = None,
-    protocol: Annotated[
-        options.Protocol, typer.Option(help="auto: lfw where the list has folds.")
-    ] = options.Protocol.AUTO,
+    protocol: Annotated[options.Protocol, typer.Option(help="auto: lfw where the list has folds.")] = "auto",
     folds: Annotated[
         int, typer.Option(help="With --protocol lfw and a list without folds: how many to cut it in.")
     ] = 10,
@@ -268,12 +265,12 @@ def quality(
         people = points.numbered([person_of(name) for name in shown.names])
         compared = points.compare_all(shown.vectors, people, highest_fmr=fmr)
         threshold = compared.threshold(fmr)
-        study = quality_study.discarding_of(compared, shown.quality.astype(np.float64), threshold)
+        study = metrics.discarding_of(compared, shown.quality.astype(np.float64), threshold)
         settings = {"images": str(images), "photos": len(made.names), "fmr": fmr, "flip": way.flip}
         result = {
             "threshold": threshold,
             "mated": len(compared.mated),
-            "qualities": {f"{share:g}": float(np.quantile(shown.quality, share)) for share in quality_study.SHARES},
+            "qualities": {f"{share:g}": float(np.quantile(shown.quality, share)) for share in metrics.SHARES},
             "discard": study,
         }
         write_found(out, "quality", made, settings, result)

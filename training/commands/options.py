@@ -6,10 +6,9 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias
 
 import numpy as np
 import typer
@@ -30,12 +29,8 @@ Arguments = ParamSpec("Arguments")
 CACHE = Path("data/cache")
 
 
-class Protocol(StrEnum):
-    """How accuracy is computed: over the list's folds (or folds made here), or without folds."""
-
-    AUTO = "auto"
-    LFW = "lfw"
-    PLAIN = "plain"
+Protocol: TypeAlias = Literal["auto", "lfw", "plain"]
+"""How accuracy is computed: over the list's folds (or folds made here), or without folds."""
 
 
 IMAGES_HELP = "Folder or uncompressed tar file with photos as folder/file.jpg."
@@ -193,7 +188,7 @@ def _joined(lists: Sequence[PairList]) -> PairList:
 
 def fold_of_each_pair(listed: PairList, protocol: Protocol, folds: int) -> Ints | None:
     """Return each pair's fold, None without folds; pairs of a list that names none are dealt out in turn."""
-    if protocol is Protocol.PLAIN or (protocol is Protocol.AUTO and listed.folds == 1):
+    if protocol == "plain" or (protocol == "auto" and listed.folds == 1):
         return None
     return listed.fold_of if listed.folds > 1 else np.arange(len(listed.pairs)) % folds
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.console import Console
 
 from app.errors import InvalidInput
@@ -108,7 +107,8 @@ def export_package(
         calibration = None
         if "int8" in chosen or (evaluate is None and not unmeasured):
             material = _training_data(recipe, out)
-            calibration = material.crops.images(_spread(len(material.crops), CALIBRATION_CROPS))
+            count = len(material.crops)
+            calibration = material.crops.images(np.arange(0, count, max(1, count // CALIBRATION_CROPS)))
             unseen = unseen or material.held_out
         unseen_source = evaluate or recipe.evaluate.source
         words = measured_on or unseen_source or f"{recipe.data.source}: people held out of training"
@@ -138,11 +138,6 @@ def _training_data(recipe: Recipe, models: Path) -> Material:
             "of training: name --evaluate CROPS, or --unmeasured, and no int8 variant."
         )
         raise InvalidInput(message, code="export_needs_data") from error
-
-
-def _spread(count: int, wanted: int) -> NDArray[np.int64]:
-    """Return about `wanted` places of 0…count−1 at even distances."""
-    return np.arange(0, count, max(1, count // wanted))
 
 
 def _variants(text: str) -> tuple[Variant, ...]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, percentile_interval, wilson
 from training.evaluation import metrics
@@ -27,13 +28,18 @@ def equal_error_rate_interval(
 ) -> Interval:
     """Return the interval of `metrics.equal_error_rate`. ``people`` is (P, 2) integers from 0: the person on either
     side of a pair."""
-    scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
-    value = metrics.equal_error_rate(scores[labels], scores[~labels])
-    order = np.argsort(scores, kind="stable")
-    ascending, is_mated = scores[order], labels[order]
+    ascending, is_mated, sides = _ascending(scores, mated, people)
+    value = metrics.equal_error_rate(ascending[is_mated], ascending[~is_mated])
     first = np.flatnonzero(np.append(True, ascending[1:] > ascending[:-1]))
-    counted = _pair_counts(is_mated, sides[order], rounds, seed)
+    counted = _pair_counts(is_mated, sides, rounds, seed)
     return percentile_interval(value, [_equal_error_rate(first, is_mated, counts) for counts in counted])
+
+
+def _ascending(scores: ArrayLike, mated: ArrayLike, people: ArrayLike, *more: ArrayLike) -> list[NDArray[Any]]:
+    """Return scores in ascending order, and what else is known of each pair in the same."""
+    order = np.argsort(np.asarray(scores, np.float64), kind="stable")
+    known = (np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64))
+    return [each[order] for each in (*known, *map(np.asarray, more))]
 
 
 def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
@@ -51,11 +57,9 @@ def match_rate_interval(
     scores: ArrayLike, mated: ArrayLike, people: ArrayLike, fmr: float, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
     """Return the interval of 1 − FNMR at ``fmr``: the threshold is found again in every round."""
-    scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
-    value = 1 - metrics.fnmr_at(metrics.threshold_at_fmr(scores[~labels], fmr), scores[labels])
-    order = np.argsort(-scores, kind="stable")
-    descending, is_mated = scores[order], labels[order]
-    counted = _pair_counts(is_mated, sides[order], rounds, seed)
+    descending, is_mated, sides = (each[::-1] for each in _ascending(scores, mated, people))
+    value = 1 - metrics.fnmr_at(metrics.threshold_at_fmr(descending[~is_mated], fmr), descending[is_mated])
+    counted = _pair_counts(is_mated, sides, rounds, seed)
     samples = [metrics.weighted_match_rate(descending, is_mated, counts, fmr) for counts in counted]
     return percentile_interval(value, samples)
 
@@ -65,11 +69,9 @@ def fold_accuracy_interval(
 ) -> Interval:
     """Return the interval of the mean of `metrics.fold_accuracy`: every round finds each fold's threshold again,
     from the other folds' pairs as they were drawn."""
-    scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
-    value = metrics.fold_accuracy(scores, labels, folds).mean
-    order = np.argsort(scores, kind="stable")
-    ascending, is_mated, fold_of = scores[order], labels[order], np.asarray(folds)[order]
-    counted = _pair_counts(is_mated, sides[order], rounds, seed)
+    value = metrics.fold_accuracy(scores, mated, folds).mean
+    ascending, is_mated, sides, fold_of = _ascending(scores, mated, people, folds)
+    counted = _pair_counts(is_mated, sides, rounds, seed)
     samples = [_fold_accuracy(ascending, is_mated, fold_of, counts) for counts in counted]
     return percentile_interval(value, samples)
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from app.calibration.intervals import Bools, Floats, Ints, allowed_errors
+from app.calibration.pairs import AllPairs
 
 # --- Verification ----------------------------------------------------------------------------------------------------
 
@@ -273,6 +274,33 @@ def error_versus_discard(
         errors = int((left < threshold).sum())
         rows.append(Discard(share, errors / left.size if left.size else math.nan, errors, int(left.size)))
     return rows
+
+
+SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+"""Shares of mated pairs dropped, worst quality first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discarding:
+    """FNMR over the share dropped: by quality, and by the scores themselves (the best that any quality could do)."""
+
+    threshold: float
+    by_quality: tuple[Discard, ...]
+    at_best: tuple[Discard, ...]
+    qualities: tuple[float, ...]
+    """The pair quality at which each share ends."""
+
+
+def discarding_of(pairs: AllPairs, quality: Floats, threshold: float) -> Discarding:
+    """Measure error versus discard of all mated pairs of a set; ``quality`` (N,) of its faces, of which the lower one
+    is a pair's."""
+    lower = np.minimum(quality[pairs.mated_first], quality[pairs.mated_second])
+    return Discarding(
+        threshold=threshold,
+        by_quality=tuple(error_versus_discard(pairs.mated, lower, threshold, SHARES)),
+        at_best=tuple(error_versus_discard(pairs.mated, pairs.mated, threshold, SHARES)),
+        qualities=tuple(float(np.quantile(lower, share)) for share in SHARES),
+    )
 
 
 def verification_figures(vectors: NDArray[np.floating[Any]], labels: Ints, fmr: float) -> dict[str, float]:

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 from app.errors import LikenessError
 from app.types import Vector, Vectors
+from training.data.formats.folder import IMAGE_ENDINGS
 from training.evaluation.pairs import PACK_ENDING, PackPhotos, person_of
 
 T = TypeVar("T")
 Embed: TypeAlias = Callable[[str], tuple[Vector, float]]
 """A photo's name -> its unit vector and quality."""
-
-ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
 
 
 class Photos(Protocol):
@@ -44,7 +43,7 @@ class FolderPhotos:
     """Photos of a folder, ``root/…/folder/file.jpg``."""
 
     def __init__(self, root: Path) -> None:
-        paths = (path for path in sorted(root.rglob("*")) if path.suffix.lower() in ENDINGS)
+        paths = (path for path in sorted(root.rglob("*")) if path.suffix.lower() in IMAGE_ENDINGS)
         self._paths = _unique((_key(PurePosixPath(path.as_posix())), path) for path in paths)
 
     @property
@@ -64,7 +63,7 @@ class TarPhotos:
             self._places = _unique(
                 (_key(name), (member.offset_data, member.size))
                 for name, member in files
-                if name.suffix.lower() in ENDINGS
+                if name.suffix.lower() in IMAGE_ENDINGS
             )
         with path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from app.calibration.intervals import Floats, Interval, Ints
 from app.calibration.pairs import HISTOGRAM_BINS
@@ -89,18 +89,13 @@ def fnir(curves: Sequence[Curve], rates: Mapping[float, Interval], path: Path) -
         fpir, missed = _thin(curve)
         axes.plot(fpir[fpir > 0], missed[fpir > 0], drawstyle="steps-post", color="C0", alpha=0.4, linewidth=0.8)
     for at, rate in rates.items():
-        axes.errorbar(at, rate.value, _arms([rate]), fmt="o", color="C1", capsize=3)
+        # A bootstrap's interval may lie to one side of its figure.
+        arms = np.maximum([[rate.value - rate.low], [rate.high - rate.value]], 0)
+        axes.errorbar(at, rate.value, arms, fmt="o", color="C1", capsize=3)
     # Without strangers there is no rate to draw over.
     axes.set_xscale("log" if curves else "linear")
     axes.set(xlabel="false positive identification rate", ylabel="false negative identification rate")
     _save(figure, path)
-
-
-def _arms(figures: Sequence[Interval]) -> NDArray[np.float64]:
-    """Return (2, N) how far each interval reaches below and above its figure; a bootstrap's may lie to one side of
-    it."""
-    ends = [(each.value - each.low, each.high - each.value) for each in figures]
-    return np.maximum(np.array(ends, np.float64).T, 0)
 
 
 def score_histogram(mated: ArrayLike, nonmated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:

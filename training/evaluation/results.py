@@ -19,12 +19,11 @@ from app.calibration import operating_points as points
 from app.calibration.intervals import Floats, Interval
 from app.inference.cards import Condition
 from training.evaluation import identification as searching
-from training.evaluation import ijb, protocols
+from training.evaluation import ijb, metrics, protocols
 from training.evaluation.groups import SPREAD_FMR, GroupFigures
 from training.evaluation.pairs import PairList
 from training.evaluation.photos import Templates
 from training.evaluation.speed import Speed
-from training.evaluation.stages import quality as quality_study
 
 
 def _plain(value: object) -> Any:
@@ -108,14 +107,11 @@ def show_ijb(made: Templates, figures: ijb.Figures) -> None:
     title = f"{made.package}: {figures.mated:,} + {figures.nonmated:,} pairs of {figures.templates:,} templates"
     table = Table("figure", "value", "95 % interval", title=title)
     for rate in figures.match_rates:
-        table.add_row(f"FNMR at FMR {rate.at:g}", percent(1 - rate.match.value), interval(_complement(rate.match)))
+        fnmr = Interval(1 - rate.match.value, 1 - rate.match.high, 1 - rate.match.low)
+        table.add_row(f"FNMR at FMR {rate.at:g}", percent(fnmr.value), interval(fnmr))
     table.add_row("templates without a face", str(figures.templates_without_face), "")
     Console().print(table)
     show_identification(made, figures.identification)
-
-
-def _complement(share: Interval) -> Interval:
-    return Interval(1 - share.value, 1 - share.high, 1 - share.low)
 
 
 def show_points(package: str, about: str, used: points.Measurement, plain: points.Measurement) -> None:
@@ -135,7 +131,7 @@ def show_points(package: str, about: str, used: points.Measurement, plain: point
     Console().print(table)
 
 
-def show_quality(study: quality_study.Discarding) -> None:
+def show_quality(study: metrics.Discarding) -> None:
     title = f"mated pairs dropped by quality, threshold {study.threshold:.4f}"
     table = Table("dropped", "quality up to", "FNMR", "errors", "pairs left", "FNMR at best", title=title)
     for row, best, reached in zip(study.by_quality, study.at_best, study.qualities, strict=True):

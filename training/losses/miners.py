@@ -45,6 +45,13 @@ def log_inverse_density(distance: Tensor, dim: int, cutoff: float) -> Tensor:
     return (2 - dim) * torch.log(d) - (dim - 3) / 2 * torch.log1p((-(d**2) / 4).clamp(min=-1 + 1e-12))
 
 
+def checked_distances(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """Return the (B, B) distances between the directions of a batch. Raises `LossError`."""
+    check_batch(embeddings, labels, None, None)
+    with full_precision(embeddings):
+        return distances(unit(upcast(embeddings)))
+
+
 class PairMiner:
     """Chooses one negative for each pair (anchor, positive) by `choose`."""
 
@@ -54,9 +61,7 @@ class PairMiner:
     @torch.no_grad()
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
         """Choose triplets as positions within the batch, from (B, D) floats and (B,) integers. No gradient."""
-        check_batch(embeddings, labels, None, None)
-        with full_precision(embeddings):
-            distance = distances(unit(upcast(embeddings)))
+        distance = checked_distances(embeddings, labels)
         positives, negatives = pair_masks(labels)
         anchor, positive = self.pairs(distance, positives & negatives.any(dim=1, keepdim=True))
         if len(anchor) == 0:
@@ -75,7 +80,7 @@ class PairMiner:
         """Choose a negative for each of P pairs with distance `far` (P,).
 
         Takes distances (P, B) from the anchor and which of these are negatives (P, B), at least one each; returns the
-        has_negative columns (P,) and whether there is a choice (P,).
+        chosen columns (P,) and whether there is a choice (P,).
         """
         raise NotImplementedError
 
@@ -134,9 +139,7 @@ class SemihardMiner(PairMiner):
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
         if self.variant != "all":
             return super().__call__(embeddings, labels)
-        check_batch(embeddings, labels, None, None)
-        with full_precision(embeddings):
-            distance = distances(unit(upcast(embeddings)))
+        distance = checked_distances(embeddings, labels)
         anchor, positive, negative = all_triplets(labels)
         within = self.band(distance[anchor, positive], distance[anchor, negative])
         return Triplets(anchor[within], positive[within], negative[within])

@@ -110,12 +110,14 @@ class PairLoss(nn.Module):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def forward(self, embeddings: Tensor, labels: Tensor, triplets: Triplets | None = None) -> Tensor:
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, triplets: Triplets | None = None, **further: Tensor | None
+    ) -> Tensor:
         check_batch(embeddings, labels, self.num_classes, self.dim)
         if triplets is not None:
             check_triplets(triplets, labels)
         with full_precision(embeddings):
-            return self.of(unit(upcast(embeddings)), labels, triplets)
+            return self.of(unit(upcast(embeddings)), labels, triplets, **further)
 
     def of(self, x: Tensor, labels: Tensor, triplets: Triplets | None) -> Tensor:
         """x (B, D) of unit length → scalar."""
@@ -204,20 +206,9 @@ class Margin(PairLoss):
         self.beta_class = None if of_classes is None else nn.Parameter(torch.zeros(of_classes))
         self.beta_image = None if num_images is None else nn.Parameter(torch.zeros(num_images))
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        triplets: Triplets | None = None,
-        image_ids: Tensor | None = None,
-    ) -> Tensor:
-        check_batch(embeddings, labels, self.num_classes, self.dim)
-        if triplets is not None:
-            check_triplets(triplets, labels)
-        with full_precision(embeddings):
-            x = unit(upcast(embeddings))
-            triplets = all_triplets(labels) if triplets is None else triplets
-            return self.between(distances(x), self.boundaries(labels, image_ids).to(x.dtype), triplets)
+    def of(self, x: Tensor, labels: Tensor, triplets: Triplets | None, image_ids: Tensor | None = None) -> Tensor:
+        triplets = all_triplets(labels) if triplets is None else triplets
+        return self.between(distances(x), self.boundaries(labels, image_ids).to(x.dtype), triplets)
 
     def boundaries(self, labels: Tensor, image_ids: Tensor | None = None) -> Tensor:
         """(B,) → (B,) β of each anchor."""

@@ -117,7 +117,6 @@ def teacher_table(
         cache.mkdir(parents=True, exist_ok=True)
         with replacing(path, PUBLIC) as file:
             np.save(file, table)
-        path.with_suffix(".json").write_text(json.dumps({"package": session.package_id, "crops": len(pixels)}) + "\n")
     kept: Vectors = np.load(path, mmap_mode="r")
     return kept
 

@@ -236,7 +236,10 @@ class Trainer:
         number = self.progress.step * recipe.train.accumulate + micro
         batch, target = self._next_batch(number)
         here = batch.to(world.device)
-        with self._quiet(micro):
+        quiet: AbstractContextManager[object] = nullcontext()
+        if isinstance(self.parallel, DistributedDataParallel) and micro < recipe.train.accumulate - 1:
+            quiet = self.parallel.no_sync()  # gradients are exchanged with the last batch of a step
+        with quiet:
             seed_step(recipe.seed, number, stream=1 + world.rank)
             with precision.autocast(self.precision, world.device):
                 embeddings = self.parallel(here.images)
@@ -456,14 +459,6 @@ class Trainer:
             return module
         ids = [self.world.device.index] if self.world.device.type == "cuda" else None
         return DistributedDataParallel(module, device_ids=ids)
-
-    def _quiet(self, micro: int) -> AbstractContextManager[object]:
-        """Make DDP exchange gradients only with the last batch of a step."""
-        last = micro == self.recipe.train.accumulate - 1
-        if last or not isinstance(self.parallel, DistributedDataParallel):
-            return nullcontext()
-        quiet: AbstractContextManager[object] = self.parallel.no_sync()
-        return quiet
 
     def _due(self, every: int, last: int) -> bool:
         return self.progress.step == last or (every > 0 and self.progress.step % every == 0)

@@ -1,1 +1,1 @@
-"""How well the stages beside the embedder do: quality and liveness."""
+"""How well the stages beside the embedder do: liveness, and any photo under poor conditions."""

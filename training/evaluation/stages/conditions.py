@@ -21,8 +21,7 @@ from PIL import Image
 
 from app.calibration.intervals import Interval, Ints, people_weights, percentile_interval, wilson
 from app.calibration.operating_points import numbered
-from app.inference.cards import Condition, ConditionCard, ConditionRate, ErrorRate
-from app.inference.manifest import Manifest
+from app.inference.cards import Condition, ConditionRate, ErrorRate
 from app.pipeline import Pipeline, choose_face
 from app.stages import pixels_of
 from app.types import Landmarks, Pixels
@@ -244,15 +243,3 @@ def _interval(events: int, trials: int, samples: NDArray[np.float64], independen
     drawn, plain = percentile_interval(value, samples), wilson(round(value * independent), independent)
     low, value, high = rounded(Interval(value, min(drawn.low, plain.low), max(drawn.high, plain.high)))
     return ErrorRate(value=value, low=low, high=high)
-
-
-def condition_card(
-    manifest: Manifest, conditions: Sequence[Condition], *, measured_on: str, calibration: str
-) -> ConditionCard:
-    """Return the figures as the card of this manifest's model."""
-    return ConditionCard(
-        measured_on=measured_on,
-        calibration=calibration,
-        conditions=tuple(conditions),
-        measured_with=manifest.recipe_digest,
-    )

@@ -27,8 +27,8 @@ from app.inference.session import Device
 from app.liveness.scorer import Scorer, open_liveness
 from app.pipeline import Pipeline, choose_face
 from app.stages import LIMITS
+from training.data.formats.folder import IMAGE_ENDINGS
 from training.evaluation import bootstrap, metrics
-from training.evaluation.photos import ENDINGS
 from training.packages import DETECTOR, find_package
 
 RATES = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
@@ -82,7 +82,7 @@ def _photos(folder: Path) -> Iterator[tuple[Path, str | None]]:
 
 
 def _is_photo(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in ENDINGS
+    return path.is_file() and path.suffix.lower() in IMAGE_ENDINGS
 
 
 @dataclass(frozen=True, slots=True)
