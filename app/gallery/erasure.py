@@ -107,24 +107,20 @@ class Erasures:
         receipt_id = secrets.token_hex(16)
         with self._galleries.change(gallery_id) as change:
             corrections = self._drop_like(change, subject_id)
-            erased = erase_subject(change, subject_id, expired_by=utc_now() if reason == "expired" else None)
+            expired_by = utc_now() if reason == "expired" else None
+            erased_id, erased = erase_subject(change, subject_id, expired_by=expired_by)
             salt, now = secrets.token_hex(SALT_BYTES), utc_now()
             document = {
                 "format": FORMAT,
                 "id": receipt_id,
-                "gallery": erased.gallery,
-                "subject": {"salt": salt, "digest": subject_digest(salt, erased.gallery, erased.subject)},
+                "gallery": change.gallery.id,
+                "subject": {"salt": salt, "digest": subject_digest(salt, change.gallery.id, erased_id)},
                 "reason": reason,
                 "erased_at": now,
-                "erased": {
-                    "faces": erased.faces,
-                    "templates": erased.templates,
-                    "crops": erased.crops,
-                    "corrections": corrections,
-                },
+                "erased": erased | {"corrections": corrections},
                 "rewrite": rewrite,
             }
-            row = {"id": receipt_id, "gallery": erased.gallery, "state": PENDING, "created_at": now}
+            row = {"id": receipt_id, "gallery": change.gallery.id, "state": PENDING, "created_at": now}
             change.connection.execute(sa.insert(RECEIPTS).values(row | {"document": json.dumps(document)}))
         return receipt_id
 

@@ -277,17 +277,6 @@ class CheckReport:
         return tuple(f"{what}: {count}" for what, count in differences if count)
 
 
-@dataclass(frozen=True, slots=True)
-class Erased:
-    """An erased subject and how much was erased with it."""
-
-    gallery: str
-    subject: str
-    faces: int
-    templates: int
-    crops: int
-
-
 def package_mismatch(wanted: IndexSpec, given: str) -> Conflict:
     message = f"Gallery {wanted.gallery_id!r} takes templates of {wanted.key.package}, not of {given}."
     return PackageMismatch(message, expected=wanted.key.package, given=given)

@@ -17,7 +17,7 @@ from app.errors import Conflict, InvalidInput, SubjectNotFound
 from app.gallery.change import ERASE, REMOVE_SUBJECT, Change
 from app.gallery.faces import find_face
 from app.gallery.gallery_rows import is_unnamed_row
-from app.gallery.records import NO_TERMS, UNSET, Consent, Counts, Erased, Gallery, Metadata, Subject, Terms, Unset
+from app.gallery.records import NO_TERMS, UNSET, Consent, Counts, Gallery, Metadata, Subject, Terms, Unset
 from app.gallery.text import check_visible, clean_consent, clean_id, clean_name, encode_metadata, fold
 from app.timestamps import utc_now
 
@@ -260,8 +260,8 @@ def delete_subjects(change: Change) -> Counts:
     return Counts(len(keys), faces)
 
 
-def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = None) -> Erased:
-    """Delete the subject with everything that may mention it.
+def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = None) -> tuple[str, dict[str, int]]:
+    """Delete the subject with everything that may mention it; return its id, and how much of what was its.
 
     With `expired_by`, a subject that hasn't expired by then isn't found. Raises as `delete_subject` does.
     """
@@ -281,4 +281,5 @@ def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = N
     connection.execute(sa.update(JOBS).where(jobs & JOBS.c.result.is_not(None)).values(result=None, secret=None))
     connection.execute(sa.delete(JOB_REFUSALS).where(JOB_REFUSALS.c.job_key.in_(sa.select(JOBS.c.key).where(jobs))))
     change.log(ERASE, [(subject.key, None)])
-    return Erased(gallery.id, subject.id, subject.face_count, subject.face_count + second, crops)
+    faces = subject.face_count
+    return subject.id, {"faces": faces, "templates": faces + second, "crops": crops}
