@@ -156,7 +156,7 @@ def _build(
     cv2.setNumThreads(1)  # requests run side by side; OpenCV's own threads would only compete with them
     data_folder.prepare_data_dir(settings.data_dir)
     stack.enter_context(usage.shared(settings.data_dir, settings.database))
-    key, _ = auth.load_key(settings.data_dir)
+    key, _ = data_folder.load_key(settings.data_dir)
 
     # Storage
     open_index = next((feature.open_index for feature in FEATURES if feature.open_index), None)
@@ -369,15 +369,3 @@ def _skipped_models(models_dir: Path, data_dir: Path) -> list[schemas.SkippedMod
         )
         for package in skipped
     ]
-
-
-def admin_key(data_dir: Path) -> str:
-    """Return the admin key of the data folder; create it if it is missing."""
-    data_folder.prepare_data_dir(data_dir)
-    return auth.load_key(data_dir)[0]
-
-
-def rotate_admin_key(data_dir: Path) -> str:
-    """Replace the admin key; a running server takes the new one at once."""
-    data_folder.prepare_data_dir(data_dir)
-    return auth.replace_key(data_dir)

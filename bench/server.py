@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from app.errors import Unusable
-from app.main import admin_key
+from app.server.data_folder import load_key
 from app.server.local import becomes_ready, environment, reserved_port, spawned
 from bench.load import Target
 
@@ -54,7 +54,7 @@ def serving(data_dir: Path, code: Path | None = None, **settings: object) -> Ite
     """Start a server of the checkout ``code``, by default this one, wait until it is ready, and stop it at the end.
 
     Raises Unusable ``server_did_not_start``."""
-    key, begin = admin_key(data_dir), time.perf_counter()
+    key, begin = load_key(data_dir)[0], time.perf_counter()
     with reserved_port() as port:
         given = {"DATA_DIR": data_dir, "PORT": port, "LOG_LEVEL": "warning", "QUEUE_LIMIT": 512, **settings}
         with spawned(environment(**given), data_dir / "server.log", stop_s=STOP_S, code=code) as process:

@@ -9,8 +9,6 @@ import asyncio
 import base64
 import binascii
 import hmac
-import secrets
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,15 +22,11 @@ from starlette.types import Scope as RequestScope
 from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, Rate, Scope, address_group
 from app.access.keys import Keys, digest_of
 from app.concurrency.admission import LOOKUPS, Shares, Why
-from app.db.encryption import ADMIN_KEY_FILE, read_admin_key
+from app.db.encryption import read_admin_key
 from app.errors import InvalidInput, Unusable
-from app.files import replacing, write_new
 
 T = TypeVar("T")
 
-KEY_PREFIX = "lk_"
-KEY_BYTES = 32
-"""Random bytes: 256 bits, so that a fast hash protects the key as well as a slow one."""
 ALL_ADDRESSES = 100
 """How many times what one address may fail all of them together may: there are as many addresses as one pays for."""
 EVERY_ADDRESS = "every address"
@@ -221,30 +215,3 @@ def given_key(headers: Headers, path: str) -> str | None:
 def is_browser_path(path: str) -> bool:
     """Return whether a browser may sign in here by HTTP Basic."""
     return any(path == open_path or path.startswith(open_path + "/") for open_path in BROWSER_PATHS)
-
-
-def load_key(folder: Path) -> tuple[str, bool]:
-    """Return the key in ``folder`` and whether this call created it. A file that others can read is closed to them.
-
-    Raises Unusable (``key_unusable``) if the file holds no key.
-    """
-    path = folder / ADMIN_KEY_FILE
-    made = not path.exists() and write_new(path, _new_key().encode() + b"\n")
-    try:
-        if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            path.chmod(0o600)
-    except OSError as error:
-        raise Unusable(f"{path}: its permissions can't be changed ({error})", code="key_unusable") from None
-    return read_admin_key(path), made
-
-
-def replace_key(folder: Path) -> str:
-    """Replace the key in ``folder`` atomically; return the new one."""
-    key = _new_key()
-    with replacing(folder / ADMIN_KEY_FILE) as file:
-        file.write(key.encode() + b"\n")
-    return key
-
-
-def _new_key() -> str:
-    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)

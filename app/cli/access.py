@@ -119,9 +119,7 @@ def show_admin_key(
     if not rotate:
         output.say(own_key(settings))
         return
-    from app import main  # noqa: PLC0415 - slow to import
-
-    new = main.rotate_admin_key(settings.data_dir)
+    new = data_folder.replace_key(settings.data_dir)
     output.say(new)
     for url in data_folder.all_running_at(settings.data_dir):
         if not takes_key(settings, url, new):

@@ -150,7 +150,7 @@ def _in_process(data: Data) -> Iterator[Client]:
         from app import main  # noqa: PLC0415 - slow to import; a command that speaks to a server does without
         from app.server.local import InProcess  # noqa: PLC0415 - slow to import
 
-        here, key = InProcess(main.create_app(settings)), main.admin_key(settings.data_dir)
+        here, key = InProcess(main.create_app(settings)), data_folder.load_key(settings.data_dir)[0]
         yield ending.enter_context(Client(IN_PROCESS_URL, key, timeout_s=TIMEOUT_S, transport=here))
 
 

@@ -1,4 +1,4 @@
-"""The data folder, and the list of servers that run on it, by which commands find one.
+"""The data folder, its admin key, and the list of servers that run on it, by which commands find one.
 
 Any number of servers may run on it: they share the database, and each follows the changes of the others.
 """
@@ -8,13 +8,19 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from app.db.encryption import ADMIN_KEY_FILE, read_admin_key
 from app.errors import Unusable
+from app.files import replacing, write_new
 
 FOLDER = "servers"
+KEY_PREFIX = "lk_"
+KEY_BYTES = 32
+"""Random bytes: 256 bits, so that a fast hash protects the key as well as a slow one."""
 
 
 def prepare_data_dir(folder: Path) -> None:
@@ -25,6 +31,36 @@ def prepare_data_dir(folder: Path) -> None:
         raise Unusable(f"{folder}: {error.strerror}", code="data_dir_unusable") from None
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise Unusable(f"{folder}: this user can't write to it", code="data_dir_unusable")
+
+
+def load_key(folder: Path) -> tuple[str, bool]:
+    """Return the admin key and whether this call created it; prepare the folder. A key that others can read is closed
+    to them.
+
+    Raises Unusable (``data_dir_unusable``; ``key_unusable`` if the file holds no key).
+    """
+    prepare_data_dir(folder)
+    path = folder / ADMIN_KEY_FILE
+    made = not path.exists() and write_new(path, _new_key().encode() + b"\n")
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            path.chmod(0o600)
+    except OSError as error:
+        raise Unusable(f"{path}: its permissions can't be changed ({error})", code="key_unusable") from None
+    return read_admin_key(path), made
+
+
+def replace_key(folder: Path) -> str:
+    """Replace the admin key atomically, and return the new one; running servers take it. Raises as `load_key` does."""
+    prepare_data_dir(folder)
+    key = _new_key()
+    with replacing(folder / ADMIN_KEY_FILE) as file:
+        file.write(key.encode() + b"\n")
+    return key
+
+
+def _new_key() -> str:
+    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
 @contextmanager

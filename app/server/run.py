@@ -12,7 +12,6 @@ from pathlib import Path
 import uvloop
 from fastapi import FastAPI
 
-from app.api import auth
 from app.api.components import components_of
 from app.api.schemas import SIGN_IN_LINK
 from app.config import Settings
@@ -47,7 +46,7 @@ async def _serve(
     settings: Settings, app: FastAPI, listener: socket.socket, url: str, tls: ssl.SSLContext | None
 ) -> None:
     """Answer from the first moment on, with `not_ready` until the service is built."""
-    key, is_new = auth.load_key(settings.data_dir)
+    key, is_new = data_folder.load_key(settings.data_dir)
     waits = http.Waits(
         head_s=settings.header_timeout,
         idle_s=settings.keep_alive,

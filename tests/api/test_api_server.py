@@ -27,7 +27,7 @@ from starlette.types import Message
 from app.access.grants import Rate
 from app.access.keys import Keys
 from app.api import schemas
-from app.api.auth import FOLLOW_S, AdminKey, Guard, load_key, replace_key
+from app.api.auth import FOLLOW_S, AdminKey, Guard
 from app.api.body import read_body
 from app.api.middleware import CSP, HEADERS
 from app.cli.output import Exit
@@ -39,6 +39,7 @@ from app.gallery.store import Store
 from app.logs import JsonFormatter
 from app.main import create_app
 from app.serve import serve
+from app.server.data_folder import load_key, replace_key
 from app.server.run import listen
 from tests.support.commands import run
 from tests.support.connections import bodies_held, opened

@@ -17,7 +17,8 @@ from app.api.page import PAGE_FILES, PAGE_PATH
 from app.api.route import OperationRoute, Router, install
 from app.config import Settings
 from app.errors import DatabaseBusy
-from app.main import OPERATIONS, admin_key, create_app
+from app.main import OPERATIONS, create_app
+from app.server.data_folder import load_key
 from tests.support.ready import give_database, give_models
 from tests.support.service import error_of
 
@@ -92,7 +93,7 @@ async def test_an_error_after_the_answer_began_cuts_it_short_and_sends_no_second
             "raw_path": b"/v1/broken",
             "query_string": b"",
             "root_path": "",
-            "headers": [(b"x-api-key", admin_key(tmp_path).encode())],
+            "headers": [(b"x-api-key", load_key(tmp_path)[0].encode())],
         }
         await app(scope, receive, send)
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]

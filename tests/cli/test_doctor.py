@@ -26,8 +26,8 @@ from app.gallery.store import Store
 from app.inference import golden
 from app.inference.package import load_package, write_manifest
 from app.inference.session import open_embedder
-from app.main import admin_key
 from app.reembedding.steps import Reembeddings
+from app.server.data_folder import load_key
 from app.server.local import reserved_port
 from tests.conftest import PROJECT
 from tests.support import liveness, packages
@@ -54,7 +54,7 @@ def failed(findings: dict[str, list[Finding]]) -> dict[str, Finding]:
 def data(tmp_path: Path) -> Path:
     """A data folder as a start leaves it."""
     folder = tmp_path / "data"
-    admin_key(folder)
+    load_key(folder)
     give_models(folder)
     give_database(folder)
     return folder

@@ -15,8 +15,9 @@ import pytest
 
 from app.config import Settings
 from app.gallery.faces import decode_crop
-from app.main import admin_key, create_app
+from app.main import create_app
 from app.search.snapshots import Snapshots
+from app.server.data_folder import load_key
 from app.server.local import InProcess
 from app.types import Vector
 from tests.conftest import PROJECT
@@ -79,7 +80,7 @@ class Service:
         transport = InProcess(app)
         self.parts = app.state.components
         self._client = self._stack.enter_context(httpx.Client(transport=transport, base_url="http://service"))
-        self._client.headers["x-api-key"] = admin_key(self.data)
+        self._client.headers["x-api-key"] = load_key(self.data)[0]
 
     def stop(self) -> None:
         self._stack.close()

@@ -16,7 +16,8 @@ from PIL import Image
 from app.api.route import Router, install
 from app.config import Settings
 from app.error_codes import BY_CODE
-from app.main import admin_key, create_app
+from app.main import create_app
+from app.server.data_folder import load_key
 from app.server.local import InProcess
 from tests.conftest import PROJECT
 from tests.support.ready import give_database, give_models
@@ -36,7 +37,7 @@ def running(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) 
     app = create_app(Settings(data_dir=data_dir, **settings))
     install(app, routers)
     with httpx.Client(transport=InProcess(app), base_url="http://service", timeout=60) as client:
-        client.headers["x-api-key"] = admin_key(data_dir)
+        client.headers["x-api-key"] = load_key(data_dir)[0]
         yield client
 
 
