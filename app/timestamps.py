@@ -17,3 +17,8 @@ def utc_text(time: datetime | float, precision: Precision = "microseconds") -> s
     """Return a time as text, such as ``2026-01-31T09:30:00.000000Z``; `time` is in seconds since 1970 or has a zone."""
     moment = time if isinstance(time, datetime) else datetime.fromtimestamp(time, UTC)
     return moment.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def utc_seconds(text: str) -> float:
+    """Return the seconds since 1970 of a time in the form of `utc_text`."""
+    return datetime.fromisoformat(text).timestamp()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import re
 import secrets
 import threading
@@ -18,7 +19,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,7 +31,7 @@ from app.db.schema import API_KEYS
 from app.db.secrets import SecretStore
 from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery.text import clean_id
-from app.timestamps import utc_text
+from app.timestamps import utc_seconds, utc_text
 
 KEY_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 """Lower case letters, digits and hyphens. No underscore, which ends the id within a key, and no dot."""
@@ -291,9 +291,9 @@ class Keys:
             raise InvalidInput("The key is not this server's.", code="wrong_key")
         if stored.revoked_at is not None:
             raise InvalidInput("The key was revoked.", code="revoked_key", key=key_id)
-        until, now = _seconds(stored.expires_at), self._clock()
-        if not is_current:
-            until = min(until, _seconds(stored.old_until))
+        now = self._clock()
+        ends = [stored.expires_at] if is_current else [stored.expires_at, stored.old_until]
+        until = min((utc_seconds(end) for end in ends if end is not None), default=math.inf)
         if now >= until:
             raise InvalidInput("The key has expired.", code="expired_key", key=key_id)
         rate = self._default_rate if stored.rate is None else parse_rate(stored.rate)
@@ -367,8 +367,3 @@ def _split(token: str) -> tuple[str, str]:
         return "", ""
     key_id, _, secret = token.removeprefix(PREFIX).partition("_")
     return key_id, secret
-
-
-def _seconds(text: str | None) -> float:
-    """Return a time of the database in seconds since 1970; infinity for None."""
-    return float("inf") if text is None else datetime.fromisoformat(text).timestamp()

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -19,7 +18,7 @@ from app.db.engine import Database
 from app.db.schema import AUDIT, CHANGES, GALLERIES, JOBS
 from app.db.secrets import SecretStore
 from app.machine import uptime
-from app.timestamps import utc_text
+from app.timestamps import utc_seconds, utc_text
 
 CLOCK = "clock"
 """Name of the trusted time among the server's secrets."""
@@ -86,7 +85,7 @@ class Watched:
         """Return what `encode` made. Earlier versions stored a time alone."""
         text = stored.decode()
         readings = json.loads(text) if text.startswith("[") else [(text, "", 0)]
-        return cls(*(Reading(_seconds(at), *rest) for at, *rest in readings))
+        return cls(*(Reading(utc_seconds(at), *rest) for at, *rest in readings))
 
     def after(self, now: Reading) -> Watched:
         """Return what is to be stored at the time `now`; unless it is steady for long enough, a leap stays `ahead`."""
@@ -147,13 +146,9 @@ class ClockGuard:
         with self._database.read() as connection:
             newest_of = [connection.execute(sa.select(sa.func.max(column))).scalar() for column in columns]
         newest = max(filter(None, newest_of), default=None)
-        return Watched(now if newest is None else Reading(_seconds(newest), "", 0))
+        return Watched(now if newest is None else Reading(utc_seconds(newest), "", 0))
 
 
 def read_clock(now: Callable[[], float] = time.time) -> Reading:
     """Return the time by this machine's clock."""
     return Reading(now(), *(uptime() or ("", 0.0)))
-
-
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()

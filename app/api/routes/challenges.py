@@ -91,7 +91,7 @@ def create_challenge(
     _authorize(grant, bound)
     galleries.store.gallery(gallery)
     made = challenges.make(bound)
-    return Challenge(challenge=made.token, steps=list(made.steps), expires_at=datetime.fromisoformat(made.expires_at))
+    return Challenge.of(made, challenge=made.token)
 
 
 @router.operation(

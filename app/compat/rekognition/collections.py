@@ -6,7 +6,6 @@ A face belongs to an unnamed subject until it is associated with a user.
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
 
 from app.compat.rekognition import requests
 from app.compat.rekognition.answers import (
@@ -25,6 +24,7 @@ from app.errors import FaceNotFound
 from app.gallery import moving
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed, unnamed_id
+from app.timestamps import utc_seconds
 from app.types import Box, Face, Photo
 
 OK = 200
@@ -47,7 +47,7 @@ def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
         "UserCount": call.galleries.store.count_people(gallery),
         "FaceModelVersion": gallery.embedder,
         "CollectionARN": arn(gallery.id, call.region),
-        "CreationTimestamp": round(datetime.fromisoformat(gallery.created_at).timestamp(), 3),
+        "CreationTimestamp": round(utc_seconds(gallery.created_at), 3),
     }
 
 
