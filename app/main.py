@@ -73,8 +73,9 @@ JOBS = 2
 CALIBRATIONS_S = 60.0
 """Between looks for stale calibrations."""
 PRUNE_AUDIT_S = 3600.0
-PRUNE_CODES_S = 600.0
-"""Between deletions of old audit entries."""
+PRUNE_JOBS_S = PRUNE_CODES_S = 600.0
+PRUNE_CHANGES_S = 300.0
+"""Between deletions of what is old."""
 WRITE_RETRY_S = 2.0
 """Between attempts to write to the database after a write has failed."""
 MIB = 1024**2
@@ -202,13 +203,18 @@ def _build(
 
     # Background work
     kept = timedelta(days=settings.job_days)
-    runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
+    runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept)
     drop_like = partial(storage.corrections.drop_like, least=embedders.most_lenient)
     erasures = Erasures(galleries, storage.signer, drop_like, partial(audit.recorded, "expire_subject"))
     scheduler = stack.enter_context(Scheduler())
-    galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S, may_prune=clock.trusted)
-    scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(erasures.sweep))
-    scheduler.every(settings.expiry_seconds, "corrections", clock.guarded(storage.corrections.prune))
+    galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
+    for seconds, name, work in (  # what deletes by age
+        (settings.expiry_seconds, "expiry", erasures.sweep),
+        (settings.expiry_seconds, "corrections", storage.corrections.prune),
+        (PRUNE_CHANGES_S, "change log", galleries.store.prune_changes),
+        (PRUNE_JOBS_S, "old jobs", runner.keep),
+    ):
+        scheduler.every(seconds, name, clock.guarded(work))
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(audit.prune), at_once=True)
     scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)
     scheduler.every(CALIBRATIONS_S, "calibrations", calibrator.look)

@@ -10,9 +10,8 @@ An index that can't follow is built again from the database.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Unpack
 
 import numpy as np
@@ -48,8 +47,6 @@ CHECK_EXAMPLES = 20
 FOLLOW_S = 0.2
 """Seconds between reads of the change logs' ends, one small query: the delay until others' changes are found."""
 SNAPSHOT_S = 300.0
-LOG_KEPT = timedelta(days=1)
-"""A process that followed nothing for longer builds its indexes again."""
 _log = logging.getLogger(__name__)
 
 
@@ -65,41 +62,26 @@ class Galleries:
         self.store = store
         self.indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self.searches = SharedSearches()
-        self._may_prune: Callable[[], bool] = lambda: True
         self._enrollments = GroupCommit[Enrollment, Enrolled]()
 
-    def start(
-        self,
-        scheduler: Scheduler,
-        *,
-        follow_s: float = FOLLOW_S,
-        snapshot_s: float = SNAPSHOT_S,
-        may_prune: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def start(self, scheduler: Scheduler, *, follow_s: float = FOLLOW_S, snapshot_s: float = SNAPSHOT_S) -> None:
         """Look for other processes' changes every `follow_s` seconds, and write snapshots every `snapshot_s`.
 
-        The change log is shortened if `may_prune` says so. The scheduler must be closed before the galleries.
+        The scheduler must be closed before the galleries.
         """
-        self._may_prune = may_prune
         scheduler.every(follow_s, "following", self.indexes.follow)
         scheduler.every(follow_s, "preparing", self.indexes.prepare)
-        scheduler.every(snapshot_s, "snapshots", self.keep)
+        scheduler.every(snapshot_s, "snapshots", self.indexes.keep)
 
     def close(self) -> None:
         """Write the snapshots that are due, and close everything including the store."""
         self.searches.close()
         try:
-            self.keep()
+            self.indexes.keep()
         except (LikenessError, OSError) as error:
             _log.warning("The last snapshots could not be written: %s", error)
         self.indexes.backend.close()
         self.store.close()
-
-    def keep(self) -> None:
-        """Shorten the change log, and save the indexes (see `IndexRegistry.keep`)."""
-        if self._may_prune():
-            self.store.prune_changes(LOG_KEPT)
-        self.indexes.keep()
 
     # Galleries
 

@@ -61,6 +61,8 @@ from app.gallery.subjects import (
 from app.gallery.text import MAX_METADATA_BYTES, check_visible, clean_id, clean_search, encode_metadata, fold
 from app.timestamps import utc_now
 
+LOG_KEPT = timedelta(days=1)
+"""A process that followed nothing for longer builds its indexes again."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -318,9 +320,9 @@ class Store:
         """Return the digest of the request that had this token, and its answer; None if there was none lately."""
         return self._read(recall_answer, gallery, operation, token)
 
-    def prune_changes(self, older_than: timedelta) -> int:
+    def prune_changes(self, older_than: timedelta = LOG_KEPT) -> int:
         """Delete old kept answers, and old entries of the change log, except each gallery's last; return how many of
-        these."""
+        these. The scheduler calls it."""
         with self.database.write() as connection:
             prune_answers(connection)
             return prune_log(connection, utc_now(-older_than))

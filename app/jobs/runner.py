@@ -34,7 +34,6 @@ MAX_DEATHS = 2
 """Ends of the process without a checkpoint after which a job fails: it may be what kills the process."""
 MAX_REPORTED = 100_000
 """Rejected items in a job's report; others are only counted."""
-KEEP_EVERY_S = 600.0
 KEPT = timedelta(days=7)
 CRASHED = (
     f"The server's process ended {MAX_DEATHS} times while it did this job, so the job is not begun again. "
@@ -137,10 +136,8 @@ class Runner:
         renew_s: float = RENEW_S,
         look_s: float = LOOK_S,
         kept: timedelta = KEPT,
-        may_delete: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`files` are deleted when no job needs them, finished jobs after `kept`, both while `may_delete` says so."""
-        self._may_delete = may_delete
+        """`files` are deleted when no job needs them, finished jobs after `kept` (`keep`)."""
         self._store = store
         self._works: dict[str, Work] = {}
         self._files = files
@@ -176,7 +173,6 @@ class Runner:
         self._works = dict(works)
         self._store.on_created = self.wake
         scheduler.every(self._renew_s, "jobs-lease", self._renew)
-        scheduler.every(KEEP_EVERY_S, "jobs-keeping", self.keep)
         for thread in self._threads:
             thread.start()
 
@@ -193,9 +189,7 @@ class Runner:
             self._wake.notify_all()
 
     def keep(self) -> None:
-        """Delete jobs that finished long ago, and files that no job needs."""
-        if not self._may_delete():
-            return
+        """Delete jobs that finished long ago, and files that no job needs. The scheduler calls it."""
         self._store.prune(self._kept)
         if self._files is not None:
             self._files.keep_only(self._store.with_files)

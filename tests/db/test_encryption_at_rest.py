@@ -89,7 +89,7 @@ def test_sealed_faces_are_answered_as_plain_ones_and_lie_nowhere_open(database_u
     assert face.template == template(3).vector.astype("<f4").tobytes()
     files = list(tmp_path.rglob("*"))
     assert traces(files, crops) == set()
-    galleries.keep()
+    galleries.indexes.keep()
     assert list(tmp_path.glob("snapshots/*.snapshot"))
     assert traces(tmp_path.rglob("*"), crops) == set()
     galleries.close()
@@ -237,7 +237,7 @@ def test_snapshots_under_another_form_are_removed_and_made_anew(tmp_path: Path) 
         if keys:
             sum(reseal(galleries_database(galleries), Blobs(Sealer(keys))))
         galleries.indexes.load()
-        galleries.keep()
+        galleries.indexes.keep()
         (path,) = folder.glob("*.snapshot")
         forms.append(path.read_bytes()[:5])
         assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]

@@ -123,7 +123,7 @@ def test_snapshots_from_before_go_at_once_wherever_they_are(database_url: str, t
     second, third = start(database_url, own), start(database_url, others)
     for galleries in (first, third):
         galleries.indexes.load()
-        galleries.keep()
+        galleries.indexes.keep()
     second.indexes.load()
     assert (len(list(own.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
     erasures(second).erase("staff", "s3")
@@ -132,7 +132,7 @@ def test_snapshots_from_before_go_at_once_wherever_they_are(database_url: str, t
     assert list(others.glob("*.snapshot")) == []
     for galleries in (first, third):
         galleries.indexes.follow()
-        galleries.keep()
+        galleries.indexes.keep()
         assert found(galleries, 3) == []
         assert found(galleries, 2) == ["s2"]
     assert (len(list(own.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
@@ -172,10 +172,10 @@ def test_a_snapshot_that_is_just_being_written_does_not_stay(tmp_path: Path, mon
         real(self, *given)
 
     monkeypatch.setattr(Snapshots, "write", write)
-    galleries.keep()
+    galleries.indexes.keep()
     assert list(folder.glob("*.snapshot")) == []
     monkeypatch.undo()
-    galleries.keep()
+    galleries.indexes.keep()
     assert len(list(folder.glob("*.snapshot"))) == 1
     galleries.close()
 

@@ -202,7 +202,7 @@ class Processes(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1))
     def snapshot(self, who: int) -> None:
-        self.processes[who].keep()
+        self.processes[who].indexes.keep()
 
     @rule(who=st.integers(0, 1))
     def restart(self, who: int) -> None:

@@ -291,8 +291,8 @@ def test_what_a_dead_server_added_too_late_is_removed_later(one: Galleries, plac
     place.milvus().add(place.name(), late)
     assert (found(one, 2), found(one, 3)) == ([], [])  # SQL is asked
     assert one.check("staff").extra == 2
-    one.keep()
-    one.keep()
+    one.indexes.keep()
+    one.indexes.keep()
     assert one.check("staff").ok
     assert len(place.keys()) == 1
 
@@ -303,10 +303,10 @@ def test_collections_that_nobody_needs_are_dropped_and_no_others(
     enroll(one, "ann", 1)
     place.milvus().make("somebody_elses", DIMENSION)
     one.rebuild("staff")
-    one.keep()
+    one.indexes.keep()
     assert len(place.in_milvus()) == 3  # the one replaced is kept for those who are just searching it
     monkeypatch.setattr(module, "REPLACED_KEPT", timedelta())
-    one.keep()
+    one.indexes.keep()
     assert place.in_milvus() == sorted([place.name(), "somebody_elses"])
 
     def interrupt(*_: object) -> None:
@@ -316,10 +316,10 @@ def test_collections_that_nobody_needs_are_dropped_and_no_others(
         broken.setattr(Milvus, "add", interrupt)
         with pytest.raises(KeyboardInterrupt):
             one.rebuild("staff")
-    one.keep()
+    one.indexes.keep()
     assert len(place.in_milvus()) == 3
     monkeypatch.setattr(module, "ABANDONED", timedelta())
-    one.keep()
+    one.indexes.keep()
     assert place.in_milvus() == sorted([place.name(), "somebody_elses"])
     assert found(one, 1) == ["ann"]
     one.delete_gallery("staff")
@@ -386,8 +386,8 @@ def test_a_collection_dropped_under_a_running_server_is_made_anew(one: Galleries
     settle(one)
     dropped(place)
     settle(one)
-    one.keep()
-    one.keep()
+    one.indexes.keep()
+    one.indexes.keep()
     assert (found(one, 1), found(one, 2), found(one, 3)) == ([], ["bob"], ["cem"])
 
 
@@ -464,7 +464,7 @@ def test_without_milvus_and_with_it_again(tmp_path: Path, port: int, monkeypatch
         enroll(galleries, "dan", 5)
         assert found(galleries, 5) == ["dan"]
         assert galleries.check("staff").ok
-        galleries.keep()
+        galleries.indexes.keep()
         with engine_of(url).connect() as connection:
             left = connection.execute(sa.select(COLLECTIONS.c.gallery_key).distinct()).scalars().all()
         assert left == [staff(galleries).key]

@@ -172,7 +172,7 @@ def test_whatever_is_odd_about_a_snapshot_the_index_is_made_from_sql_with_a_warn
     assert [record.levelname for record in caplog.records if "snapshot" in record.message] == ["WARNING"]
     assert galleries.check("staff").ok
     assert (found(galleries, FACES), found(galleries, 8)) == (["late"], [])
-    galleries.keep()  # the next one is in order again
+    galleries.indexes.keep()  # the next one is in order again
     galleries.close()
     caplog.clear()
     del moments[:]
@@ -211,7 +211,7 @@ def test_deleted_templates_leave_the_folder_with_the_next_round(saved: str, fold
     galleries = start(saved, folder)
     galleries.indexes.load()
     changed(galleries, "staff", delete_subject, "s0")
-    galleries.keep()
+    galleries.indexes.keep()
     assert not holds(0)
     assert not holds(8)
     assert holds(1)
@@ -235,7 +235,7 @@ def test_a_gallery_that_was_deleted_while_nobody_ran_leaves_no_snapshot(saved: s
     other.delete_gallery("staff")
     other.close()
     galleries = start(saved, folder)
-    galleries.keep()
+    galleries.indexes.keep()
     assert list(folder.glob("*.snapshot")) == []
     galleries.close()
 
@@ -243,10 +243,10 @@ def test_a_gallery_that_was_deleted_while_nobody_ran_leaves_no_snapshot(saved: s
 def test_small_galleries_are_not_written_and_shrunken_ones_removed(saved: str, folder: Path) -> None:
     galleries = start(saved, folder, min_faces=FACES)
     galleries.indexes.load()
-    galleries.keep()
+    galleries.indexes.keep()
     assert list(folder.glob("*.snapshot")) == []
     enroll(galleries, "many", *range(200, 200 + FACES))
-    galleries.keep()
+    galleries.indexes.keep()
     assert snapshot_of(folder).stat().st_mode & 0o077 == 0
     galleries.close()
 
@@ -254,12 +254,12 @@ def test_small_galleries_are_not_written_and_shrunken_ones_removed(saved: str, f
 def test_what_has_not_changed_is_not_written_again(saved: str, folder: Path) -> None:
     galleries = start(saved, folder)
     galleries.indexes.load()
-    galleries.keep()
+    galleries.indexes.keep()
     first = snapshot_of(folder).stat()
-    galleries.keep()
+    galleries.indexes.keep()
     assert snapshot_of(folder).stat().st_ino == first.st_ino
     enroll(galleries, "ann", 900)
-    galleries.keep()
+    galleries.indexes.keep()
     assert snapshot_of(folder).stat().st_ino != first.st_ino
     galleries.close()
 
@@ -268,14 +268,14 @@ def test_one_process_writes_and_when_it_ends_another_does(saved: str, folder: Pa
     writer, other = start(saved, folder), start(saved, folder)
     for galleries in (writer, other):
         galleries.indexes.load()
-        galleries.keep()
+        galleries.indexes.keep()
     before = snapshot_of(folder).stat().st_ino
     enroll(other, "ann", 900)
-    other.keep()
+    other.indexes.keep()
     assert snapshot_of(folder).stat().st_ino == before
     writer.close()
     enroll(other, "ann", 901)
-    other.keep()
+    other.indexes.keep()
     assert snapshot_of(folder).stat().st_ino != before
     other.close()
 
@@ -285,7 +285,7 @@ def test_a_full_disk_costs_the_snapshot_and_nothing_else(
 ) -> None:
     galleries = start(saved, folder)
     galleries.indexes.load()
-    galleries.keep()
+    galleries.indexes.keep()
     before = snapshot_of(folder).read_bytes()
 
     def full(*_: object) -> None:
@@ -295,7 +295,7 @@ def test_a_full_disk_costs_the_snapshot_and_nothing_else(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
-            galleries.keep()
+            galleries.indexes.keep()
     assert snapshot_of(folder).read_bytes() == before
     enroll(galleries, "ann", 901)
     assert (found(galleries, 900), found(galleries, 901)) == (["ann"], ["ann"])
@@ -314,7 +314,7 @@ seed = 1000
 while True:
     enroll(galleries, "w", seed)
     seed += 1
-    galleries.keep()
+    galleries.indexes.keep()
     print(seed, flush=True)
 """
 
@@ -334,7 +334,7 @@ def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pyte
         galleries = start(saved, folder)
         galleries.indexes.load()
         assert galleries.check("staff").ok
-        galleries.keep()
+        galleries.indexes.keep()
         assert {path.suffix for path in folder.iterdir()} == {".snapshot", ".lock"}
         galleries.close()
     assert "snapshot" not in caplog.text
