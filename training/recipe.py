@@ -366,11 +366,16 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
     try:
         return Recipe.model_validate(table)
     except ValidationError as error:
-        wrong = {".".join(map(str, each["loc"])) or "recipe": each for each in error.errors()}
-        for key in (key for key, each in wrong.items() if each["type"] == "extra_forbidden"):
-            raise _invalid(f"Unknown key {key!r} in the recipe; {_suggestion(key)}", key=key) from error
-        problems = "; ".join(f"{key}: {each['msg']}" for key, each in wrong.items())
-        raise _invalid(f"The recipe cannot be used: {problems}.") from error
+        for each in error.errors():
+            if each["type"] == "extra_forbidden":
+                key = ".".join(map(str, each["loc"]))
+                raise _invalid(f"Unknown key {key!r} in the recipe; {_suggestion(key)}", key=key) from error
+        raise _invalid(f"The recipe cannot be used: {problems_of(error)}.") from error
+
+
+def problems_of(error: ValidationError) -> str:
+    """Return what is wrong with each value, in one line."""
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'all'}: {each['msg']}" for each in error.errors())
 
 
 def did_you_mean(choice: str, known: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -11,17 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.support.oracle import oracle
 from tests.support.runs import count_centers
 from training import losses
 from training.losses import ClassLoss
 from training.losses.base import psi
 from training.losses.centers import HardTriple
 from training.losses.sphereface2 import initial_bias
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the oracle's own import warnings are not what is tested here
-    from pytorch_metric_learning import losses as oracle
-    from pytorch_metric_learning.regularizers import SparseCentersRegularizer
 
 C, D, B = 7, 8, 12
 
@@ -185,7 +180,8 @@ def test_the_centre_regulariser_equals_its_oracle_and_vanishes_for_equal_centres
         difference: Tensor = with_tau - built("softtriple", weight, centers=4, tau=0.0)(x, labels)
         return difference
 
-    theirs = SparseCentersRegularizer(num_classes=C, centers_per_class=4)(weight.reshape(C * 4, D))
+    regularizer = oracle("regularizers").SparseCentersRegularizer
+    theirs = regularizer(num_classes=C, centers_per_class=4)(weight.reshape(C * 4, D))
     assert_same(cost(weight), 0.2 * theirs, 1e-5)
     assert cost(weight[:, :1].expand(-1, 4, -1)) < 0.2 * math.sqrt(1e-5)
 
@@ -480,20 +476,20 @@ def transplant(theirs: torch.nn.Module, attribute: str, weight: Tensor) -> torch
 @pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")  # inside of the oracle
 def test_class_losses_equal_the_oracle() -> None:
     x, labels, weight = batch()
-    degrees = math.degrees(0.5)
+    degrees, pml = math.degrees(0.5), oracle("losses")
     pairs = [
         (
             built("arcface", weight, mode="hard"),
-            transplant(oracle.ArcFaceLoss(C, D, margin=degrees, scale=64), "W", weight.T),
+            transplant(pml.ArcFaceLoss(C, D, margin=degrees, scale=64), "W", weight.T),
         ),
-        (built("cosface", weight), transplant(oracle.CosFaceLoss(C, D, margin=0.35, scale=64), "W", weight.T)),
+        (built("cosface", weight), transplant(pml.CosFaceLoss(C, D, margin=0.35, scale=64), "W", weight.T)),
         (
             built("norm_softmax", weight, s=20.0),
-            transplant(oracle.NormalizedSoftmaxLoss(C, D, temperature=0.05), "W", weight.T),
+            transplant(pml.NormalizedSoftmaxLoss(C, D, temperature=0.05), "W", weight.T),
         ),
         (
             built("sphereface", weight, m=4.0, lam=0.0),
-            transplant(oracle.SphereFaceLoss(C, D, margin=4, scale=1), "W", weight.T),
+            transplant(pml.SphereFaceLoss(C, D, margin=4, scale=1), "W", weight.T),
         ),
     ]
     for ours, theirs in pairs:
@@ -502,13 +498,11 @@ def test_class_losses_equal_the_oracle() -> None:
 
 def test_multi_centre_losses_equal_the_oracle() -> None:
     x, labels, _ = batch()
-    weight = torch.randn(C, 3, D).double()
+    weight, pml = torch.randn(C, 3, D).double(), oracle("losses")
     flat = weight.reshape(C * 3, D).T
-    theirs = oracle.SoftTripleLoss(C, D, centers_per_class=3, la=20, gamma=0.1, margin=0.01)
+    theirs = pml.SoftTripleLoss(C, D, centers_per_class=3, la=20, gamma=0.1, margin=0.01)
     soft = built("softtriple", weight, centers=3, tau=0.0)(x, labels)
     assert_same(soft, transplant(theirs, "fc", flat)(x, labels).detach(), 1e-9)
-    sub = oracle.SubCenterArcFaceLoss(
-        num_classes=C, embedding_size=D, margin=math.degrees(0.5), scale=64, sub_centers=3
-    )
+    sub = pml.SubCenterArcFaceLoss(num_classes=C, embedding_size=D, margin=math.degrees(0.5), scale=64, sub_centers=3)
     ours = built("subcenter_arcface", weight, mode="hard")(x, labels)
     assert_same(ours, transplant(sub, "W", flat)(x, labels).detach(), 1e-9)

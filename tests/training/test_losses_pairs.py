@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,13 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.support.oracle import oracle
 from training import losses
 from training.losses import PairLoss, Triplets
 from training.losses.pairwise import Margin, all_triplets
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the oracle's own import warnings are not what is tested here
-    from pytorch_metric_learning import losses as oracle
 
 B, D = 14, 6
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 0])  # classes of different sizes, one with one image
@@ -210,7 +206,7 @@ def test_circles_gradient_by_default_takes_its_weights_for_constants() -> None:
 def test_margin_equals_the_oracle_with_its_price_on_beta_and_so_do_the_gradients() -> None:
     x = embeddings()
     ours = built("margin", nu=0.05, num_classes=5)
-    theirs = oracle.MarginLoss(margin=0.2, nu=0.05, beta=1.2, learn_beta=True, num_classes=5).double()
+    theirs = oracle("losses").MarginLoss(margin=0.2, nu=0.05, beta=1.2, learn_beta=True, num_classes=5).double()
     value, expected = ours(x, LABELS), theirs(x, LABELS)
     assert_same(value, expected.detach(), 1e-6)  # whose β was float32's 1.2
     value.backward()

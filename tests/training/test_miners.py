@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from itertools import product
 
 import numpy as np
@@ -13,14 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.support.oracle import oracle
 from training.losses import LossError, Triplets, miners
 from training.losses.miners import DistanceWeightedMiner, gumbel_argmax
 from training.losses.pairwise import all_triplets, pair_masks
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the oracle's own import warnings are not what is tested here
-    from pytorch_metric_learning.distances import LpDistance
-    from pytorch_metric_learning.miners import BatchHardMiner, TripletMarginMiner
 
 VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("random", {}),
@@ -136,13 +131,14 @@ def test_hard_takes_the_nearest_negative_and_batch_hard_the_farthest_positive() 
         others = [n for n in range(len(LABELS)) if LABELS[n] != LABELS[anchor]]
         assert negative == min(others, key=lambda n: distance[anchor, n])
     ours = rows(miners.build("hard", hardest_positive=True)(x, LABELS))
-    assert ours == rows(BatchHardMiner(distance=LpDistance())(x, LABELS))
+    assert ours == rows(oracle("miners").BatchHardMiner(distance=oracle("distances").LpDistance())(x, LABELS))
 
 
 @pytest.mark.parametrize("squared", [True, False])
 def test_all_of_the_semihard_band_equals_the_oracle(squared: bool) -> None:
     x = embeddings()
-    theirs = TripletMarginMiner(margin=0.2, type_of_triplets="semihard", distance=LpDistance(power=2 if squared else 1))
+    distance = oracle("distances").LpDistance(power=2 if squared else 1)
+    theirs = oracle("miners").TripletMarginMiner(margin=0.2, type_of_triplets="semihard", distance=distance)
     ours = rows(miners.build("semihard", variant="all", squared=squared)(x, LABELS))
     assert ours == rows(theirs(x, LABELS))
     assert len(ours) > 5

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.support.oracle import oracle
 from training import losses
 from training.losses import miners
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the package's own import warnings are not what is tested here
-    from pytorch_metric_learning.samplers import MPerClassSampler
-    from pytorch_metric_learning.utils import common_functions
 
 PEOPLE, EACH, SIZE, DIM = 8, 12, 20, 16
 
@@ -41,10 +35,10 @@ def right(embeddings: Tensor, labels: Tensor) -> float:
 )
 def test_a_plain_loop_learns_with_them(name: str, miner: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr(common_functions, "NUMPY_RANDOM", np.random.RandomState(0))  # the sampler's
+    monkeypatch.setattr(oracle("utils.common_functions"), "NUMPY_RANDOM", np.random.RandomState(0))  # the sampler's
     x, labels = vectors(1, EACH)
     unseen, whose = vectors(2, EACH)
-    sampler = MPerClassSampler(labels, m=4, batch_size=32, length_before_new_iter=len(labels))
+    sampler = oracle("samplers").MPerClassSampler(labels, m=4, batch_size=32, length_before_new_iter=len(labels))
     loader = DataLoader(TensorDataset(x, labels), batch_size=32, sampler=sampler)
     net, loss = (
         nn.Linear(2 * SIZE, DIM),

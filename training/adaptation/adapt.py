@@ -28,7 +28,7 @@ from training.data.crops import Crops
 from training.export import export_fp32, write_embedder
 from training.model import EmbedderExport
 from training.packages import CACHE, MODELS, check_free, find_package, how_to_measure
-from training.recipe import Recipe, parse_recipe
+from training.recipe import Recipe, parse_recipe, problems_of
 from training.run.distributed import choose_device
 from training.run.inputs import read_source
 from training.run.precision import Precision, has_amx
@@ -158,9 +158,8 @@ def read_conditions(path: Path | None) -> ConditionConfig:
     try:
         return ConditionConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         known = ", ".join(ConditionConfig.model_fields)
-        raise InvalidInput(f"{path}: {problems}. Known are {known}.", code="invalid_conditions") from error
+        raise InvalidInput(f"{path}: {problems_of(error)}. Known are {known}.", code="invalid_conditions") from error
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path} cannot be read: {error}", code="invalid_conditions") from error
 

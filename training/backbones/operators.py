@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto, TensorProto, helper
 from torch import Tensor, nn
 
 from training.backbones.construction import (
@@ -132,20 +132,6 @@ def layer_normalisation(graph: Construction, node: NodeProto) -> Value:
 
 # ------------------------------------------------------------------------------------------- shapes, axes and types
 
-DTYPES: Mapping[int, torch.dtype] = MappingProxyType(
-    {
-        TensorProto.FLOAT: torch.float32,
-        TensorProto.FLOAT16: torch.float16,
-        TensorProto.BFLOAT16: torch.bfloat16,
-        TensorProto.DOUBLE: torch.float64,
-        TensorProto.INT64: torch.int64,
-        TensorProto.INT32: torch.int32,
-        TensorProto.UINT8: torch.uint8,
-        TensorProto.INT8: torch.int8,
-        TensorProto.BOOL: torch.bool,
-    }
-)
-
 
 def flatten(x: Tensor, *, axis: int) -> Tensor:
     """Two axes: those before `axis` as one, the others as one."""
@@ -160,17 +146,13 @@ def reshape(graph: Construction, node: NodeProto) -> Value:
     inferred = graph.shape(node.output[0])
     if inferred is not None and sum(size is None for size in inferred) <= 1:
         return graph.call(reshaped, source, [-1 if size is None else size for size in inferred], zero=True)
-    return graph.call(reshaped_to, source, graph.value(node.input[1]))
+    return graph.call(reshaped, source, graph.value(node.input[1]), zero=False)
 
 
-def reshaped(x: Tensor, shape: Sequence[int], *, zero: bool) -> Tensor:
-    """Reshape to constants: −1 is what is left, 0 copies the input's axis unless `zero`."""
-    return x.reshape([x.shape[axis] if size == 0 and not zero else size for axis, size in enumerate(shape)])
-
-
-def reshaped_to(x: Tensor, shape: Tensor) -> Tensor:
-    """The same where the shape was computed."""
-    return reshaped(x, [int(size) for size in shape.tolist()], zero=False)
+def reshaped(x: Tensor, shape: Sequence[int] | Tensor, *, zero: bool) -> Tensor:
+    """Reshape to constants or a computed shape: −1 is what is left, 0 copies the input's axis unless `zero`."""
+    sizes = shape.tolist() if isinstance(shape, Tensor) else shape
+    return x.reshape([x.shape[axis] if size == 0 and not zero else size for axis, size in enumerate(sizes)])
 
 
 def shape_of(x: Tensor, *, start: int, end: int | None) -> Tensor:
@@ -260,11 +242,13 @@ def taken(x: Tensor, places: Tensor, *, axis: int) -> Tensor:
 
 
 def cast(graph: Construction, node: NodeProto) -> Value:
-    """Cast to one of the plain types."""
+    """Cast to a type that NumPy and torch have."""
     kind = int(attribute(node, "to"))
-    if kind not in DTYPES:
-        raise unsupported(node, f"a cast to {TensorProto.DataType.Name(kind)} is not supported.")
-    return graph.call(Tensor.to, graph.value(node.input[0]), DTYPES[kind])
+    try:
+        dtype = torch.from_numpy(np.empty(0, helper.tensor_dtype_to_np_dtype(kind))).dtype
+    except TypeError:
+        raise unsupported(node, f"a cast to {TensorProto.DataType.Name(kind)} is not supported.") from None
+    return graph.call(Tensor.to, graph.value(node.input[0]), dtype)
 
 
 def expand(graph: Construction, node: NodeProto) -> Value:

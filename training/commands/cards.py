@@ -23,7 +23,8 @@ from training.commands import options
 from training.data.preparation.checking import THUMBNAIL, thumbnail
 from training.evaluation import groups as measuring
 from training.evaluation.groups import EVERYBODY, Labels, read_labels
-from training.evaluation.photos import Photos, Templates, make_templates, open_photos
+from training.evaluation.pairs import Photos
+from training.evaluation.photos import Templates, make_templates, open_photos
 from training.evaluation.results import show_conditions, show_groups, show_spread, write_found
 from training.evaluation.stages import conditions as drawing
 from training.terminal import counted, told

@@ -24,7 +24,7 @@ from rich.console import Console
 from app.errors import Unusable
 from app.server.local import becomes_ready, environment, reserved_port, spawned
 from training.data.drawn import ProceduralFaces
-from training.packages import MODELS
+from training.packages import MODELS, find_package
 from training.terminal import told
 
 FIRST = 2_000_000
@@ -124,7 +124,8 @@ def _photos(faces: ProceduralFaces, person: int) -> list[bytes]:
 @contextmanager
 def served(name: str, models: Path, folder: Path) -> Iterator[Client]:
     """Run a server on the package for the block and yield a client with the admin key; its data folder is in
-    ``folder``. Raises Unusable if it doesn't start."""
+    ``folder``. Raises Unusable if there is no such package, or it doesn't start."""
+    find_package(name, models)
     data, log = folder / "data", folder / "server.log"
     with (
         reserved_port() as port,

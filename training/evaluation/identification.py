@@ -26,14 +26,13 @@ CMC_DEPTH = 10
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The photos enrolled and the probes: ``mates[i]`` shows the person of ``enrolled[columns[i]]``, or, without
-    ``columns``, of ``enrolled[i]``."""
+    """The photos enrolled and the probes: ``mates[i]`` shows the person of ``enrolled[columns[i]]``."""
 
     seed: int
     enrolled: tuple[str, ...]
     mates: tuple[str, ...]
     strangers: tuple[str, ...]
-    columns: tuple[int, ...] | None = None
+    columns: tuple[int, ...]
 
 
 def draw_people(photos: Sequence[str], people: int, seed: int, strangers: int | None = None) -> Draw:
@@ -56,6 +55,7 @@ def draw_people(photos: Sequence[str], people: int, seed: int, strangers: int | 
         enrolled=tuple(of[name][two[0]] for name, two in zip(chosen, twos, strict=True)),
         mates=tuple(of[name][two[1]] for name, two in zip(chosen, twos, strict=True)),
         strangers=tuple(of[name][rng.integers(len(of[name]))] for name in asked),
+        columns=tuple(range(people)),
     )
 
 
@@ -248,8 +248,7 @@ def searches(templates: Templates, draw: Draw) -> tuple[metrics.Ranking, Floats]
     """Return the mates' ranking, and each stranger's highest score."""
     enrolled, mates = templates.rows(draw.enrolled), templates.rows(draw.mates)
     strangers = templates.rows(draw.strangers)
-    columns = np.arange(len(mates)) if draw.columns is None else np.array(draw.columns, np.int64)
-    ranking = metrics.rank_subjects(_scores(templates, mates, enrolled), columns)
+    ranking = metrics.rank_subjects(_scores(templates, mates, enrolled), np.array(draw.columns, np.int64))
     return ranking, _scores(templates, strangers, enrolled).max(axis=1, initial=NO_MATCH)
 
 

@@ -11,7 +11,9 @@ if a pack shows many pairs of few people.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +106,26 @@ def _photo(name: str, number: str) -> str:
     return f"{name}/{name}_{int(number):04d}"
 
 
-class PackPhotos:
+class Photos:
+    """Photos by name, ``folder/file`` without the file's ending, each with what reads it. Raises ValueError if two have
+    one name."""
+
+    def __init__(self, readers: Iterable[tuple[str, Callable[[], bytes]]]) -> None:
+        self._readers: dict[str, Callable[[], bytes]] = {}
+        for name, reader in readers:
+            if name in self._readers:
+                raise ValueError(f"two photos are called {name}")
+            self._readers[name] = reader
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._readers)
+
+    def read(self, name: str) -> bytes:
+        return self._readers[name]()
+
+
+class PackPhotos(Photos):
     """A pack's photos by name, ``person/image``, numbered here. Raises InvalidInput as `read_pack` does."""
 
     def __init__(self, path: Path) -> None:
@@ -113,15 +134,9 @@ class PackPhotos:
         place = {content: i for i, content in enumerate(unique)}
         ends = np.array([place[content] for content in pack.images], np.int64).reshape(-1, 2)
         people = _people(ends, pack.same, len(unique))
-        self._content = {f"{people[i]:05d}/{i:06d}": content for i, content in enumerate(unique)}
-        self.pairs = _pack_pairs(pack, ends, tuple(self._content))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._content)
-
-    def read(self, name: str) -> bytes:
-        return self._content[name]
+        names = tuple(f"{people[i]:05d}/{i:06d}" for i in range(len(unique)))
+        super().__init__((name, partial(bytes, content)) for name, content in zip(names, unique, strict=True))
+        self.pairs = _pack_pairs(pack, ends, names)
 
 
 def _people(ends: NDArray[np.int64], same: NDArray[np.bool_], images: int) -> list[int]:

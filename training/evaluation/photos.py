@@ -7,11 +7,11 @@ import json
 import mmap
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Protocol, TypeAlias, TypeVar
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,86 +19,47 @@ from numpy.typing import NDArray
 from app.errors import LikenessError
 from app.types import Vector, Vectors
 from training.data.formats.folder import IMAGE_ENDINGS
-from training.evaluation.pairs import PACK_ENDING, PackPhotos, person_of
+from training.evaluation.pairs import PACK_ENDING, PackPhotos, Photos, person_of
 
-T = TypeVar("T")
 Embed: TypeAlias = Callable[[str], tuple[Vector, float]]
 """A photo's name -> its unit vector and quality."""
 
 
-class Photos(Protocol):
-    """Photos by name, ``folder/file`` without the file's ending."""
-
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    def read(self, name: str) -> bytes: ...
-
-
-def _key(path: PurePosixPath) -> str:
-    return f"{path.parent.name}/{path.stem}"
-
-
-class FolderPhotos:
-    """Photos of a folder, ``root/…/folder/file.jpg``."""
-
-    def __init__(self, root: Path) -> None:
-        paths = (path for path in sorted(root.rglob("*")) if path.suffix.lower() in IMAGE_ENDINGS)
-        self._paths = _unique((_key(PurePosixPath(path.as_posix())), path) for path in paths)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._paths)
-
-    def read(self, name: str) -> bytes:
-        return self._paths[name].read_bytes()
-
-
-class TarPhotos:
-    """The same in one uncompressed tar file, read at random by any number of threads."""
-
-    def __init__(self, path: Path) -> None:
-        with tarfile.open(path, "r:") as archive:
-            files = ((PurePosixPath(member.name), member) for member in archive if member.isfile())
-            self._places = _unique(
-                (_key(name), (member.offset_data, member.size))
-                for name, member in files
-                if name.suffix.lower() in IMAGE_ENDINGS
-            )
-        with path.open("rb") as file:
-            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._places)
-
-    def read(self, name: str) -> bytes:
-        offset, size = self._places[name]
-        return self._bytes[offset : offset + size]
-
-
-def _unique(items: Iterable[tuple[str, T]]) -> dict[str, T]:
-    places: dict[str, T] = {}
-    for name, place in items:
-        if name in places:
-            raise ValueError(f"two photos are called {name}")
-        places[name] = place
-    return places
-
-
 def open_photos(path: Path) -> Photos:
-    """Open a folder, a tar file or a verification pack. Raises ValueError if it holds no photos."""
+    """Open a folder, an uncompressed tar file or a verification pack. Raises ValueError if it holds no photos, or two
+    of one name."""
     if path.is_dir():
-        photos: Photos = FolderPhotos(path)
+        photos = Photos((_key(each), each.read_bytes) for each in sorted(path.rglob("*")) if _is_photo(each))
     elif path.is_file() and path.suffix == PACK_ENDING:
         photos = PackPhotos(path)
     elif path.is_file():
-        photos = TarPhotos(path)
+        photos = _in_tar(path)
     else:
         raise ValueError(f"{path} is neither a folder, nor a tar file, nor a verification pack")
     if not photos.names:
         raise ValueError(f"{path} holds no photos in folders")
     return photos
+
+
+def _in_tar(path: Path) -> Photos:
+    """Return photos that any number of threads may read at random."""
+    with path.open("rb") as file:
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def reader(start: int, size: int) -> Callable[[], bytes]:
+        return lambda: content[start : start + size]
+
+    with tarfile.open(path, "r:") as archive:
+        files = ((PurePosixPath(each.name), each.offset_data, each.size) for each in archive if each.isfile())
+        return Photos((_key(name), reader(start, size)) for name, start, size in files if _is_photo(name))
+
+
+def _is_photo(path: PurePath) -> bool:
+    return path.suffix.lower() in IMAGE_ENDINGS
+
+
+def _key(path: PurePath) -> str:
+    return f"{path.parent.name}/{path.stem}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,13 @@ from numpy.typing import ArrayLike
 from app.calibration.intervals import Floats, Interval, Ints
 from app.calibration.pairs import HISTOGRAM_BINS
 from training.evaluation.metrics import Curve, Discard
+from training.evaluation.protocols import curve_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SIZE_INCHES = (6.4, 4.2)
-CURVE_POINTS = 1500
-"""More points than this are not seen, and make an SVG heavy."""
 BINS = 120
 
 
@@ -46,20 +45,12 @@ def _save(figure: Figure, path: Path) -> None:
         figure.savefig(path, **options)
 
 
-def _thin(curve: Curve) -> tuple[Any, Any]:
-    """Return FMR and FNMR at no more than `CURVE_POINTS` points, evenly along the drawn line."""
-    scale = np.log10(np.maximum(curve.fmr, 1e-8)), np.log10(np.maximum(curve.fnmr, 1e-8))
-    length = np.concatenate([[0], np.cumsum(np.abs(np.diff(scale[0])) + np.abs(np.diff(scale[1])))])
-    rows = np.unique(np.searchsorted(length, np.linspace(0, length[-1], CURVE_POINTS)))
-    return curve.fmr[rows], curve.fnmr[rows]
-
-
 def det(curves: Mapping[str, Curve], path: Path) -> None:
     """Draw FNMR over FMR, both logarithmic (ISO/IEC 19795-1)."""
     figure, axes = _figure()
     anything = False
     for name, curve in curves.items():
-        fmr, fnmr = _thin(curve)
+        _, fmr, fnmr = np.array(curve_points(curve)).T
         shown = (fmr > 0) & (fnmr > 0)
         anything |= bool(shown.any())
         axes.plot(fmr[shown], fnmr[shown], drawstyle="steps-post", label=name)
@@ -86,7 +77,7 @@ def fnir(curves: Sequence[Curve], rates: Mapping[float, Interval], path: Path) -
     mean with its interval."""
     figure, axes = _figure()
     for curve in curves:
-        fpir, missed = _thin(curve)
+        _, fpir, missed = np.array(curve_points(curve)).T
         axes.plot(fpir[fpir > 0], missed[fpir > 0], drawstyle="steps-post", color="C0", alpha=0.4, linewidth=0.8)
     for at, rate in rates.items():
         # A bootstrap's interval may lie to one side of its figure.

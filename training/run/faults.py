@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType, TracebackType
-from typing import Any, Self
+from types import FrameType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -132,32 +133,27 @@ class CollapseAlarm:
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class StopSignals:
-    """Notes the first SIGTERM or SIGINT while the block runs; a second one ends the process as usual.
+@contextmanager
+def stop_signals() -> Iterator[list[str]]:
+    """Yield a list that gets the name of the first SIGTERM or SIGINT while the block runs; a second one ends the
+    process as usual.
 
     Does nothing outside of the main thread, where Python takes no signals.
     """
+    names: list[str] = []
+    before: dict[signal.Signals, Any] = {}
 
-    def __init__(self) -> None:
-        self.name: str | None = None
-        """The signal that came, None before."""
-        self._before: dict[signal.Signals, Any] = {}
+    def note(number: int, _frame: FrameType | None) -> None:
+        names.append(signal.Signals(number).name)
+        restore()
 
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
-        return self
+    def restore() -> None:
+        while before:
+            signal.signal(*before.popitem())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.name = signal.Signals(number).name
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+    if threading.current_thread() is threading.main_thread():
+        before |= {number: signal.signal(number, note) for number in SIGNALS}
+    try:
+        yield names
+    finally:
+        restore()

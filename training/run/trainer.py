@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ from training.recipe import NOT_CHOOSING, Recipe
 from training.run import distributed, precision
 from training.run.distillation import Teacher
 from training.run.distributed import World
-from training.run.faults import BufferCopy, CollapseAlarm, StopSignals, VoidSteps
+from training.run.faults import BufferCopy, CollapseAlarm, VoidSteps, stop_signals
 from training.run.log import Reporter, draw_run
 from training.run.objective import build_objective
 from training.run.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
@@ -156,7 +156,7 @@ class Trainer:
             self.objective.imprint(mean_templates(tower(self.model), self.material.crops, recipe.model.dim))
         out = self.out if self.world.is_first else None
         report = Reporter(out, self.steps, self.progress.step, trackers=recipe.train.trackers)
-        with report, StopSignals() as stop:
+        with report, stop_signals() as signals:
             for message in self._notices():
                 report.warn(self.progress.step, message)
             if self._due(recipe.evaluate.every, last) and 0 < self.progress.step != self.progress.evaluated:
@@ -175,22 +175,23 @@ class Trainer:
                     self.save()
                 if evaluated:
                     self._evaluate(report)
-                self._stop_if_asked(stop, agreed=logged)
+                self._stop_if_asked(signals, agreed=logged)
         if out is not None:
             draw_run(out)
         return self.progress
 
-    def _stop_if_asked(self, stop: StopSignals, *, agreed: bool) -> None:
+    def _stop_if_asked(self, signals: Sequence[str], *, agreed: bool) -> None:
         """Save and raise Unusable (`training_stopped`) after a signal. Several ranks have to agree on the step, for
         which they wait for each other where ``agreed``."""
-        asked = stop.name is not None
+        asked = bool(signals)
         if self.world.size > 1:
             mine = torch.tensor(float(asked), device=self.world.device)
             asked = agreed and bool(collectives.largest(mine))
         if asked and self.progress.step < self.steps:
             path = self.save()
-            message = f"Stopped by {stop.name or 'a signal'} at step {self.progress.step}, which {path} holds: --resume"
-            raise Unusable(f"{message} goes on.", code="training_stopped", step=self.progress.step)
+            by = signals[0] if signals else "a signal"
+            message = f"Stopped by {by} at step {self.progress.step}, which {path} holds: --resume goes on."
+            raise Unusable(message, code="training_stopped", step=self.progress.step)
 
     def train_step(self, *, measured: bool = False) -> StepResult:
         """Make one optimiser step: `accumulate` batches forward and backward, clip, step, average. With `measured` the

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
 
 import cv2
@@ -144,9 +145,9 @@ def _outcomes(stages: Stages, jobs: Sequence[Job], workers: int) -> Iterator[Out
         return
     # spawned, not forked: OpenCV's threads do not survive a fork
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _start_worker, (stages,)) as pool:
+    with ProcessPoolExecutor(workers, context) as pool:
         try:
-            yield from pool.map(_work, jobs, chunksize=CHUNK)
+            yield from pool.map(partial(_work, stages), jobs, chunksize=CHUNK)
         except BrokenProcessPool as error:
             message = "A process ended by itself (out of memory?). Run the same again: it goes on from here."
             raise Unusable(message, code="worker_died") from error
@@ -194,13 +195,11 @@ def _write(path: Path, crop: Pixels) -> None:
         file.write(crop_jpeg(crop))
 
 
-_worker: list[Aligner] = []
-
-
-def _start_worker(stages: Stages) -> None:
+@cache
+def _aligner(stages: Stages) -> Aligner:
     cv2.setNumThreads(1)  # a process is one worker
-    _worker.append(Aligner(stages))
+    return Aligner(stages)
 
 
-def _work(job: Job) -> Outcome:
-    return _worker[0](job)
+def _work(stages: Stages, job: Job) -> Outcome:
+    return _aligner(stages)(job)
