@@ -14,6 +14,7 @@ from app.face.align import CROP_SIDE
 from app.types import Pixels
 from training.commands.data import app
 from training.data import open_dataset
+from training.data.crops import all_crops, open_pixels
 from training.data.drawn import ProceduralFaces
 from training.data.preparation.blending import BLENDS, WARP_PIXELS, blend, pick_two, write_blends
 
@@ -86,7 +87,7 @@ def test_what_ends_halfway_leaves_nothing(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_blends(FACES, tmp_path / "a.tar", 5, 1, interrupted)
+        write_blends(all_crops(FACES, open_pixels(FACES, None)), tmp_path / "a.tar", 5, 1, interrupted)
     assert not list(tmp_path.iterdir())
 
 

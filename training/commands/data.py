@@ -15,7 +15,8 @@ from app.inference.embedders import Embedder
 from app.inference.session import open_embedder
 from app.machine import cores
 from training.commands import options
-from training.data import Subset, open_dataset, rows_left
+from training.data import open_dataset, rows_left
+from training.data.crops import all_crops, open_pixels
 from training.data.preparation.aligning import FAILED, Stages, align_folder, detector_file, read_failed
 from training.data.preparation.blending import write_blends
 from training.data.preparation.checking import Report, check_set
@@ -134,7 +135,8 @@ def blend(
     with told():
         faces = open_dataset(dataset)
         with counted("blending") as step:
-            write_blends(Subset(faces, rows_left(faces, drop)), target, count, seed, step)
+            crops = all_crops(faces, open_pixels(faces, None)).take(rows_left(faces, drop))
+            write_blends(crops, target, count, seed, step)
 
 
 @app.command()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidInput
-from training.data.dataset import FaceSet, OnError, Subset
+from training.data.dataset import FaceSet, OnError
 from training.data.drawn import ProceduralFaces
 from training.data.formats import Listing
 from training.data.formats.folder import LIST_ENDINGS, list_folder, list_table
@@ -22,7 +22,7 @@ from training.data.formats.remote import is_url, list_urls
 from training.data.formats.shards import list_tars
 from training.data.index import open_indexed
 
-__all__ = ["FaceSet", "Subset", "open_dataset", "read_drop_list", "rows_left"]
+__all__ = ["FaceSet", "open_dataset", "read_drop_list", "rows_left"]
 
 KINDS = ("folder", "list", "rec", "tar", "parquet", "procedural")
 DOUBTED = ("broken", "misplaced", "outliers")

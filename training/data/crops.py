@@ -143,6 +143,11 @@ class Crops:
             put_in_place(made, folder)
 
 
+def all_crops(faces: FaceSet, pixels: PixelSource) -> Crops:
+    """Return all crops of a set, with what reads them."""
+    return Crops(pixels, np.arange(len(faces)), np.asarray(faces.labels, np.int64), faces.people)
+
+
 def open_crops(pixels: PixelSource, folder: Path) -> Crops:
     """Map the crops that `Crops.keep` wrote: the same time and memory whatever their number."""
     rows, labels = (open_array(folder / f"{name}.i64") for name in ("rows", "labels"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
@@ -109,23 +108,3 @@ class Joined(FaceSet):
 
     def stamp(self) -> str:
         return " ".join(each.stamp() for each in self.sets)
-
-
-class Subset(FaceSet):
-    """Some of a set's images: people without any image drop out, and labels close the gaps."""
-
-    def __init__(self, whole: FaceSet, indices: Sequence[int] | NDArray[np.int64]) -> None:
-        self.whole = whole
-        self.indices = np.asarray(indices, np.int64)
-        kept, self.labels = np.unique(whole.labels[self.indices], return_inverse=True)
-        self.people = [whole.people[label] for label in kept]
-
-    def __getitem__(self, index: int) -> tuple[Pixels, int]:
-        label = int(self.labels[index])  # raises IndexError beyond the end
-        return self.whole[int(self.indices[index])][0], label
-
-    def describe(self, index: int) -> str:
-        return self.whole.describe(int(self.indices[index]))
-
-    def stamp(self) -> str:
-        return f"{self.whole.stamp()} {hashlib.sha256(self.indices.tobytes()).hexdigest()}"

@@ -20,7 +20,7 @@ from rich.console import Console
 from app.errors import InvalidInput, Unusable
 from training.data import open_dataset, rows_left, sampler
 from training.data.augment import Augment
-from training.data.crops import Crops, PixelSource, open_crops, open_pixels, split_people, whole_people
+from training.data.crops import Crops, PixelSource, all_crops, open_crops, open_pixels, split_people, whole_people
 from training.data.dataset import FaceSet, Joined, OnError
 from training.data.index import IndexedFaces
 from training.data.mapped import FORMAT
@@ -79,7 +79,7 @@ def _sampler(recipe: Recipe, faces: FaceSet, crops: Crops) -> sampler.BatchSampl
 def read_source(source: str, console: Console, drop: Path | None = None) -> Crops:
     """Open the crops of a data source, but those that a list drops, to be decoded when they are asked for."""
     faces = open_source(source, None, console)
-    return _all(faces, open_pixels(faces, None)).take(rows_left(faces, drop))
+    return all_crops(faces, open_pixels(faces, None)).take(rows_left(faces, drop))
 
 
 def open_source(
@@ -99,10 +99,6 @@ def _open(recipe: Recipe, source: str, part: str, console: Console) -> tuple[Fac
         return faces, open_pixels(faces, _folder(recipe.data.cache, part), progress)
 
 
-def _all(faces: FaceSet, pixels: PixelSource) -> Crops:
-    return Crops(pixels, np.arange(len(faces)), np.asarray(faces.labels, np.int64), faces.people)
-
-
 def _chosen(recipe: Recipe, faces: FaceSet, pixels: PixelSource, part: str, choose: Callable[[], Crops]) -> Crops:
     """Return the crops that the recipe takes of a set, chosen once and then mapped from a file."""
     drop = Path(recipe.data.drop).read_text("utf-8") if recipe.data.drop else ""
@@ -116,7 +112,7 @@ def _chosen(recipe: Recipe, faces: FaceSet, pixels: PixelSource, part: str, choo
 
 def _split(recipe: Recipe, faces: FaceSet, pixels: PixelSource) -> tuple[Crops, Crops]:
     """Return the crops to train on, and those of people who are held out."""
-    left = _all(faces, pixels).take(rows_left(faces, Path(recipe.data.drop) if recipe.data.drop else None))
+    left = all_crops(faces, pixels).take(rows_left(faces, Path(recipe.data.drop) if recipe.data.drop else None))
     kept = left.take(np.flatnonzero(np.bincount(left.labels)[left.labels] >= recipe.data.min_images))
     unlabelled = recipe.data.unlabelled
     if missing := set(unlabelled) - set(kept.people):
@@ -138,7 +134,7 @@ def _held_out(recipe: Recipe, faces: FaceSet, pixels: PixelSource, console: Cons
     """Return the unseen people to evaluate on, None if fewer than two have several crops."""
 
     def choose() -> Crops:
-        unseen = _all(faces, pixels) if recipe.evaluate.source else _split(recipe, faces, pixels)[1]
+        unseen = all_crops(faces, pixels) if recipe.evaluate.source else _split(recipe, faces, pixels)[1]
         return unseen.take(whole_people(unseen.labels, recipe.evaluate.max_images, recipe.seed))
 
     if recipe.evaluate.source is not None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from app.files import PUBLIC, replacing
 from app.types import Pixels
-from training.data.dataset import FaceSet
+from training.data.crops import Crops
 from training.data.preparation.aligning import crop_jpeg
 from training.terminal import Advance
 
@@ -54,22 +54,22 @@ def blend(first: Pixels, second: Pixels, generator: np.random.Generator) -> Pixe
 
 
 def write_blends(
-    faces: FaceSet, target: Path, count: int, seed: int, progress: Advance = lambda _n, _of=None: None
+    crops: Crops, target: Path, count: int, seed: int, progress: Advance = lambda _n, _of=None: None
 ) -> None:
     """Write a tar file of JPEGs: the set's own crops, one folder per person, then `count` blends of two people's
     crops each, in a folder of their own. The same seed and set give the same file. Raises what reading a damaged
     crop raises."""
-    labels = np.asarray(faces.labels)
-    progress(0, len(faces) + count)
+    labels = crops.labels
+    progress(0, len(crops) + count)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target, PUBLIC) as file, tarfile.open(fileobj=file, mode="w") as archive:
         for index, label in enumerate(labels.tolist()):
-            _add(archive, f"{faces.people[label]}/{index:07d}.jpg", faces[index][0])
+            _add(archive, f"{crops.people[label]}/{index:07d}.jpg", crops.images([index])[0])
             progress(1)
         for number in range(count):
             generator = np.random.default_rng((seed, number))
-            first, other = pick_two(labels, generator)
-            _add(archive, f"{BLENDS}/{number:07d}.jpg", blend(faces[first][0], faces[other][0], generator))
+            first, other = crops.images(pick_two(labels, generator))
+            _add(archive, f"{BLENDS}/{number:07d}.jpg", blend(first, other, generator))
             progress(1)
 
 
