@@ -101,7 +101,7 @@ class SharedMaps:
         share = 1 - step / max(1.0, self.until)
         if share <= 0:
             return {}
-        missed = [map_loss(self._own[block], self._wanted[block][:, kept]) for block, kept in self.kept.items()]
+        missed = [map_loss(self._own.pop(block), self._wanted.pop(block)[:, kept]) for block, kept in self.kept.items()]
         return {"maps": share * torch.stack(missed).mean()}
 
 
