@@ -15,9 +15,9 @@ A subject's score is the best of its faces. So where subjects are compared, the 
 faces of one of them, on average (`app.recognition.decisions.mean_comparisons`); elsewhere that of two photos.
 
 Between these, the similarity is linear in log10(FMR), and the package's measured operating points give the rate of each
-cosine, interpolated as in `app.inference.manifest.Thresholds`. Beyond the strictest and the most lenient measured point
-the map is a straight line to 1 and -1; there it only keeps the order. A package without operating points has only the
-straight line (cosine + 1) / 2.
+cosine, interpolated as in `app.inference.thresholds.Thresholds`. Beyond the strictest and the most lenient measured
+point the map is a straight line to 1 and -1; there it only keeps the order. A package without operating points has only
+the straight line (cosine + 1) / 2.
 
 The map is strictly increasing and continuous, so it changes no order and no decision. It has an inverse: a threshold
 given as a similarity is converted to a cosine, and compared there.
@@ -30,8 +30,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.inference.thresholds import Thresholds
-from app.recognition.decisions import AnsweredScores, fmr_for, mean_comparisons
+from app.inference.thresholds import Thresholds, fmr_for
+from app.recognition.decisions import AnsweredScores, mean_comparisons
 from app.types import Sizes
 
 LEVELS: tuple[tuple[float, float], ...] = (

@@ -53,6 +53,12 @@ def raised(point: Point, least: float) -> Point:
     return point.model_copy(update={"threshold": least, "threshold_high": high, **unknown})
 
 
+def fmr_for(fpir: float, comparisons: float) -> float:
+    """Return the FMR of one comparison that gives ``fpir`` over so many independent ones (at least one):
+    1 - (1 - FPIR)^(1 / comparisons) (Daugman 2000, "Biometric decision landscapes")."""
+    return fpir if comparisons <= 1 else -math.expm1(math.log1p(-fpir) / comparisons)
+
+
 class Thresholds:
     """Thresholds by error rate, from a calibration of a manifest.
 
@@ -124,12 +130,11 @@ class Thresholds:
     def for_fpir(self, fpir: float, subjects: int) -> float:
         """Return the threshold at which a search among ``subjects`` finds a stranger with probability ``fpir``.
 
-        With independent comparisons FPIR = 1 - (1 - FMR)^subjects (Daugman 2000, "Biometric decision landscapes").
         Raises OperatingPointUnavailable as `threshold` does.
         """
         if not 0 < fpir < 1:
             raise self._unavailable(f"a false positive identification rate lies between 0 and 1, not at {fpir:g}")
-        return self.threshold(-math.expm1(math.log1p(-fpir) / max(subjects, 1)))
+        return self.threshold(fmr_for(fpir, subjects))
 
     def fmr_of(self, threshold: float) -> float | None:
         """Return the FMR at a threshold, the inverse of `threshold`; None outside the measured range."""

@@ -22,7 +22,7 @@ from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
 from app.inference.cards import BiasCard, GroupRate
-from app.inference.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds
+from app.inference.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds, fmr_for
 from app.types import Face, Sizes, Template
 
 UNCERTAIN_FACTOR = 10.0
@@ -107,11 +107,6 @@ def identify_point(
     uncertain = thresholds.threshold(_measured(thresholds, fmr * UNCERTAIN_FACTOR))
     expected, by = fpir_of(fmr, comparisons), thresholds.decided_by(fmr)
     return IdentifyPoint(threshold, uncertain, fmr, expected, by, limited=limited, comparisons=comparisons)
-
-
-def fmr_for(fpir: float, comparisons: float) -> float:
-    """Return the FMR of one comparison that gives ``fpir`` over so many independent ones (at least one)."""
-    return fpir if comparisons <= 1 else -math.expm1(math.log1p(-fpir) / comparisons)
 
 
 def fpir_of(fmr: float, comparisons: float) -> float:

@@ -14,7 +14,7 @@ from app.errors import Conflict, OperatingPointUnavailable
 from app.gallery.records import Candidate
 from app.inference.manifest import Calibration, Point
 from app.inference.package import find_packages, select
-from app.inference.thresholds import DecidedBy, Thresholds
+from app.inference.thresholds import DecidedBy, Thresholds, fmr_for
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
@@ -23,7 +23,6 @@ from app.recognition.decisions import (
     assign,
     cosine,
     decide,
-    fmr_for,
     fpir_of,
     identify_point,
     population_warnings,
