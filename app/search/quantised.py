@@ -28,7 +28,7 @@ SPREAD = 6.0
 ones are clipped. Rounding then moves a vector by about SPREAD / 127 / sqrt(12) = 0.014, whatever D; half the spread
 would clip real vectors."""
 LENGTH = 1.001
-"""Upper bound of the length of stored vectors (`app.gallery.service.UNIT_TOLERANCE`)."""
+"""Upper bound of the length of stored vectors (`app.gallery.records.UNIT_TOLERANCE`)."""
 ENCODE_ROWS = 8_192
 SCORES_AT_ONCE = 131_072
 """Scores of one integer product: 512 KiB, which stay in a core's cache until they are compared."""
