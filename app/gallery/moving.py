@@ -49,7 +49,7 @@ def delete_face(change: Change, subject_id: str, face_id: str) -> None:
 
     Raises NotFound ``subject_not_found``, ``face_not_found``.
     """
-    subject = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
+    subject = find_subject(change.connection, change.gallery, subject_id)
     key: int = find_face(change.connection, change.gallery, face_id, subject).key
     change.connection.execute(sa.delete(FACES).where(FACES.c.key == key))
     tidy(change, [subject.key])

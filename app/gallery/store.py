@@ -267,7 +267,7 @@ class Store:
 
     def face(self, gallery: Gallery, subject_id: str, face_id: str) -> StoredFace:
         """Return the face with its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
-        return self.find_face(gallery, face_id, clean_id(subject_id, "subject"))
+        return self.find_face(gallery, face_id, subject_id)
 
     def find_face(self, gallery: Gallery, face_id: str, subject_id: str | None = None) -> StoredFace:
         """Return a face of any subject with its crop. Raises NotFound ``face_not_found``."""

@@ -70,11 +70,12 @@ def from_consent(consent: Consent | None) -> str | None:
 
 
 def find_subject(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
-    """Return the subject of this id. Raises NotFound ``subject_not_found``."""
-    query = SUBJECT_ROWS.where((SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.id == subject_id))
+    """Return the subject of this id. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
+    cleaned = clean_id(subject_id, "subject")
+    query = SUBJECT_ROWS.where((SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.id == cleaned))
     row = connection.execute(query).one_or_none()
     if row is None:
-        raise subject_not_found(gallery, subject_id)
+        raise subject_not_found(gallery, cleaned)
     return to_subject(row)
 
 
@@ -228,24 +229,23 @@ def edit_subject(
     Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
     ``invalid_consent``; NotFound ``subject_not_found``, ``face_not_found``.
     """
-    cleaned = clean_id(subject_id, "subject")
-    subject = find_subject(change.connection, change.gallery, cleaned)
+    subject = find_subject(change.connection, change.gallery, subject_id)
     updates = terms_columns(terms)
     if name is not UNSET:
         new_name = None if name is None else clean_name(name)
-        updates |= {"name": new_name, "folded": fold(cleaned, new_name)}
+        updates |= {"name": new_name, "folded": fold(subject.id, new_name)}
     if metadata is not UNSET:
         updates["metadata"] = encode_metadata(metadata, change.max_metadata_bytes)
     if cover is not UNSET:
         face = None if cover is None else find_face(change.connection, change.gallery, cover, subject)
         updates["cover"] = None if face is None else face.face_id
     update_subject(change, subject.key, updates)
-    return find_subject(change.connection, change.gallery, cleaned)
+    return find_subject(change.connection, change.gallery, subject.id)
 
 
 def delete_subject(change: Change, subject_id: str) -> Subject:
     """Delete the subject with its faces and crops; return it as it was. Raises NotFound ``subject_not_found``."""
-    subject = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
+    subject = find_subject(change.connection, change.gallery, subject_id)
     change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
     change.log(REMOVE_SUBJECT, [(subject.key, None)])
     return subject
@@ -266,7 +266,7 @@ def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = N
     With `expired_by`, a subject that hasn't expired by then isn't found. Raises as `delete_subject` does.
     """
     gallery, connection = change.gallery, change.connection
-    subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))
+    subject = find_subject(connection, gallery, subject_id)
     if expired_by is not None and not has_expired(subject, expired_by):
         raise subject_not_found(gallery, subject.id)
     mine = FACES.c.subject_key == subject.key

@@ -26,7 +26,6 @@ from app.gallery.faces import templates_of
 from app.gallery.records import Candidate, Gallery, NewFace, fit_face, from_bytes, to_bytes
 from app.gallery.store import Store
 from app.gallery.subjects import brief_subjects, find_subject, find_unexpired
-from app.gallery.text import clean_id
 from app.timestamps import utc_now
 from app.types import Template, Vector, Vectors
 
@@ -106,7 +105,7 @@ class Corrections:
         correction_id = uuid.uuid4().hex
         with self._store.change(gallery) as change:
             fitted = fit_face(probe, change.gallery.written)
-            named = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
+            named = find_subject(change.connection, change.gallery, subject_id)
             (subject,) = find_unexpired(change, [named.key]).values()
             now = utc_now()
             row = {"id": correction_id, "subject_key": subject.key, "created_at": now, "expires_at": ends}
@@ -120,7 +119,7 @@ class Corrections:
         """List the subject's corrections, oldest first; there are MOST at most. Raises NotFound
         ``subject_not_found``."""
         with self._database.read() as connection:
-            subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))
+            subject = find_subject(connection, gallery, subject_id)
             query = _current(gallery.embedder).where(CORRECTIONS.c.subject_key == subject.key)
             rows = connection.execute(query.order_by(CORRECTIONS.c.key)).all()
         return list(map(self._correction, rows))
@@ -128,7 +127,7 @@ class Corrections:
     def delete(self, gallery: Gallery, subject_id: str, correction_id: str) -> None:
         """Forget a correction. Raises NotFound ``subject_not_found``, ``correction_not_found``."""
         with self._store.change(gallery) as change:
-            subject = find_subject(change.connection, gallery, clean_id(subject_id, "subject"))
+            subject = find_subject(change.connection, gallery, subject_id)
             its = (CORRECTIONS.c.subject_key == subject.key) & (CORRECTIONS.c.id == correction_id)
             change.overwrites = True
             if not change.connection.execute(sa.delete(CORRECTIONS).where(its)).rowcount:
@@ -165,7 +164,7 @@ class Corrections:
         """
         if not change.gallery.corrected:
             return 0
-        subject = find_subject(change.connection, change.gallery, clean_id(subject_id, "subject"))
+        subject = find_subject(change.connection, change.gallery, subject_id)
         query = _rows().where(_of(change.gallery) & (CORRECTIONS.c.subject_key != subject.key))
         rows = change.connection.execute(query).all()
         doomed: set[str] = set()
