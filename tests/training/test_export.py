@@ -195,6 +195,7 @@ def test_a_package_is_not_replaced_unasked(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "model.onnx").read_bytes() == before
 
 
+@pytest.mark.long
 def test_an_unmeasured_package_is_said_to_decide_nothing_and_how_to_measure_it(run: Path, tmp_path: Path) -> None:
     made = CliRunner().invoke(
         training_app, ["export", str(run), "--name", "mine", "--out", str(tmp_path), "--unmeasured"]
