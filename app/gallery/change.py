@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -264,25 +264,19 @@ ANSWERS_KEPT = timedelta(days=1)
 """How long a request that is repeated under its token gets the same answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptAnswer:
-    """The answer to a request that carries a token; ``digest`` is of the request."""
-
-    operation: str
-    token: str
-    digest: bytes
-    answer: str
-
-
 class AlreadyAnswered(Exception):
     """Another process has just answered a request with this token; nothing was written."""
 
 
-def keep_answer(change: Change, answer: KeptAnswer) -> None:
-    """Store the answer with the change that it reports. Raises AlreadyAnswered."""
+def keep_answer(change: Change, operation: str, token: str, digest: bytes, answer: str) -> None:
+    """Store the answer to the request of this token and digest with the change that it reports.
+
+    Raises AlreadyAnswered.
+    """
     mine = ANSWERED_REQUESTS.c.gallery_key == change.gallery.key
     change.connection.execute(sa.delete(ANSWERED_REQUESTS).where(mine & _is_old()))
-    values = asdict(answer) | {"gallery_key": change.gallery.key, "created_at": change.now}
+    row = {"operation": operation, "token": token, "digest": digest, "answer": answer}
+    values = row | {"gallery_key": change.gallery.key, "created_at": change.now}
     insert = change.insert(ANSWERED_REQUESTS).values(values).on_conflict_do_nothing()
     if change.connection.execute(insert.returning(ANSWERED_REQUESTS.c.token)).one_or_none() is None:
         raise AlreadyAnswered

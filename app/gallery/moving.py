@@ -22,7 +22,7 @@ from sqlalchemy.engine import Row
 from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS, FACES, METADATA, SUBJECTS
 from app.errors import InvalidInput
-from app.gallery.change import MOVE, REMOVE, Change, KeptAnswer, forget_answer, keep_answer, recall_answer
+from app.gallery.change import MOVE, REMOVE, Change, forget_answer, keep_answer, recall_answer
 from app.gallery.faces import face_not_found, faces_by_id, find_face
 from app.gallery.records import Move, Subject
 from app.gallery.subjects import (
@@ -117,7 +117,7 @@ def merge_subjects(change: Change, subject_id: str, into: str) -> list[str]:
         return [str(face_id) for face_id in json.loads(done[1])]
     ids = _merge(change, subjects[source], subjects[target])
     forget_answer(change, MERGE, token)
-    keep_answer(change, KeptAnswer(MERGE, token, asked, json.dumps(ids)))
+    keep_answer(change, MERGE, token, asked, json.dumps(ids))
     return ids
 
 

@@ -25,7 +25,7 @@ from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.recognition import match_users
 from app.errors import FaceNotFound
 from app.gallery import moving, subjects
-from app.gallery.change import AlreadyAnswered, Change, KeptAnswer, keep_answer
+from app.gallery.change import AlreadyAnswered, Change, keep_answer
 from app.gallery.records import Gallery, Move, StoredFace, stored_template
 from app.gallery.text import is_unnamed, unnamed_id
 from app.recognition.photos import template_of
@@ -56,7 +56,7 @@ def once(work: Work) -> Callable[[Call, Any], Shape]:
         digest = hashlib.sha256(text.encode()).digest()
 
         def store(change: Change, shape: Shape) -> None:
-            keep_answer(change, KeptAnswer(call.name, token, digest, json.dumps(shape)))
+            keep_answer(change, call.name, token, digest, json.dumps(shape))
 
         before = _stored_answer(call, gallery, token, digest)
         if before is not None:
