@@ -39,14 +39,14 @@ def replacing(
         sync_folder(path.parent)
 
 
-def write_new(path: Path, content: bytes) -> bool:
+def write_new(path: Path, content: bytes, mode: int = PRIVATE) -> bool:
     """Create a file with this content, on the disk, unless it exists; return whether it was created. Raises OSError.
 
     Of several processes that call it at the same time one creates the file, and the others see all of its content.
     """
     draft = _random_draft(path)
     try:
-        with _open_draft(draft, PRIVATE, durable=True) as file:
+        with _open_draft(draft, mode, durable=True) as file:
             file.write(content)
         os.link(draft, path)
     except FileExistsError:
