@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from app.access import audit as audit_module
-from app.access.audit import BATCH, DAY_S, MAX_WAITING, AuditEntry, AuditFilter, AuditLog, AuditSink, AuditStore
+from app.access.audit import DAY_S, AuditEntry, AuditFilter, AuditLog, AuditSink, AuditStore
 from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, Unusable
 from app.gallery.store import Store
 from app.main import OPERATIONS
@@ -159,15 +159,18 @@ def test_a_lost_database_refuses_changes_and_keeps_notes_for_later(
         until(lambda: [entry.request_id for entry in all_of(store)] == ["kept"])
 
 
-def test_memory_is_bounded_while_the_database_is_away(store: Slow) -> None:
+def test_memory_is_bounded_while_the_database_is_away(store: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    most, batch = 100, 5
+    monkeypatch.setattr("app.access.audit.MAX_WAITING", most)
+    monkeypatch.setattr("app.access.audit.BATCH", batch)
     store.go_on = threading.Event()
     log = AuditLog(store)
     log.write(log.entry("door", "enroll", "first"))
-    for number in range(MAX_WAITING + 2 * BATCH):
+    for number in range(most + 2 * batch):
         log.note(log.entry("door", "identify", str(number)))
     store.go_on.set()
     log.close()
-    assert MAX_WAITING <= len(all_of(store)) <= MAX_WAITING + BATCH, "what waits, and what was being written"
+    assert most <= len(all_of(store)) <= most + batch, "what waits, and what was being written"
 
 
 def test_who_leaves_early_harms_nobody(store: Slow) -> None:

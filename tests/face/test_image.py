@@ -488,7 +488,7 @@ from app.errors import Overloaded
 from app.face.formats import Limits
 from app.face.image import decode
 file = io.BytesIO()
-Image.new("RGBA", (6000, 6000)).save(file, "PNG")
+Image.new("RGBA", (6000, 6000)).save(file, "PNG", compress_level=1)
 small = io.BytesIO()
 Image.new("RGB", (64, 64)).save(small, "WEBP")
 now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

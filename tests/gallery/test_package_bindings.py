@@ -13,6 +13,7 @@ from app.inference.package import check_choice, load_package
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.commands import run
+from tests.support.ready import give_models
 from tests.support.service import AGAIN, COLLINS, running
 
 GALLERIES = "/v1/galleries"
@@ -100,6 +101,7 @@ def test_research_only_and_unmeasured_packages_need_a_word(tmp_path: Path) -> No
         check_choice(unmeasured, force=False, accept_non_commercial=True)
     assert caught.value.code == "package_not_measured"
     check_choice(unmeasured, force=True, accept_non_commercial=True)
+    give_models(tmp_path / "data")
     words = ("galleries", "create", "trial", "--embedder", "sface-slim")
     refused = run(tmp_path / "data", *words)
     assert (refused.returncode, "licence_not_accepted" in refused.stderr) == (2, True), refused.stderr
