@@ -76,11 +76,15 @@ class Reembedder:
         return self._reembeddings.find(self._galleries.store.gallery(gallery_id))
 
     def rollback(self, gallery_id: str) -> Reembedding:
-        """Return to the previous package once its index is built. Raises Conflict ``reembedding_not_switched``."""
+        """Return to the previous package once it is open and its index is built.
+
+        Raises Conflict ``reembedding_not_switched``, Unusable ``package_unavailable``.
+        """
         gallery = self._galleries.store.gallery(gallery_id)
         move = self._reembeddings.find(gallery)
         if move.state == "switched":
-            self._galleries.prepare(gallery.id, move.source)
+            with self._embedders.use(move.source):
+                self._galleries.prepare(gallery.id, move.source)
         return self._reembeddings.rollback(gallery)
 
     def finish(self, gallery_id: str, *, who: str | None = None) -> Reembedding:

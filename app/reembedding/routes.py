@@ -116,7 +116,9 @@ def cancel_reembedding(reembedder: Reembedder, jobs: JobStore, grant: Grant, gal
     return _answer(jobs, reembedder.cancel(gallery, who=grant.key_id))
 
 
-@router.operation("POST", f"{REEMBED}/rollback", scope=Scope.ADMIN, changes=True, codes=NOT_SWITCHED)
+@router.operation(
+    "POST", f"{REEMBED}/rollback", scope=Scope.ADMIN, changes=True, codes=(*NOT_SWITCHED, "package_unavailable")
+)
 def roll_back_reembedding(reembedder: Reembedder, jobs: JobStore, gallery: GalleryId) -> Reembedding:
     """Go back to the previous model package.
 

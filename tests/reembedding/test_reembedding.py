@@ -22,7 +22,7 @@ from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.db.sealed_columns import Blobs, reseal
-from app.errors import Conflict, LikenessError, NotFound
+from app.errors import Conflict, LikenessError, NotFound, PackageUnavailable
 from app.gallery.enrolling import crop_to_keep, write_many
 from app.gallery.faces import decode_crop, encode_crop
 from app.gallery.moving import delete_face, move_faces
@@ -66,12 +66,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def embedders(models: Path) -> Iterator[Embedders]:
+    with closing(embedders_of(models, OLD)) as made:
+        yield made
+
+
+def embedders_of(models: Path, default: str) -> Embedders:
+    """Open the embedders of the packages in the folder."""
+
     def open_one(package: Package) -> Embedder:
         return Embedder(open_embedder(package, models, "cpu"), workers=1)
 
-    made = Embedders(find_packages(models)[OLD], lambda: find_packages(models), open_one, kept=4)
-    yield made
-    made.close()
+    return Embedders(find_packages(models)[default], lambda: find_packages(models), open_one, kept=4)
 
 
 class Server:
@@ -388,6 +393,23 @@ def test_after_a_restart_a_rollback_waits_for_the_index_that_answers(tmp_path: P
         server.galleries.indexes.load()
         server.reembedder.rollback("staff")
         assert server.galleries.probed_by(server.staff) == OLD
+
+
+def test_there_is_no_way_back_to_a_package_that_is_gone(tmp_path: Path, embedders: Embedders) -> None:
+    """The gallery answered `package_unavailable` from then on."""
+    url = f"sqlite:///{tmp_path / 'likeness.db'}"
+    with serving(url, embedders) as server:
+        server.enroll(1)
+        server.move()
+    packages.install(tmp_path / "models", "new", dimension=NEW_DIMENSION, seed=2)
+    with closing(embedders_of(tmp_path / "models", NEW)) as without_old, serving(url, without_old) as server:
+        with pytest.raises(PackageUnavailable):
+            server.reembedder.rollback("staff")
+        assert server.staff.embedder == NEW
+        assert server.finds(1)
+        server.reembedder.finish("staff")
+        server.ended()
+        server.enroll(2)
 
 
 def test_a_damaged_crop_counts_as_none(server: Server) -> None:
