@@ -6,9 +6,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 from app.calibration.population import deciding, measure_population, sample_rows, sample_share
 from app.calibration.store import Calibrations, Measured, Standing, SuspiciousPair
@@ -19,7 +20,7 @@ from app.inference.embedders import Embedders
 from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Running
-from app.jobs.store import JobStore
+from app.jobs.store import JobStore, UnderWay, new_job_id
 from app.search.types import FaceBlock, joined
 from app.timestamps import utc_now
 from app.types import count_faces
@@ -72,9 +73,10 @@ class Calibrator:
         """
         gallery = self._galleries.store.gallery(gallery_id)
         self._embedders.thresholds(gallery.embedder)
-        last = self._jobs.find(self._calibrations.standing(gallery).job)
-        if last is None or last.finished:
-            self._calibrations.assign(gallery, self._jobs.create(KIND, gallery, who=who).id)
+        job_id = new_job_id()
+        assign = partial(self._calibrations.assign, gallery=gallery, job_id=job_id)
+        with suppress(UnderWay):
+            self._jobs.create(KIND, gallery, who=who, job_id=job_id, also=assign)
         return self.find(gallery_id)
 
     def keep(self, gallery_id: str, *, who: str | None = None) -> None:

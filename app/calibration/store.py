@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
+from sqlalchemy.engine import Connection
 
 from app.calibration.population import Figures
 from app.db.engine import Cache
@@ -17,6 +18,7 @@ from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
 from app.gallery.store import Store
 from app.inference.manifest import Calibration
+from app.jobs.store import check_free
 
 STALE_SHARE = 0.2
 """Changes since the measurement, as a share of the faces then, from which on it is made again."""
@@ -108,11 +110,12 @@ class Calibrations:
             for row in rows
         ]
 
-    def assign(self, gallery: Gallery, job_id: str) -> None:
+    def assign(self, connection: Connection, gallery: Gallery, job_id: str) -> None:
+        """Store the id of the job that measures the gallery. Raises UnderWay if another one does."""
+        last = sa.select(GALLERY_CALIBRATIONS.c.job).where(GALLERY_CALIBRATIONS.c.gallery_key == gallery.key)
+        check_free(connection, connection.execute(last).scalar_one_or_none())
         insert = self._database.insert(GALLERY_CALIBRATIONS).values(gallery_key=gallery.key, job=job_id)
-        with self._database.write() as connection:
-            lock_gallery(connection, gallery)
-            connection.execute(insert.on_conflict_do_update(index_elements=["gallery_key"], set_={"job": job_id}))
+        connection.execute(insert.on_conflict_do_update(index_elements=["gallery_key"], set_={"job": job_id}))
 
     def write(
         self,

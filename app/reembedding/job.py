@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from app.errors import InvalidInput, LikenessError, NotFound
@@ -13,7 +14,7 @@ from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.jobs.runner import Running
-from app.jobs.store import JobStore
+from app.jobs.store import JobStore, UnderWay, new_job_id
 from app.recognition.corrections import Corrections
 from app.reembedding.steps import Reembedding, Reembeddings, StoredCrop, WithoutCrop
 from app.timestamps import utc_now
@@ -138,8 +139,13 @@ class Reembedder:
             if job.params["step"] == step:
                 return move
             self._jobs.cancel(job.id)
-        job = self._jobs.create(KIND, gallery, {"step": step, "source": move.source, "target": move.target}, who=who)
-        return self._reembeddings.assign(gallery, job.id)
+        params, job_id = {"step": step, "source": move.source, "target": move.target}, new_job_id()
+        assign = partial(self._reembeddings.assign, gallery=gallery, job_id=job_id, step=step)
+        try:
+            self._jobs.create(KIND, gallery, params, who=who, job_id=job_id, also=assign)
+        except UnderWay as other:
+            job_id = other.job
+        return replace(move, job=job_id)
 
     def _embed(self, running: Running, gallery: Gallery, move: Reembedding) -> None:
         after = running.saved.get("after", 0)

@@ -23,6 +23,7 @@ from app.gallery.faces import join_templates, template_column
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery, to_bytes
 from app.gallery.store import Store
+from app.jobs.store import check_free
 from app.timestamps import utc_now
 from app.types import Template
 
@@ -120,10 +121,13 @@ class Reembeddings:
             connection.execute(sa.insert(REEMBEDDINGS).values(values))
             return _found(connection, gallery)
 
-    def assign(self, gallery: Gallery, job_id: str) -> Reembedding:
-        """Store the id of the job that works on it. Raises NotFound ``reembedding_not_found``."""
-        with self._database.write() as connection:
-            return _update(connection, gallery, job=job_id)
+    def assign(self, connection: Connection, gallery: Gallery, job_id: str, step: str) -> None:
+        """Store the id of the job that does this step.
+
+        Raises UnderWay if another one does; NotFound ``reembedding_not_found``.
+        """
+        check_free(connection, _found(connection, gallery).job, step=step)
+        _update(connection, gallery, job=job_id)
 
     def left(self, gallery: Gallery, target: str) -> int:
         """Count the faces that have no template of the target."""

@@ -14,14 +14,14 @@ from app.gallery.service import Galleries
 from app.inference.thresholds import Thresholds
 from app.jobs.records import Job
 from app.jobs.runner import Running
-from app.jobs.store import JobStore, new_job_id
+from app.jobs.store import JobStore, UnderWay, new_job_id
 from app.recognition.corrections import Corrections
 from app.recognition.decisions import LINKED_FMR, identify_point, verify_point
 from app.review.examine import Examiner, Nearest, nearest_of
 from app.review.records import Draft, Summary
 from app.review.rules import STRANGERS_FMR, Points
 from app.review.separation import Counts, Separation
-from app.review.store import Reviews, UnderWay
+from app.review.store import Reviews
 from app.search.registry import Searchable
 from app.search.rows import WIDEN
 from app.search.types import FaceBlock, Match

@@ -15,13 +15,13 @@ from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database, select_in
 from app.db.pagination import Page, read_page
-from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, JOBS, REVIEWS, SUBJECTS
+from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, REVIEWS, SUBJECTS
 from app.errors import NotFound
 from app.gallery.dismissals import Dismissal, forget, remember
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
 from app.gallery.text import is_unnamed
-from app.jobs.records import FINISHED
+from app.jobs.store import check_free
 from app.review.records import Draft, Evidence, Kind, Review, Summary
 from app.review.schemas import Finding, FindingAction, FindingEvidence, FindingFace
 from app.timestamps import utc_now
@@ -30,14 +30,6 @@ _EVIDENCE, _SUMMARY = TypeAdapter(Evidence), TypeAdapter(Summary)
 _FINDING_ID = re.compile("[0-9a-f]{32}")
 SUGGESTED = 200
 """Characters of a subject's id that begin the id suggested for another one."""
-
-
-class UnderWay(Exception):
-    """A review of the gallery is under way; ``job`` is its id."""
-
-    def __init__(self, job: str) -> None:
-        super().__init__(job)
-        self.job = job
 
 
 class Reviews:
@@ -59,9 +51,7 @@ class Reviews:
         connection.execute(insert.on_conflict_do_nothing())
         query = sa.select(REVIEWS.c.job, REVIEWS.c.published).where(mine).with_for_update()
         last = connection.execute(query).one()
-        open_ones = sa.select(JOBS.c.id).where(JOBS.c.id == last.job, JOBS.c.state.not_in(FINISHED))
-        if connection.execute(open_ones).one_or_none() is not None:
-            raise UnderWay(last.job)
+        check_free(connection, last.job)
         connection.execute(sa.update(REVIEWS).where(mine).values(job=job))
         stale = FINDINGS.c.review != last.published if last.published else sa.true()
         connection.execute(sa.delete(FINDINGS).where(_of(gallery), stale))

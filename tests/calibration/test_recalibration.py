@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from app.gallery.subjects import delete_subject
 from app.gallery.text import unnamed_id
 from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages, write_manifest
-from app.jobs.records import JobState
+from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.types import Quality
@@ -182,6 +183,24 @@ def test_one_measurement_runs_at_a_time_and_a_stopped_servers_goes_on(database_u
     until(lambda: second.jobs.job(begun).finished)
     assert second.calibrator.find("staff").standing.measured is not None
     second.close()
+
+
+def test_two_servers_that_are_asked_at_once_create_one_job(
+    database_url: str, embedders: Embedders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Server(database_url, embedders, runs=False)) as one:
+        one.galleries.create_gallery("staff", "tiny@1", DIMENSION, store="none")
+        with closing(Server(database_url, embedders, runs=False)) as other:
+            create, answers = one.jobs.create, list[State]()
+
+            def create_after_other(*arguments: Any, **named: Any) -> Job:
+                answers.append(other.calibrator.begin("staff"))
+                return create(*arguments, **named)
+
+            monkeypatch.setattr(one.jobs, "create", create_after_other)
+            answers.append(one.calibrator.begin("staff"))
+            (job,) = one.jobs.jobs().items
+            assert [answer.standing.job for answer in answers] == [job.id, job.id]
 
 
 def test_suspicious_pairs_stand_in_nobodys_way(server: Server) -> None:

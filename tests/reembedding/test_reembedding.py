@@ -251,6 +251,32 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
             assert (state.state, state.keep_until) == ("ready", None)
 
 
+@pytest.mark.parametrize("step", ["begin", "cancel"])
+def test_two_servers_that_are_asked_at_once_create_one_job(
+    database_url: str, embedders: Embedders, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        serving(database_url, embedders, runs=False) as one,
+        serving(database_url, embedders, runs=False) as other,
+    ):
+        one.enroll(1)
+        if step == "cancel":
+            one.reembedder.begin("staff", "new")
+        create, answers = one.jobs.create, list[Reembedding]()
+        given = ("staff", "new") if step == "begin" else ("staff",)
+        before = {job.id for job in one.jobs.jobs().items}
+
+        def create_after_other(*arguments: Any, **named: Any) -> Job:
+            answers.append(getattr(other.reembedder, step)(*given))
+            return create(*arguments, **named)
+
+        monkeypatch.setattr(one.jobs, "create", create_after_other)
+        answers.append(getattr(one.reembedder, step)(*given))
+        created = {job.id for job in one.jobs.jobs().items} - before
+        assert created == {answer.job for answer in answers}
+        assert len(created) == 1
+
+
 def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
     server.enroll(1)
     gallery = server.staff
