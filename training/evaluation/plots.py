@@ -96,7 +96,7 @@ def score_histogram(mated: ArrayLike, nonmated: ArrayLike, path: Path, threshold
 
 
 def counted_histogram(histogram: Ints, mated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
-    """Draw the same from a `training.evaluation.AllPairs` histogram of non-mated scores."""
+    """Draw the same from a `app.calibration.pairs.AllPairs` histogram of non-mated scores."""
     counts = histogram.reshape(-1, HISTOGRAM_BINS // 200).sum(axis=1)
     _histogram(counts, np.linspace(-1, 1, len(counts) + 1), mated, path, thresholds)
 
