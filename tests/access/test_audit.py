@@ -102,7 +102,7 @@ def test_what_is_committed_goes_to_the_sink_and_nothing_else(store: Slow, tmp_pa
             log.write(log.entry("door", "erase", "r2")).result(WAIT_S)
         store.lost = False
         log.note(log.entry("door", "identify", "r3"))
-        until(path.exists)
+        until(lambda: path.exists() and path.read_text().endswith("\n"))
         assert [one["operation"] for one in lines()] == ["identify"]
     assert path.stat().st_mode & 0o777 == 0o600
 
