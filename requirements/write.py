@@ -38,6 +38,8 @@ HEAD = "# Written by `make hashes` from constraints.txt.\n"
 
 def main(uv: str) -> None:
     constraints = PROJECT / "constraints.txt"
+    # torch's builds for CUDA ask for other versions of its libraries than serving does, which decides
+    cuda = re.findall(r"^(?:cuda|nvidia)-.*$", constraints.read_text(), re.MULTILINE)
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "overrides.txt"
         common = ["--universal", "--generate-hashes", "--no-annotate", "--no-header", "--python-version", PYTHON]
@@ -45,9 +47,7 @@ def main(uv: str) -> None:
         for name in (*EXTRAS, *ALONE):
             wanted = Path(folder) / "wanted.in"
             wanted.write_text("\n".join(ALONE.get(name, (BUILD,))) + "\n")
-            # torch's builds for CUDA ask for other versions of its libraries than serving does, which decides
-            cuda = [] if name == "gpu" else re.findall(r"^(?:cuda|nvidia)-.*$", constraints.read_text(), re.MULTILINE)
-            overrides.write_text("\n".join([f"torch{NEVER}", *cuda, ""]))
+            overrides.write_text("\n".join([f"torch{NEVER}", *([] if name == "gpu" else cuda), ""]))
             extras = [f"--extra={extra}" for extra in EXTRAS.get(name, ())]
             sources = [str(wanted), *([str(PROJECT / "pyproject.toml"), *extras] if name in EXTRAS else ())]
             done = subprocess.run(  # noqa: S603 (our own tool)

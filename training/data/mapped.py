@@ -44,7 +44,7 @@ class StringWriter:
 
 
 class Strings(Sequence[str]):
-    """What a `StringWriter` wrote, mapped into memory."""
+    """Reads what a `StringWriter` wrote, mapped into memory."""
 
     def __init__(self, path: Path) -> None:
         self._ends = open_array(path.with_suffix(".i64"))
