@@ -31,7 +31,7 @@ from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.following import engine_of
-from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, running
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, error_of, running
 
 API = "/api/v1"
 RECOGNITION = f"{API}/recognition"
@@ -292,21 +292,17 @@ def test_faces_with_damaged_templates_are_deleted(tmp_path: Path) -> None:
         assert client.post(f"{FACES}/delete", json=ids).json() == [{"image_id": ids[1], "subject": "Bob"}]
 
 
-def test_the_image_of_a_face_is_its_aligned_crop(bound: httpx.Client) -> None:
+def test_a_face_is_the_same_by_our_own_api_and_its_image_is_the_aligned_crop(bound: httpx.Client) -> None:
     image_id = add(bound, "Ann", COLLINS)
+    gallery = bound.get("/v1/galleries").json()["galleries"][0]["id"]
+    faces = bound.get(f"/v1/galleries/{gallery}/subjects/Ann/faces").json()["faces"]
+    assert [uuid.UUID(one["face_id"]) for one in faces] == [uuid.UUID(image_id)]
     image = bound.get(f"{FACES}/{image_id}/img")
     assert image.headers["content-type"] == "application/octet-stream"
     with Image.open(io.BytesIO(image.content)) as crop:
         assert crop.size == (112, 112)
     nobodys = bound.get(f"{FACES}/{NOBODY}/img")
     assert (nobodys.status_code, nobodys.content) == (200, b"")
-
-
-def test_a_face_is_the_same_by_our_own_api(bound: httpx.Client) -> None:
-    image_id = add(bound, "Ann", COLLINS)
-    gallery = bound.get("/v1/galleries").json()["galleries"][0]["id"]
-    faces = bound.get(f"/v1/galleries/{gallery}/subjects/Ann/faces").json()["faces"]
-    assert [uuid.UUID(one["face_id"]) for one in faces] == [uuid.UUID(image_id)]
 
 
 def test_the_largest_face_comes_first_and_limit_takes_so_many(bound: httpx.Client) -> None:
@@ -346,11 +342,6 @@ def test_prediction_count_is_how_many_subjects_a_face_gets(bound: httpx.Client) 
     assert subjects() == [["Grace"], ["Eileen"]]
     assert subjects(prediction_count=2) == [["Grace", "Eileen"], ["Eileen", "Grace"]]
     assert subjects(prediction_count=10**6, limit=1) == [["Grace", "Eileen"]]
-
-
-def test_an_empty_collection_recognizes_nobody(bound: httpx.Client) -> None:
-    found = bound.post(f"{RECOGNITION}/recognize", files={"file": COLLINS}).json()
-    assert [face["subjects"] for face in found["result"]] == [[]]
 
 
 def test_a_similarity_is_the_mapped_score_of_our_own_api(bound: httpx.Client) -> None:
@@ -586,7 +577,9 @@ def test_limits_are_those_of_our_own_api(fresh: httpx.Client) -> None:
     assert 1 <= int(slower.headers["retry-after"]) <= 60
 
 
-def test_it_can_be_switched_off(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with running(tmp_path_factory.mktemp("off") / "data", compreface="off") as client:
-        answer = client.get(SUBJECTS)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+def test_each_interface_can_be_switched_off(tmp_path: Path) -> None:
+    """Also Rekognition's, which is at the root."""
+    with running(tmp_path / "data", compreface="off", rekognition="off") as client:
+        error_of(client.get(SUBJECTS), 404, "not_found")
+        answer = client.post("/", headers={"X-Amz-Target": "RekognitionService.ListCollections"}, json={})
+        error_of(answer, 405, "method_not_allowed")

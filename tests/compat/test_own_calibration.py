@@ -75,8 +75,7 @@ def test_compreface_recognizes_whom_the_gallerys_threshold_recognizes(api: httpx
 def test_rekognition_finds_whom_the_gallerys_threshold_finds(shared_server: LiveServer, own: Own) -> None:
     with shared_server.client() as api:
         made = api.post("/v1/keys", json={"scopes": ["recognize", "read"], "aws": True}).raise_for_status().json()
-    names = ("aws_access_key_id", "aws_secret_access_key")
-    client = aws.client(shared_server.url, {name: made[name] for name in names})
+    client = aws.client(shared_server.url, made["aws_access_key_id"], made["aws_secret_access_key"])
     for threshold in (50, 100 * SIMILARITY):  # the answer is as exact if the client asks for much less
         found = client.search_faces(
             CollectionId=own.gallery, FaceId=str(uuid.UUID(own.near)), FaceMatchThreshold=threshold, MaxFaces=10

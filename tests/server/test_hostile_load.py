@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -102,15 +102,14 @@ class Keys:
     """What hostile callers hold: a key of the REST interface, and one that signs."""
 
     key: str
-    access_key: str
-    secret: str
+    camera: Mapping[str, str]
 
     def signed(self, server: LiveServer) -> tuple[bytes, dict[str, str]]:
         """A signed request that is sent again and again."""
         from tests.support import aws  # noqa: PLC0415 (which needs boto3)
 
         body = b"{}"
-        return body, aws.signed_headers(server.url, self.access_key, self.secret, "ListCollections", body)
+        return body, aws.signed_headers(server.url, self.camera, "ListCollections", body)
 
 
 Send: TypeAlias = Callable[[], Awaitable[httpx.Response]]
@@ -191,7 +190,7 @@ async def _beside_hostile(server: LiveServer, honest: Honest, hostile: Keys, sec
     with ExitStack() as stack:
         for _ in range(60):
             stack.enter_context(begun(server, slow))
-            stack.enter_context(begun(server, unsigned(hostile.access_key)))
+            stack.enter_context(begun(server, unsigned(hostile.camera["aws_access_key_id"])))
             stack.enter_context(opened(server)).sendall(b"GET /v1/galleries HTTP/1.1\r\nx-slow: ")
         attack = asyncio.create_task(asyncio.to_thread(asyncio.run, _attack(server, hostile, begins, over)))
         try:
@@ -233,8 +232,7 @@ def _played(server: LiveServer) -> tuple[float, float, Honest]:
             files = {"images": photo}
             admin.post(f"/v1/galleries/people/subjects/{number}/faces", files=files).raise_for_status()
     honest = Honest(server.url, made["honest"]["secret"])
-    camera = made["camera"]
-    hostile = Keys(made["hostile"]["secret"], camera["aws_access_key_id"], camera["aws_secret_access_key"])
+    hostile = Keys(made["hostile"]["secret"], made["camera"])
 
     async def play() -> tuple[float, float]:
         await honest.run(2)

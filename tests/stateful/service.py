@@ -67,7 +67,7 @@ class Service:
             for highest in [max(point["fmr"] for point in found["points"])]
         }
         made = self.call("POST", "/v1/keys", json={"id": "all", "scopes": ["admin", "templates"], "aws": True})
-        self._aws = made["aws_access_key_id"], made["aws_secret_access_key"]
+        self._key = made
 
     @property
     def url(self) -> str:
@@ -119,7 +119,7 @@ class Service:
         """Enroll a photo's faces as Rekognition does, each as an unnamed subject; return their ids."""
         body = {"CollectionId": gallery, "Image": {"Bytes": base64.b64encode(photo).decode()}, "QualityFilter": "NONE"}
         data = json.dumps(body).encode()
-        headers = aws.signed_headers("http://service", *self._aws, "IndexFaces", data)
+        headers = aws.signed_headers("http://service", self._key, "IndexFaces", data)
         found = self.call("POST", "/", content=data, headers=headers | {"x-api-key": ""})
         return [one["Face"]["FaceId"].replace("-", "") for one in found["FaceRecords"]]
 

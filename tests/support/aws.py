@@ -16,6 +16,7 @@ from botocore.credentials import Credentials
 from botocore.model import OperationModel, Shape
 
 REGION = "eu-central-1"
+CONTENT_TYPE = "application/x-amz-json-1.1"
 SIMPLE: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "boolean": (bool,),
@@ -28,13 +29,14 @@ SIMPLE: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def client(url: str, key: Mapping[str, str], **options: Any) -> Any:
+def client(url: str, access_key: str | None = None, secret: str | None = None, **options: Any) -> Any:
     """An unmodified client, whose answers are checked on the way in."""
     made = boto3.client(
         "rekognition",
         endpoint_url=url,
         region_name=REGION,
-        **key,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret,
         config=Config(retries={"total_max_attempts": 6}, **options),
     )
     made.meta.events.register("before-parse.rekognition", check_answer)
@@ -76,7 +78,7 @@ def _check_size(shape: Shape, size: float, place: str) -> None:
 
 def check_answer(operation_model: OperationModel, response_dict: dict[str, Any], **_: Any) -> None:
     status, headers, body = response_dict["status_code"], response_dict["headers"], json.loads(response_dict["body"])
-    assert headers["Content-Type"] == "application/x-amz-json-1.1"
+    assert headers["Content-Type"] == CONTENT_TYPE
     assert headers["x-amzn-RequestId"]
     if status < 300:
         check(operation_model.output_shape, body, operation_model.name)
@@ -89,9 +91,11 @@ def age_s(time: datetime) -> float:
     return abs((datetime.now(time.tzinfo) - time).total_seconds())
 
 
-def signed_headers(url: str, access_key: str, secret: str, operation: str, body: bytes) -> dict[str, str]:
-    """The headers of one request, signed as botocore does it."""
-    headers = {"X-Amz-Target": f"RekognitionService.{operation}", "Content-Type": "application/x-amz-json-1.1"}
+def signed_headers(url: str, key: Mapping[str, Any], operation: str, body: bytes, **headers: str) -> dict[str, str]:
+    """The headers of one request, signed as botocore does it with a key as the server gave it."""
+    headers = {"X-Amz-Target": f"RekognitionService.{operation}", "Content-Type": CONTENT_TYPE, **headers}
     request = AWSRequest("POST", f"{url}/", headers, body)
-    SigV4Auth(Credentials(access_key, secret), "rekognition", REGION).add_auth(request)
+    SigV4Auth(Credentials(key["aws_access_key_id"], key["aws_secret_access_key"]), "rekognition", REGION).add_auth(
+        request
+    )
     return {name: str(value) for name, value in request.headers.items()}
