@@ -26,14 +26,10 @@ from app.concurrency.admission import (
     WorkerPool,
     check_deadline,
 )
-from app.config import Settings
-from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import LikenessError, Overloaded
-from app.main import create_app
 from tests.support.connections import begun, unsigned
 from tests.support.live import LiveServer, serving
-from tests.support.ready import give_models
-from tests.support.service import COLLINS
+from tests.support.service import COLLINS, running_here
 
 SLOTS = 8
 
@@ -49,14 +45,14 @@ def test_bodies_without_a_valid_signature_take_no_slot_and_no_signers_place(smal
     aws = pytest.importorskip("tests.support.aws", reason="the dev extra brings boto3")
     with small.client() as admin, ExitStack() as stack:
         made = admin.post("/v1/keys", json={"id": "camera", "scopes": ["recognize"], "aws": True}).json()
-        key = {name: made[name] for name in ("aws_access_key_id", "aws_secret_access_key")}
-        slow = [stack.enter_context(begun(small, unsigned(key["aws_access_key_id"]))) for _ in range(300)]
+        access_key = made["aws_access_key_id"]
+        slow = [stack.enter_context(begun(small, unsigned(access_key))) for _ in range(300)]
         assert admin.get("/v1/galleries").status_code == 200
         assert admin.post("/v1/detect", files={"image": COLLINS}).status_code == 200
-        camera = aws.client(small.url, key)
+        camera = aws.client(small.url, access_key, made["aws_secret_access_key"])
         for _ in range(3):  # as a stranger from the same address, then as one that has signed before
             assert camera.detect_faces(Image={"Bytes": COLLINS})["FaceDetails"]
-            slow += [stack.enter_context(begun(small, unsigned(key["aws_access_key_id"]))) for _ in range(100)]
+            slow += [stack.enter_context(begun(small, unsigned(access_key))) for _ in range(100)]
         assert b"ThrottlingException" in slow[0].recv(65536), "it gave way"
 
 
@@ -195,21 +191,16 @@ async def test_a_caller_that_is_refused_again_and_again_is_answered_late(
 ) -> None:
     monkeypatch.setattr("app.concurrency.admission.PATIENCE_S", 0.5)
     monkeypatch.setattr("app.concurrency.admission.REFUSAL_S", 1.0)
-    give_models(tmp_path)
-    app = create_app(Settings(data_dir=tmp_path))
-    async with app.router.lifespan_context(app):
-        budget = app.state.components.admission.budget
-        budget.size = 1000
-        headers = {"x-api-key": (tmp_path / ADMIN_KEY_FILE).read_text().strip(), "content-type": "image/jpeg"}
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://x", headers=headers
-        ) as client:
-            begin = time.monotonic()
-            assert (await client.post("/v1/detect", content=COLLINS)).status_code == 429
-            assert time.monotonic() - begin >= 0.5
-            assert app.state.components.admission._refused.keys() == {ADMIN_KEY_ID}
-            await client.get("/v1/galleries", headers={"x-api-key": "lk_wrong"})
-            assert app.state.components.admission._refused.keys() == {ADMIN_KEY_ID}, "a wrong key is no such refusal"
+    async with running_here(tmp_path) as (app, client):
+        admission = app.state.components.admission
+        admission.budget.size = 1000
+        begin = time.monotonic()
+        refused = await client.post("/v1/detect", content=COLLINS, headers={"content-type": "image/jpeg"})
+        assert refused.status_code == 429
+        assert time.monotonic() - begin >= 0.5
+        assert admission._refused.keys() == {ADMIN_KEY_ID}
+        await client.get("/v1/galleries", headers={"x-api-key": "lk_wrong"})
+        assert admission._refused.keys() == {ADMIN_KEY_ID}, "a wrong key is no such refusal"
 
 
 @pytest.mark.anyio

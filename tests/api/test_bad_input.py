@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import struct
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.support.black_png import black_png
 from tests.support.service import COLLINS, HOPPER, encoded, error_of
 
 PIXELS = np.asarray(Image.open(io.BytesIO(COLLINS)).convert("RGB"))[::2, ::2].copy()
@@ -25,17 +24,6 @@ FILES = {
 }
 ROUTES = ["/v1/detect", "/v1/embed", "{gallery}/identify", "{gallery}/subjects/eileen/verify"]
 BASE64 = base64.b64encode(COLLINS).decode()
-
-
-def bomb(side: int = 60_000) -> bytes:
-    """A grey PNG of ``side`` x ``side`` pixels in a few kB: 3.6 gigapixels to whoever decodes it."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    rows = zlib.compress(bytes(side // 8 + 1) * 400, 9)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
 def state(api: httpx.Client, gallery: str) -> tuple[Any, ...]:
@@ -73,9 +61,23 @@ def everywhere(api: httpx.Client, gallery: str, image: bytes) -> list[httpx.Resp
     return answers
 
 
-def test_an_empty_image(api: httpx.Client, people: str) -> None:
-    for answer in everywhere(api, people, b""):
-        error_of(answer, 422, "empty_image")
+IMAGES: dict[str, tuple[bytes, int, str]] = {
+    "empty": (b"", 422, "empty_image"),
+    "text": (b"This is a text and not a picture of anyone, however long one looks at it.", 415, "unsupported_image"),
+    "damaged": (FILES["JPEG"][:-2000], 422, "invalid_image"),
+    "one pixel": (encoded(np.zeros((1, 1, 3), np.uint8)), 422, "image_too_small"),
+    "a bomb of a few kilobytes": (black_png(60_000, rows=400), 413, "image_too_large"),
+    "too many bytes": (COLLINS + bytes(10 * 1024 * 1024), 413, "payload_too_large"),
+}
+
+
+@pytest.mark.parametrize("what", IMAGES)
+def test_an_image_that_is_none_is_refused_by_every_operation_and_is_never_no_face(
+    api: httpx.Client, people: str, what: str
+) -> None:
+    image, status, code = IMAGES[what]
+    for answer in everywhere(api, people, image):
+        error_of(answer, status, code)
 
 
 def test_an_empty_body(api: httpx.Client, people: str) -> None:
@@ -84,11 +86,6 @@ def test_an_empty_body(api: httpx.Client, people: str) -> None:
         error_of(api.post(path), 422, "empty_image")
         error_of(api.post(path, content=b"", headers={"content-type": "image/jpeg"}), 422, "empty_image")
         error_of(api.post(path, content=b"", headers={"content-type": "application/json"}), 400, "invalid_json")
-
-
-def test_text_instead_of_an_image(api: httpx.Client, people: str) -> None:
-    for answer in everywhere(api, people, b"This is a text and not a picture of anyone, however long one looks at it."):
-        error_of(answer, 415, "unsupported_image")
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -101,32 +98,15 @@ def test_an_image_cut_at_every_tenth_of_its_length(api: httpx.Client, people: st
         error_of(api.post(f"{people}/subjects/eileen/faces", files={"images": cut}), 422, "invalid_image")
 
 
-def test_a_damaged_image_is_never_no_face(api: httpx.Client, people: str) -> None:
-    for answer in everywhere(api, people, FILES["JPEG"][:-2000]):
-        error_of(answer, 422, "invalid_image")
-
-
-def test_an_image_of_one_pixel(api: httpx.Client, people: str) -> None:
-    for answer in everywhere(api, people, encoded(np.zeros((1, 1, 3), np.uint8))):
-        error_of(answer, 422, "image_too_small")
-
-
-def test_a_bomb_of_a_few_kilobytes(api: httpx.Client, people: str) -> None:
-    small = bomb()
-    assert len(small) < 20_000
-    for answer in everywhere(api, people, small):
-        error_of(answer, 413, "image_too_large")
-
-
-def test_an_image_of_too_many_bytes(api: httpx.Client, people: str) -> None:
-    big = COLLINS + bytes(10 * 1024 * 1024)
-    for answer in everywhere(api, people, big):
-        error_of(answer, 413, "payload_too_large")
-    error_of(
-        api.post("/v1/detect", content=big + big, headers={"content-type": "image/jpeg"}), 413, "payload_too_large"
-    )
-    text = base64.b64encode(big).decode()
-    error_of(api.post("/v1/detect", json={"image": text}), 413, "payload_too_large")
+def test_a_body_of_too_many_bytes(api: httpx.Client, people: str) -> None:
+    big = IMAGES["too many bytes"][0]
+    answer = api.post("/v1/detect", content=big + big, headers={"content-type": "image/jpeg"})
+    error_of(answer, 413, "payload_too_large")
+    answer = api.post("/v1/detect", json={"image": base64.b64encode(big).decode()})
+    error_of(answer, 413, "payload_too_large")
+    content = json.dumps({"id": "x", "metadata": {"a": "b" * 1_000_000}})
+    answer = api.post(f"{people}/subjects", content=content, headers={"content-type": "application/json"})
+    error_of(answer, 413, "payload_too_large")
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "video/mp4", "", "nonsense"])
@@ -247,13 +227,6 @@ def test_rates_that_are_none(api: httpx.Client, people: str, name: str, value: s
     error_of(api.post(path, files={"image": COLLINS}, data={name: value}), 422, "invalid_request")
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e400"])
-def test_numbers_that_are_not_json(api: httpx.Client, people: str, value: str) -> None:
-    content = f'{{"image": "{BASE64}", "fmr": {value}}}'
-    answer = api.post(f"{people}/identify", content=content, headers={"content-type": "application/json"})
-    error_of(answer, 400, "invalid_json")
-
-
 @pytest.mark.parametrize("value", [-1, 0, 101, 1.5, "5", True, None, [], 10**30])
 def test_limits_that_are_none(api: httpx.Client, people: str, value: object) -> None:
     error_of(api.post(f"{people}/identify", json={"image": BASE64, "limit": value}), 422, "invalid_request")
@@ -317,9 +290,3 @@ def test_metadata_that_is_deep_or_holds_what_no_database_takes(api: httpx.Client
         deep = {"a": deep}
     for metadata in (deep, {"a": "\x00"}, {"\x00": 1}):
         error_of(api.post(f"{people}/subjects", json={"id": "x", "metadata": metadata}), 422, "invalid_metadata")
-
-
-def test_a_body_that_is_larger_than_any_metadata(api: httpx.Client, people: str) -> None:
-    content = json.dumps({"id": "x", "metadata": {"a": "b" * 1_000_000}})
-    answer = api.post(f"{people}/subjects", content=content, headers={"content-type": "application/json"})
-    error_of(answer, 413, "payload_too_large")

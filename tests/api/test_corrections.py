@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.service import BOTH, COLLINS, HOPPER, error_of
-
-
-def enroll(api: httpx.Client, gallery: str, subject: str, *images: bytes) -> None:
-    files = [("images", image) for image in images]
-    api.post(f"{gallery}/subjects/{subject}/faces?quality=none", files=files).raise_for_status()
-
+from tests.support.service import BOTH, COLLINS, HOPPER, encoded, enrolled, error_of
 
 SURE = {"confirm": True}
 """The photos here show the person, more or less."""
@@ -31,7 +25,7 @@ def identify(api: httpx.Client, gallery: str, image: bytes) -> tuple[str, list[s
 
 def test_a_wrong_answer_is_not_given_again(api: httpx.Client, gallery: str) -> None:
     """Grace was enrolled with a photo that resembles Eileen's: a copy with noise, whose score is high but not 1."""
-    enroll(api, gallery, "grace", noisy(COLLINS, 1))
+    enrolled(api, gallery, "grace", noisy(COLLINS, 1))
     assert identify(api, gallery, COLLINS)[:2] == ("known", ["grace"])
     made = api.post(f"{gallery}/subjects/grace/corrections", files={"image": COLLINS}, params=SURE)
     assert made.status_code == 201
@@ -63,14 +57,12 @@ def test_a_wrong_answer_is_not_given_again(api: httpx.Client, gallery: str) -> N
 def noisy(photo: bytes, seed: int) -> bytes:
     pixels = np.array(Image.open(io.BytesIO(photo)).convert("RGB")).astype(np.int16)
     pixels += np.random.default_rng(seed).normal(0, 40, pixels.shape).astype(np.int16)
-    file = io.BytesIO()
-    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "PNG")
-    return file.getvalue()
+    return encoded(pixels.clip(0, 255).astype(np.uint8))
 
 
 def test_the_next_candidate_is_the_answer(api: httpx.Client, gallery: str) -> None:
-    enroll(api, gallery, "grace", noisy(COLLINS, 1))
-    enroll(api, gallery, "eileen", noisy(COLLINS, 2))
+    enrolled(api, gallery, "grace", noisy(COLLINS, 1))
+    enrolled(api, gallery, "eileen", noisy(COLLINS, 2))
     _, names, _ = identify(api, gallery, COLLINS)
     first, second = names
     api.post(f"{gallery}/subjects/{first}/corrections", files={"image": COLLINS}, params=SURE).raise_for_status()
@@ -78,7 +70,7 @@ def test_the_next_candidate_is_the_answer(api: httpx.Client, gallery: str) -> No
 
 
 def test_any_face_of_a_photo_can_be_meant(api: httpx.Client, gallery: str) -> None:
-    enroll(api, gallery, "grace", HOPPER)
+    enrolled(api, gallery, "grace", HOPPER)
     found = api.post("/v1/detect", files={"image": BOTH}).json()["faces"]
     assert len(found) == 2
     path = f"{gallery}/subjects/grace/corrections"
@@ -92,7 +84,7 @@ def test_bad_requests_are_told_why(api: httpx.Client, gallery: str) -> None:
     path = f"{gallery}/subjects/nobody/corrections"
     error_of(api.post(path, files={"image": COLLINS}), 404, "subject_not_found")
     error_of(api.get(path), 404, "subject_not_found")
-    enroll(api, gallery, "nobody", COLLINS)
+    enrolled(api, gallery, "nobody", COLLINS)
     error_of(api.post(path, files={"image": b"text"}), 415, "unsupported_image")
     past = SURE | {"expires_at": "2001-01-01T00:00:00Z"}
     error_of(api.post(path, files={"image": COLLINS}, params=past), 422, "invalid_expiry")
@@ -103,7 +95,7 @@ def test_bad_requests_are_told_why(api: httpx.Client, gallery: str) -> None:
 
 def test_a_right_photo_is_recorded_only_on_purpose(api: httpx.Client, gallery: str) -> None:
     """It would make its person unknown."""
-    enroll(api, gallery, "eileen", COLLINS)
+    enrolled(api, gallery, "eileen", COLLINS)
     path = f"{gallery}/subjects/eileen/corrections"
     error_of(api.post(path, files={"image": COLLINS}), 409, "correction_unlikely")
     assert api.get(path).json()["corrections"] == []

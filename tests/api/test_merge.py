@@ -6,6 +6,7 @@ import random
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,20 +20,19 @@ from app.types import Quality
 from tests.conftest import PROJECT
 from tests.support.changing import written
 from tests.support.live import serving
-from tests.support.service import AGAIN, COLLINS, HOPPER, error_of
+from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of
 from tests.support.stores import DIMENSION
 from tests.support.tarred import units
 
 
-def enroll(api: httpx.Client, gallery: str, subject: str, *images: bytes) -> list[str]:
-    files = [("images", image) for image in images]
-    answer = api.post(f"{gallery}/subjects/{subject}/faces?quality=none", files=files)
-    return [row["face_id"] for row in answer.raise_for_status().json()["enrolled"]]
+def ids_of(*enrolling: Any) -> list[str]:
+    """The ids of the faces that `enrolled` answers."""
+    return [face["face_id"] for face in enrolled(*enrolling)]
 
 
 def test_two_subjects_become_one_and_two_again(api: httpx.Client, gallery: str) -> None:
-    ids = enroll(api, gallery, "ann", COLLINS, AGAIN)
-    kept = enroll(api, gallery, "eileen", COLLINS)
+    ids = ids_of(api, gallery, "ann", COLLINS, AGAIN)
+    kept = ids_of(api, gallery, "eileen", COLLINS)
     path = f"{gallery}/subjects/ann/merge"
     answer = api.post(path, json={"into": "eileen"}).raise_for_status()
     merged = answer.json()
@@ -50,8 +50,8 @@ def test_two_subjects_become_one_and_two_again(api: httpx.Client, gallery: str) 
 
 
 def test_bad_requests_change_nothing(api: httpx.Client, gallery: str) -> None:
-    (face,) = enroll(api, gallery, "ann", COLLINS)
-    enroll(api, gallery, "grace", HOPPER)
+    (face,) = ids_of(api, gallery, "ann", COLLINS)
+    enrolled(api, gallery, "grace", HOPPER)
     path = f"{gallery}/subjects/ann"
     error_of(api.post(f"{path}/merge", json={"into": "ann"}), 422, "invalid_request")
     error_of(api.post(f"{path}/merge", json={"into": "nobody"}), 404, "subject_not_found")
@@ -65,8 +65,8 @@ def test_bad_requests_change_nothing(api: httpx.Client, gallery: str) -> None:
 
 
 def test_the_audit_log_names_both(api: httpx.Client, gallery: str) -> None:
-    enroll(api, gallery, "ann", COLLINS)
-    ids = enroll(api, gallery, "grace", HOPPER)
+    enrolled(api, gallery, "ann", COLLINS)
+    ids = ids_of(api, gallery, "grace", HOPPER)
     api.post(f"{gallery}/subjects/grace/merge", json={"into": "ann"}).raise_for_status()
     move = {"faces": ids, "subject": "new", "create": True}
     api.post(f"{gallery}/subjects/ann/faces/move", json=move).raise_for_status()

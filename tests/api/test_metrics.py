@@ -32,10 +32,6 @@ def scraped(client: httpx.Client) -> dict[tuple[str, frozenset[tuple[str, str]]]
     return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
 
 
-def value(client: httpx.Client, name: str, **labels: str) -> float:
-    return scraped(client).get((name, frozenset(labels.items())), 0.0)
-
-
 def test_requests_stages_and_batches_are_counted(client: httpx.Client) -> None:
     client.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
     client.post("/v1/galleries/staff/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
@@ -71,39 +67,42 @@ def test_requests_stages_and_batches_are_counted(client: httpx.Client) -> None:
     assert models == {"detect", "embed"}
 
 
-def test_what_is_enrolled_is_counted(tmp_path: Path) -> None:
+def unlabelled(client: httpx.Client) -> dict[str, float]:
+    return {name: number for (name, labels), number in scraped(client).items() if not labels}
+
+
+def test_what_is_enrolled_and_snapshots_are_told_and_when_the_database_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.api.metrics.COUNTS_S", 0.0)
     with running(tmp_path) as client:
+        empty = unlabelled(client)
         client.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
         client.post("/v1/galleries", json={"id": "empty"}).raise_for_status()
         client.post("/v1/galleries/staff/subjects", json={"id": "nobody"}).raise_for_status()
         path = "/v1/galleries/staff/subjects/eileen/faces"
         client.post(path, files=[("images", COLLINS), ("images", COLLINS)]).raise_for_status()
-        found = {name: number for (name, labels), number in scraped(client).items() if not labels}
-    assert (found["likeness_galleries"], found["likeness_subjects"], found["likeness_faces"]) == (2, 2, 2)
-    assert found["likeness_index_faces"] == 2
-    assert found["likeness_index_bytes"] >= 2 * 128 * 4
-
-
-def test_snapshots_and_what_the_indexes_lack_are_told(tmp_path: Path) -> None:
-    with running(tmp_path) as client:
-        before = {name: number for (name, labels), number in scraped(client).items() if not labels}
         file = tmp_path / "snapshots" / "1.snapshot"
         file.write_bytes(bytes(5000))
         written = time.time() - 3600
         os.utime(file, (written, written))
-        after = {name: number for (name, labels), number in scraped(client).items() if not labels}
+        found = unlabelled(client)
         file.unlink()
-    assert before["likeness_snapshots"] == before["likeness_snapshots_bytes"] == 0
-    assert "likeness_snapshot_age_seconds" not in before
-    assert (after["likeness_snapshots"], after["likeness_snapshots_bytes"]) == (1, 5000)
-    assert 3600 <= after["likeness_snapshot_age_seconds"] < 3700
-    assert after["likeness_index_changes_behind"] == 0
-    assert 0 <= after["likeness_log_read_age_seconds"] < 60
-
-
-def test_without_snapshots_there_is_no_word_of_them(tmp_path: Path) -> None:
-    with running(tmp_path, snapshot_seconds=0) as client:
-        assert not [name for name, _ in scraped(client) if name.startswith("likeness_snapshot")]
+        for path in tmp_path.glob("likeness.db*"):
+            with path.open("r+b") as database:  # not cut off first: SQLite has mapped one of them
+                database.write(b"no database any more" * (500 + path.stat().st_size // 20))
+        lost = unlabelled(client)
+    assert empty["likeness_snapshots"] == empty["likeness_snapshots_bytes"] == 0
+    assert "likeness_snapshot_age_seconds" not in empty
+    assert (found["likeness_galleries"], found["likeness_subjects"], found["likeness_faces"]) == (2, 2, 2)
+    assert found["likeness_index_faces"] == 2
+    assert found["likeness_index_bytes"] >= 2 * 128 * 4
+    assert (found["likeness_snapshots"], found["likeness_snapshots_bytes"]) == (1, 5000)
+    assert 3600 <= found["likeness_snapshot_age_seconds"] < 3700
+    assert found["likeness_index_changes_behind"] == 0
+    assert 0 <= found["likeness_log_read_age_seconds"] < 60
+    assert (lost["likeness_database_up"], lost["likeness_ready"]) == (0, 1)
+    assert "likeness_faces" not in lost
 
 
 def test_labels_are_bounded_whatever_clients_send(client: httpx.Client) -> None:
@@ -119,24 +118,16 @@ def test_labels_are_bounded_whatever_clients_send(client: httpx.Client) -> None:
     assert "made" not in client.get("/metrics").text.lower()
 
 
-def test_two_services_in_one_process_count_apart(client: httpx.Client, tmp_path: Path) -> None:
+def test_a_second_service_in_the_process_counts_apart_and_without_snapshots_has_no_word_of_them(
+    client: httpx.Client, tmp_path: Path
+) -> None:
     client.get("/version")
-    labels = {"method": "GET", "route": "/version", "status": "200"}
-    assert value(client, "likeness_requests_total", **labels) > 0
-    with running(tmp_path) as other:
-        assert value(other, "likeness_requests_total", **labels) == 0
-
-
-def test_metrics_are_told_without_a_database(tmp_path: Path) -> None:
-    with running(tmp_path) as client:
-        client.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
-        for path in tmp_path.glob("likeness.db*"):
-            with path.open("r+b") as file:  # not cut off first: SQLite has mapped one of them
-                file.write(b"no database any more" * (500 + path.stat().st_size // 20))
-        found = scraped(client)
-    assert found["likeness_database_up", frozenset()] == 0
-    assert ("likeness_faces", frozenset()) not in found
-    assert found["likeness_ready", frozenset()] == 1
+    name, labels = "likeness_requests_total", {"method": "GET", "route": "/version", "status": "200"}
+    assert scraped(client)[name, frozenset(labels.items())] > 0
+    with running(tmp_path, snapshot_seconds=0) as other:
+        found = scraped(other)
+    assert (name, frozenset(labels.items())) not in found
+    assert not [name for name, _ in found if name.startswith("likeness_snapshot")]
 
 
 def test_a_service_that_ended_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

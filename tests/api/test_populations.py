@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,24 +10,25 @@ import pytest
 from likeness_client import Client
 
 from app.api import schemas
-from tests.support.commands import run
-from tests.support.live import LiveServer
+from tests.support.commands import Done, run
+from tests.support.live import LiveServer, serving
 from tests.support.packages import models_with_a_card
-from tests.support.ready import give_database, give_models
-from tests.support.service import AGAIN, COLLINS, SAMPLES, error_of, running
+from tests.support.service import AGAIN, COLLINS, SAMPLES, error_of
 
 PAIR = {"image1": COLLINS, "image2": AGAIN}
 EXCEEDED, UNMEASURED = "population_rate_exceeded", "population_not_measured"
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models_with_a_card(tmp_path_factory.mktemp("models"))
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    folder = tmp_path_factory.mktemp("populations")
+    with serving(folder / "data", {"MODELS_DIR": models_with_a_card(folder / "models")}) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
-def api(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with running(tmp_path_factory.mktemp("populations"), models_dir=models) as client:
+def api(server: LiveServer) -> Iterator[httpx.Client]:
+    with server.client() as client:
         for gallery in ("plain", "school"):
             client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
             client.post(f"/v1/galleries/{gallery}/subjects/e/faces", files={"images": COLLINS}).raise_for_status()
@@ -116,29 +116,28 @@ def test_models_show_their_card(api: httpx.Client) -> None:
     assert shown.groups[0].rates[1].found == 0.2
 
 
-def test_commands_say_it(models: Path, tmp_path: Path) -> None:
+def test_commands_say_it(server: LiveServer, api: httpx.Client) -> None:
+    declare(api, "children")
     photos = [SAMPLES / name for name in ("collins.jpg", "collins_again.jpg")]
-    data = tmp_path / "data"
-    give_models(data)
-    give_database(data)
-    said = run(data, "verify", *photos, "--population", "children", models_dir=models)
+
+    def likeness(*words: object) -> Done:
+        return run(server.data_dir, *words, MODELS_DIR=server.data_dir.with_name("models"))
+
+    said = likeness("verify", *photos, "--population", "children")
     assert (said.returncode, "does not hold for children" in said.stderr) == (0, True), said.stderr
-    made = run(data, "galleries", "create", "school", "--population", "children", "--json", models_dir=models)
-    assert made.rows[0]["population"] == ["children"], made.stderr
-    assert run(data, "enroll", "school", "e", photos[0], models_dir=models).returncode == 0
-    said = run(data, "identify", "school", *photos, models_dir=models)
+    said = likeness("identify", "school", *photos)
     assert said.stderr.count("does not hold for children") == 1
-    changed = run(data, "galleries", "update", "school", "--no-population", "--json", models_dir=models)
+    made = likeness("galleries", "create", "club", "--population", "children", "--json")
+    assert made.rows[0]["population"] == ["children"], made.stderr
+    changed = likeness("galleries", "update", "club", "--no-population", "--json")
     assert changed.rows[0]["population"] == []
-    listed = run(data, "models", "list", models_dir=models).stdout
-    assert "1 of 2 above" in listed
-    shown = run(data, "models", "show", "sface", models_dir=models).stdout
-    assert "* 0.2 (0.18-0.22)" in shown
-    assert run(data, "models", "show", "nobody", models_dir=models).returncode == 4
+    assert "1 of 2 above" in likeness("models", "list").stdout
+    assert "* 0.2 (0.18-0.22)" in likeness("models", "show", "sface").stdout
+    assert likeness("models", "show", "nobody").returncode == 4
 
 
-def test_the_client_declares_it(shared_server: LiveServer) -> None:
-    with Client(shared_server.url, shared_server.key) as client:
+def test_the_client_declares_it(server: LiveServer) -> None:
+    with Client(server.url, server.key) as client:
         assert client.create_gallery("declared", population=["children"]).population == ["children"]
         assert client.update_gallery("declared", {"population": []}).population == []
         client.delete_gallery("declared")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -14,16 +13,15 @@ from starlette.types import Message
 
 from app.api.operation import Operation
 from app.api.page import PAGE_FILES, PAGE_PATH
-from app.api.route import OperationRoute, Router, install
+from app.api.route import OperationRoute, Router
 from app.config import Settings
 from app.errors import DatabaseBusy
 from app.main import OPERATIONS, create_app
 from app.server.data_folder import load_key
-from tests.support.ready import give_database, give_models
-from tests.support.service import error_of
+from tests.support.service import error_of, made, scope_of
 
 READS = [one for one in OPERATIONS if one.method == "GET" and not one.monitoring]
-UNKNOWN = ("/v1/galeries", "/v1/galleries/own/nothing", "/v2/detect", "/nothing")
+UNKNOWN = ("/v1/galeries", "/v1/galleries/", "/v1/galleries/own/nothing", "/v2/detect", "/nothing")
 
 
 def test_every_route_is_an_operation_or_the_page() -> None:
@@ -40,10 +38,10 @@ def test_an_unknown_path_is_not_found_but_only_for_a_key(api: httpx.Client, path
 
 
 def test_another_method_is_not_allowed_but_only_for_a_key(api: httpx.Client) -> None:
-    refused = api.put("/v1/galleries")
+    refused = api.put("/v1/models")
     error_of(refused, 405, "method_not_allowed")
-    assert refused.headers["allow"]
-    error_of(api.put("/v1/galleries", headers={"x-api-key": ""}), 401, "missing_key")
+    assert refused.headers["allow"] == "GET"
+    error_of(api.put("/v1/models", headers={"x-api-key": ""}), 401, "missing_key")
 
 
 @pytest.mark.parametrize("operation", READS, ids=lambda one: one.name)
@@ -72,10 +70,7 @@ async def test_an_error_after_the_answer_began_cuts_it_short_and_sends_no_second
         """Break off."""
         return StreamingResponse(pieces())
 
-    give_models(tmp_path)
-    give_database(tmp_path)
-    app = create_app(Settings(data_dir=tmp_path))
-    install(app, [router])
+    app = made(tmp_path, routers=[router])
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -86,16 +81,7 @@ async def test_an_error_after_the_answer_began_cuts_it_short_and_sends_no_second
         sent.append(message)
 
     async with app.router.lifespan_context(app):
-        scope: dict[str, Any] = {
-            "type": "http",
-            "method": "GET",
-            "path": "/v1/broken",
-            "raw_path": b"/v1/broken",
-            "query_string": b"",
-            "root_path": "",
-            "headers": [(b"x-api-key", load_key(tmp_path)[0].encode())],
-        }
-        await app(scope, receive, send)
+        await app(scope_of("GET", "/v1/broken", load_key(tmp_path)[0]), receive, send)
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 200
     assert sent[1].get("more_body"), "the answer is not whole, and does not look so"

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,14 @@ from app.access.grants import NO_ADDRESS
 from app.api.middleware import HEADERS
 from app.api.wire import callers_of
 from app.config import Settings, load_settings
-from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import Unusable
-from app.main import create_app
 from app.serve import serve
 from app.server.http import Waits, server_config
 from tests.support.commands import run
 from tests.support.connections import PATIENCE_S, bodies_held, opened
 from tests.support.live import START_S, LiveServer, make_certificate, serving
 from tests.support.ready import give_models
-from tests.support.service import COLLINS, error_of
+from tests.support.service import COLLINS, error_of, running, running_here
 from tests.support.waiting import until
 
 ORIGIN = "https://photos.example.org"
@@ -218,42 +216,37 @@ def test_several_requests_follow_each_other_on_one_connection(strict: LiveServer
 
 @pytest.mark.anyio
 async def test_bodies_of_all_requests_together_are_bounded(tmp_path: Path) -> None:
-    give_models(tmp_path)
-    app = create_app(Settings(data_dir=tmp_path))
     enough = anyio.Event()
 
     async def slow_body() -> AsyncIterator[bytes]:
         yield b"x" * 150_000
         await enough.wait()
 
-    async with app.router.lifespan_context(app), anyio.create_task_group() as group:
+    async with running_here(tmp_path) as (app, client), anyio.create_task_group() as group:
+        client.headers["content-type"] = "image/jpeg"
         budget = app.state.components.admission.budget
         budget.size = 1_000_000
-        headers = {"x-api-key": (tmp_path / ADMIN_KEY_FILE).read_text().strip(), "content-type": "image/jpeg"}
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
-            group.start_soon(partial(client.post, "/v1/detect", content=slow_body()))
-            with anyio.fail_after(10):
-                while budget.kept < 150_000:
-                    await anyio.sleep(0.01)
-            refused = await client.post("/v1/detect", content=b"x" * 100_000)
-            error_of(refused, 429, "overloaded")
-            assert int(refused.headers["retry-after"]) >= 1
-            assert budget.kept == 150_000, "what was refused is forgotten"
-            enough.set()
-            with anyio.fail_after(10):
-                while budget.kept:
-                    await anyio.sleep(0.01)
-            assert (await client.post("/v1/detect", content=COLLINS)).status_code == 413, "it needs more than there is"
+        group.start_soon(partial(client.post, "/v1/detect", content=slow_body()))
+        with anyio.fail_after(10):
+            while budget.kept < 150_000:
+                await anyio.sleep(0.01)
+        refused = await client.post("/v1/detect", content=b"x" * 100_000)
+        error_of(refused, 429, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert budget.kept == 150_000, "what was refused is forgotten"
+        enough.set()
+        with anyio.fail_after(10):
+            while budget.kept:
+                await anyio.sleep(0.01)
+        assert (await client.post("/v1/detect", content=COLLINS)).status_code == 413, "it needs more than there is"
 
 
-@pytest.mark.anyio
-async def test_a_server_without_memory_for_requests_does_not_start(tmp_path: Path) -> None:
-    give_models(tmp_path)
-    app = create_app(Settings(data_dir=tmp_path, memory_bytes=150 * 1024**2))
-    with pytest.raises(Unusable, match=r"150 MiB of memory are too little"):
-        async with app.router.lifespan_context(app):
-            pass
+def test_a_server_without_memory_for_requests_does_not_start(tmp_path: Path) -> None:
+    with (
+        pytest.raises(Unusable, match=r"150 MiB of memory are too little"),
+        running(tmp_path, memory_bytes=150 * 1024**2),
+    ):
+        pass
 
 
 def test_pages_of_the_origins_named_may_call(strict: LiveServer) -> None:
@@ -293,41 +286,38 @@ def test_only_exact_origins_are_taken(monkeypatch: pytest.MonkeyPatch, value: st
         load_settings()
 
 
+def callers_seen(trusted: tuple[str, ...], *headers: list[tuple[str, str | bytes]]) -> list[tuple[str, str]]:
+    """The caller and the scheme that a server with these trusted proxies sees, for each request's headers."""
+    app = FastAPI()
+
+    @app.get("/")
+    async def who(request: Request) -> list[str]:
+        return [callers_of("", request.scope)[1], request.url.scheme]
+
+    config = server_config(app, Waits(1, 1, 1, 1), trusted_proxies=trusted)
+    config.load()
+
+    async def ask() -> list[tuple[str, str]]:
+        transport = httpx.ASGITransport(app=config.loaded_app, client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            answers = [await client.get("/", headers=some) for some in headers]  # type: ignore[arg-type]
+            return [tuple(answer.raise_for_status().json()) for answer in answers]
+
+    return asyncio.run(ask())
+
+
 @pytest.mark.parametrize(
     ("trusted", "seen"),
     [((), ("127.0.0.1", "http")), (("10.0.0.0/8",), ("127.0.0.1", "http")), (("127.0.0.0/8",), ("192.0.2.7", "https"))],
 )
 def test_only_trusted_proxies_say_who_calls(trusted: tuple[str, ...], seen: tuple[str, str]) -> None:
-    app = FastAPI()
-
-    @app.get("/")
-    async def who(request: Request) -> list[str]:
-        return [request.client.host if request.client else "", request.url.scheme]
-
-    config = server_config(app, Waits(1, 1, 1, 1), trusted_proxies=trusted)
-    config.load()
-
-    async def ask() -> list[str]:
-        transport = httpx.ASGITransport(app=config.loaded_app, client=("127.0.0.1", 1))
-        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
-            answer = await client.get("/", headers={"x-forwarded-for": "192.0.2.7", "x-forwarded-proto": "https"})
-            found: list[str] = answer.json()
-            return found
-
-    assert tuple(asyncio.run(ask())) == seen
+    found = callers_seen(trusted, [("x-forwarded-for", "192.0.2.7"), ("x-forwarded-proto", "https")])
+    assert found == [(f"@{seen[0]}", seen[1])]
 
 
 @pytest.mark.parametrize("trusted", [("127.0.0.0/8",), ("127.0.0.0/8", "192.0.2.0/24")])
 def test_garbage_in_place_of_an_address_counts_as_one_caller(trusted: tuple[str, ...]) -> None:
-    app = FastAPI()
-
-    @app.get("/")
-    async def who(request: Request) -> str:
-        return callers_of("", request.scope)[1]
-
-    config = server_config(app, Waits(1, 1, 1, 1), trusted_proxies=trusted)
-    config.load()
-    garbage = [
+    garbage = (
         b"x" * 9000,
         b"a:1",
         b"b:2",
@@ -338,16 +328,11 @@ def test_garbage_in_place_of_an_address_counts_as_one_caller(trusted: tuple[str,
         b"unknown",
         b"192.0.2.7, q",
         b"1.2.3.4:x",
-    ]
-    spellings = [b"198.51.100.7", b"198.51.100.7:80", b"::ffff:198.51.100.7", b"[::ffff:198.51.100.7]:80"]
-
-    async def ask(value: bytes) -> str:
-        transport = httpx.ASGITransport(app=config.loaded_app, client=("127.0.0.1", 1))
-        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
-            return str((await client.get("/", headers=[(b"x-forwarded-for", value)])).raise_for_status().json())
-
-    assert {asyncio.run(ask(value)) for value in garbage} == {f"@{NO_ADDRESS}"}
-    assert {asyncio.run(ask(value)) for value in spellings} == {"@198.51.100.7"}
+    )
+    spellings = (b"198.51.100.7", b"198.51.100.7:80", b"::ffff:198.51.100.7", b"[::ffff:198.51.100.7]:80")
+    for sent, caller in ((garbage, NO_ADDRESS), (spellings, "198.51.100.7")):
+        found = callers_seen(trusted, *([("x-forwarded-for", value)] for value in sent))
+        assert {who for who, _ in found} == {f"@{caller}"}
 
 
 def test_proxies_are_addresses_or_networks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,25 +385,6 @@ def test_one_half_of_a_certificate_is_refused(
         assert caught.value.code == "tls_unusable"
 
 
-def test_it_says_that_it_is_starting_until_it_is_ready(tmp_path: Path) -> None:
-    """Its database is held by somebody else meanwhile."""
-    data = tmp_path / "data"
-    data.mkdir()
-    with closing(sqlite3.connect(data / "likeness.db", isolation_level=None)) as holder:
-        holder.execute("PRAGMA journal_mode = WAL")
-        holder.execute("BEGIN IMMEDIATE")
-        with serving(data, wait=False) as server, server.client(headers=None) as client:
-            until(lambda: answers(client), START_S)
-            assert client.get("/livez").status_code == 200
-            assert client.get("/readyz").json() == {"status": "starting"}
-            assert client.get("/readyz").status_code == 503
-            error_of(client.get("/v1/models", headers={"x-api-key": server.key}), 503, "not_ready")
-            assert server.url not in server.log.read_text()
-            holder.execute("ROLLBACK")
-            until(lambda: client.get("/readyz").is_success, START_S)
-            assert client.get("/v1/models", headers={"x-api-key": server.key}).status_code == 200
-
-
 def answers(client: httpx.Client) -> bool:
     try:
         return client.get("/livez").is_success
@@ -426,16 +392,34 @@ def answers(client: httpx.Client) -> bool:
         return False
 
 
-def test_a_stop_while_starting_ends_with_0(tmp_path: Path) -> None:
-    data = tmp_path / "data"
+@contextmanager
+def starting(data: Path) -> Iterator[tuple[LiveServer, httpx.Client, sqlite3.Connection]]:
+    """A server that answers and can't start, as somebody else holds its database; and who holds it."""
     data.mkdir()
     with closing(sqlite3.connect(data / "likeness.db", isolation_level=None)) as holder:
         holder.execute("PRAGMA journal_mode = WAL")
         holder.execute("BEGIN IMMEDIATE")
         with serving(data, {"DRAIN_SECONDS": 0.5}, wait=False) as server, server.client(headers=None) as client:
             until(lambda: answers(client), START_S)
-            server.process.terminate()
-            assert server.process.wait(PATIENCE_S) == 0
+            yield server, client, holder
+
+
+def test_it_says_that_it_is_starting_until_it_is_ready(tmp_path: Path) -> None:
+    with starting(tmp_path / "data") as (server, client, holder):
+        assert client.get("/livez").status_code == 200
+        assert client.get("/readyz").json() == {"status": "starting"}
+        assert client.get("/readyz").status_code == 503
+        error_of(client.get("/v1/models", headers={"x-api-key": server.key}), 503, "not_ready")
+        assert server.url not in server.log.read_text()
+        holder.execute("ROLLBACK")
+        until(lambda: client.get("/readyz").is_success, START_S)
+        assert client.get("/v1/models", headers={"x-api-key": server.key}).status_code == 200
+
+
+def test_a_stop_while_starting_ends_with_0(tmp_path: Path) -> None:
+    with starting(tmp_path / "data") as (server, _, _):
+        server.process.terminate()
+        assert server.process.wait(PATIENCE_S) == 0
 
 
 def test_work_that_does_not_end_does_not_keep_the_process() -> None:

@@ -6,9 +6,7 @@ import hashlib
 import io
 import json
 import resource
-import struct
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from app.db import signing
 from app.errors import InvalidInput
 from app.gallery.faces import decode_crop
 from app.review.records import Kind
+from tests.support.black_png import black_png
 from tests.support.live import LiveServer, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
 from tests.support.tarred import tar_of
@@ -32,19 +31,6 @@ PEOPLE = {"eileen/1.jpg": COLLINS, "eileen/2.jpg": AGAIN, "grace/1.jpg": HOPPER}
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 112 112\n%%EndComments\nshowpage\n%%EOF\n"
-
-
-def png_of_zeros(side: int) -> bytes:
-    """A black picture: 169 megapixels are 21 kB."""
-    packed = zlib.compressobj()
-    row = bytes(1 + (side + 7) // 8)
-    rows = b"".join(packed.compress(row) for _ in range(side)) + packed.flush()
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
 AGREED = {
@@ -274,7 +260,7 @@ def test_crops_that_are_no_crops_are_refused(two: Two) -> None:
     """An archive of a trusted signer brings a program for Ghostscript and a picture of 169 megapixels."""
     files = members(two.archive.read_bytes())
     lines = [json.loads(line) for line in files["faces.jsonl"].splitlines()]
-    crops = [EPS, png_of_zeros(13_000), files["crops.bin"][-lines[-1]["crop"] :]]
+    crops = [EPS, black_png(13_000), files["crops.bin"][-lines[-1]["crop"] :]]
     for line, crop in zip(lines, crops, strict=True):
         line["crop"] = len(crop)
     told = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
@@ -316,7 +302,7 @@ def test_ids_and_names_with_invisible_characters_are_refused_and_reported(two: T
     ]
 
 
-@pytest.mark.parametrize("data", [EPS, png_of_zeros(13_000), png_of_zeros(112), b"\xff\xd8\xff", b""])
+@pytest.mark.parametrize("data", [EPS, black_png(13_000), black_png(112), b"\xff\xd8\xff", b""])
 def test_only_jpegs_of_112_pixels_are_decoded_as_stored_crops(data: bytes) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InvalidInput):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+from fastapi import FastAPI
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -28,17 +29,44 @@ COLLINS, AGAIN, HOPPER, BOTH = (
 )
 
 
-@contextmanager
-def running(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> Iterator[httpx.Client]:
-    """A client, holding the key, of a service that runs as long as the block does. It has these further operations."""
+def made(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> FastAPI:
+    """A service that was not started yet. It has these further operations."""
     give_models(data_dir)
     if "database_url" not in settings:
         give_database(data_dir)
     app = create_app(Settings(data_dir=data_dir, **settings))
     install(app, routers)
+    return app
+
+
+@contextmanager
+def running(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> Iterator[httpx.Client]:
+    """A client, holding the key, of a service that runs as long as the block does."""
+    app = made(data_dir, routers=routers, **settings)
     with httpx.Client(transport=InProcess(app), base_url="http://service", timeout=60) as client:
         client.headers["x-api-key"] = load_key(data_dir)[0]
         yield client
+
+
+@asynccontextmanager
+async def running_here(data_dir: Path, **settings: Any) -> AsyncIterator[tuple[FastAPI, httpx.AsyncClient]]:
+    """A service on the test's own event loop, so that its parts can be looked at, and a client that holds the key."""
+    app = made(data_dir, **settings)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
+    ):
+        client.headers["x-api-key"] = load_key(data_dir)[0]
+        yield app, client
+
+
+def scope_of(method: str, path: str, key: str, **headers: str) -> dict[str, Any]:
+    """A request as an ASGI server hands it to the service."""
+    fields = [
+        (name.replace("_", "-").encode(), value.encode()) for name, value in {"x_api_key": key, **headers}.items()
+    ]
+    about = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": fields}
+    return {**about, "query_string": b"", "root_path": ""}
 
 
 def encoded(pixels: NDArray[np.uint8], kind: str = "PNG", **options: Any) -> bytes:
@@ -46,6 +74,23 @@ def encoded(pixels: NDArray[np.uint8], kind: str = "PNG", **options: Any) -> byt
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, kind, **options)
     return file.getvalue()
+
+
+def enroll(
+    api: httpx.Client, gallery: str, subject: str, *images: bytes, key: str = "", **params: Any
+) -> httpx.Response:
+    """The answer to an enrollment below the gallery's path, by the client's key or another."""
+    files, headers = [("images", image) for image in images], {"x-api-key": key} if key else {}
+    return api.post(f"{gallery}/subjects/{subject}/faces", files=files, params=params, headers=headers)
+
+
+def enrolled(
+    api: httpx.Client, gallery: str, subject: str, *images: bytes, quality: str = "none", **params: Any
+) -> list[dict[str, Any]]:
+    """The faces that were enrolled of these photos, however poor they are."""
+    answer = enroll(api, gallery, subject, *images, quality=quality, **params).raise_for_status()
+    found: list[dict[str, Any]] = answer.json()["enrolled"]
+    return found
 
 
 def error_of(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
