@@ -88,9 +88,9 @@ def test_what_is_enrolled_and_snapshots_are_told_and_when_the_database_is_lost(
         os.utime(file, (written, written))
         found = unlabelled(client)
         file.unlink()
-        for path in tmp_path.glob("likeness.db*"):
-            with path.open("r+b") as database:  # not cut off first: SQLite has mapped one of them
-                database.write(b"no database any more" * (500 + path.stat().st_size // 20))
+        for stored in tmp_path.glob("likeness.db*"):
+            with stored.open("r+b") as database:  # not cut off first: SQLite has mapped one of them
+                database.write(b"no database any more" * (500 + stored.stat().st_size // 20))
         lost = unlabelled(client)
     assert empty["likeness_snapshots"] == empty["likeness_snapshots_bytes"] == 0
     assert "likeness_snapshot_age_seconds" not in empty

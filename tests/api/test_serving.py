@@ -286,7 +286,7 @@ def test_only_exact_origins_are_taken(monkeypatch: pytest.MonkeyPatch, value: st
         load_settings()
 
 
-def callers_seen(trusted: tuple[str, ...], *headers: list[tuple[str, str | bytes]]) -> list[tuple[str, str]]:
+def callers_seen(trusted: tuple[str, ...], *headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     """The caller and the scheme that a server with these trusted proxies sees, for each request's headers."""
     app = FastAPI()
 
@@ -300,7 +300,7 @@ def callers_seen(trusted: tuple[str, ...], *headers: list[tuple[str, str | bytes
     async def ask() -> list[tuple[str, str]]:
         transport = httpx.ASGITransport(app=config.loaded_app, client=("127.0.0.1", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
-            answers = [await client.get("/", headers=some) for some in headers]  # type: ignore[arg-type]
+            answers = [await client.get("/", headers=some) for some in headers]
             return [tuple(answer.raise_for_status().json()) for answer in answers]
 
     return asyncio.run(ask())
@@ -311,7 +311,7 @@ def callers_seen(trusted: tuple[str, ...], *headers: list[tuple[str, str | bytes
     [((), ("127.0.0.1", "http")), (("10.0.0.0/8",), ("127.0.0.1", "http")), (("127.0.0.0/8",), ("192.0.2.7", "https"))],
 )
 def test_only_trusted_proxies_say_who_calls(trusted: tuple[str, ...], seen: tuple[str, str]) -> None:
-    found = callers_seen(trusted, [("x-forwarded-for", "192.0.2.7"), ("x-forwarded-proto", "https")])
+    found = callers_seen(trusted, [(b"x-forwarded-for", b"192.0.2.7"), (b"x-forwarded-proto", b"https")])
     assert found == [(f"@{seen[0]}", seen[1])]
 
 
@@ -331,7 +331,7 @@ def test_garbage_in_place_of_an_address_counts_as_one_caller(trusted: tuple[str,
     )
     spellings = (b"198.51.100.7", b"198.51.100.7:80", b"::ffff:198.51.100.7", b"[::ffff:198.51.100.7]:80")
     for sent, caller in ((garbage, NO_ADDRESS), (spellings, "198.51.100.7")):
-        found = callers_seen(trusted, *([("x-forwarded-for", value)] for value in sent))
+        found = callers_seen(trusted, *([(b"x-forwarded-for", value)] for value in sent))
         assert {who for who, _ in found} == {f"@{caller}"}
 
 
