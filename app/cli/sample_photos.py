@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -12,7 +11,7 @@ import cv2
 import numpy as np
 
 from app.adding.presets import Crops
-from app.cli import output
+from app.cli import output, photos
 from app.config import PROJECT, Settings
 from app.errors import InvalidInput
 from app.face.detect import open_detector
@@ -22,7 +21,6 @@ from app.pipeline import Pipeline, choose_face
 from app.types import Face, Pixels
 
 SAMPLES = PROJECT / "docs" / "samples"
-ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp"})
 WIDTHS = 640, 320, 250
 """Of the packaged photos' smaller copies."""
 QUALITY = 92
@@ -33,16 +31,16 @@ LEAST_PEOPLE, PEOPLE_COMPARED, PHOTOS_A_PERSON = 8, 64, 4
 def load(source: Path, count: int) -> list[bytes]:
     """Read up to `count` image files of a folder or tar, spread over its folders. Raises InvalidInput ``no_photos``."""
     if source.is_dir():
-        photos = _of_folder(source, count)
+        files = _of_folder(source, count)
     elif source.is_file() and tarfile.is_tarfile(source):
-        photos = _of_tar(source, count)
+        files = _of_tar(source, count)
     else:
         raise InvalidInput(f"{source} is neither a folder nor a tar", code="no_photos")
     if source == SAMPLES:
-        photos = [*photos, *(copy for photo in photos for copy in _copies(photo))]
-    if not photos:
+        files = [*files, *(copy for file in files for copy in _copies(file))]
+    if not files:
         raise InvalidInput(f"{source} holds no photos", code="no_photos")
-    return photos[:count]
+    return files[:count]
 
 
 def _of_folder(source: Path, count: int) -> list[bytes]:
@@ -58,7 +56,8 @@ def _of_tar(source: Path, count: int) -> list[bytes]:
 
 
 def _is_photo(name: str) -> bool:
-    return PurePosixPath(name).suffix.lower() in ENDINGS and not re.match(r"\.", PurePosixPath(name).name)
+    path = PurePosixPath(name)
+    return path.suffix.lower() in photos.SUFFIXES and not path.name.startswith(".")
 
 
 def _spread(names: Sequence[str], count: int) -> list[str]:
@@ -97,11 +96,14 @@ def main_face(pipeline: Pipeline, path: Path) -> Face | None:
 
 
 def crops_of_people(folder: Path, settings: Settings) -> Crops:
-    """Return aligned crops of the people in a folder: the face that each photo is about."""
+    """Return aligned crops of the people in a folder: the face that each photo is about.
+
+    Raises InvalidInput ``file_not_found`` and ``too_few_people``.
+    """
     pipeline = open_pipeline(settings)
     people: list[list[Pixels]] = []
-    for person in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
-        faces = (main_face(pipeline, path) for path in sorted(person.iterdir()) if path.is_file())
+    for files in photos.people(folder).values():
+        faces = (main_face(pipeline, path) for path in files)
         crops = [face.crop for face in islice((face for face in faces if face), PHOTOS_A_PERSON)]
         people += [crops] if len(crops) > 1 else []
         if len(people) == PEOPLE_COMPARED:

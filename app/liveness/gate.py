@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from app.inference.session import Session
 from app.liveness.scorer import LivenessSession, Scorer
 from app.recognition.gate import Gate, Gates
 from app.types import Box, DoubtReason, Face, Liveness, Verdict
+
+_log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 """Seconds until packages that could not be opened are tried again: each attempt hashes their files."""
@@ -103,6 +106,7 @@ class LivenessGates(Gates):
     ) -> None:
         """``find`` returns the installed packages, ``open_one`` opens one. ``names`` are those whose scores are
         averaged; none of them means the only one installed. ``apcer`` and ``bpcer`` are the error rates to decide at.
+        A name that can't be used is a warning in the log: it may still be added while the server runs.
         """
         super().__init__()
         self._find, self._open_one, self._names = find, open_one, names
@@ -113,6 +117,11 @@ class LivenessGates(Gates):
         self._failed_at = 0.0
         self._manifests = CurrentManifests()
         self._closed = False
+        try:
+            if names:
+                choose_packages(find(), names)
+        except Unusable as error:
+            _log.warning("Liveness is not available: %s", error.message)
 
     def judging(self, mode: LivenessMode) -> Gate:
         scorer = self._opened()

@@ -60,6 +60,18 @@ def test_without_a_package_the_error_says_what_to_do_and_one_that_is_added_is_fo
         made.open("report")
 
 
+def test_a_name_that_cannot_be_used_is_in_the_log_from_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "models").mkdir()
+    gates(tmp_path)
+    assert not caplog.messages, "nothing was named"
+    made = gates(tmp_path, "bright")
+    assert "bright" in caplog.text
+    liveness.install(tmp_path / "models")
+    assert verdict(made.open("report")) is Verdict.NOT_MEASURED
+
+
 def test_of_several_packages_those_to_average_are_named(tmp_path: Path) -> None:
     for name in ("one", "two"):
         liveness.install(tmp_path / "models", name=name)
