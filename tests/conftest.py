@@ -92,6 +92,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         ready.end()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _models_are_shared() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr("app.main.open_models", ready.open_models)
+        yield
+
+
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether a test with a short and a long version is to run the long one."""

@@ -13,17 +13,26 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
+from app.config import Settings
 from app.db.engine import Database
-from app.inference.package import load_package
+from app.inference.package import OWN_FOLDER, load_package
 from app.inference.prepare import prepared
+from app.server import models
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 PACKAGES = ("yunet", "sface")
 """Those that a server opens unless it is told otherwise."""
 VARIABLE = "TEST_READY_MODELS"
 """Names the folder to the workers of pytest-xdist, and to whatever they start."""
+of_models = attrgetter(
+    *("models_dir", "detector", "embedder", "device", "detect_device", "min_face"),
+    *("detect_threads", "embed_threads", "gpu_memory_mib"),
+)
+"""The settings that `open_models` reads."""
 
 
 def begin() -> None:
@@ -72,6 +81,22 @@ def give_database(data_dir: Path) -> None:
     """Puts an empty database into a data folder that has none; under pytest."""
     if VARIABLE in os.environ and not (path := data_dir / "likeness.db").exists():
         shutil.copy(first_database(), path)
+
+
+def open_models(settings: Settings) -> models.Models:
+    """Does what the server's `open_models` does, and shares the project's models between all services of this process:
+    to open them is most of a start."""
+    default = _opened()
+    if of_models(settings) != of_models(default.settings) or (settings.data_dir / OWN_FOLDER).exists():
+        return models.open_models(settings)
+    return replace(default, settings=settings)
+
+
+@functools.cache
+def _opened() -> models.Models:
+    folder = Path(os.environ[VARIABLE]) / "data"
+    give_models(folder)
+    return models.open_models(Settings(data_dir=folder))
 
 
 def fill_cache(folder: Path) -> None:
