@@ -23,6 +23,7 @@ from tests.support.live import LiveServer, serving
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from app.gallery.service import Galleries
     from tests.support.browsing import Visitor
 from tests.support import ready
 from tests.support.postgres import cluster, empty, new_database
@@ -208,6 +209,10 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return new_database(request.getfixturevalue("postgresql"))
 
 
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""For tests whose statements of SQL other tests make on both kinds of database."""
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database of each kind in turn, as its first opening leaves it, which is quicker than opening one."""
@@ -222,6 +227,19 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     yield url
     if empty(url):
         emptied.append(url)
+
+
+@pytest.fixture
+def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
+    """The galleries of two processes, which follow when they are asked, with one gallery, `staff`."""
+    from tests.support.following import quiet  # noqa: PLC0415 - most tests do without
+    from tests.support.galleries import DIMENSION, PACKAGE  # noqa: PLC0415 - the same
+
+    both = quiet(database_url), quiet(database_url)
+    both[0].create_gallery("staff", PACKAGE, DIMENSION)
+    yield both
+    for galleries in both:
+        galleries.close()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
@@ -26,7 +26,7 @@ from app.inference.package import Package, find_packages, write_manifest
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
-from app.types import Quality
+from app.types import Quality, Vectors
 from tests.support import packages
 from tests.support.changing import changed
 from tests.support.waiting import until
@@ -47,6 +47,13 @@ def embedders(tmp_path_factory: pytest.TempPathFactory) -> Embedders:
         raise AssertionError(f"{package.id} is not needed: the templates are there")
 
     return Embedders(find_packages(models)["tiny@1"], lambda: find_packages(models), never, kept=1)
+
+
+def photographed(subjects: int, faces: int, *, people: int, photos: int) -> Vectors:
+    """(subjects x faces, DIMENSION) templates of people, those of the seed ``people``, in photos of another seed."""
+    vectors = np.random.default_rng(people).standard_normal((subjects, DIMENSION)).repeat(faces, axis=0)
+    vectors += 0.5 * np.random.default_rng([photos, 1]).standard_normal(vectors.shape)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
 
 class Server:
@@ -76,25 +83,20 @@ class Server:
 
     def fill(self, subjects: int, *, first: int = 0, faces: int = 2, twice: bool = False) -> None:
         """Enroll random people; with ``twice`` the first one under another name, too."""
-        rng = np.random.default_rng(first)
-        who = np.repeat(np.arange(first, first + subjects), faces)
-        vectors = rng.standard_normal((subjects, DIMENSION))[who - first]
-        vectors += 0.5 * rng.standard_normal(vectors.shape)
-        unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-        names = [f"s{number}" for number in who.tolist()]
+        names = [f"s{first + number}" for number in range(subjects) for _ in range(faces)]
         if twice:
             names[1] = "alias"
-        rows = [StoredFace(name, vector.tobytes(), Quality(50.0, ())) for name, vector in zip(names, unit, strict=True)]
-        changed(self.galleries, "staff", write_many, "tiny@1", [], rows)
+        self.write(names, photographed(subjects, faces, people=first, photos=first + 1))
 
     def unname(self, subjects: int, faces: int) -> None:
         """Enroll more photos of the people that `fill` made first, each as an unnamed subject's."""
-        rng = np.random.default_rng(0)
-        who = np.repeat(np.arange(subjects), faces)
-        vectors = rng.standard_normal((subjects, DIMENSION))[who]
-        vectors += 0.5 * np.random.default_rng(1).standard_normal(vectors.shape)
-        unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-        rows = [StoredFace(unnamed_id(), vector.tobytes(), Quality(50.0, ())) for vector in unit]
+        unnamed = [unnamed_id() for _ in range(subjects * faces)]
+        self.write(unnamed, photographed(subjects, faces, people=0, photos=2))
+
+    def write(self, subjects: Sequence[str], vectors: Vectors) -> None:
+        rows = [
+            StoredFace(one, vector.tobytes(), Quality(50.0, ())) for one, vector in zip(subjects, vectors, strict=True)
+        ]
         changed(self.galleries, "staff", write_many, "tiny@1", [], rows)
 
     def measured(self) -> State:

@@ -94,9 +94,10 @@ def test_each_migration_can_be_undone(empty_database_url: str) -> None:
     Store(empty_database_url).close()
 
 
-def test_names_are_folded_anew(empty_database_url: str) -> None:
+def test_names_are_folded_anew_and_removed_kinds_of_search_become_int8(empty_database_url: str) -> None:
     store = Store(empty_database_url)
-    gallery = store.create_gallery("staff", "sface@1", 128)
+    kinds = {"fp32": "fp32", "fp16": "int8", "int8": "int8", "approximate": "int8"}
+    gallery, *_ = [store.create_gallery(kind, "sface@1", 128) for kind in kinds]
     for number in range(3):
         written(store, gallery, create_subject, f"Tony_Blair_{number}", "Zoë")
     store.close()
@@ -104,9 +105,12 @@ def test_names_are_folded_anew(empty_database_url: str) -> None:
     with engine_of(empty_database_url).connect() as connection:
         new = connection.execute(folded).scalars().all()
     downgrade(empty_database_url, "0012")
-    with engine_of(empty_database_url).connect() as connection:
+    with engine_of(empty_database_url).begin() as connection:
         assert connection.execute(folded).scalars().all() == [f"tony_blair_{number}\nzoë" for number in range(3)]
-    Store(empty_database_url).close()
+        connection.execute(sa.text("UPDATE galleries SET search = id"))
+    again = Store(empty_database_url)
+    assert {one.id: one.search for one in again.galleries().items} == kinds
+    again.close()
     with engine_of(empty_database_url).connect() as connection:
         assert connection.execute(folded).scalars().all() == new == [f"tony blair {n}\nzoe" for n in range(3)]
 

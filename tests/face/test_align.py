@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 
@@ -12,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from PIL import Image
 
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, align, scale_of, similarity_transform, view
 from app.face.detect import Detector
 from app.face.formats import Limits
 from app.pipeline import Pipeline
 from app.types import Pixels
+from tests.support.images import encoded
 
 ASTRONAUT_LANDMARKS = np.array([[200.1, 101.8], [247.2, 102.6], [220.3, 124.7], [198.9, 143.2], [239.8, 143.9]])
 COORDINATES = st.floats(-1000, 1000, width=32)
@@ -171,9 +170,8 @@ def test_landmarks_measured_again_do_not_depend_on_where_the_face_stands(yunet: 
         pipeline = Pipeline(detector, Limits(), refine=refine)
         seen = []
         for dx, dy in ((0, 0), (5, 0), (0, 7), (11, 3), (3, 14)):
-            part = io.BytesIO()
-            Image.fromarray(astronaut[dy : dy + 300, 60 + dx : 360 + dx]).save(part, "PNG")
-            landmarks = pipeline.detect(part.getvalue()).faces[0].landmarks + np.array([dx, dy])
+            part = encoded(astronaut[dy : dy + 300, 60 + dx : 360 + dx])
+            landmarks = pipeline.detect(part).faces[0].landmarks + np.array([dx, dy])
             back = cv2.invertAffineTransform(similarity_transform(landmarks, CANONICAL_LANDMARKS))
             seen.append(corners @ back[:, :2].T + back[:, 2])
         places.append(np.std(seen, axis=0).mean())

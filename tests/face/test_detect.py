@@ -23,6 +23,7 @@ from app.face.image import decode
 from app.types import Box, Detection, Pixels
 from tests.conftest import PROJECT
 from tests.support import ready
+from tests.support.images import resized
 
 FACE = Box(178.0, 62.5, 90.4, 113.9)
 """The astronaut's, in her photo of 512 × 512, as YuNet alone sees it at that size."""
@@ -40,11 +41,6 @@ def coffee() -> Pixels:
     data = pytest.importorskip("skimage.data", reason="the dev extra brings scikit-image's photos")
     photo: Pixels = data.coffee()
     return photo
-
-
-def resized(pixels: Pixels, scale: float) -> Pixels:
-    kind = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
-    return np.asarray(cv2.resize(pixels, None, fx=scale, fy=scale, interpolation=kind), np.uint8)
 
 
 def on_background(background: Pixels, size: tuple[int, int], pixels: Pixels, x: int, y: int) -> Pixels:

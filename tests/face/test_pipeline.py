@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -27,6 +25,7 @@ from app.inference.session import open_embedder
 from app.pipeline import SECOND_LOOK, Pipeline, choose_face, embed_faces, prominence, turn_back, turn_pixels
 from app.types import Box, Detection, Face, Photo, Pixels, Quality
 from tests.conftest import PROJECT
+from tests.support.images import encoded, resized
 from tests.support.packages import contract_model, package
 
 BOTH = PROJECT / "docs" / "samples" / "both.jpg"
@@ -37,17 +36,6 @@ FACE = Box(178.0, 62.5, 90.4, 113.9)
 @pytest.fixture(scope="module")
 def pipeline(yunet: Path) -> Pipeline:
     return Pipeline(Detector(yunet), Limits())
-
-
-def encoded(pixels: Pixels, kind: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind, **options)
-    return file.getvalue()
-
-
-def resized(pixels: Pixels, scale: float) -> Pixels:
-    kind = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
-    return np.asarray(cv2.resize(pixels, None, fx=scale, fy=scale, interpolation=kind), np.uint8)
 
 
 def assert_box(box: Box, wanted: Box, tolerance: float) -> None:

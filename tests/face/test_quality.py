@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import itertools
 import math
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from app.face import quality
 from app.face.align import CANONICAL_LANDMARKS, align
@@ -24,6 +22,7 @@ from app.face.quality import MINIMUM_SCORES, Measures, QualityLevel, assess, gra
 from app.pipeline import Pipeline
 from app.types import Box, Detection, Face, Pixels, Quality, Reason
 from tests.support import degraded
+from tests.support.images import encoded
 
 BEST = Measures(size=200.0, sharpness=1.0, brightness=128.0, overexposed=0.0, pose=0.0, cut_off=0.0, score=0.95)
 WORSE = {
@@ -53,9 +52,7 @@ def pipeline(yunet: Path) -> Pipeline:
 
 
 def face_of(pipeline: Pipeline, photo: Pixels) -> Face:
-    data = io.BytesIO()
-    Image.fromarray(photo).save(data, "PNG")
-    return pipeline.detect(data.getvalue()).faces[0]
+    return pipeline.detect(encoded(photo)).faces[0]
 
 
 def test_the_best_measures_give_100_and_no_reason() -> None:

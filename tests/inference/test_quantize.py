@@ -29,22 +29,28 @@ def source(tmp_path: Path) -> Package:
     return packages.package(tmp_path / "models" / "tiny", network())
 
 
-def test_it_answers_nearly_what_its_source_answers(source: Package, tmp_path: Path) -> None:
-    models, cache = tmp_path / "models", tmp_path / "cache"
-    made = quantize_package(source, crops(32), models, cache, ranges_from="blocks of colour")
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Package]:
+    """A package and its int8 package, alone in a folder of packages."""
+    folder = tmp_path_factory.mktemp("quantized")
+    source = packages.package(folder / "models" / "tiny", network())
+    return source, quantize_package(source, crops(32), folder / "models", folder, ranges_from="blocks of colour")
+
+
+def test_it_answers_nearly_what_its_source_answers(both: tuple[Package, Package], tmp_path: Path) -> None:
     unseen = crops(80)[40:]
-    vectors = [open_embedder(package, cache, "cpu").run(unseen) for package in (source, made)]
+    vectors = [open_embedder(package, tmp_path, "cpu").run(unseen) for package in both]
     assert (vectors[0] * vectors[1]).sum(axis=1).min() > 0.98
     assert not np.array_equal(vectors[0], vectors[1])
-    kinds = {node.op_type for node in onnx.load(made.folder / "model.onnx").graph.node}
+    kinds = {node.op_type for node in onnx.load(both[1].folder / "model.onnx").graph.node}
     assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
 
 
-def test_it_is_a_package_of_its_own_without_operating_points(source: Package, tmp_path: Path) -> None:
-    made = quantize_package(source, crops(32), tmp_path / "models", tmp_path, ranges_from="blocks of colour")
-    assert set(find_packages(tmp_path / "models")) == {"tiny@1", "tiny-int8@1-w7"}
+def test_it_is_a_package_of_its_own_without_operating_points(both: tuple[Package, Package], tmp_path: Path) -> None:
+    source, made = both
+    assert set(find_packages(source.folder.parent)) == {"tiny@1", "tiny-int8@1-w7"}
     manifest = made.manifest
-    assert manifest == load_package(tmp_path / "models" / "tiny-int8").manifest
+    assert manifest == load_package(source.folder.parent / "tiny-int8").manifest
     assert manifest.calibrations == ()
     assert manifest.licence == source.manifest.licence
     assert isinstance(manifest.prepare, RunAsIs)
@@ -58,10 +64,9 @@ def largest_pair(weights: NDArray[np.int8]) -> int:
     return 255 * int(np.sort(np.abs(weights.astype(np.int64)), axis=None)[-2:].sum())
 
 
-def test_no_pair_of_products_leaves_16_bits(source: Package, tmp_path: Path) -> None:
+def test_no_pair_of_products_leaves_16_bits(both: tuple[Package, Package]) -> None:
     """Whatever processor this runs on: x86 without VNNI adds uint8 x int8 products in pairs in saturating int16."""
-    made = quantize_package(source, crops(32), tmp_path / "models", tmp_path, ranges_from="blocks of colour")
-    model = onnx.load(made.folder / "model.onnx")
+    model = onnx.load(both[1].folder / "model.onnx")
     constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
     unpacked = [node for node in model.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in constants]
     weights = {node.input[0]: node for node in unpacked if constants[node.input[0]].dtype == np.int8}

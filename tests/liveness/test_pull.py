@@ -75,14 +75,7 @@ def pull(folder: Path, *words: str) -> Done:
     return run(folder / "data", "models", "pull", NAME, *words, models_dir=folder / "models")
 
 
-def replaced(monkeypatch: pytest.MonkeyPatch, published: KnownModel) -> None:
-    """Let the stand-in's hash be the one that the catalogue pins."""
-    own = hashlib.sha256(stand_in().SerializeToString()).hexdigest()
-    here = published.model_copy(update={"sha256": own})
-    monkeypatch.setattr(download, "known_models", lambda: {NAME: here})
-
-
-def test_the_terms_are_told_and_have_to_be_accepted_before_anything_is_fetched(
+def test_terms_have_to_be_accepted_before_anything_is_fetched_and_another_file_is_refused(
     published: KnownModel, tmp_path: Path
 ) -> None:
     (tmp_path / "models").mkdir()
@@ -91,10 +84,6 @@ def test_the_terms_are_told_and_have_to_be_accepted_before_anything_is_fetched(
     for words in ("non-commercial", "MIT", "CelebA-Spoof", published.licence.url, "--accept-non-commercial"):
         assert words in refused.stderr
     assert Counting.asked == []
-
-
-def test_another_file_than_the_pinned_one_is_refused(published: KnownModel, tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
     assert (published.sha256, published.max_bytes) == (
         "c4c99af04603b62d7e44f6f4daeb33e0daeccc696008c0b1d62f6f5cebbb3262",
         12_270_179,
@@ -105,11 +94,13 @@ def test_another_file_than_the_pinned_one_is_refused(published: KnownModel, tmp_
     assert not (tmp_path / "data" / "packages").exists()
 
 
-def test_the_pulled_package_shows_the_model_what_it_was_trained_on(
+def test_the_pulled_package_shows_the_model_what_it_was_trained_on_and_a_server_scores_with_it(
     published: KnownModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replaced(monkeypatch, published)
-    (tmp_path / "models").mkdir()
+    own = hashlib.sha256(stand_in().SerializeToString()).hexdigest()
+    here = published.model_copy(update={"sha256": own})  # as if it were the one that the catalogue pins
+    monkeypatch.setattr(download, "known_models", lambda: {NAME: here})
+    shutil.copytree(PROJECT / "models", tmp_path / "models")
     done = pull(tmp_path, "--accept-non-commercial")
     assert done.returncode == 0, done.stderr
     assert "It decides nothing yet" in done.stdout
@@ -125,14 +116,6 @@ def test_the_pulled_package_shows_the_model_what_it_was_trained_on(
     expected = 1 / (1 + np.exp(-normalised @ WEIGHTS[:, 0]))
     pictures = [np.broadcast_to(colour, (128, 128, 3)).astype(np.uint8) for colour in colours]
     assert session.scores(pictures) == pytest.approx(expected, abs=1e-4)
-
-
-def test_a_server_scores_with_it_and_requires_nothing_until_it_is_measured(
-    published: KnownModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replaced(monkeypatch, published)
-    shutil.copytree(PROJECT / "models", tmp_path / "models")
-    assert pull(tmp_path, "--accept-non-commercial").returncode == 0
     files = {"image1": COLLINS, "image2": AGAIN}
     with running(tmp_path / "data", models_dir=tmp_path / "models") as client:
         face = client.post("/v1/verify", files=files, params={"liveness": "report"}).json()["face1"]["liveness"]
@@ -140,7 +123,6 @@ def test_a_server_scores_with_it_and_requires_nothing_until_it_is_measured(
         assert 0 < face["live_score"] < 1
         unmeasured = client.post("/v1/verify", files=files, params={"liveness": "require"})
         assert error_of(unmeasured, 503, "liveness_not_measured")["models"] == [f"{NAME}@1"]
-        package = load_package(tmp_path / "data" / "packages" / NAME)
         lenient = face["live_score"] / 10
         liveness.calibrate(package, live_from=lenient, spoof_below=lenient)
         assert client.post("/v1/verify", files=files, params={"liveness": "require"}).status_code == 200

@@ -19,7 +19,7 @@ from app.db.signing import Signer
 from app.errors import InvalidInput, NotFound
 from app.gallery.erasure import Erasures
 from app.gallery.moving import merge_subjects
-from app.gallery.records import Candidate, Gallery, NewFace
+from app.gallery.records import Candidate, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import erase_subject
@@ -29,21 +29,11 @@ from app.timestamps import utc_now
 from app.types import Box, Pixels, Quality, Template
 from tests.support.changing import changed
 from tests.support.following import engine_of, let_expire
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
+from tests.support.galleries import DIMENSION, PACKAGE, at, enroll, face, staff, template
 
 YEAR = 365.0
 CROP: Pixels = np.full((112, 112, 3), 90, np.uint8)
 angles = st.floats(0, 360, allow_nan=False, width=32)
-
-
-def at(degrees: float) -> Template:
-    """A template in a plane: the score of two is the cosine of the angle between them."""
-    angle = np.deg2rad(degrees)
-    return Template(np.array([np.cos(angle), np.sin(angle)], np.float32), PACKAGE)
-
-
-def probe(seed: int, crop: Pixels | None = None) -> NewFace:
-    return NewFace((template(seed),), Quality(50, ()), Box(0, 0, 1, 1), crop)
 
 
 @pytest.fixture
@@ -59,10 +49,6 @@ def galleries(database_url: str) -> Iterator[Galleries]:
 @pytest.fixture
 def corrections(galleries: Galleries) -> Corrections:
     return Corrections(galleries.store, YEAR)
-
-
-def staff(galleries: Galleries) -> Gallery:
-    return galleries.store.gallery("staff")
 
 
 @given(
@@ -89,7 +75,7 @@ def test_a_candidate_is_ruled_out_where_every_pair_says_so(
 def test_what_is_recorded_is_found_until_it_is_deleted(galleries: Galleries, corrections: Corrections) -> None:
     assert not staff(galleries).corrected
     assert corrections.wrong_probes(staff(galleries), PACKAGE, ["ann"]) == {}
-    made = corrections.add(staff(galleries), "ann", probe(9, CROP))
+    made = corrections.add(staff(galleries), "ann", face(9, crop=CROP))
     assert staff(galleries).corrected
     assert corrections.of_subject(staff(galleries), "ann") == [made]
     assert (made.has_crop, made.package) == (True, PACKAGE)
@@ -106,17 +92,17 @@ def test_what_is_recorded_is_found_until_it_is_deleted(galleries: Galleries, cor
 
 
 def test_the_newest_of_a_subject_stay(galleries: Galleries, corrections: Corrections) -> None:
-    made = [corrections.add(staff(galleries), "ann", probe(seed)).id for seed in range(MOST + 3)]
-    kept = corrections.add(staff(galleries), "bob", probe(1)).id
+    made = [corrections.add(staff(galleries), "ann", face(seed)).id for seed in range(MOST + 3)]
+    kept = corrections.add(staff(galleries), "bob", face(1)).id
     assert [one.id for one in corrections.of_subject(staff(galleries), "ann")] == made[3:]
     assert [one.id for one in corrections.of_subject(staff(galleries), "bob")] == [kept]
 
 
 def test_they_expire(galleries: Galleries, corrections: Corrections, database_url: str) -> None:
     with pytest.raises(InvalidInput):
-        corrections.add(staff(galleries), "ann", probe(9), utc_now(timedelta(seconds=-1)))
-    corrections.add(staff(galleries), "ann", probe(9), utc_now(timedelta(days=1)))
-    late = corrections.add(staff(galleries), "ann", probe(8))
+        corrections.add(staff(galleries), "ann", face(9), utc_now(timedelta(seconds=-1)))
+    corrections.add(staff(galleries), "ann", face(9), utc_now(timedelta(days=1)))
+    late = corrections.add(staff(galleries), "ann", face(8))
     assert late.expires_at[:4] > utc_now()[:4]
     with engine_of(database_url).begin() as connection:
         old = CORRECTIONS.c.id != late.id
@@ -128,14 +114,14 @@ def test_they_expire(galleries: Galleries, corrections: Corrections, database_ur
 
 def test_they_go_with_their_subject_and_with_a_merge(galleries: Galleries, corrections: Corrections) -> None:
     for subject in ("ann", "bob"):
-        corrections.add(staff(galleries), subject, probe(9))
+        corrections.add(staff(galleries), subject, face(9))
     changed(galleries, "staff", merge_subjects, "ann", "bob")
     assert corrections.of_subject(staff(galleries), "bob") == []
-    corrections.add(staff(galleries), "bob", probe(9))
+    corrections.add(staff(galleries), "bob", face(9))
     changed(galleries, "staff", erase_subject, "bob")
     assert not staff(galleries).corrected
     with pytest.raises(NotFound):
-        corrections.add(staff(galleries), "bob", probe(9))
+        corrections.add(staff(galleries), "bob", face(9))
 
 
 def test_others_that_may_show_the_erased_go_with_them_and_are_counted(
@@ -151,7 +137,7 @@ def test_others_that_may_show_the_erased_go_with_them_and_are_counted(
     receipt = Erasures(galleries, Signer(bytes(32)), drop).erase("staff", "ann")
     assert receipt["erased"]["corrections"] == 2
     assert [one.id for one in corrections.of_subject(staff(galleries), "bob")] == [kept]
-    strict = corrections.add(staff(galleries), "bob", probe(3)).id
+    strict = corrections.add(staff(galleries), "bob", face(3)).id
     enroll(galleries, "cid", 3)
     with galleries.change("staff") as change:
         assert corrections.drop_like(change, "cid", lambda _: None) == 0, "no more like him than like Bob"
@@ -162,7 +148,7 @@ def test_others_that_may_show_the_erased_go_with_them_and_are_counted(
 def test_who_has_expired_takes_none(galleries: Galleries, corrections: Corrections, database_url: str) -> None:
     let_expire(database_url, "ann")
     with pytest.raises(Exception, match="expired"):
-        corrections.add(staff(galleries), "ann", probe(9))
+        corrections.add(staff(galleries), "ann", face(9))
 
 
 def test_they_are_sealed_and_follow_the_key(database_url: str) -> None:
@@ -170,7 +156,7 @@ def test_they_are_sealed_and_follow_the_key(database_url: str) -> None:
     plain = Galleries(Store(database_url))
     plain.create_gallery("staff", PACKAGE, DIMENSION)
     enroll(plain, "ann", 1)
-    made = Corrections(plain.store, YEAR).add(staff(plain), "ann", probe(9, CROP))
+    made = Corrections(plain.store, YEAR).add(staff(plain), "ann", face(9, crop=CROP))
     stored = [stored_probe(database_url)]
     for ring in ([keys[0]], [keys[1], keys[0]]):
         blobs = Blobs(Sealer(ring))
@@ -193,8 +179,8 @@ def stored_probe(url: str) -> bytes:
 def test_a_gallery_on_its_way_to_another_package_takes_them_along(
     galleries: Galleries, corrections: Corrections
 ) -> None:
-    with_crop = corrections.add(staff(galleries), "ann", probe(9, CROP))
-    corrections.add(staff(galleries), "ann", probe(8))
+    with_crop = corrections.add(staff(galleries), "ann", face(9, crop=CROP))
+    corrections.add(staff(galleries), "ann", face(8))
     other = "other@1"
 
     def embed(crops: object) -> list[Template | None]:
@@ -210,8 +196,8 @@ def test_a_gallery_on_its_way_to_another_package_takes_them_along(
 
 
 def test_what_is_exported_comes_back_once(galleries: Galleries, corrections: Corrections) -> None:
-    corrections.add(staff(galleries), "ann", probe(9, CROP))
-    corrections.add(staff(galleries), "bob", probe(8))
+    corrections.add(staff(galleries), "ann", face(9, crop=CROP))
+    corrections.add(staff(galleries), "bob", face(8))
     written = list(corrections.read_all(staff(galleries), crops=True))
     assert [one.crop is not None for one in written] == [True, False]
     corrections.restore(staff(galleries), written, lambda _: None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,15 +13,9 @@ from app.gallery.text import unnamed_id
 from app.recognition.decisions import cosine
 from app.recognition.duplicate_check import DUPLICATE_SCORE, Findings, compare, named
 from app.types import Template
+from tests.support.galleries import at
 
-PACKAGE = "tiny@1"
 CONFLICT_AT = 0.5
-
-
-def at(degrees: float) -> Template:
-    """A template in a plane: the score of two is the cosine of the angle between them."""
-    angle = np.deg2rad(degrees)
-    return Template(np.array([np.cos(angle), np.sin(angle)], np.float32), PACKAGE)
 
 
 def ranking(template: Template, enrolled: Sequence[tuple[str, Template]]) -> list[Candidate]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ from app.gallery.records import Move
 from app.gallery.subjects import create_subject, delete_subject
 from app.gallery.text import unnamed_id
 from app.inference.thresholds import Thresholds
-from app.jobs.records import JobState
 from app.jobs.runner import Running
 from app.review import job as review_job
 from app.review.records import Kind
+from tests.conftest import on_sqlite
 from tests.support.changing import changed, written
 from tests.support.following import let_expire
 from tests.support.packages import manifest
@@ -57,17 +58,13 @@ PLANTED = {
 }
 
 
-def test_every_kind_is_found_and_nothing_else(planted: Reviewing) -> None:
+def test_every_kind_is_found_with_what_can_be_done_and_nothing_else(planted: Reviewing) -> None:
     job = planted.review()
     assert planted.found() == PLANTED
     assert (job.done, job.total) == (3 * 40 + 7, 3 * 40 + 7)
     assert job.counts == {"subjects": 42, "findings": 5}
     strengths = [one.strength for one in planted.findings()]
     assert strengths == sorted(strengths, reverse=True)
-
-
-def test_findings_say_what_can_be_done(planted: Reviewing) -> None:
-    planted.review()
     by_kind = {Kind(one.kind): one for one in planted.findings()}
     done = {kind: [(action.do, action.subject, action.to) for action in one.actions] for kind, one in by_kind.items()}
     assert done == {
@@ -86,8 +83,36 @@ def test_findings_say_what_can_be_done(planted: Reviewing) -> None:
     assert misplaced.score is not None
     assert misplaced.own_score is not None
     assert misplaced.score > 0.5 > misplaced.own_score
+    summary = planted.reviews.find(planted.gallery).summary
+    assert summary is not None
+    assert (summary.package, summary.subjects, summary.faces) == ("tiny@1", 42, 127)
+    assert summary.fnmr is not None
+    assert summary.fpir is not None
+    misses, taken = counted(planted, summary.verify.threshold, summary.identify.threshold)
+    assert summary.fnmr.value == misses / 127
+    assert summary.fpir.value == taken / 127
+    assert summary.fnmr.low < summary.fnmr.value < summary.fnmr.high
 
 
+def counted(reviewing: Reviewing, verify: float, identify: float) -> tuple[int, int]:
+    """Faces that their subject's other faces miss, and faces that another subject would be taken for, in a loop."""
+    with reviewing.store.change_reader.read_all(reviewing.gallery.index_spec) as (_, blocks):
+        faces = [
+            (int(subject), template)
+            for block in blocks
+            for subject, template in zip(block.subjects, block.vectors, strict=True)
+        ]
+    misses = taken = 0
+    for place, (subject, template) in enumerate(faces):
+        scores = [
+            (subject == other, float(template @ vector)) for at, (other, vector) in enumerate(faces) if at != place
+        ]
+        misses += max((score for own, score in scores if own), default=1.0) < verify
+        taken += max(score for own, score in scores if not own) >= identify
+    return misses, taken
+
+
+@on_sqlite
 def test_two_people_under_one_id_are_found_and_parted(planted: Reviewing) -> None:
     planted.enroll("bob", [vector(who, photo) for who in (110, 111) for photo in (1, 2, 3)])
     planted.review()
@@ -117,6 +142,7 @@ def test_a_face_like_a_recorded_wrong_probe_is_found(planted: Reviewing) -> None
     assert one.evidence.score > one.evidence.threshold
 
 
+@on_sqlite
 def test_whom_corrections_tell_apart_is_not_asked_about(planted: Reviewing) -> None:
     planted.people(range(40))  # the same photos again: everybody is most like their own faces
     before = planted.review_summary().fpir
@@ -131,6 +157,7 @@ def test_whom_corrections_tell_apart_is_not_asked_about(planted: Reviewing) -> N
     assert after.value < before.value
 
 
+@on_sqlite
 def test_whom_a_misplaced_face_belongs_to_is_not_moved_after_it(reviewing: Reviewing) -> None:
     reviewing.people(range(20))
     reviewing.enroll("one", [vector(50, 0), vector(60, 0)])
@@ -202,6 +229,7 @@ def test_unnamed_and_expired_people_are_left_out(reviewing: Reviewing, database_
     assert job.counts == {"subjects": 3}
 
 
+@on_sqlite
 def test_unnamed_faces_hide_no_finding(planted: Reviewing) -> None:
     for photo in range(20, 30):
         planted.enroll(unnamed_id(), [vector(1, photo, alike=0.95)])
@@ -209,38 +237,8 @@ def test_unnamed_faces_hide_no_finding(planted: Reviewing) -> None:
     assert planted.found() == PLANTED
 
 
-def test_the_gallery_says_how_well_it_tells_people_apart(planted: Reviewing) -> None:
-    summary = planted.review_summary()
-    assert (summary.package, summary.subjects, summary.faces) == ("tiny@1", 42, 127)
-    assert summary.fnmr is not None
-    assert summary.fpir is not None
-    misses, taken = counted(planted, summary.verify.threshold, summary.identify.threshold)
-    assert summary.fnmr.value == misses / 127
-    assert summary.fpir.value == taken / 127
-    assert summary.fnmr.low < summary.fnmr.value < summary.fnmr.high
-
-
-def counted(reviewing: Reviewing, verify: float, identify: float) -> tuple[int, int]:
-    """Faces that their subject's other faces miss, and faces that another subject would be taken for, in a loop."""
-    with reviewing.store.change_reader.read_all(reviewing.gallery.index_spec) as (_, blocks):
-        faces = [
-            (int(subject), template)
-            for block in blocks
-            for subject, template in zip(block.subjects, block.vectors, strict=True)
-        ]
-    misses = taken = 0
-    for place, (subject, template) in enumerate(faces):
-        scores = [
-            (subject == other, float(template @ vector)) for at, (other, vector) in enumerate(faces) if at != place
-        ]
-        misses += max((score for own, score in scores if own), default=1.0) < verify
-        taken += max(score for own, score in scores if not own) >= identify
-    return misses, taken
-
-
 def test_one_review_runs_at_a_time(database_url: str) -> None:
-    reviewing = Reviewing(database_url, runs=False)
-    try:
+    with closing(Reviewing(database_url, runs=False)) as reviewing:
         reviewing.people(range(2))
         with pytest.raises(NotFound):
             reviewing.reviews.find(reviewing.gallery)
@@ -250,10 +248,9 @@ def test_one_review_runs_at_a_time(database_url: str) -> None:
         assert (found.job, found.summary) == (first.id, None)
         reviewing.jobs.cancel(first.id)
         assert reviewing.reviewer.begin("staff").id != first.id
-    finally:
-        reviewing.close()
 
 
+@on_sqlite
 def test_a_stopped_review_goes_on_from_its_checkpoint(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(review_job, "FACES_AT_ONCE", 10)
     seen: list[int] = []
@@ -276,36 +273,29 @@ def test_a_stopped_review_goes_on_from_its_checkpoint(database_url: str, monkeyp
             if running.lost:
                 self.jobs.release(running.job)
 
-    reviewing = Stopping(database_url)
-    try:
+    with closing(Stopping(database_url)) as reviewing:
         reviewing.people(range(40))
         plant(reviewing)
-        reviewing.review()
+        parts = reviewing.review_summary()
         assert reviewing.found() == PLANTED
-        assert len(seen) > 5
-        assert seen == sorted(set(seen)), "no part is done twice"
-        parts = reviewing.reviews.find(reviewing.gallery).summary
-    finally:
-        reviewing.close()
-    assert parts is not None
+    assert len(seen) > 5
+    assert seen == sorted(set(seen)), "no part is done twice"
     assert (parts.subjects, parts.faces) == (42, 127)
 
 
-def test_findings_of_the_last_review_are_shown_until_the_next_has_ended(database_url: str) -> None:
-    reviewing = Reviewing(database_url)
-    try:
-        reviewing.people(range(10))
-        reviewing.enroll("twice", [vector(1, 10)])
-        reviewing.review()
-        shown = reviewing.findings()
-        reviewing.runner.close()
-        reviewing.reviewer.begin("staff")
-        assert reviewing.findings() == shown
-        assert reviewing.reviews.find(reviewing.gallery).summary is not None
-    finally:
-        reviewing.close()
+@on_sqlite
+def test_findings_of_the_last_review_are_shown_until_the_next_has_ended(reviewing: Reviewing) -> None:
+    reviewing.people(range(10))
+    reviewing.enroll("twice", [vector(1, 10)])
+    reviewing.review()
+    shown = reviewing.findings()
+    reviewing.runner.close()
+    reviewing.reviewer.begin("staff")
+    assert reviewing.findings() == shown
+    assert reviewing.reviews.find(reviewing.gallery).summary is not None
 
 
+@on_sqlite
 def test_a_package_without_operating_points_is_refused(reviewing: Reviewing) -> None:
     reviewing.people(range(2))
     reviewing.thresholds = Thresholds(manifest(dimension=128))
@@ -313,26 +303,22 @@ def test_a_package_without_operating_points_is_refused(reviewing: Reviewing) -> 
         reviewing.reviewer.begin("staff")
 
 
+@on_sqlite
 def test_an_empty_gallery_has_no_findings(reviewing: Reviewing) -> None:
     written(reviewing.store, reviewing.gallery, create_subject, "nobody")
-    job = reviewing.review()
-    assert (job.state, job.done) == (JobState.DONE, 0)
-    summary = reviewing.reviews.find(reviewing.gallery).summary
-    assert summary is not None
-    assert (summary.subjects, summary.fnmr, summary.fpir) == (0, None, None)
+    summary = reviewing.review_summary()
+    assert (summary.subjects, summary.faces, summary.fnmr, summary.fpir) == (0, 0, None, None)
 
 
 def test_milvus_is_searched_too(tmp_path: Path) -> None:
-    reviewing = Reviewing(f"sqlite:///{tmp_path / 'likeness.db'}", milvus=tmp_path)
-    try:
+    with closing(Reviewing(f"sqlite:///{tmp_path / 'likeness.db'}", milvus=tmp_path)) as reviewing:
         reviewing.people(range(40))
         plant(reviewing)
         reviewing.review()
         assert reviewing.found() == PLANTED
-    finally:
-        reviewing.close()
 
 
+@on_sqlite
 def test_many_faces_of_two_subjects_are_compared_by_their_best(
     reviewing: Reviewing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

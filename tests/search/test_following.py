@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from app.search.snapshots import Snapshots
 from app.search.types import FaceBlock
 from tests.support.changing import changed
 from tests.support.following import engine_of, found, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, staff, template
 from tests.support.postgres import new_database
 from tests.support.waiting import until
 
@@ -32,20 +33,20 @@ SUBJECTS = ("ann", "bob", "cem")
 
 
 @pytest.fixture
-def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
+def scheduled(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
     """Two galleries that follow by themselves, as in two processes."""
-    pair = Galleries(Store(database_url)), Galleries(Store(database_url))
+    both = Galleries(Store(database_url)), Galleries(Store(database_url))
     with Scheduler() as scheduler:
-        for galleries in pair:
+        for galleries in both:
             galleries.indexes.load()
             galleries.start(scheduler)
-        yield pair
-    for galleries in pair:
+        yield both
+    for galleries in both:
         galleries.close()
 
 
-def test_what_one_acknowledged_the_other_answers(pair: tuple[Galleries, Galleries]) -> None:
-    one, other = pair
+def test_what_one_acknowledged_the_other_answers(scheduled: tuple[Galleries, Galleries]) -> None:
+    one, other = scheduled
     one.create_gallery("staff", PACKAGE, DIMENSION)
     made = enroll(one, "ann", 1, 2)
     until(lambda: found(other, 2) == ["ann"])
@@ -63,27 +64,25 @@ def test_what_one_acknowledged_the_other_answers(pair: tuple[Galleries, Gallerie
     assert found(other, 2) == []
 
 
-def test_how_far_a_process_is_behind_is_told(database_url: str) -> None:
-    one, other = quiet(database_url), quiet(database_url)
-    gallery = one.create_gallery("staff", PACKAGE, DIMENSION)
+def test_how_far_a_process_is_behind_is_told(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
     enroll(one, "ann", 1)
     one.indexes.follow()
     assert one.indexes.followed().behind == 0
     enroll(other, "bob", 2, 3)
     assert one.indexes.followed().behind == 0, "nobody has looked yet"
-    with one.indexes.index(gallery.index_spec).changing():  # a change in progress catches up itself
+    with one.indexes.index(staff(one).index_spec).changing():  # a change in progress catches up itself
         one.indexes.follow()
         assert one.indexes.followed().behind == 2
     assert one.indexes.followed().behind == 0
     assert found(one, 3) == ["bob"]
     assert 0 <= one.indexes.followed().age_s < 3600
-    for galleries in (one, other):
-        galleries.close()
 
 
-def test_replaying_the_log_and_reading_sql_make_the_same_index(database_url: str) -> None:
-    writer, follower = quiet(database_url), quiet(database_url)
-    writer.create_gallery("staff", PACKAGE, DIMENSION)
+def test_replaying_the_log_and_reading_sql_make_the_same_index(
+    pair: tuple[Galleries, Galleries], database_url: str
+) -> None:
+    writer, follower = pair
     assert found(follower, 0) == []  # its index begins empty
     for seed in range(40):
         made = enroll(writer, f"s{seed % 7}", seed, seed + 100)
@@ -92,58 +91,67 @@ def test_replaying_the_log_and_reading_sql_make_the_same_index(database_url: str
         if seed % 11 == 0:
             changed(writer, "staff", delete_subject, f"s{seed % 7}")
     follower.indexes.follow()
-    rebuilt = quiet(database_url)
+    restarted = quiet(database_url)
+    restarted.indexes.load()
     probes = [template(1000 + seed) for seed in range(10)]
-    assert follower.search("staff", probes, 5) == rebuilt.search("staff", probes, 5)
-    assert follower.check("staff") == rebuilt.check("staff")
-    assert follower.check("staff").ok
-    for galleries in (writer, follower, rebuilt):
-        galleries.close()
+    answers = writer.search("staff", probes, 5)
+    for galleries in (follower, restarted):
+        assert galleries.search("staff", probes, 5) == answers
+        report = galleries.check("staff")
+        assert (report.ok, report.subjects, report.faces, report.problems) == (True, 6, 51, ())
+        assert report.indexed == report.faces
+    restarted.close()
 
 
-def test_a_follower_that_cannot_apply_a_change_makes_its_index_anew(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_an_index_that_cannot_apply_a_change_is_made_anew(
+    pair: tuple[Galleries, Galleries], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, other = quiet(database_url), quiet(database_url)
-    one.create_gallery("staff", PACKAGE, DIMENSION)
-    assert found(other, 1) == []
+    """In the process that changes and in the one that follows: a change that fails, and one that is half done then."""
+    one, other = pair
     enroll(one, "ann", 1)
-    real_add, failures = Index.add, [MemoryError("no memory for one face")]
+    assert found(other, 1) == ["ann"]
+    real_add, real_remove = Index.add, Index.remove_subject
+    fails = chain([True, False] * 2, repeat(False))  # the change's, but not that of building anew; in both processes
 
     def add(self: Index, block: FaceBlock) -> None:
-        if failures:
-            raise failures.pop()
+        if next(fails):
+            raise MemoryError("no memory for one face")
         real_add(self, block)
 
+    def remove_subject(self: Index, subject: int) -> int:
+        real_remove(self, subject)
+        raise RuntimeError("half done")
+
     monkeypatch.setattr(Index, "add", add)
+    monkeypatch.setattr(Index, "remove_subject", remove_subject)
+    enroll(one, "bob", 2)
     other.indexes.follow()
-    assert found(other, 1) == ["ann"]
-    assert "built again" in caplog.text
-    assert other.check("staff").ok
-    one.close()
-    other.close()
+    assert caplog.text.count("built again") == 2
+    assert [found(each, seed) for each in pair for seed in (1, 2)] == [["ann"], ["bob"]] * 2
+    assert all(each.check("staff").ok for each in pair)
+    changed(one, "staff", delete_subject, "ann")
+    other.indexes.follow()
+    assert caplog.text.count("built again") == 4
+    assert [found(each, seed) for each in pair for seed in (1, 2)] == [[], ["bob"]] * 2
+    assert all(each.check("staff").ok for each in pair)
 
 
 def test_an_index_that_is_too_far_behind_is_made_anew(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pair: tuple[Galleries, Galleries], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("app.search.follower.CHANGES_AT_ONCE", 3)
-    one, other = quiet(database_url), quiet(database_url)
-    one.create_gallery("staff", PACKAGE, DIMENSION)
+    one, other = pair
     assert found(other, 1) == []
     for seed in range(10):
         enroll(one, "ann", seed)
     other.indexes.follow()
     assert (found(other, 9), caplog.text) == (["ann"], "")
     monkeypatch.setattr("app.search.follower.LAG_LIMIT", 5)
-    for seed in range(10, 40):
-        enroll(one, "ann", seed)
+    one.enroll("staff", "ann", [face(seed) for seed in range(10, 40)])
     other.indexes.follow()
     assert found(other, 39) == ["ann"]
     assert "or too far" in caplog.text
     assert other.check("staff").ok
-    one.close()
-    other.close()
 
 
 class Processes(RuleBasedStateMachine):
@@ -256,13 +264,11 @@ def run(machine: type[Processes]) -> None:
     run_state_machine_as_test(machine, settings=STATEFUL)
 
 
-def test_a_gallery_changed_behind_the_log_is_told_by_check_of_either(database_url: str) -> None:
-    one, other = quiet(database_url), quiet(database_url)
-    one.create_gallery("staff", PACKAGE, DIMENSION)
-    enroll(one, "ann", 1)
-    assert found(other, 1) == ["ann"]
+def test_a_gallery_changed_behind_the_log_is_told_by_check_of_either(
+    pair: tuple[Galleries, Galleries], database_url: str
+) -> None:
+    enroll(pair[0], "ann", 1)
+    assert found(pair[1], 1) == ["ann"]
     with engine_of(database_url).begin() as connection:
         connection.execute(sa.delete(FACES))
-    assert [galleries.check("staff").extra for galleries in (one, other)] == [1, 1]
-    one.close()
-    other.close()
+    assert [galleries.check("staff").extra for galleries in pair] == [1, 1]

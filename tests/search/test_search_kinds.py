@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import get_args
 
+import httpx
 import pytest
-import sqlalchemy as sa
 from likeness_client import ApiError, AsyncClient, Client
 
 from app.choices import IndexKind
@@ -18,13 +18,12 @@ from app.search.follower import LocalIndex
 from app.search.snapshots import Snapshots
 from tests.support.changing import changed
 from tests.support.commands import run as likeness
-from tests.support.following import downgrade, engine_of, found, quiet
+from tests.support.following import found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll
 from tests.support.live import LiveServer
-from tests.support.service import BOTH, COLLINS, HOPPER, error_of, running
+from tests.support.service import BOTH, COLLINS, HOPPER, error_of
 
 KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
-OLD_KINDS = {"fp32": "fp32", "fp16": "int8", "int8": "int8", "approximate": "int8"}
 
 
 def kind_here(galleries: Galleries, gallery: str = "staff") -> str | None:
@@ -62,59 +61,32 @@ def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Pat
     one.close()
 
 
-def make_galleries_of_0_1_0(galleries: Galleries, url: str) -> None:
-    """One gallery of each kind that version 0.1.0 had, named by it, in a database of its revision."""
-    for seed, kind in enumerate(OLD_KINDS):
-        galleries.create_gallery(kind, PACKAGE, DIMENSION)
-        enroll(galleries, "eileen", seed, gallery=kind)
-    galleries.close()
-    downgrade(url, "0012")
-    with engine_of(url).begin() as connection:
-        connection.execute(sa.text("UPDATE galleries SET search = id"))
+def test_the_kind_by_api(api: httpx.Client, gallery: str) -> None:
+    def patched(**body: object) -> httpx.Response:
+        return api.patch(gallery, json=body)
 
-
-def assert_searched_as_now(url: str) -> None:
-    galleries = quiet(url)
-    assert {one.id: one.search for one in galleries.store.galleries().items} == OLD_KINDS
-    for seed, kind in enumerate(OLD_KINDS):
-        assert found(galleries, seed, kind) == ["eileen"]
-        assert kind_here(galleries, kind) == OLD_KINDS[kind]
-    galleries.close()
-
-
-def test_galleries_of_the_removed_kinds_are_searched_as_int8(database_url: str) -> None:
-    galleries = quiet(database_url)
-    make_galleries_of_0_1_0(galleries, database_url)
-    assert_searched_as_now(database_url)
-
-
-def test_the_kind_by_api(tmp_path: Path) -> None:
-    with running(tmp_path / "data") as client:
-        made = client.post("/v1/galleries", json={"id": "crew", "search": "int8"})
-        assert (made.status_code, made.json()["search"]) == (201, "int8")
-        assert client.post("/v1/galleries", json={"id": "other"}).json()["search"] == "fp32"
-        for subject, photo in (("eileen", COLLINS), ("grace", HOPPER)):
-            faces = f"/v1/galleries/crew/subjects/{subject}/faces"
-            client.post(faces, files={"images": photo}).raise_for_status()
-        answers = []
-        for kind in KINDS:
-            patched = client.patch("/v1/galleries/crew", json={"search": kind}).raise_for_status().json()
-            assert patched == client.get("/v1/galleries/crew").json()
-            assert (patched["search"], patched["faces"]) == (kind, 2)
-            identified = client.post("/v1/galleries/crew/identify", files={"image": BOTH}).raise_for_status().json()
-            answers.append([[(c["subject"], c["score"]) for c in face["candidates"]] for face in identified["faces"]])
-        assert all(answer == answers[0] for answer in answers)
-        assert client.patch("/v1/galleries/crew", json={}).json()["search"] == KINDS[-1]
-        for body in ({"search": "hnsw"}, {"search": 8}, {"store": "none"}):
-            error_of(client.patch("/v1/galleries/crew", json=body), 422, "invalid_request")
-        error_of(client.post("/v1/galleries", json={"id": "third", "search": "int4"}), 422, "invalid_request")
-        for removed in ("fp16", "approximate"):
-            refused = client.post("/v1/galleries", json={"id": "third", "search": removed})
-            error_of(refused, 422, "invalid_request")
-            assert "use 'int8'" in refused.text
-            assert "docs/how-to/milvus.md" in refused.text
-            error_of(client.patch("/v1/galleries/crew", json={"search": removed}), 422, "invalid_request")
-        error_of(client.patch("/v1/galleries/nobody", json={"search": "int8"}), 404, "gallery_not_found")
+    assert api.get(gallery).json()["search"] == "fp32"
+    for subject, photo in (("eileen", COLLINS), ("grace", HOPPER)):
+        api.post(f"{gallery}/subjects/{subject}/faces", files={"images": photo}).raise_for_status()
+    answers = []
+    for kind in ("int8", *KINDS):
+        shown = patched(search=kind).raise_for_status().json()
+        assert shown == api.get(gallery).json()
+        assert (shown["search"], shown["faces"]) == (kind, 2)
+        identified = api.post(f"{gallery}/identify", files={"image": BOTH}).raise_for_status().json()
+        answers.append([[(c["subject"], c["score"]) for c in face["candidates"]] for face in identified["faces"]])
+    assert all(answer == answers[0] for answer in answers)
+    assert patched().json()["search"] == KINDS[-1]
+    for body in ({"search": "hnsw"}, {"search": 8}, {"store": "none"}):
+        error_of(patched(**body), 422, "invalid_request")
+    error_of(api.post("/v1/galleries", json={"id": "third", "search": "int4"}), 422, "invalid_request")
+    for removed in ("fp16", "approximate"):
+        refused = api.post("/v1/galleries", json={"id": "third", "search": removed})
+        error_of(refused, 422, "invalid_request")
+        assert "use 'int8'" in refused.text
+        assert "docs/how-to/milvus.md" in refused.text
+        error_of(patched(search=removed), 422, "invalid_request")
+    error_of(api.patch("/v1/galleries/nobody", json={"search": "int8"}), 404, "gallery_not_found")
 
 
 @pytest.mark.long

@@ -22,6 +22,12 @@ def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> T
     return Template(vector / np.linalg.norm(vector), package)
 
 
+def at(degrees: float) -> Template:
+    """A template in a plane: the score of two is the cosine of the angle between them."""
+    angle = np.deg2rad(degrees)
+    return Template(np.array([np.cos(angle), np.sin(angle)], np.float32), PACKAGE)
+
+
 def face(seed: int, quality: float = 50.0, crop: Pixels | None = None) -> NewFace:
     return NewFace((template(seed),), Quality(quality, ()), Box(0, 0, 1, 1), crop)
 

@@ -7,25 +7,35 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import cv2
 import numpy as np
 import pillow_heif
 from numpy.typing import NDArray
 from PIL import Image, ImageCms
-from skimage.data import astronaut
+
+from app.types import Pixels
 
 ORIENTATION = 274
 
 
 def photo(width: int = 96, height: int = 64) -> Image.Image:
     """The astronaut's face, small."""
+    from skimage.data import astronaut  # noqa: PLC0415 - slow, and many only import this module
+
     face = astronaut()  # type: ignore[no-untyped-call]  # scikit-image has no types here
     return Image.fromarray(face[40:200, 120:360]).resize((width, height), Image.Resampling.BOX)
 
 
-def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+def encoded(image: Image.Image | Pixels, kind: str = "PNG", **options: Any) -> bytes:
+    """An image, or (H, W, 3) uint8 RGB, as a file."""
     file = io.BytesIO()
-    image.save(file, kind, **options)
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(file, kind, **options)
     return file.getvalue()
+
+
+def resized(pixels: Pixels, scale: float) -> Pixels:
+    kind = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    return np.asarray(cv2.resize(pixels, None, fx=scale, fy=scale, interpolation=kind), np.uint8)
 
 
 def turned(image: Image.Image, kind: str, orientation: int) -> bytes:
