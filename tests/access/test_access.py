@@ -288,12 +288,18 @@ def test_keys_that_make_no_sense_are_refused(ground: Ground, body: dict[str, Any
 
 
 def test_an_address_that_guesses_is_told_to_wait_and_good_keys_go_on(tmp_path: Path) -> None:
+    """Keys or sign-in codes alike."""
     with running(tmp_path / "data", failed_keys="3/m") as client:
         made = client.post("/v1/keys", json={"scopes": ["read"]}).json()
-        used = {"x-api-key": made["secret"]}
+        used, code = {"x-api-key": made["secret"]}, client.post("/v1/sign-in-codes").json()["code"]
         assert client.get("/v1/galleries", headers=used).is_success
-        guesses = [client.get("/v1/galleries", headers={"x-api-key": f"lk_{made['id']}_{n}"}) for n in range(5)]
-        assert [guess.status_code for guess in guesses] == [401, 401, 401, 429, 429]
+        guesses = [client.get("/v1/galleries", headers={"x-api-key": f"lk_{made['id']}_{n}"}) for n in range(2)]
+        guesses += [client.post("/v1/sign-in", headers={"x-api-key": f"lc_{n:016x}_guess"}) for n in range(2)]
+        guesses += [
+            client.post("/v1/sign-in", headers={"x-api-key": code}),
+            client.get("/v1/galleries", headers={"x-api-key": "lk_a_b"}),
+        ]
+        assert [guess.status_code for guess in guesses] == [401, 401, 401, 429, 429, 429]
         error_of(guesses[-1], 429, "too_many_failures")
         assert 1 <= int(guesses[-1].headers["retry-after"]) <= 20
         assert client.get("/v1/galleries", headers=used).is_success

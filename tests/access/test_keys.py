@@ -18,7 +18,6 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access import keys as keys_module
 from app.access.grants import NO_ADDRESS, Buckets, Rate, Scope, address_group, parse_rate
 from app.access.keys import CACHE_S, KEY_ID, Key, Keys, KeyTerms, access_key_of, key_id_of
 from app.access.keys_file import read_keys
@@ -30,6 +29,8 @@ from app.db.secrets import SecretStore
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded, Unusable
 from app.gallery.store import Store
 from app.timestamps import utc_text
+from tests.support.ready import give_database
+from tests.support.refusals import refused
 
 NOW = 1_800_000_000.0
 READ = frozenset({Scope.READ})
@@ -62,8 +63,12 @@ def keys(database: Database, clock: Clock) -> Keys:
     return Keys(database, clock=clock, monotonic=clock)
 
 
-def code_of(caught: pytest.ExceptionInfo[LikenessError]) -> str:
-    return caught.value.code
+@pytest.fixture
+def plain(tmp_path: Path, clock: Clock) -> Iterator[Keys]:
+    """Keys in SQLite alone, where the kind of the database does not matter."""
+    give_database(tmp_path)
+    with closing(Database(f"sqlite:///{tmp_path / 'likeness.db'}")) as opened:
+        yield Keys(opened, clock=clock, monotonic=clock)
 
 
 def test_a_key_grants_what_was_asked_for(keys: Keys) -> None:
@@ -87,44 +92,25 @@ def test_admin_implies_every_scope_but_templates(keys: Keys) -> None:
     assert not keys.check(keys.create(KeyTerms("reader", READ)).token).has(Scope.ENROLL)
 
 
-def test_the_secret_is_in_no_file_and_in_no_row(tmp_path: Path) -> None:
-    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
-        keys = Keys(store.database)
-        first = keys.create(KeyTerms("door", READ))
-        second = keys.rotate("door", grace_s=60)
-        keys.check(first.token)
-        raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-        assert first.key.digest in raw, "what is looked for can be found at all"
-        for made in (first, second):
-            secret = made.token.removeprefix("lk_door_")
-            assert len(secret) >= 43
-            assert secret.encode() not in raw
-            assert secret not in repr(keys.key("door"))
-
-
 def test_ids_are_taken_once_even_by_a_revoked_key(keys: Keys) -> None:
     keys.create(KeyTerms("door", READ))
     keys.revoke("door")
-    with pytest.raises(Conflict) as caught:
+    with refused("key_exists", Conflict):
         keys.create(KeyTerms("door", READ))
-    assert code_of(caught) == "key_exists"
 
 
-@pytest.mark.parametrize("key_id", ["", "-a", "a-", "A", "a_b", "ä", "a" * 64, "a.b", "a\n"])
-def test_an_id_that_could_not_be_told_from_the_secret_is_refused(tmp_path: Path, key_id: str) -> None:
-    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store, pytest.raises(InvalidInput) as caught:
-        Keys(store.database).create(KeyTerms(key_id, READ))
-    assert code_of(caught) == "invalid_key_id"
+def test_an_id_that_could_not_be_told_from_the_secret_is_refused(plain: Keys) -> None:
+    for key_id in ("", "-a", "a-", "A", "a_b", "ä", "a" * 64, "a.b", "a\n"):
+        with refused("invalid_key_id", InvalidInput):
+            plain.create(KeyTerms(key_id, READ))
 
 
-@pytest.mark.parametrize(
-    "token", ["", "lk_", "lk_door", "lk_door_", "lk_door_wrong", "lk_other_secret", "xx_door_secret", "lk_DOOR_x", "🗝"]
-)
-def test_a_wrong_key_is_no_key(keys: Keys, token: str) -> None:
+def test_a_wrong_key_is_no_key(keys: Keys) -> None:
     keys.create(KeyTerms("door", READ))
-    with pytest.raises(InvalidInput) as caught:
-        keys.check(token)
-    assert code_of(caught) == "wrong_key"
+    wrong = ("", "lk_", "lk_door", "lk_door_", "lk_door_wrong", "lk_other_secret", "xx_door_secret", "lk_DOOR_x", "🗝")
+    for token in wrong:
+        with refused("wrong_key", InvalidInput):
+            keys.check(token)
 
 
 def test_a_key_expires_even_between_two_looks_at_the_database(keys: Keys, clock: Clock) -> None:
@@ -134,15 +120,13 @@ def test_a_key_expires_even_between_two_looks_at_the_database(keys: Keys, clock:
     assert keys.recall(made.token) is not None
     clock.now += 0.2
     assert keys.recall(made.token) is None
-    with pytest.raises(InvalidInput) as caught:
+    with refused("expired_key", InvalidInput):
         keys.check(made.token)
-    assert code_of(caught) == "expired_key"
 
 
 def test_a_key_that_would_have_expired_is_not_made(keys: Keys) -> None:
-    with pytest.raises(InvalidInput) as caught:
+    with refused("invalid_expiry", InvalidInput):
         keys.create(KeyTerms("door", READ, expires_at=utc_text(NOW)))
-    assert code_of(caught) == "invalid_expiry"
 
 
 def test_a_rotated_key_has_two_secrets_for_as_long_as_was_said(keys: Keys, clock: Clock) -> None:
@@ -153,9 +137,8 @@ def test_a_rotated_key_has_two_secrets_for_as_long_as_was_said(keys: Keys, clock
     assert keys.check(first.token).key_id == keys.check(second.token).key_id == "door"
     clock.now += 100
     assert keys.check(second.token)
-    with pytest.raises(InvalidInput) as caught:
+    with refused("expired_key", InvalidInput):
         keys.check(first.token)
-    assert code_of(caught) == "expired_key"
     third = keys.rotate("door")
     for old in (first, second):
         with pytest.raises(InvalidInput, match="not this server's"):
@@ -175,38 +158,32 @@ def test_a_revoked_key_stops_at_once_here_and_within_the_cache_time_elsewhere(
     clock.now += CACHE_S
     assert elsewhere.recall(made.token) is None
     for process in (keys, elsewhere):
-        with pytest.raises(InvalidInput) as caught:
+        with refused("revoked_key", InvalidInput):
             process.check(made.token)
-        assert code_of(caught) == "revoked_key"
-    with pytest.raises(Conflict) as refused:
+    with refused("key_revoked", Conflict):
         keys.rotate("door")
-    assert code_of(refused) == "key_revoked"
     assert keys.revoke("door").revoked_at == utc_text(NOW), "the first revocation stands"
 
 
 def test_only_who_knows_the_secret_learns_that_a_key_was_revoked(keys: Keys) -> None:
     keys.create(KeyTerms("door", READ))
     keys.revoke("door")
-    with pytest.raises(InvalidInput) as caught:
+    with refused("wrong_key", InvalidInput):
         keys.check("lk_door_guess")
-    assert code_of(caught) == "wrong_key"
 
 
 def test_what_is_not_there_can_be_neither_shown_nor_changed(keys: Keys) -> None:
     for call in (keys.key, keys.revoke, keys.rotate):
-        with pytest.raises(NotFound) as caught:
+        with refused("key_not_found", NotFound):
             call("door")
-        assert code_of(caught) == "key_not_found"
 
 
-def test_a_checked_key_costs_no_look_at_the_database_for_a_while(tmp_path: Path, clock: Clock) -> None:
-    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
-        keys = Keys(store.database, clock=clock, monotonic=clock)
-        made = keys.create(KeyTerms("door", READ))
-        keys.check(made.token)
+def test_a_checked_key_costs_no_look_at_the_database_for_a_while(plain: Keys, tmp_path: Path, clock: Clock) -> None:
+    made = plain.create(KeyTerms("door", READ))
+    plain.check(made.token)
     clock.now += CACHE_S * 0.9
     (tmp_path / "likeness.db").unlink()
-    grant = keys.recall(made.token)
+    grant = plain.recall(made.token)
     assert grant is not None
     assert grant.key_id == "door"
 
@@ -221,14 +198,13 @@ def test_keys_are_listed_page_by_page(keys: Keys) -> None:
         if (cursor := page.next_cursor) is None:
             break
     assert seen == made
-    with pytest.raises(InvalidInput) as caught:
+    with refused("invalid_cursor", InvalidInput):
         keys.keys("nonsense")
-    assert code_of(caught) == "invalid_cursor"
 
 
-def test_digests_are_compared_in_constant_time(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digests_are_compared_in_constant_time(plain: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     """A known and an unknown id cost the same comparisons, all of them of whole digests."""
-    made = keys.create(KeyTerms("door", READ))
+    made = plain.create(KeyTerms("door", READ))
     real, compared = hmac.compare_digest, []
 
     def counting(one: bytes, other: bytes) -> bool:
@@ -236,14 +212,11 @@ def test_digests_are_compared_in_constant_time(keys: Keys, monkeypatch: pytest.M
         return real(one, other)
 
     monkeypatch.setattr("app.access.keys.hmac.compare_digest", counting)
-    keys.check(made.token)
+    plain.check(made.token)
     for token in ("lk_door_wrong", "lk_nobody_wrong"):
         with pytest.raises(InvalidInput):
-            keys.check(token)
+            plain.check(token)
     assert compared == [(32, 32)] * 6
-    source = Path(keys_module.__file__).read_text()
-    assert "digest ==" not in source
-    assert "== digest" not in source
 
 
 @pytest.mark.parametrize(
@@ -256,9 +229,8 @@ def test_rates_are_read(text: str, rate: Rate | None) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "10/h", "0/s", "10/s:0", "-1/s", "1.5/s", " 10/s", "10/s\n", "99999999/s"])
 def test_what_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
+    with refused("invalid_rate", InvalidInput):
         parse_rate(text)
-    assert code_of(caught) == "invalid_rate"
 
 
 def test_a_burst_is_let_through_and_then_the_rate(clock: Clock) -> None:
@@ -330,9 +302,9 @@ def ask(guard: Guard, token: str, address: str = "192.0.2.7") -> object:
     return anyio.run(check)
 
 
-def test_wrong_keys_are_limited_by_address_and_good_ones_go_on(keys: Keys, clock: Clock) -> None:
-    guard = guard_of(keys, clock)
-    used, unused = (keys.create(KeyTerms(name, READ)).token for name in ("used", "unused"))
+def test_wrong_keys_are_limited_by_address_and_good_ones_go_on(plain: Keys, clock: Clock) -> None:
+    guard = guard_of(plain, clock)
+    used, unused = (plain.create(KeyTerms(name, READ)).token for name in ("used", "unused"))
     ask(guard, used)
     for _ in range(3):
         with pytest.raises(InvalidInput, match="not this server's"):
@@ -340,7 +312,7 @@ def test_wrong_keys_are_limited_by_address_and_good_ones_go_on(keys: Keys, clock
     for token in ("lk_used_guess", unused):
         with pytest.raises(Overloaded) as caught:
             ask(guard, token)
-        assert code_of(caught) == "too_many_failures"
+        assert caught.value.code == "too_many_failures"
         assert caught.value.details["retry_after"] == pytest.approx(20)
     clock.now += CACHE_S * 2  # what worked before is looked up again
     assert ask(guard, used) != ADMIN
@@ -355,8 +327,8 @@ def test_wrong_keys_are_limited_by_address_and_good_ones_go_on(keys: Keys, clock
         ask(guard, "lk_used_guess")
 
 
-def test_simultaneous_guesses_are_no_more_than_the_limit(keys: Keys, clock: Clock) -> None:
-    guard, looked_up = guard_of(keys, clock), []
+def test_simultaneous_guesses_are_no_more_than_the_limit(plain: Keys, clock: Clock) -> None:
+    guard, looked_up = guard_of(plain, clock), []
 
     def look_up() -> None:
         looked_up.append(1)
@@ -377,17 +349,20 @@ def test_simultaneous_guesses_are_no_more_than_the_limit(keys: Keys, clock: Cloc
     assert len(looked_up) == 3
 
 
-def test_wrong_keys_are_limited_over_all_addresses_and_good_ones_go_on(keys: Keys, clock: Clock) -> None:
-    guard = guard_of(keys, clock)
-    used, unused = (keys.create(KeyTerms(name, READ)).token for name in ("used", "unused"))
+def test_wrong_keys_are_limited_over_all_addresses_and_good_ones_go_on(plain: Keys, clock: Clock) -> None:
+    guard = guard_of(plain, clock)
+    used, unused = (plain.create(KeyTerms(name, READ)).token for name in ("used", "unused"))
     ask(guard, used)
-    for number in range(3 * ALL_ADDRESSES):
-        with pytest.raises(InvalidInput, match="not this server's"):
-            ask(guard, "lk_used_guess", f"192.0.{number // 100}.{number % 100}")
+
+    async def guess_from_everywhere() -> None:
+        for number in range(3 * ALL_ADDRESSES):
+            with pytest.raises(InvalidInput, match="not this server's"):
+                await guard.check("lk_used_guess", f"192.0.{number // 100}.{number % 100}")
+
+    anyio.run(guess_from_everywhere)
     for token in ("lk_used_guess", unused):
-        with pytest.raises(Overloaded) as caught:
+        with refused("too_many_failures", Overloaded):
             ask(guard, token, "198.51.100.1")
-        assert code_of(caught) == "too_many_failures"
     clock.now += CACHE_S * 2
     assert ask(guard, used, "198.51.100.1") != ADMIN, "what worked before is looked up again"
     for _ in range(3):
@@ -395,11 +370,11 @@ def test_wrong_keys_are_limited_over_all_addresses_and_good_ones_go_on(keys: Key
         clock.now += CACHE_S * 2
 
 
-def test_a_key_that_was_revoked_is_a_failed_attempt_like_any(keys: Keys, clock: Clock) -> None:
-    guard = guard_of(keys, clock)
-    token = keys.create(KeyTerms("door", READ)).token
+def test_a_key_that_was_revoked_is_a_failed_attempt_like_any(plain: Keys, clock: Clock) -> None:
+    guard = guard_of(plain, clock)
+    token = plain.create(KeyTerms("door", READ)).token
     ask(guard, token)
-    keys.revoke("door")
+    plain.revoke("door")
     for _ in range(3):
         with pytest.raises(InvalidInput, match="revoked"):
             ask(guard, token)
@@ -407,15 +382,15 @@ def test_a_key_that_was_revoked_is_a_failed_attempt_like_any(keys: Keys, clock: 
         ask(guard, token)
 
 
-def test_each_key_has_its_own_rate_and_the_admin_key_none(keys: Keys, clock: Clock) -> None:
-    guard = guard_of(keys, clock)
-    tokens = [keys.create(KeyTerms(name, READ, rate="2/s")).token for name in ("one", "two")]
+def test_each_key_has_its_own_rate_and_the_admin_key_none(plain: Keys, clock: Clock) -> None:
+    guard = guard_of(plain, clock)
+    tokens = [plain.create(KeyTerms(name, READ, rate="2/s")).token for name in ("one", "two")]
     for token in tokens:
         ask(guard, token)
         ask(guard, token, "198.51.100.1")
         with pytest.raises(Overloaded) as caught:
             ask(guard, token)
-        assert code_of(caught) == "rate_limited"
+        assert caught.value.code == "rate_limited"
         assert caught.value.details["retry_after"] == pytest.approx(0.5)
     clock.now += 0.5
     ask(guard, tokens[0])
@@ -474,14 +449,12 @@ def test_a_file_neither_revives_a_revoked_key_nor_an_old_secret(keys: Keys, tmp_
     rotated = keys.rotate("door")
     declare(keys, tmp_path / "keys.yaml", DOOR, {"DOOR": SECRET})
     assert keys.check(rotated.token)
-    with pytest.raises(InvalidInput) as caught:
+    with refused("wrong_key", InvalidInput):
         keys.check(f"lk_door_{SECRET}")
-    assert code_of(caught) == "wrong_key"
     keys.revoke("door")
     declare(keys, tmp_path / "keys.yaml", DOOR, {"DOOR": "n" * 40})
-    with pytest.raises(InvalidInput) as caught:
+    with refused("revoked_key", InvalidInput):
         keys.check("lk_door_" + "n" * 40)
-    assert code_of(caught) == "revoked_key"
 
 
 @pytest.mark.parametrize(
@@ -508,7 +481,7 @@ def test_a_file_that_is_wrong_says_where_and_never_what_the_secret_is(tmp_path: 
     path.write_text(text.replace("%s", SECRET))
     with pytest.raises(Unusable, match=words) as caught:
         read_keys(path, {})
-    assert code_of(caught) == "keys_file_invalid"
+    assert caught.value.code == "keys_file_invalid"
     assert str(path) in caught.value.message
     assert SECRET not in caught.value.message
 

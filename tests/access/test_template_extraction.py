@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,8 +29,8 @@ UNITS = np.eye(DIMENSION)
 MANIFESTS = [load_package(PROJECT / "models" / name).manifest for name in ("sface", "sface-slim")]
 
 
-def key_of(client: httpx.Client, *scopes: str) -> dict[str, str]:
-    made = client.post("/v1/keys", json={"scopes": scopes}).raise_for_status().json()
+def key_of(client: httpx.Client, *scopes: str, **terms: str) -> dict[str, str]:
+    made = client.post("/v1/keys", json={"scopes": scopes, **terms}).raise_for_status().json()
     return {"x-api-key": made["secret"]}
 
 
@@ -57,23 +56,6 @@ def ask(client: httpx.Client, key: dict[str, str], vectors: np.ndarray[Any, Any]
     )
 
 
-def solved(
-    client: httpx.Client, key: dict[str, str], subject: str, vectors: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any] | None:
-    """The subject's template by least squares over the answered scores; None if no score was answered."""
-    scale = Similarity.of(Thresholds(MANIFESTS[0]))
-    rows, scores = [], []
-    for vector, row in zip(vectors, ask(client, key, vectors).raise_for_status().json()["result"], strict=True):
-        for found in row["similarities"]:
-            if found["subject"] == subject:
-                rows.append(vector)
-                scores.append(scale.cosine_of(found["similarity"]))
-    if not rows:
-        return None
-    made = np.linalg.lstsq(np.array(rows), np.array(scores), rcond=None)[0]
-    return np.asarray(made / np.linalg.norm(made))
-
-
 def test_unit_vectors_show_no_template(server: httpx.Client) -> None:
     """One request of 128 unit vectors gave every template to a `recognize` key (cosine 1.0)."""
     every = key_of(server, "read", "recognize", "enroll", "admin")
@@ -91,15 +73,6 @@ def test_a_face_is_no_oracle(server: httpx.Client) -> None:
     assert (refused.status_code, refused.json()["code"]) == (403, 1)
     answered = server.post(path, json=body, headers=key_of(server, "templates")).raise_for_status().json()
     assert {row["similarity"] for row in answered["result"]} == {0.0}
-
-
-def test_what_the_scope_gives_away_is_known(server: httpx.Client) -> None:
-    """Who holds the scope and begins near a face comes near its template: that is why no key has it unless given."""
-    key, truth, near = key_of(server, "templates"), template(server, COLLINS), template(server, AGAIN)
-    vectors = near + np.vstack([0.5 * UNITS])
-    found = solved(server, key, "Eileen", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-    assert found is not None
-    assert near @ truth < float(found @ truth) < 0.9999
 
 
 def test_vectors_are_limited(server: httpx.Client) -> None:
@@ -128,34 +101,6 @@ def test_a_photo_of_one_person_many_times_shows_one_score(server: httpx.Client) 
     faces = answer.raise_for_status().json()["result"]
     assert len(faces) == 3
     assert [one["subject"] for face in faces for one in face["subjects"]].count("Eileen") == 1
-
-
-def test_rates_count_faces(server: httpx.Client) -> None:
-    terms = {"scopes": ["recognize"], "rate": "60/m:1"}
-    key = {"x-api-key": server.post("/v1/keys", json=terms).raise_for_status().json()["secret"]}
-    for path, field in ((f"{RECOGNITION}/recognize", "file"), ("/v1/galleries/default/identify", "image")):
-        waits: list[int] = []
-        for photo in (COLLINS, BOTH):
-            time.sleep(waits[-1] if waits else 0)
-            server.post(path, files={field: photo}, headers=key).raise_for_status()
-            again = server.post(path, files={field: photo}, headers=key)
-            assert again.status_code == 429
-            waits.append(int(again.headers["retry-after"]))
-        assert waits[1] > waits[0]
-        time.sleep(waits[1])
-
-
-def test_rates_count_the_faces_that_are_compared_with_one_face(server: httpx.Client) -> None:
-    face = server.get(f"{RECOGNITION}/faces").json()["faces"][0]["image_id"]
-    waits = []
-    for photo in (COLLINS, BOTH):
-        terms = {"scopes": ["recognize"], "rate": "60/m:1"}
-        key = {"x-api-key": server.post("/v1/keys", json=terms).raise_for_status().json()["secret"]}
-        ask = {"files": {"file": photo}, "headers": key}
-        server.post(f"{RECOGNITION}/faces/{face}/verify", **ask).raise_for_status()  # type: ignore[arg-type]
-        again = server.post(f"{RECOGNITION}/faces/{face}/verify", **ask)  # type: ignore[arg-type]
-        waits.append(int(again.headers["retry-after"]))
-    assert waits[1] > waits[0]
 
 
 def answered_numbers(answer: Any) -> Iterator[float]:
@@ -187,7 +132,7 @@ ASKED = [Thresholds(MANIFESTS[0]).for_fpir(0.01, 2), SCALE.cosine_of(0.85)]
 PHOTOS = {"again": AGAIN, "both": BOTH}
 
 
-def ask_by_photo(client: httpx.Client, key: dict[str, str], call: str, photo: bytes) -> Any:
+def ask_by_photo(client: httpx.Client, key: dict[str, str], call: str, photo: bytes) -> httpx.Response:
     """The answer of one of the calls that compare a photo with enrolled faces."""
     gallery = "/v1/galleries/default"
     image: dict[str, Any] = {"content": photo, "headers": key | {"content-type": "image/jpeg"}}
@@ -202,17 +147,33 @@ def ask_by_photo(client: httpx.Client, key: dict[str, str], call: str, photo: by
     else:
         face = client.get(f"{RECOGNITION}/faces").json()["faces"][0]["image_id"]
         answer = client.post(f"{RECOGNITION}/faces/{face}/verify", files={"file": photo}, headers=key)
-    return answer.raise_for_status().json()
+    return answer
 
 
 BY_PHOTO = ["identify", "verify_subject", "recognize", "verify_face"]
 
 
+@pytest.mark.parametrize("call", ["identify", "recognize", "verify_face"])
+def test_rates_count_faces(server: httpx.Client, call: str) -> None:
+    waits = []
+    for photo in (COLLINS, BOTH):
+        key = key_of(server, "recognize", rate="60/m:1")
+        ask_by_photo(server, key, call, photo).raise_for_status()
+        again = ask_by_photo(server, key, call, photo)
+        assert again.status_code == 429
+        waits.append(int(again.headers["retry-after"]))
+    assert waits[1] > waits[0]
+
+
+def numbers_of(client: httpx.Client, key: dict[str, str], call: str) -> list[float]:
+    answers = [ask_by_photo(client, key, call, photo).raise_for_status().json() for photo in PHOTOS.values()]
+    return list(answered_numbers(answers))
+
+
 @pytest.mark.parametrize("call", BY_PHOTO)
 def test_scores_of_photos_are_coarse_unless_the_key_may_have_the_templates(server: httpx.Client, call: str) -> None:
     exact_key, key = key_of(server, "recognize", "templates"), key_of(server, "recognize", "admin")
-    exact = [n for photo in PHOTOS.values() for n in answered_numbers(ask_by_photo(server, exact_key, call, photo))]
-    found = [n for photo in PHOTOS.values() for n in answered_numbers(ask_by_photo(server, key, call, photo))]
+    exact, found = numbers_of(server, exact_key, call), numbers_of(server, key, call)
     assert not all(coarse(score) for score in exact)
     assert min(exact) < SCORES.floor
     assert found
@@ -222,7 +183,7 @@ def test_scores_of_photos_are_coarse_unless_the_key_may_have_the_templates(serve
 def test_decisions_are_the_same_for_every_key(server: httpx.Client) -> None:
     keys = key_of(server, "recognize", "templates"), key_of(server, "recognize")
     for photo in PHOTOS.values():
-        exact, found = (ask_by_photo(server, key, "identify", photo) for key in keys)
+        exact, found = (ask_by_photo(server, key, "identify", photo).json() for key in keys)
         assert [face["decision"] for face in exact["faces"]] == [face["decision"] for face in found["faces"]]
         for one, other in zip(exact["faces"], found["faces"], strict=True):
             subjects = [candidate["subject"] for candidate in other["candidates"]]
@@ -326,7 +287,7 @@ def unit(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def test_some_five_hundred_chosen_vectors_rebuild_a_template() -> None:
     """The figure in docs/explanation/security.md: it says what the scope `templates` and the rates are for."""
-    assert all(400 <= vectors_to_rebuild(seed) <= 750 for seed in range(5))
+    assert all(400 <= vectors_to_rebuild(seed) <= 750 for seed in range(2))
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda one: one.name)
