@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import shutil
 import signal
@@ -18,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import sqlalchemy as sa
 
@@ -41,14 +41,15 @@ from app.jobs.records import Job
 from app.jobs.store import JobStore
 from app.types import Quality
 from tests.conftest import PROJECT
-from tests.support import packages, tarred
+from tests.support import packages
 from tests.support.changing import changed
 from tests.support.commands import run
 from tests.support.live import environment, serving
 from tests.support.postgres import new_database
-from tests.support.ready import give_models
+from tests.support.ready import give_database, give_models
+from tests.support.refusals import refused
 from tests.support.service import HOPPER, running
-from tests.support.tarred import units
+from tests.support.tarred import tar_of, units
 
 PACKAGE = "p@1"
 NO_RINGS = FoundRings(None, True, None)
@@ -70,7 +71,9 @@ def put(galleries: Galleries, subject: str, vector: Any, crop: bytes | None = No
     changed(galleries, "g", write_many, PACKAGE, [], [face])
 
 
-def galleries_at(url: str) -> Galleries:
+def galleries_at(folder: Path) -> Galleries:
+    url = sqlite_in(folder)
+    give_database(folder)
     made = Galleries(Store(url))
     made.create_gallery("g", PACKAGE, 128)
     return made
@@ -84,7 +87,7 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def galleries(here: Path) -> Iterator[Galleries]:
-    with closing(galleries_at(sqlite_in(here))) as made:
+    with closing(galleries_at(here)) as made:
         yield made
 
 
@@ -190,9 +193,8 @@ def test_a_database_that_is_not_empty_is_left_alone_unless_told(here: Path, tmp_
         connection.execute(sa.insert(METADATA.tables[table]).values(values))
     before = rows(there)
     there.close()
-    with pytest.raises(LikenessError) as caught:
+    with refused("database_not_empty", LikenessError):
         trusted(tmp_path / "backup", tmp_path / "there")
-    assert caught.value.code == "database_not_empty"
     again = Store(sqlite_in(tmp_path / "there"))
     assert rows(again) == before
     again.close()
@@ -243,21 +245,15 @@ def read_tar(path: Path) -> Files:
         return {member.name: file.read() for member in tar if (file := tar.extractfile(member))}
 
 
-def tar_of(files: Files) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
-        for name, content in files.items():
-            about = tarfile.TarInfo(name)
-            about.size = len(content)
-            tar.addfile(about, io.BytesIO(content))
-    return made.getvalue()
+def sums_of(files: Files) -> dict[str, str]:
+    return {name: hashlib.sha256(one).hexdigest() for name, one in files.items() if name != "backup.json"}
 
 
 def whole(files: Files, signer: Signer | None = None, **changed: object) -> bytes:
     """A backup of these files, with sums as they should be."""
     about = json.loads(files["backup.json"]) | changed
     about.pop("signature", None)
-    about["sha256"] = {name: hashlib.sha256(one).hexdigest() for name, one in files.items() if name != "backup.json"}
+    about["sha256"] = sums_of(files)
     about = signed(about, signer, PURPOSE) if signer else about
     return tar_of({**files, "backup.json": canonical(about)})
 
@@ -297,15 +293,14 @@ SPOILED: dict[str, tuple[Callable[[Files, Path], bytes], str]] = {
 def test_a_backup_that_was_spoiled_changes_nothing(what: str, tmp_path: Path) -> None:
     spoil, code = SPOILED[what]
     home = tmp_path / "home"
-    galleries = galleries_at(sqlite_in(home))
+    galleries = galleries_at(home)
     put(galleries, "one", units(1)[0])
     before = rows(galleries.store)
     backed_up(home, tmp_path / "backup")
     galleries.close()
     (tmp_path / "spoiled").write_bytes(spoil(read_tar(tmp_path / "backup"), tmp_path))
-    with pytest.raises(LikenessError) as caught:
+    with refused(code, LikenessError):
         trusted(tmp_path / "spoiled", home, replace=True)
-    assert caught.value.code == code
     again = Store(sqlite_in(home))
     assert rows(again) == before
     again.close()
@@ -340,7 +335,7 @@ def galleries_of(path: Path) -> list[str]:
 def test_names_that_are_no_files_are_refused(tmp_path: Path, names: list[str]) -> None:
     """One in the way of another, or too long: `restore` ended with a traceback."""
     archive = tmp_path / "backup"
-    archive.write_bytes(tarred.tar_of({f"{OWN[0]}/{name}": b"" for name in names}))
+    archive.write_bytes(tar_of({f"{OWN[0]}/{name}": b"" for name in names}))
     with pytest.raises(InvalidInput, match="a file that no backup has"):
         unpack(archive, tmp_path / "draft", tmp_path / "own")
 
@@ -360,9 +355,12 @@ def test_a_backup_is_taken_from_who_signed_it_and_an_altered_one_never(home: Pat
     }
     own_keys = altered | {"vault.key": f"{encode_key(new_key())}\n".encode()}
     head = json.loads(files["backup.json"])
-    sums = json.loads(whole_head(altered))["sha256"]
     forged = {
-        "altered": (tar_of(altered | {"backup.json": canonical(head | {"sha256": sums})}), "signature_wrong", False),
+        "altered": (
+            tar_of(altered | {"backup.json": canonical(head | {"sha256": sums_of(altered)})}),
+            "signature_wrong",
+            False,
+        ),
         "unsigned": (whole(altered), "unknown_signer", True),
         "of another signer": (whole(altered, Signer(Signer.make())), "unknown_signer", True),
         "of another vault": (whole(own_keys, Signer(Signer.make())), "unknown_signer", True),
@@ -376,14 +374,6 @@ def test_a_backup_is_taken_from_who_signed_it_and_an_altered_one_never(home: Pat
         done = run(other, "restore", tmp_path / "forged", "--replace", "--trust")
         assert (done.returncode == 0) is taken, (name, done)
         before = (other / "likeness.db").read_bytes()
-
-
-def whole_head(files: Files) -> bytes:
-    path = io.BytesIO(whole(files))
-    with tarfile.open(fileobj=path) as tar:
-        file = tar.extractfile("backup.json")
-        assert file is not None
-        return file.read()
 
 
 def test_a_missing_vault_key_is_not_replaced(home: Path) -> None:
@@ -507,12 +497,10 @@ def with_own_points(data_dir: Path, lowest: float) -> str:
     return package.id
 
 
-def threshold_at(data_dir: Path, fmr: float) -> float:
-    """Let a service identify somebody of `crew`; return the threshold that decided."""
-    with running(data_dir) as api:
-        photo = {"content-type": "image/jpeg"}
-        answer = api.post(f"/v1/galleries/crew/identify?fmr={fmr}", content=HOPPER, headers=photo)
-        (face,) = answer.raise_for_status().json()["faces"]
+def deciding(api: httpx.Client) -> float:
+    """Identify somebody of `crew` at an FMR of 1e-3; return the threshold that decided."""
+    answer = api.post("/v1/galleries/crew/identify?fmr=1e-3", files={"image": HOPPER})
+    (face,) = answer.raise_for_status().json()["faces"]
     assert face["candidates"][0]["subject"] == "grace"
     return float(face["threshold"])
 
@@ -524,9 +512,8 @@ def test_packages_and_points_of_the_folders_own_go_along(tmp_path: Path) -> None
     (data / "packages" / ".half.draft" / "weights.onnx").write_bytes(b"half")
     with running(data) as api:
         api.post("/v1/galleries", json={"id": "crew", "embedder": package}).raise_for_status()
-        path = "/v1/galleries/crew/subjects/grace/faces"
-        api.post(path, content=HOPPER, headers={"content-type": "image/jpeg"}).raise_for_status()
-    decided = threshold_at(data, 1e-3)
+        api.post("/v1/galleries/crew/subjects/grace/faces", files={"images": HOPPER}).raise_for_status()
+        decided = deciding(api)
     assert 0.7 <= decided < 0.8
     done = run(data, "backup", tmp_path / "backup")
     assert done.returncode == 0, done
@@ -541,12 +528,14 @@ def test_packages_and_points_of_the_folders_own_go_along(tmp_path: Path) -> None
         assert not any((other / name.partition("/")[0]).exists() for name in own)
 
     assert run(other, "restore", tmp_path / "backup").returncode == 0
-    assert threshold_at(other, 1e-3) == decided
+    with running(other) as api:
+        assert deciding(api) == decided
 
+    points = other / "calibrations" / f"{package}.json"
     with_own_points(other, 0.8)
-    assert threshold_at(other, 1e-3) >= 0.8
+    assert points.read_bytes() != files[f"calibrations/{package}.json"]
     assert run(other, "restore", tmp_path / "backup", "--replace").returncode == 0
-    assert threshold_at(other, 1e-3) == decided
+    assert points.read_bytes() == files[f"calibrations/{package}.json"]
     assert [path.name for path in other.iterdir() if path.name.startswith(".")] == []
 
 

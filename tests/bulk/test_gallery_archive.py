@@ -222,38 +222,27 @@ def test_what_was_altered_is_refused_and_nothing_of_it_imported(two: Two, what: 
     assert list(two.second.all_subjects(gallery)) == []
 
 
-def test_an_archive_of_another_package_is_refused(two: Two) -> None:
-    private = signing.Signer(signing.Signer.make())
-    files = with_manifest(members(two.archive.read_bytes()), package="other@1")
-    document = {
-        "algorithm": "Ed25519",
-        "public_key": signing.encode(private.public_key),
-        "signature": signing.encode(private.sign(files["manifest.json"], b"gallery archive")),
-    }
-    job = brought(
-        two,
-        "package",
-        tar(files | {"signature.json": json.dumps(document).encode()}),
-        signing.encode(private.public_key),
-    )
-    assert (job.state, job.error.code) == ("failed", "package_mismatch")
-
-
-def resigned(files: dict[str, bytes], changed: dict[str, bytes]) -> tuple[dict[str, bytes], str]:
-    """The archive with other files in it, signed by a key of its own, and that key."""
+def resigned(files: dict[str, bytes]) -> tuple[bytes, str]:
+    """An archive of these files, signed by a key of its own, and that key."""
     signer = signing.Signer(signing.Signer.make())
-    files = files | changed
     manifest = json.loads(files["manifest.json"])
     for member in manifest["members"]:
         data = files[member["name"]]
         member |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    files["manifest.json"] = json.dumps(manifest).encode()
+    told = json.dumps(manifest).encode()
     document = {
         "algorithm": "Ed25519",
         "public_key": signing.encode(signer.public_key),
-        "signature": signing.encode(signer.sign(files["manifest.json"], b"gallery archive")),
+        "signature": signing.encode(signer.sign(told, b"gallery archive")),
     }
-    return files | {"signature.json": json.dumps(document).encode()}, document["public_key"]
+    signed = {"manifest.json": told, "signature.json": json.dumps(document).encode()}
+    return tar(files | signed), document["public_key"]
+
+
+def test_an_archive_of_another_package_is_refused(two: Two) -> None:
+    foreign, trust = resigned(with_manifest(members(two.archive.read_bytes()), package="other@1"))
+    job = brought(two, "package", foreign, trust)
+    assert (job.state, job.error.code) == ("failed", "package_mismatch")
 
 
 def test_crops_that_are_no_crops_are_refused(two: Two) -> None:
@@ -264,8 +253,8 @@ def test_crops_that_are_no_crops_are_refused(two: Two) -> None:
     for line, crop in zip(lines, crops, strict=True):
         line["crop"] = len(crop)
     told = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    hostile, trust = resigned(files, {"faces.jsonl": told, "crops.bin": b"".join(crops)})
-    job = brought(two, "hostile", tar(hostile), trust)
+    hostile, trust = resigned(files | {"faces.jsonl": told, "crops.bin": b"".join(crops)})
+    job = brought(two, "hostile", hostile, trust)
     assert (job.state, job.counts["enrolled"], job.counts["refused"]) == ("done", 1, 2)
     report = [json.loads(line) for line in two.second.job_report(job.id).splitlines()]
     assert [(one["item"], one["code"]) for one in report] == [(0, "invalid_image"), (1, "invalid_image")]
@@ -285,8 +274,8 @@ def test_ids_and_names_with_invisible_characters_are_refused_and_reported(two: T
         name: b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         for name, lines in (("subjects.jsonl", people), ("faces.jsonl", faces))
     }
-    hostile, trust = resigned(files, told)
-    job = brought(two, "invisible", tar(hostile), trust)
+    hostile, trust = resigned(files | told)
+    job = brought(two, "invisible", hostile, trust)
     assert (job.state, job.counts["enrolled"], job.counts["refused"]) == ("done", 2, 3)
     found = {one.id: one for one in two.second.all_subjects("invisible")}
     assert set(found) == {"eileen", "nobody yet"}
