@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from app import config
 from app.errors import Unusable
+from tests.support.commands import run
 
 
 @pytest.fixture(autouse=True)
@@ -57,10 +56,7 @@ def test_a_value_out_of_range_is_refused_by_name(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_wrong_setting_stops_the_server_with_one_line_and_no_traceback(tmp_path: Path) -> None:
-    environ = os.environ | {"LIKENESS_PROT": "1", "LIKENESS_DATA_DIR": str(tmp_path / "data")}
-    done = subprocess.run(
-        [sys.executable, "-m", "app", "serve"], env=environ, capture_output=True, text=True, check=False
-    )
+    done = run(tmp_path / "data", "serve", PROT=1)
     assert done.returncode != 0
     assert "did you mean LIKENESS_PORT" in done.stderr
     assert "Traceback" not in done.stderr

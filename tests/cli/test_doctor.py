@@ -60,6 +60,12 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A copy of the project's packages."""
+    return shutil.copytree(PROJECT / "models", tmp_path / "models")
+
+
 def test_a_good_installation_has_nothing_wrong(data: Path) -> None:
     before = {path: path.read_bytes() for path in data.iterdir() if path.is_file()}
     found = examined(data)
@@ -82,9 +88,7 @@ def test_before_the_first_start_nothing_is_made(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_a_model_file_that_was_changed_is_found(tmp_path: Path, data: Path) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(PROJECT / "models", models)
+def test_a_model_file_that_was_changed_is_found(models: Path, data: Path) -> None:
     manifest = models / "sface" / "manifest.json"
     manifest.write_text(manifest.read_text().replace("fb143eea", "00000000"))
     found = failed(examined(data, "models", "device", models_dir=models))
@@ -93,9 +97,7 @@ def test_a_model_file_that_was_changed_is_found(tmp_path: Path, data: Path) -> N
     assert "device" in found
 
 
-def test_operating_points_of_another_model_are_a_warning(tmp_path: Path, data: Path) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(PROJECT / "models", models)
+def test_operating_points_of_another_model_are_a_warning(models: Path, data: Path) -> None:
     shutil.copytree(models / "sface-slim", models / "mine")
     copied = load_package(models / "sface").manifest
     own = load_package(models / "sface-slim").manifest
@@ -106,9 +108,7 @@ def test_operating_points_of_another_model_are_a_warning(tmp_path: Path, data: P
     assert warnings[0].remedy
 
 
-def test_whether_templates_are_checked_is_said(tmp_path: Path, data: Path) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(PROJECT / "models", models)
+def test_whether_templates_are_checked_is_said(models: Path, data: Path) -> None:
     packages.install(models, "unchecked")
     found = {one.found.split(":")[0]: one.found for one in examined(data, "models", models_dir=models)["models"]}
     assert found["sface@2021dec_int8bq"].endswith("its templates are checked when it is opened")
@@ -137,9 +137,7 @@ def test_packages_that_are_not_there_are_found(data: Path, settings: dict[str, A
     assert found["device"].remedy
 
 
-def test_a_bad_manifest_is_a_warning(tmp_path: Path, data: Path) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(PROJECT / "models", models)
+def test_a_bad_manifest_is_a_warning(models: Path, data: Path) -> None:
     (models / "bad").mkdir()
     (models / "bad" / "manifest.json").write_text("{")
     found = examined(data, "models", "device", models_dir=models)
@@ -149,9 +147,7 @@ def test_a_bad_manifest_is_a_warning(tmp_path: Path, data: Path) -> None:
     assert failed(found) == {}
 
 
-def test_packages_that_galleries_were_made_with_are_looked_for(tmp_path: Path, data: Path) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(PROJECT / "models", models)
+def test_packages_that_galleries_were_made_with_are_looked_for(models: Path, data: Path) -> None:
     small = packages.install(models, "small", dimension=8)
     with closing(Store(f"sqlite:///{data / 'likeness.db'}")) as store:
         staff = store.create_gallery("staff", "sface@2021dec_int8bq", 128)
@@ -327,9 +323,7 @@ def test_a_certificate_that_cannot_be_examined_is_a_finding(tmp_path: Path, data
     assert (unread.verdict, str(cert) in unread.found, bool(unread.remedy)) == ("warning", True, True)
 
 
-def test_liveness_that_decides_nothing_is_a_warning(data: Path, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    shutil.copytree(PROJECT / "models", models)
+def test_liveness_that_decides_nothing_is_a_warning(models: Path, data: Path) -> None:
     assert [one.verdict for one in examined(data, "liveness", models_dir=models)["liveness"]] == ["ok"]
     made = liveness.install(models)
     (found,) = examined(data, "liveness", models_dir=models)["liveness"]
