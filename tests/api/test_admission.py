@@ -27,9 +27,10 @@ from app.concurrency.admission import (
     check_deadline,
 )
 from app.errors import LikenessError, Overloaded
-from tests.support.connections import begun, unsigned
+from tests.support.connections import begun, bodies_held, opened, unsigned
 from tests.support.live import LiveServer, serving
 from tests.support.service import COLLINS, running_here
+from tests.support.waiting import until
 
 SLOTS = 8
 
@@ -239,3 +240,27 @@ def test_a_slow_upload_takes_no_slot(small: LiveServer) -> None:
             stack.enter_context(begun(small, head))
         time.sleep(1)
         assert httpx.get(f"{small.url}/v1/galleries", headers={"x-api-key": small.key}).status_code == 200
+
+
+def test_a_request_in_work_is_answered_before_the_server_ends(small: LiveServer) -> None:
+    """SIGTERM arrives in the middle of an upload: the last test of this server."""
+
+    def upload() -> Iterator[bytes]:
+        yield COLLINS[:1000]
+        until(lambda: bodies_held(small) == 1000)
+        small.process.terminate()
+        until(takes_nobody)
+        yield COLLINS[1000:]
+
+    def takes_nobody() -> bool:
+        try:
+            opened(small).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    with small.client() as client:
+        client.get("/livez")
+        answer = client.post("/v1/detect", content=upload(), headers={"content-type": "image/jpeg"})
+    assert len(answer.raise_for_status().json()["faces"]) == 1
+    assert small.process.wait(30) == 0

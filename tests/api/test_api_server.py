@@ -38,11 +38,10 @@ from app.serve import serve
 from app.server.data_folder import load_key, replace_key
 from app.server.run import listen
 from tests.support.commands import run
-from tests.support.connections import bodies_held, opened
 from tests.support.live import LiveServer
 from tests.support.ready import give_models
+from tests.support.refusals import refused
 from tests.support.service import COLLINS, error_of, made, running, scope_of
-from tests.support.waiting import until
 
 OPEN = ["/livez", "/readyz", "/version"]
 
@@ -109,9 +108,8 @@ def test_processes_that_start_together_make_one_key_for_its_owner_alone(tmp_path
 @pytest.mark.parametrize("content", ["", "short", "two keys of enough characters\nin one file, as one should not"])
 def test_a_file_that_is_no_key_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / ADMIN_KEY_FILE).write_text(content)
-    with pytest.raises(Unusable) as caught:
+    with refused("key_unusable", Unusable):
         load_key(tmp_path)
-    assert caught.value.code == "key_unusable"
 
 
 def test_the_admin_key_follows_its_file_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:
@@ -251,9 +249,8 @@ async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -
         admission.take(240)
         with pytest.raises(Overloaded):
             admission.take(1)
-        with pytest.raises(LikenessError) as caught:
+        with refused("request_timeout", LikenessError):
             await workers.run(release.wait)
-        assert caught.value.code == "request_timeout"
     assert (admission.admitted, budget.held) == (1, 240), "the thread is still busy, with the request's body"
     with pytest.raises(LikenessError):  # waits behind the slow one, and is dropped unbegun
         await workers.run(lambda: pytest.fail("dropped work was done"))
@@ -312,9 +309,8 @@ async def test_a_body_is_not_read_beyond_its_limit() -> None:
         return {"type": "http.request", "body": b"x" * 10, "more_body": True}
 
     request = Request({"type": "http", "method": "POST", "headers": []}, receive)
-    with pytest.raises(InvalidInput) as caught:
+    with refused("payload_too_large", InvalidInput):
         await read_body(request, limit=95, seconds=10, take=lambda _: None)
-    assert caught.value.code == "payload_too_large"
     assert read == 100
 
 
@@ -338,38 +334,14 @@ def test_a_reserved_port_waits_for_whom_it_was_reserved(port: int) -> None:
         other.bind(("127.0.0.1", port))
 
 
-def test_the_server_says_where_it_is_and_where_the_key_is(live_server: LiveServer) -> None:
-    with live_server.client() as client:
+def test_the_server_says_where_it_is_and_where_the_key_is(shared_server: LiveServer) -> None:
+    with shared_server.client() as client:
         assert client.get("/readyz").json() == {"status": "ok"}
-    printed = live_server.log.read_text()
-    assert live_server.url in printed
-    assert f"The admin key is in {live_server.data_dir / ADMIN_KEY_FILE}" in printed
-    assert live_server.key not in printed, "the key itself is told to a terminal only"
-    assert f'curl -H "x-api-key: $(cat {live_server.data_dir / ADMIN_KEY_FILE})"' in printed
-
-
-def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveServer) -> None:
-    """SIGTERM arrives in the middle of an upload."""
-
-    def upload() -> Iterator[bytes]:
-        yield COLLINS[:1000]
-        until(lambda: bodies_held(live_server) == 1000)
-        live_server.process.terminate()
-        until(takes_nobody)
-        yield COLLINS[1000:]
-
-    def takes_nobody() -> bool:
-        try:
-            opened(live_server).close()
-        except ConnectionRefusedError:
-            return True
-        return False
-
-    with live_server.client() as client:
-        client.get("/livez")
-        answer = client.post("/v1/detect", content=upload(), headers={"content-type": "image/jpeg"})
-    assert len(answer.raise_for_status().json()["faces"]) == 1
-    assert live_server.process.wait(30) == 0
+    printed = shared_server.log.read_text()
+    assert shared_server.url in printed
+    assert f"The admin key is in {shared_server.data_dir / ADMIN_KEY_FILE}" in printed
+    assert shared_server.key not in printed, "the key itself is told to a terminal only"
+    assert f'curl -H "x-api-key: $(cat {shared_server.data_dir / ADMIN_KEY_FILE})"' in printed
 
 
 @pytest.fixture

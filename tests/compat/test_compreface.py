@@ -283,15 +283,6 @@ def test_faces_are_deleted_one_by_one_many_at_once_and_by_subject(bound: httpx.C
     assert bound.get(SUBJECTS).json() == {"subjects": []}
 
 
-def test_faces_with_damaged_templates_are_deleted(tmp_path: Path) -> None:
-    with running(tmp_path / "data", encryption_key=encode_key(bytes(range(32)))) as client:
-        ids = [add(client, subject, COLLINS) for subject in ("Ann", "Bob")]
-        with engine_of(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}").begin() as connection:
-            connection.execute(sa.update(FACES_TABLE).values(template=bytes(33)))
-        assert client.delete(f"{FACES}/{ids[0]}").json() == {"image_id": ids[0], "subject": "Ann"}
-        assert client.post(f"{FACES}/delete", json=ids).json() == [{"image_id": ids[1], "subject": "Bob"}]
-
-
 def test_a_face_is_the_same_by_our_own_api_and_its_image_is_the_aligned_crop(bound: httpx.Client) -> None:
     image_id = add(bound, "Ann", COLLINS)
     gallery = bound.get("/v1/galleries").json()["galleries"][0]["id"]
@@ -508,9 +499,15 @@ def test_every_code_of_the_one_table_has_its_answer_here() -> None:
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def fresh_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fresh") / "data"
+
+
+@pytest.fixture(scope="module")
+def fresh(fresh_dir: Path) -> Iterator[httpx.Client]:
     """A service without galleries, with the key of all of them."""
-    with running(tmp_path_factory.mktemp("fresh") / "data", max_image_bytes=len(COLLINS) + 1) as client:
+    sealed = encode_key(bytes(range(32)))
+    with running(fresh_dir, max_image_bytes=len(COLLINS) + 1, encryption_key=sealed) as client:
         yield client
 
 
@@ -575,6 +572,15 @@ def test_limits_are_those_of_our_own_api(fresh: httpx.Client) -> None:
     slower = fresh.get(SUBJECTS, headers=headers)
     refused(slower, 429, 0)
     assert 1 <= int(slower.headers["retry-after"]) <= 60
+
+
+def test_faces_with_damaged_templates_are_deleted(fresh: httpx.Client, fresh_dir: Path) -> None:
+    fresh.delete(SUBJECTS).raise_for_status()
+    ids = [add(fresh, subject, COLLINS) for subject in ("Ann", "Bob")]
+    with engine_of(f"sqlite:///{fresh_dir / 'likeness.db'}").begin() as connection:
+        connection.execute(sa.update(FACES_TABLE).values(template=bytes(33)))
+    assert fresh.delete(f"{FACES}/{ids[0]}").json() == {"image_id": ids[0], "subject": "Ann"}
+    assert fresh.post(f"{FACES}/delete", json=ids).json() == [{"image_id": ids[1], "subject": "Bob"}]
 
 
 def test_each_interface_can_be_switched_off(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def sign(
     body: bytes = b"{}",
     secret: str = SECRET,
     token: str | None = None,
+    region: str = REGION,
 ) -> SignedRequest:
     """A request as botocore signs it, now, and as it then lies on the wire."""
     from botocore.awsrequest import AWSRequest  # noqa: PLC0415 (only where the oracle is there)
@@ -50,7 +51,7 @@ def sign(
 
     url = URL + (f"?{query}" if query else "")
     request = AWSRequest("POST", url, {"X-Amz-Target": TARGET, **(headers or {})}, body)
-    botocore_auth.SigV4Auth(Credentials(ACCESS_KEY, secret, token), sigv4.SERVICE, REGION).add_auth(request)
+    botocore_auth.SigV4Auth(Credentials(ACCESS_KEY, secret, token), sigv4.SERVICE, region).add_auth(request)
     prepared = request.prepare()
     sent = [("host", urlsplit(URL).netloc), *prepared.headers.items()]
     wire = [(name.encode(), value if isinstance(value, bytes) else str(value).encode()) for name, value in sent]
@@ -90,11 +91,14 @@ def changed(request: SignedRequest, name: str, *values: bytes) -> SignedRequest:
     headers=st.dictionaries(header_names, header_values, max_size=6),
     query=st.lists(st.tuples(texts, texts), max_size=5),
     body=st.binary(max_size=200),
+    region=st.sampled_from([REGION, "us-east-1"]),
 )
-def test_what_botocore_signs_holds(headers: dict[str, str], query: list[tuple[str, str]], body: bytes) -> None:
+def test_what_botocore_signs_holds(
+    headers: dict[str, str], query: list[tuple[str, str]], body: bytes, region: str
+) -> None:
     headers = {name.lower(): value for name, value in headers.items()}
     text = "&".join(f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in query)
-    request = sign(headers=headers, query=text, body=body)
+    request = sign(headers=headers, query=text, body=body, region=region)
     assert holds(request, body)
     assert not holds(request, body + b" ")
     assert not holds(request, body, secret=SECRET + "x")
