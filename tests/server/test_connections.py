@@ -71,14 +71,14 @@ def test_a_trusted_proxy_may_have_all_connections() -> None:
     assert connections.add(Line(), "192.168.0.1")
 
 
-def test_idle_connections_shut_nobody_out(live_server: LiveServer) -> None:
+def test_idle_connections_shut_nobody_out(shared_server: LiveServer) -> None:
     share = int(MOST * ADDRESS_SHARE)
     if raise_descriptors() < MOST + RESERVED:
         pytest.skip("the system allows too few open files")
     with ExitStack() as stack:
-        idle = [stack.enter_context(opened(live_server)) for _ in range(share)]
+        idle = [stack.enter_context(opened(shared_server)) for _ in range(share)]
         idle[-1].sendall(b"GET /v1/galleries HTTP/1.1\r\nx-slow: ")
-        answer = httpx.get(f"{live_server.url}/v1/galleries", headers={"x-api-key": live_server.key})
+        answer = httpx.get(f"{shared_server.url}/v1/galleries", headers={"x-api-key": shared_server.key})
         assert answer.status_code == 200
         assert _is_closed(idle[0])
         assert not _is_closed(idle[-2])

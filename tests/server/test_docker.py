@@ -256,22 +256,6 @@ def test_the_services_role_owns_its_tables_and_nothing_else(tmp_path: Path, post
     assert 2 * replica <= limit <= most - 20, "something is left for administrators"
 
 
-def test_the_keys_file_declares_the_key_that_prometheus_uses(tmp_path: Path) -> None:
-    secrets_made(tmp_path)
-    text = (FOLDER / "keys.yml").read_text()
-    assert "/run/likeness/metrics/key" in text
-    assert "/run/likeness/metrics/key" in (FOLDER / "monitoring" / "prometheus.yml").read_text()
-    file = tmp_path / "keys.yml"
-    file.write_text(text.replace("/run/likeness", str(tmp_path)))
-    ((terms, secret),) = read_keys(file, {})
-    assert (tmp_path / "metrics" / "key").read_text() == f"lk_{terms.id}_{secret}"
-    with running(tmp_path / "data", keys_file=file) as client:
-        client.headers["x-api-key"] = f"lk_{terms.id}_{secret}"
-        assert client.get("/metrics").status_code == 200
-        assert client.get("/v1/galleries").status_code == 403
-        assert client.post("/v1/detect", files={"image": COLLINS}).status_code == 403
-
-
 def test_health_is_what_readyz_says(shared_server: LiveServer, tmp_path: Path, port: int) -> None:
     def verdict(at: str) -> int:
         command = [sys.executable, "-IS", str(FOLDER / "healthy.py")]
@@ -290,13 +274,25 @@ def expressions() -> list[str]:
     return asked + [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
 
 
-def test_all_that_the_dashboard_and_the_alerts_ask_for_exists(tmp_path: Path) -> None:
-    with running(tmp_path) as client:
+def test_prometheus_reads_by_its_key_all_that_the_dashboard_and_the_alerts_ask_for(tmp_path: Path) -> None:
+    secrets_made(tmp_path)
+    text = (FOLDER / "keys.yml").read_text()
+    assert "/run/likeness/metrics/key" in text
+    assert "/run/likeness/metrics/key" in (FOLDER / "monitoring" / "prometheus.yml").read_text()
+    file = tmp_path / "keys.yml"
+    file.write_text(text.replace("/run/likeness", str(tmp_path)))
+    ((terms, secret),) = read_keys(file, {})
+    assert (tmp_path / "metrics" / "key").read_text() == f"lk_{terms.id}_{secret}"
+    data = tmp_path / "data"
+    with running(data, keys_file=file) as client:
         client.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
         client.post("/v1/galleries/staff/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
         client.post("/v1/galleries/staff/identify", files={"image": BOTH}).raise_for_status()
-        (tmp_path / "snapshots" / "1.snapshot").write_bytes(b"one")
+        (data / "snapshots" / "1.snapshot").write_bytes(b"one")
+        client.headers["x-api-key"] = f"lk_{terms.id}_{secret}"
         text = client.get("/metrics").raise_for_status().text
+        assert client.get("/v1/galleries").status_code == 403
+        assert client.post("/v1/detect", files={"image": COLLINS}).status_code == 403
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     names = {sample.name for sample in samples}
     labels = {label for sample in samples for label in sample.labels} | {"instance", "job"}
