@@ -17,7 +17,7 @@ from typing import Unpack
 import numpy as np
 
 from app.choices import IndexKind
-from app.concurrency.group_commit import GroupCommit
+from app.concurrency.batcher import GroupCommit
 from app.concurrency.scheduler import Scheduler
 from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.change import Change

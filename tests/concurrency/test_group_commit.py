@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from app.concurrency.group_commit import GroupCommit
+from app.concurrency.batcher import GroupCommit
 from app.errors import Conflict, LikenessError, Unusable
 from tests.support.waiting import until
 
