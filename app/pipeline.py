@@ -13,8 +13,7 @@ import numpy as np
 
 from app.concurrency.admission import Budget, check_deadline, current_task
 from app.errors import ImageTooLarge, NoFace
-from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
-from app.face.cut import Cut, cut_face
+from app.face.align import CANONICAL_LANDMARKS, Cut, align, cut_face, scale_of, similarity_transform, view
 from app.face.detect import SURE_SCORE, Detector
 from app.face.formats import Limits
 from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image

@@ -23,10 +23,10 @@ from app.db.engine import select_in
 from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import FaceNotFound
-from app.face.align import CROP_SIDE
 from app.face.formats import Limits
 from app.face.image import decode
 from app.gallery.records import Gallery, Origin, StoredFace, Subject, from_bytes
+from app.inference.manifest import CROP_SIDE
 from app.types import Box, Pixels, Quality, Reason, Vector, Vectors
 
 JPEG_QUALITY = 95

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from app.concurrency.batcher import Batcher
-from app.face.cut import Cut
+from app.face.align import Cut
 from app.inference.embedders import CPU_MAX_BATCH, GPU_WAIT_S
 from app.inference.package import Package
 from app.inference.prepare import check_crops

@@ -15,7 +15,7 @@ import numpy as np
 
 from app.choices import Step
 from app.errors import InvalidInput
-from app.face.cut import Cut
+from app.face.align import Cut
 from app.face.detect import SURE_SCORE
 from app.face.pose import pose_of
 from app.gallery.service import Galleries

@@ -14,7 +14,7 @@ from app.choices import LivenessMode
 from app.concurrency.admission import check_deadline
 from app.concurrency.batcher import Batcher
 from app.errors import LivenessUnavailable, NotLive
-from app.face.cut import Cut
+from app.face.align import Cut
 from app.inference.package import Package
 from app.inference.session import Session, Used
 from app.pipeline import timed

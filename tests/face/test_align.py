@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, align, scale_of, similarity_transform, view
+from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
 from app.face.detect import Detector
 from app.face.formats import Limits
+from app.inference.manifest import CROP_SIDE
 from app.pipeline import Pipeline
 from app.types import Pixels
 from tests.support.images import encoded

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.face.cut import Cut, cut_face
+from app.face.align import Cut, cut_face
 from app.inference.manifest import LivenessCut
 from app.types import Box, Pixels
 

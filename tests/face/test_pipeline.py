@@ -17,10 +17,11 @@ from PIL import Image
 
 from app.concurrency.admission import COSTLY_PIXELS, Budget, Task, working
 from app.errors import LikenessError, NoFace
-from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
+from app.face.align import CANONICAL_LANDMARKS, similarity_transform
 from app.face.detect import SURE_SCORE, Detector
 from app.face.formats import Limits
 from app.inference.embedders import Embedder
+from app.inference.manifest import CROP_SIDE
 from app.inference.session import open_embedder
 from app.pipeline import SECOND_LOOK, Pipeline, choose_face, embed_faces, prominence, turn_back, turn_pixels
 from app.types import Box, Detection, Face, Photo, Pixels, Quality

@@ -14,7 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE
+from app.face.align import CANONICAL_LANDMARKS
+from app.inference.manifest import CROP_SIDE
 from app.types import Pixels
 from training.recipe import Augmentation
 

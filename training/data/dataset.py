@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.face.align import CROP_SIDE
 from app.face.formats import Limits
 from app.face.image import decode
+from app.inference.manifest import CROP_SIDE
 from app.types import Pixels
 
 OnError: TypeAlias = Literal["raise", "skip"]
