@@ -20,11 +20,12 @@ from app import logs
 from app.access.grants import Rate, parse_rate
 from app.access.keys import Keys
 from app.access.one_time import Challenges, SeenSignatures
-from app.api import answers, auth, metrics, middleware, openapi, page, route, schemas, wire
+from app.api import auth, metrics, middleware, openapi, page, route, schemas, wire
 from app.api.body import BodyLimits
 from app.api.components import Components
 from app.api.feature import Feature
 from app.api.routes import ROUTERS
+from app.api.routes.server import model_answer
 from app.bulk.routes import FEATURE as BULK
 from app.calibration.job import KIND as CALIBRATE
 from app.calibration.job import Calibrator
@@ -359,7 +360,7 @@ def _models(models: Models, embedders: Embedders, gates: Gates) -> list[schemas.
     """List the installed packages, and the device that each loaded one runs on."""
     devices = {models.detector_package.id: models.detector.device, **embedders.devices(), **gates.devices}
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
-    return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
+    return [model_answer(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
 
 
 def _skipped_models(models_dir: Path, data_dir: Path) -> list[schemas.SkippedModel]:

@@ -10,13 +10,19 @@ from pydantic import Field, model_validator
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
 from app.access.one_time import Bound, Challenges
-from app.api import answers, schemas
+from app.api import schemas
 from app.api.auth import require_scope
 from app.api.body import MANY_IMAGES, Sent
 from app.api.components import GalleryId
 from app.api.operation import GALLERY
 from app.api.route import Router
-from app.api.routes.recognition import ENROLL_CODES, VERIFY_SUBJECT_CODES
+from app.api.routes.recognition import (
+    ENROLL_CODES,
+    VERIFY_SUBJECT_CODES,
+    enroll_answer,
+    identify_answer,
+    subject_verify_answer,
+)
 from app.api.schemas.base import Example, Id, Params, Wire
 from app.choices import Step
 from app.errors import InvalidInput, Overloaded
@@ -143,11 +149,11 @@ def _carry_out(operations: Operations, grant: Grant, bound: Bound, image: bytes)
     exact = grant.sees_exact_scores
     if bound.operation == "identify":
         identification = operations.identify(bound.gallery, image, exact=exact)
-        answer = answers.identify(identification, schemas.IdentifyParams())
+        answer = identify_answer(identification, schemas.IdentifyParams())
         return ChallengeAnswer(operation="identify", identify=answer)
     subject = str(bound.subject)
     if bound.operation == "verify":
         verified = operations.verify_subject(bound.gallery, subject, image, exact=exact)
-        return ChallengeAnswer(operation="verify", verify=answers.verify_subject(verified, None, explain=False))
+        return ChallengeAnswer(operation="verify", verify=subject_verify_answer(verified, None, explain=False))
     enrolled = operations.enroll(bound.gallery, subject, [image])
-    return ChallengeAnswer(operation="enroll", enroll=answers.enroll(enrolled, explain=False))
+    return ChallengeAnswer(operation="enroll", enroll=enroll_answer(enrolled, explain=False))

@@ -8,14 +8,14 @@ from fastapi import Query, Response
 
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Scope
-from app.api import answers, schemas
+from app.api import schemas
 from app.api.body import JPEG_TYPE, File
 from app.api.components import FaceId, GalleryId, SubjectId
 from app.api.operation import CURSOR, FACES, NO_FACE, NO_SUBJECT
 from app.api.route import Router
 from app.errors import NotFound
 from app.gallery import moving
-from app.gallery.records import Move
+from app.gallery.records import Gallery, Move, StoredFace
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id
 
@@ -38,7 +38,7 @@ def list_faces(
     store = galleries.store
     home = store.gallery(gallery)
     page = store.faces(home, subject, cursor=query.cursor, limit=query.limit)
-    return schemas.FacePage.of(page, faces=[answers.stored_face(face, home) for face in page.items])
+    return schemas.FacePage.of(page, faces=[_stored_face(face, home) for face in page.items])
 
 
 @router.operation("GET", FACE, scope=Scope.READ, name="show_face", codes=NO_FACE)
@@ -49,7 +49,7 @@ def get_face(galleries: Galleries, gallery: GalleryId, subject: SubjectId, face_
     """
     store = galleries.store
     home = store.gallery(gallery)
-    return answers.stored_face(store.face(home, subject, face_id), home)
+    return _stored_face(store.face(home, subject, face_id), home)
 
 
 @router.operation("DELETE", FACE, scope=Scope.ENROLL, changes=True, codes=NO_FACE)
@@ -101,7 +101,7 @@ def move_face(
     target = store.subject(home, asked.subject).id
     with galleries.change(gallery) as change:
         moving.move_faces(change, [Move(known.face_id, known.subject, target)])
-    return answers.stored_face(store.face(home, target, face_id), home)
+    return _stored_face(store.face(home, target, face_id), home)
 
 
 @router.operation("POST", f"{FACES}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
@@ -124,3 +124,7 @@ def move_faces(
     with galleries.change(gallery) as change:
         moving.move_faces(change, moves, create=asked.create)
     return schemas.Subject.model_validate(store.subject(home, target))
+
+
+def _stored_face(face: StoredFace, gallery: Gallery) -> schemas.StoredFace:
+    return schemas.StoredFace.of(face, model=face.package, has_crop=gallery.store == "crop")

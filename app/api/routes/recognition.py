@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from app.access.grants import Grant, Scope
-from app.api import answers, schemas
+from app.api import schemas
 from app.api.auth import Guard, require_scope
 from app.api.body import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES, Sent
 from app.api.components import GalleryId, SubjectId
@@ -12,8 +14,12 @@ from app.api.route import Router
 from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Terms
 from app.gallery.service import Galleries
+from app.recognition.corrections import RuledOut
+from app.recognition.decisions import AnsweredCandidate, IdentifyPoint, PopulationWarning, VerifyPoint
 from app.recognition.operations import Operations
+from app.recognition.photos import Chosen, Enrollment, Identification, SubjectVerified, reasons_of
 from app.timestamps import utc_now
+from app.types import Photo
 
 router = Router("recognition")
 
@@ -41,7 +47,8 @@ def detect(operations: Operations, sent: Sent[schemas.DetectParams]) -> schemas.
     is no face. Faces may be as small as 20 pixels or larger than the frame. If no face is certain, the photo is also
     searched rotated.
     """
-    return answers.detect(operations.detect(sent.images[0]), explain=sent.params.explain)
+    photo = operations.detect(sent.images[0])
+    return schemas.DetectAnswer.of(photo, image=photo, explain=_explained([photo]) if sent.params.explain else None)
 
 
 @router.operation("POST", "/v1/embed", scope=Scope.RECOGNIZE, images=ONE_IMAGE, codes=PACKAGE)
@@ -52,7 +59,16 @@ def embed(operations: Operations, sent: Sent[schemas.EmbedParams]) -> schemas.Em
     `model` is the score.
     """
     photo, model = operations.embed(sent.images[0], sent.params.model)
-    return answers.embed(photo, model, explain=sent.params.explain)
+    return schemas.EmbedAnswer.of(
+        image=photo,
+        faces=[
+            schemas.EmbeddedFace.of(face, embedding=face.template.vector.tolist())
+            for face in photo.faces
+            if face.template is not None
+        ],
+        model=model,
+        explain=_explained([photo]) if sent.params.explain else None,
+    )
 
 
 @router.operation(
@@ -79,7 +95,16 @@ def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.
         liveness=params.liveness or "off",
         liveness_of=params.liveness_of,
     )
-    return answers.verify(verified, params.fmr, explain=params.explain)
+    both = [verified.first, verified.second]
+    return schemas.VerifyAnswer.of(
+        verified,
+        verified.point,
+        fmr_asked=params.fmr,
+        face1=_chosen_face(verified.first),
+        face2=_chosen_face(verified.second),
+        explain=_explained([chosen.photo for chosen in both], both) if params.explain else None,
+        warnings=_warnings(verified.warnings),
+    )
 
 
 @router.operation(
@@ -116,7 +141,7 @@ def identify(
         liveness=params.liveness,
     )
     guard.count_faces(grant, len(identification.faces))
-    return answers.identify(identification, params)
+    return identify_answer(identification, params)
 
 
 @router.operation(
@@ -149,7 +174,7 @@ def verify_subject(
         liveness=params.liveness,
         explain=params.explain,
     )
-    return answers.verify_subject(verified, params.fmr, explain=params.explain)
+    return subject_verify_answer(verified, params.fmr, explain=params.explain)
 
 
 @router.operation(
@@ -200,4 +225,110 @@ def enroll(
         on_conflict=params.on_conflict,
         tell=grant.has(Scope.RECOGNIZE),
     )
-    return answers.enroll(enrollment, explain=params.explain)
+    return enroll_answer(enrollment, explain=params.explain)
+
+
+def identify_answer(identification: Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
+    point = identification.point
+    nearest = [face.nearest_other for face in identification.faces]
+    ruled_out = [face.ruled_out for face in identification.faces]
+    return schemas.IdentifyAnswer.of(
+        identification,
+        point,
+        image=identification.photo,
+        faces=[
+            schemas.IdentifiedFace.of(face, face.face, threshold=point.threshold, threshold_uncertain=point.uncertain)
+            for face in identification.faces
+        ],
+        fmr_asked=asked.fmr,
+        fpir_asked=asked.fpir,
+        explain=_explained([identification.photo], (), identification.stages, nearest, ruled_out, point=point)
+        if asked.explain
+        else None,
+        warnings=_warnings(identification.warnings),
+    )
+
+
+def subject_verify_answer(
+    verified: SubjectVerified, fmr_asked: float | None, *, explain: bool
+) -> schemas.SubjectVerifyAnswer:
+    chosen, ruled_out = verified.chosen, [verified.ruled_out] if verified.ruled_out else []
+    others = [verified.nearest_other], [ruled_out]
+    why = _explained([chosen.photo], [chosen], verified.stages, *others, point=verified.point) if explain else None
+    return schemas.SubjectVerifyAnswer.of(
+        verified,
+        verified.candidate,
+        verified.point,
+        fmr_asked=fmr_asked,
+        face=_chosen_face(chosen),
+        explain=why,
+        warnings=_warnings(verified.warnings),
+    )
+
+
+def enroll_answer(enrollment: Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
+    photos = [chosen.photo for chosen in enrollment.chosen]
+    return schemas.EnrollAnswer.of(
+        enrollment,
+        enrolled=[
+            schemas.EnrolledFace.of(row, findings, index=index, liveness=face.liveness)
+            for index, face, row, findings in enrollment.enrolled
+        ],
+        rejected=[
+            schemas.RejectedImage.of(image, image.error, image.findings, reasons=reasons_of(image.error))
+            for image in enrollment.rejected
+        ],
+        explain=_explained(photos, enrollment.chosen, enrollment.stages) if explain else None,
+    )
+
+
+def _chosen_face(chosen: Chosen) -> schemas.ChosenFace:
+    return schemas.ChosenFace.of(chosen.face, image=chosen.photo, faces=len(chosen.photo.faces))
+
+
+def _warnings(warnings: Sequence[PopulationWarning] | None) -> list[schemas.PopulationWarning] | None:
+    if warnings is None:
+        return None
+    return [
+        schemas.PopulationWarning.of(
+            warning,
+            fmr_found=warning.rate and warning.rate.found,
+            fmr_found_low=warning.rate and warning.rate.low,
+            fmr_found_high=warning.rate and warning.rate.high,
+        )
+        for warning in warnings
+    ]
+
+
+def _explained(
+    photos: Iterable[Photo],
+    chosen: Iterable[Chosen] = (),
+    stages: Mapping[str, float] | None = None,
+    nearest: Iterable[AnsweredCandidate | None] = (),
+    ruled_out: Iterable[Sequence[RuledOut]] = (),
+    *,
+    point: VerifyPoint | IdentifyPoint | None = None,
+) -> schemas.Explain:
+    """Return how an answer came about. ``stages``: milliseconds beside those of the photos, which are summed;
+    ``point``: what decided about a gallery's faces.
+    """
+    photos = list(photos)
+    total: dict[str, float] = {}
+    for part in (*(photo.stages for photo in photos), stages or {}):
+        for stage, spent in part.items():
+            total[stage] = total.get(stage, 0.0) + spent
+    return schemas.Explain.of(
+        stages={stage: round(spent, 3) for stage, spent in total.items()},
+        batch_size=max((photo.batch_size for photo in photos if photo.batch_size is not None), default=None),
+        chosen=[
+            schemas.Choice(
+                index=face.choice.index,
+                why=face.choice.why,
+                runner_up_share=face.choice.runner_up if len(face.photo.faces) > 1 else None,
+            )
+            for face in chosen
+        ],
+        nearest_other=list(nearest),
+        ruled_out=list(ruled_out),
+        comparisons=None if point is None else round(point.comparisons, 1),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from fastapi import Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -15,6 +16,7 @@ from app.api.metrics import Metrics
 from app.api.route import Router, respond
 from app.db import signing
 from app.db.signing import Signer
+from app.inference.package import Package
 
 router = Router("server")
 
@@ -111,4 +113,28 @@ async def show_server_key(signer: Signer) -> schemas.ServerKey:
         algorithm=signing.ALGORITHM,
         public_key=signing.encode(signer.public_key),
         pem=signer.pem,
+    )
+
+
+def model_answer(package: Package, device: str | None = None, providers: Iterable[str] = ()) -> schemas.Model:
+    """Return a package; ``device``: where it is running, None if it isn't."""
+    manifest = package.manifest
+    contract = manifest.liveness
+    return schemas.Model.of(
+        package,
+        manifest,
+        loaded=device is not None,
+        source=manifest.source.kind,
+        licence=schemas.Licence.of(manifest.licence, url=manifest.licence.url or None),
+        liveness=contract
+        and schemas.LivenessModel.of(
+            contract,
+            scale=contract.cut.scale,
+            side=int(manifest.input.shape[1]),
+            calibrations=manifest.liveness_calibrations,
+        ),
+        device=device,
+        providers=list(providers),
+        provenance=manifest.provenance.model_dump(mode="json"),
+        warnings=list(package.warnings),
     )
