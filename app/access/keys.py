@@ -234,8 +234,9 @@ class Keys:
     def recall(self, token: str) -> Grant | None:
         """Return what `check` returned less than CACHE_S ago; None: unknown. Reads no database."""
         checked = self._cache.get(digest_of(token))
-        fresh = checked and self._monotonic() - checked.checked_at < CACHE_S and self._clock() < checked.until
-        return checked.grant if checked and fresh else None
+        if checked is None or self._monotonic() - checked.checked_at >= CACHE_S:
+            return None
+        return checked.grant if checked.until == math.inf or self._clock() < checked.until else None
 
     def is_known(self, token: str) -> bool:
         """Return whether the key was valid when it was last looked up, however long ago."""

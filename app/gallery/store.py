@@ -144,8 +144,7 @@ class Store:
 
     def gallery(self, gallery_id: str) -> Gallery:
         """Return the gallery of this id. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
-        cleaned = clean_id(gallery_id, "gallery")
-        return self._known_galleries.get(cleaned, lambda: self._read(find_gallery, cleaned))
+        return self._known_galleries.get(gallery_id, lambda: self._read(find_gallery, clean_id(gallery_id, "gallery")))
 
     def galleries(
         self, cursor: str | None = None, limit: int = 100, only: Collection[str] | None = None
@@ -190,8 +189,9 @@ class Store:
 
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """Return the subject of this id. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
-        cleaned = clean_id(subject_id, "subject")
-        return self._known_subjects.get((gallery.key, cleaned), lambda: self._read(find_subject, gallery, cleaned))
+        return self._known_subjects.get(
+            (gallery.key, subject_id), lambda: self._read(find_subject, gallery, subject_id)
+        )
 
     def current_subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """Return the subject as `subject` does, unless it has expired."""

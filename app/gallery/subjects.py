@@ -34,6 +34,9 @@ SUBJECT_ROWS = sa.select(
     .scalar_subquery()
     .label("cover_face"),
 )
+_BY_ID = SUBJECT_ROWS.where(
+    (SUBJECTS.c.gallery_key == sa.bindparam("gallery")) & (SUBJECTS.c.id == sa.bindparam("wanted"))
+)
 _BY_KEY = SUBJECT_ROWS.where(SUBJECTS.c.key.in_(sa.bindparam("keys", expanding=True)))
 _BRIEF = sa.select(SUBJECTS.c.id, SUBJECTS.c.key, SUBJECTS.c.name, SUBJECTS.c.expires_at).where(
     (SUBJECTS.c.gallery_key == sa.bindparam("gallery")) & SUBJECTS.c.id.in_(sa.bindparam("ids", expanding=True))
@@ -72,8 +75,7 @@ def from_consent(consent: Consent | None) -> str | None:
 def find_subject(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
     """Return the subject of this id. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
     cleaned = clean_id(subject_id, "subject")
-    query = SUBJECT_ROWS.where((SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.id == cleaned))
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(_BY_ID, {"gallery": gallery.key, "wanted": cleaned}).one_or_none()
     if row is None:
         raise subject_not_found(gallery, cleaned)
     return to_subject(row)
