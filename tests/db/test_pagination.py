@@ -13,27 +13,18 @@ LARGEST = 2**63 - 1
 """What SQLite and PostgreSQL hold."""
 
 
-@pytest.mark.parametrize("key", [0, 1, LARGEST])
-def test_a_cursor_is_read_back(key: int) -> None:
-    assert decode_cursor("keys", encode_cursor("keys", key)) == key
-
-
-@pytest.mark.parametrize("key", [LARGEST + 1, 2**64 - 1])
-def test_a_cursor_beyond_the_largest_key_is_refused(key: int) -> None:
-    with pytest.raises(InvalidInput, match="cursor"):
-        decode_cursor("keys", encode_cursor("keys", key))
-
-
-@pytest.mark.parametrize("path", ["/v1/keys", "/v1/galleries", "/v1/audit"])
-@pytest.mark.parametrize("cursor", ["", "A", "=", "////////", "x" * 200, "\N{SNOWMAN}"])
-def test_made_up_cursors_are_refused(api: httpx.Client, path: str, cursor: str) -> None:
-    error_of(api.get(path, params={"cursor": cursor}), 422, "invalid_cursor")
+def test_a_cursor_is_read_back_up_to_the_largest_key() -> None:
+    for key in (0, 1, LARGEST):
+        assert decode_cursor("keys", encode_cursor("keys", key)) == key
+    for key in (LARGEST + 1, 2**64 - 1):
+        with pytest.raises(InvalidInput, match="cursor"):
+            decode_cursor("keys", encode_cursor("keys", key))
 
 
 @pytest.mark.parametrize(
     ("path", "listing"), [("/v1/keys", "keys"), ("/v1/galleries", "galleries"), ("/v1/audit", "audit/True")]
 )
-def test_a_forged_cursor_of_64_bits_is_refused(api: httpx.Client, path: str, listing: str) -> None:
-    cursor = encode_cursor(listing, 2**64 - 1)
-    error_of(api.get(path, params={"cursor": cursor}), 422, "invalid_cursor")
+def test_made_up_and_forged_cursors_are_refused(api: httpx.Client, path: str, listing: str) -> None:
+    for cursor in ("", "A", "=", "////////", "x" * 200, "\N{SNOWMAN}", encode_cursor(listing, 2**64 - 1)):
+        error_of(api.get(path, params={"cursor": cursor}), 422, "invalid_cursor")
     assert api.get(path, params={"cursor": encode_cursor(listing, LARGEST)}).status_code == 200

@@ -22,7 +22,7 @@ from app.gallery.service import Galleries
 from app.search.snapshots import Snapshots
 from tests.support.commands import run
 from tests.support.following import engine_of, found, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures, staff
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures, staff, template
 from tests.support.live import serving
 from tests.support.postgres import new_database
 from tests.support.service import COLLINS, HOPPER, error_of, running
@@ -83,8 +83,8 @@ def test_an_erased_subject_is_in_no_file_of_a_running_server(tmp_path: Path) -> 
     assert left(pieces, tmp_path) == set()
 
 
-def test_an_erased_subject_is_in_no_file_of_postgresql(postgresql: Path, tmp_path: Path) -> None:
-    url = new_database(postgresql)
+def test_an_erased_subject_is_in_no_file_of_postgresql(postgresql: Path, first_postgresql: str, tmp_path: Path) -> None:
+    url = new_database(postgresql, f"TEMPLATE {first_postgresql}")
     with running(tmp_path / "data", database_url=url) as client:
         pieces = enroll_somebody(client)
         with engine_of(url).connect() as connection:
@@ -181,10 +181,10 @@ def test_a_snapshot_that_is_just_being_written_does_not_stay(tmp_path: Path, mon
 
 
 def test_a_server_that_died_leaves_a_receipt_that_another_completes(
-    alone: Galleries, database_url: str, monkeypatch: pytest.MonkeyPatch
+    galleries: Galleries, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enroll(alone, "eileen", 1, 2)
-    work = erasures(alone)
+    enroll(galleries, "eileen", 1, 2)
+    work = erasures(galleries)
 
     def die(*_: object) -> bool:
         raise KeyboardInterrupt
@@ -194,7 +194,7 @@ def test_a_server_that_died_leaves_a_receipt_that_another_completes(
         work.erase("staff", "eileen")
     monkeypatch.undo()
     with pytest.raises(NotFound):
-        alone.store.subject(staff(alone), "eileen")
+        galleries.store.subject(staff(galleries), "eileen")
     assert work.receipts().items == ()
     assert work.complete_pending() == 0, "its server may still be at it"
     with engine_of(database_url).begin() as connection:
@@ -209,17 +209,17 @@ def test_a_server_that_died_leaves_a_receipt_that_another_completes(
     check_receipt(receipt)
 
 
-def test_nobody_erased_no_receipt(alone: Galleries) -> None:
+def test_nobody_erased_no_receipt(galleries: Galleries) -> None:
     for gallery, subject in (("staff", "nobody"), ("nowhere", "nobody")):
         with pytest.raises(NotFound):
-            erasures(alone).erase(gallery, subject)
-    assert erasures(alone).receipts().items == ()
+            erasures(galleries).erase(gallery, subject)
+    assert erasures(galleries).receipts().items == ()
 
 
-def test_receipts_page_and_hold_only_as_they_were_signed(alone: Galleries) -> None:
+def test_receipts_page_and_hold_only_as_they_were_signed(galleries: Galleries) -> None:
     for seed in range(3):
-        enroll(alone, f"s{seed}", seed)
-    work = erasures(alone)
+        enroll(galleries, f"s{seed}", seed)
+    work = erasures(galleries)
     made = [work.erase("staff", f"s{seed}") for seed in range(3)]
     page = work.receipts(limit=2)
     assert [*page.items, *work.receipts(page.next_cursor, 2).items] == made
@@ -279,5 +279,8 @@ def test_a_reader_delays_the_emptying_of_the_log_and_the_receipt_says_so(
         receipt = erasures(galleries).erase("staff", "eileen")
         assert receipt["complete"] is False
         assert receipt["cleared"]["write_ahead_log"] == "emptied as soon as no reader uses it"
+        enroll(galleries, "grace", 2)  # writers aren't held up
     until(lambda: path.with_name("likeness.db-wal").stat().st_size == 0)
+    pieces = {"erased": template(1).vector.tobytes(), "kept": template(2).vector.tobytes()}
+    assert left(pieces, tmp_path) == {"kept"}
     galleries.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,18 +19,17 @@ from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery.change import Change
 from app.gallery.erasure import Erasures, check_receipt
 from app.gallery.moving import dissolve_subject, move_faces, rename_subject
-from app.gallery.records import Consent, Move, NewFace, Terms
+from app.gallery.records import Consent, Move, Terms
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import create_subject, edit_subject
 from app.gallery.text import is_unnamed
 from app.timestamps import utc_text
-from app.types import Box, Quality
 from tests.support.changing import changed, written
-from tests.support.following import PAST, found, let_expire, quiet
-from tests.support.galleries import DIMENSION, PACKAGE, enroll, erasures, staff, template
+from tests.support.following import PAST, found, let_expire
+from tests.support.galleries import enroll, erasures, face, staff, template
 from tests.support.live import serving
-from tests.support.service import COLLINS, HOPPER, error_of, running
+from tests.support.service import COLLINS, HOPPER, error_of
 from tests.support.waiting import until
 
 LATER = utc_text(datetime.now(UTC) + timedelta(days=30))
@@ -40,39 +40,20 @@ def open_expiry(galleries: Galleries) -> tuple[Erasures, AuditLog]:
     return Erasures(galleries, Signer(bytes(32)), recorded=lambda *who: log.recorded("expire_subject", *who)), log
 
 
-def test_terms_are_kept_changed_and_taken_away(alone: Galleries) -> None:
-    agreed = Consent("form 12, Müller", "2026-05-01T00:00:00.000000Z")
-    made = written(alone.store, staff(alone), create_subject, "eileen", terms=Terms(LATER, agreed))
-    assert (made.expires_at, made.consent) == (LATER, agreed)
-    same = written(alone.store, staff(alone), edit_subject, "eileen", name="Eileen")
-    assert (same.expires_at, same.consent) == (LATER, agreed)
-    gone = written(alone.store, staff(alone), edit_subject, "eileen", terms=Terms(None, None))
-    assert (gone.expires_at, gone.consent) == (None, None)
-    face = NewFace((template(1),), Quality(50, ()), Box(0, 0, 1, 1))
-    enrolled = alone.enroll("staff", "eileen", [face], terms=Terms(expires_at=LATER)).subject
-    assert (enrolled.expires_at, enrolled.consent) == (LATER, None)
-    assert alone.enroll("staff", "eileen", [face]).subject.expires_at == LATER
-    written(alone.store, staff(alone), create_subject, "grace")
-    assert [one.id for one in alone.store.subjects(staff(alone), expires_before="2999-01-01").items] == ["eileen"]
-    assert alone.store.subjects(staff(alone), expires_before=LATER).items == ()
-
-
 def ends_of(galleries: Galleries) -> dict[str, str | None]:
     found = galleries.store.subjects(staff(galleries)).items
     return {"~" if is_unnamed(one.id) else one.id: one.expires_at for one in found}
 
 
-def test_faces_keep_the_promise_when_their_subject_is_dissolved_or_they_go_to_a_new_one(alone: Galleries) -> None:
-    face = NewFace((template(1),), Quality(50, ()), Box(0, 0, 1, 1))
-    made = alone.enroll("staff", "eileen", [face, face], terms=Terms(expires_at=LATER))
-    changed(alone, "staff", move_faces, [Move(made.faces[0].face_id, "eileen", "grace")], create=True)
-    changed(alone, "staff", dissolve_subject, "eileen")
-    assert ends_of(alone) == {"grace": LATER, "~": LATER}
+def test_faces_keep_the_promise_when_their_subject_is_dissolved_or_they_go_to_a_new_one(galleries: Galleries) -> None:
+    made = galleries.enroll("staff", "eileen", [face(1), face(1)], terms=Terms(expires_at=LATER))
+    changed(galleries, "staff", move_faces, [Move(made.faces[0].face_id, "eileen", "grace")], create=True)
+    changed(galleries, "staff", dissolve_subject, "eileen")
+    assert ends_of(galleries) == {"grace": LATER, "~": LATER}
 
 
-def test_faces_neither_leave_nor_join_who_has_expired(alone: Galleries, database_url: str) -> None:
-    face = NewFace((template(1),), Quality(50, ()), Box(0, 0, 1, 1))
-    ids = {name: alone.enroll("staff", name, [face]).faces[0].face_id for name in ("eileen", "grace")}
+def test_faces_neither_leave_nor_join_who_has_expired(galleries: Galleries, database_url: str) -> None:
+    ids = {name: enroll(galleries, name, 1).faces[0].face_id for name in ("eileen", "grace")}
     let_expire(database_url, "eileen")
     verbs: list[Callable[[Change], object]] = [
         lambda change: move_faces(change, [Move(ids["grace"], "grace", "eileen")]),
@@ -83,14 +64,12 @@ def test_faces_neither_leave_nor_join_who_has_expired(alone: Galleries, database
     ]
     for verb in verbs:
         with pytest.raises(Conflict) as caught:
-            changed(alone, "staff", verb)
+            changed(galleries, "staff", verb)
         assert caught.value.code == "subject_expired"
-    assert ends_of(alone) == {"grace": None, "eileen": PAST}
+    assert ends_of(galleries) == {"grace": None, "eileen": PAST}
 
 
-def test_terms_that_make_no_sense_change_nothing(database_url: str) -> None:
-    galleries = quiet(database_url)
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+def test_terms_that_make_no_sense_change_nothing(galleries: Galleries) -> None:
     for terms, code in (
         (Terms(expires_at=PAST), "invalid_expiry"),
         (Terms(consent=Consent("", PAST)), "invalid_consent"),
@@ -101,42 +80,41 @@ def test_terms_that_make_no_sense_change_nothing(database_url: str) -> None:
             written(galleries.store, staff(galleries), create_subject, "eileen", terms=terms)
         assert caught.value.code == code
         with pytest.raises(InvalidInput):
-            galleries.enroll(
-                "staff", "eileen", [NewFace((template(1),), Quality(50, ()), Box(0, 0, 1, 1))], terms=terms
-            )
+            galleries.enroll("staff", "eileen", [face(1)], terms=terms)
     with pytest.raises(NotFound):
         galleries.store.subject(staff(galleries), "eileen")
-    galleries.close()
 
 
-def test_who_has_expired_is_not_answered_before_anybody_sweeps(alone: Galleries, database_url: str) -> None:
-    enroll(alone, "eileen", 1)
-    enroll(alone, "grace", 2)
+def test_who_has_expired_is_not_answered_before_anybody_sweeps(galleries: Galleries, database_url: str) -> None:
+    enroll(galleries, "eileen", 1)
+    enroll(galleries, "grace", 2)
     let_expire(database_url, "eileen")
-    assert found(alone, 1) == []
-    assert found(alone, 2) == ["grace"]
+    assert found(galleries, 1) == []
+    assert found(galleries, 2) == ["grace"]
     with pytest.raises(NotFound) as caught:
-        alone.verify("staff", "eileen", template(1))
+        galleries.verify("staff", "eileen", template(1))
     assert caught.value.code == "subject_not_found"
     with pytest.raises(Conflict) as conflict:
-        enroll(alone, "eileen", 3)
+        enroll(galleries, "eileen", 3)
     assert conflict.value.code == "subject_expired"
-    assert alone.check("staff").faces == 2, "nothing came of the enrollment"
-    written(alone.store, staff(alone), edit_subject, "eileen", terms=Terms(expires_at=LATER))
-    assert found(alone, 1) == ["eileen"]
+    assert galleries.check("staff").faces == 2, "nothing came of the enrollment"
+    written(galleries.store, staff(galleries), edit_subject, "eileen", terms=Terms(expires_at=LATER))
+    assert found(galleries, 1) == ["eileen"]
 
 
-def test_the_sweep_erases_them_with_receipts_and_audit_entries(alone: Galleries, database_url: str) -> None:
+def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galleries, database_url: str) -> None:
     for seed in range(4):
-        enroll(alone, f"s{seed}", seed)
+        enroll(galleries, f"s{seed}", seed)
     let_expire(database_url, "s1", "s3")
-    written(alone.store, staff(alone), edit_subject, "s2", terms=Terms(expires_at=LATER))
-    work, log = open_expiry(alone)
+    written(galleries.store, staff(galleries), edit_subject, "s2", terms=Terms(expires_at=LATER))
+    work, log = open_expiry(galleries)
+    ending = galleries.store.subjects(staff(galleries), expires_before="2999-01-01").items
+    assert [one.id for one in ending] == ["s1", "s2", "s3"]
     assert work.sweep() == 2
     assert work.sweep() == 0
-    assert [one.id for one in alone.store.subjects(staff(alone)).items] == ["s0", "s2"]
-    assert alone.check("staff").ok
-    receipts = erasures(alone).receipts().items
+    assert [one.id for one in galleries.store.subjects(staff(galleries)).items] == ["s0", "s2"]
+    assert galleries.check("staff").ok
+    receipts = erasures(galleries).receipts().items
     assert [(one["reason"], one["erased"]["faces"]) for one in receipts] == [("expired", 1)] * 2
     for receipt in receipts:
         check_receipt(receipt)
@@ -148,37 +126,29 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(alone: Galleries,
     log.close()
 
 
-def test_two_servers_erase_each_subject_once(database_url: str) -> None:
-    both = [quiet(database_url) for _ in range(2)]
-    both[0].create_gallery("staff", PACKAGE, DIMENSION)
+def test_two_servers_erase_each_subject_once(pair: tuple[Galleries, Galleries], database_url: str) -> None:
     names = [f"s{seed}" for seed in range(12)]
     for seed, name in enumerate(names):
-        enroll(both[0], name, seed)
+        enroll(pair[0], name, seed)
     let_expire(database_url, *names)
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (here alone)
-
-    opened = [open_expiry(galleries) for galleries in both]
+    opened = [open_expiry(galleries) for galleries in pair]
     with ThreadPoolExecutor(2) as pool:
-        erased = list(pool.map(lambda pair: pair[0].sweep(), opened))
+        erased = list(pool.map(lambda one: one[0].sweep(), opened))
     assert sum(erased) == 12
-    assert len(erasures(both[0]).receipts().items) == 12
-    for galleries, (_, log) in zip(both, opened, strict=True):
+    assert len(erasures(pair[0]).receipts().items) == 12
+    for galleries, (_, log) in zip(pair, opened, strict=True):
         log.close()
         galleries.indexes.follow()
         assert galleries.check("staff").indexed == 0
-        galleries.close()
 
 
-def test_more_time_given_just_before_the_sweep_is_kept(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    galleries = quiet(database_url)
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+def test_more_time_given_just_before_the_sweep_is_kept(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
     enroll(galleries, "eileen", 1)
     work, log = open_expiry(galleries)
     monkeypatch.setattr(Store, "expired", lambda *_: [("staff", "eileen")])  # as it was a moment ago
     assert work.sweep() == 0
     assert found(galleries, 1) == ["eileen"]
     log.close()
-    galleries.close()
 
 
 def test_terms_over_http(api: httpx.Client, gallery: str) -> None:
@@ -195,6 +165,7 @@ def test_terms_over_http(api: httpx.Client, gallery: str) -> None:
     assert kept["consent"] == changed["consent"]
     given = {"expires_at": LATER, "consent": "form 13"}
     api.post(f"{gallery}/subjects/grace/faces", data=given, files={"images": HOPPER}).raise_for_status()
+    api.post(f"{gallery}/subjects/grace/faces", files={"images": HOPPER}).raise_for_status()
     grace = api.get(f"{gallery}/subjects/grace").json()
     assert (grace["expires_at"] is None, grace["consent"]["note"]) == (False, "form 13")
     for body, code in (({"expires_at": PAST}, "invalid_expiry"), ({"consent": {"note": "\u2028"}}, "invalid_consent")):
@@ -245,8 +216,3 @@ def test_a_running_server_erases_who_has_expired(tmp_path: Path) -> None:
         assert (receipt["reason"], receipt["erased"]["crops"]) == ("expired", 1)
         (entry,) = client.get("/audit", params={"operation": "expire_subject"}).json()["entries"]
         assert (entry["key"], entry["subject"], entry["status"]) == (None, "eileen", 204)
-
-
-def test_a_server_without_expiry_settings_starts(tmp_path: Path) -> None:
-    with running(tmp_path / "data", expiry_seconds=3600) as client:
-        assert client.get("/v1/receipts").json() == {"receipts": [], "next_cursor": None}

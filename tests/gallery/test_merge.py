@@ -1,4 +1,4 @@
-"""Two subjects become one in one transaction, which can be repeated, and undone by moving the faces back."""
+"""Two subjects become one, by a merge or by the other's id, in one transaction that another process follows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,55 @@ import sqlalchemy as sa
 
 from app.db.schema import ANSWERED_REQUESTS
 from app.errors import Conflict, LikenessError, NotFound
-from app.gallery.moving import merge_subjects
+from app.gallery.moving import delete_face, merge_subjects, rename_subject
 from app.gallery.records import Consent, Terms
 from app.gallery.service import Galleries
-from app.gallery.subjects import create_subject
+from app.gallery.subjects import create_subject, edit_subject
 from tests.support.changing import changed, written
-from tests.support.following import engine_of, let_expire
-from tests.support.galleries import enroll, staff
+from tests.support.following import engine_of, found, let_expire
+from tests.support.galleries import enroll, staff, template
 
 SOON, LATER = "2095-01-01T00:00:00.000000Z", "2096-01-01T00:00:00.000000Z"
 
 
 def ids_of(galleries: Galleries, subject: str) -> list[str]:
     return [row.face_id for row in galleries.store.faces(staff(galleries), subject).items]
+
+
+def test_a_subject_renamed_to_another_becomes_part_of_it(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    first, second = enroll(one, "ann", 1, 2), enroll(one, "bob", 3)
+    written(one.store, staff(one), create_subject, "empty")
+    assert found(other, 3) == ["bob"], "its index is there already"
+    written(one.store, staff(one), edit_subject, "bob", name="Bob")
+    merged = changed(one, "staff", rename_subject, "ann", "bob")
+    assert (merged.id, merged.name, merged.face_count) == ("bob", "Bob", 3)
+    assert changed(one, "staff", rename_subject, "empty", "bob").face_count == 3
+    assert one.store.subject_ids(staff(one)) == ["bob"]
+    assert sorted(ids_of(one, "bob")) == sorted(row.face_id for row in (*first.faces, *second.faces))
+    for galleries in pair:
+        galleries.indexes.follow()
+        assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
+        assert sum(galleries.sizes(staff(galleries)).values()) == 1
+        assert galleries.check("staff").ok
+    changed(one, "staff", delete_face, "bob", first.faces[0].face_id)
+    assert one.verify("staff", "bob", template(1)).score < 0.999
+    other.indexes.follow()
+    assert other.check("staff").ok
+
+
+def test_renamings_that_another_process_missed_it_follows_all_at_once(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    enroll(one, "ann", 1, 2)
+    assert found(other, 1) == ["ann"]
+    enroll(one, "bob", 3)
+    for subject, name in (("ann", "bob"), ("bob", "cat")):
+        changed(one, "staff", rename_subject, subject, name)
+    enroll(one, "ann", 4)
+    changed(one, "staff", rename_subject, "cat", "ann")
+    other.indexes.follow()
+    assert [found(other, seed) for seed in (1, 2, 3, 4)] == [["ann"]] * 4
+    assert other.check("staff").ok
 
 
 def test_a_repeated_request_gets_the_same_answer(pair: tuple[Galleries, Galleries]) -> None:

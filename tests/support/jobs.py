@@ -27,9 +27,9 @@ def job_store(data_dir: Path) -> Iterator[tuple[Store, JobStore]]:
         store.close()
 
 
-def waiting_job(data_dir: Path, gallery: str | None = None, kind: str = NOBODYS) -> Job:
+def waiting_job(data_dir: Path, gallery: str | None = None) -> Job:
     with job_store(data_dir) as (store, jobs):
-        return jobs.create(kind, None if gallery is None else store.gallery(gallery))
+        return jobs.create(NOBODYS, None if gallery is None else store.gallery(gallery))
 
 
 def end_leases(data_dir: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,10 +35,16 @@ def face(seed: int = 0, quality: float = 80.0) -> NewFace:
 
 
 def enroll(
-    store: Store, gallery: Gallery, subject: str, faces: list[NewFace], crops: list[bytes | None], **changes: Any
+    store: Store,
+    gallery: Gallery,
+    subject: str,
+    faces: list[NewFace],
+    crops: Sequence[bytes | None] | None = None,
+    **changes: Any,
 ) -> Enrolled:
-    """Enroll faces; `changes` are `edit_subject`'s."""
-    made = written(store, gallery, enrolling.enroll, [Enrollment(subject, faces, crops)])[0]
+    """Enroll faces, without crops unless there is one for each; `changes` are `edit_subject`'s."""
+    wanted = Enrollment(subject, faces, crops or [None] * len(faces))
+    made = written(store, gallery, enrolling.enroll, [wanted])[0]
     if not changes:
         return made
     return replace(made, subject=written(store, gallery, edit_subject, made.subject.id, **changes))
