@@ -34,6 +34,13 @@ class Checkpoint:
     facts: dict[str, Any]
     state: dict[str, Any]
 
+    @property
+    def recipe(self) -> Recipe:
+        """Return the recipe that the run was started with."""
+        saved = self.state["recipe"]
+        data = {key: value for key, value in saved["data"].items() if key != "unlabelled"}  # a key of earlier runs
+        return Recipe.model_validate(saved | {"data": data})
+
 
 def save(path: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Write `path` (.pt) and its JSON; a crash leaves either the old files or the new ones.
@@ -115,19 +122,20 @@ def resolve(path: Path) -> Path:
     return kept[-1]
 
 
-def trained_embedder(saved: Checkpoint, recipe: Recipe, *, second_tower: bool = False) -> EmbedderExport:
+def trained_embedder(saved: Checkpoint, *, second_tower: bool = False) -> EmbedderExport:
     """Return the embedder of a checkpoint, with the averaged weights if there are any.
 
     Raises InvalidInput (``no_second_tower``).
     """
-    if second_tower and recipe.model.towers != "pseudo_siamese":
+    if second_tower and saved.recipe.model.towers != "pseudo_siamese":
         raise InvalidInput("Only a pseudo-siamese run has a second tower of its own.", code="no_second_tower")
-    return EmbedderExport(tower(trained_model(saved, recipe), int(second_tower)))
+    return EmbedderExport(tower(trained_model(saved), int(second_tower)))
 
 
-def trained_model(saved: Checkpoint, recipe: Recipe) -> Tower | TwoTowers:
+def trained_model(saved: Checkpoint) -> Tower | TwoTowers:
     """Return the model of a checkpoint, with adapters if it has some, and the averaged weights if there are any."""
-    model = build_model(recipe.model, channels_last=False)
-    add_lora(model, recipe.model)
+    config = saved.recipe.model
+    model = build_model(config, channels_last=False)
+    add_lora(model, config)
     model.load_state_dict(saved.state["average"] or saved.state["model"])
     return model

@@ -108,8 +108,8 @@ def export(
     Raises Unusable (`export_differs`) when an exported graph differs from the torch model by more than `PARITY`.
     """
     saved = checkpoint.load(checkpoint.resolve(source))
-    recipe = Recipe.model_validate(saved.state["recipe"])
-    module = checkpoint.trained_embedder(saved, recipe, second_tower=second_tower)
+    recipe = saved.recipe
+    module = checkpoint.trained_embedder(saved, second_tower=second_tower)
     say(f"{recipe.name} at step {saved.facts['step']}: exporting")
     full = export_fp32(module, recipe.model.dim)
     fp32 = None if evaluation is None else vectors_of(full.model, evaluation.crops)
@@ -255,11 +255,11 @@ def golden_vectors(model: ModelProto) -> Golden:
     return golden.record(lambda crops: session.run(crops)[0].astype(np.float32))
 
 
-def vectors_of(model: ModelProto, crops: Crops, batch: int = 16) -> Vectors:
+def vectors_of(model: ModelProto, crops: Crops) -> Vectors:
     """Embed a set's crops through ONNX Runtime as (N, D) unit float32."""
     session = Session(model.SerializeToString(), "cpu", 2)
-    starts = range(0, len(crops), batch)
-    parts = [session.run(crops.images(np.arange(i, min(i + batch, len(crops)))))[0] for i in starts]
+    blocks = (np.arange(start, min(start + 16, len(crops))) for start in range(0, len(crops), 16))
+    parts = [session.run(crops.images(rows))[0] for rows in blocks]
     vectors: Vectors = np.concatenate(parts).astype(np.float32)
     return vectors
 

@@ -40,8 +40,6 @@ class Data(Section):
     `data check` doubts or `data outliers` finds."""
     min_images: int = Field(default=1, ge=1)
     """People with fewer crops than this are left out."""
-    unlabelled: tuple[str, ...] = ()
-    """Folders of crops that show nobody in particular, as blends do: the teacher judges them, losses leave them out."""
     on_error: Literal["raise", "skip"] = "raise"
     """`skip`: another image of the same person stands in for a damaged one, up to a hundredth of the set."""
     held_out: float | None = Field(default=None, ge=0.0, lt=1.0)
@@ -174,7 +172,7 @@ MANY_CLASSES = 100_000
 class PartialFC(Section):
     enabled: Literal["auto"] | bool = "auto"
     """Shard the class weights over the ranks. `auto`: on several ranks, and from 100,000 classes on, where the recipe
-    has one class-level loss and no unlabelled crops."""
+    has one class-level loss."""
     sample_rate: float | None = Field(default=None, gt=0, le=1)
     """Share of the classes in each step, at least as many as crops; the batch's own are always among them. None = 0.1
     from 100,000 classes on, else all."""
@@ -321,11 +319,6 @@ class Recipe(Section):
             and self.model.start is None,
             "sampler.batch_size must be a multiple of sampler.images": sampler.name == "pk"
             and sampler.batch_size % sampler.images > 0,
-            "data.unlabelled needs distill.teacher: no loss learns from such crops": data.unlabelled
-            and self.distill.teacher is None,
-            f"data.unlabelled and partial_fc.enabled {together}": data.unlabelled and self.partial_fc.enabled is True,
-            'data.unlabelled needs sampler.name = "plain": the others choose crops by their labels': data.unlabelled
-            and sampler.name != "plain",
             'data.mix needs shares below 1 together and sampler.name = "plain"': data.mix
             and (sum(data.mix.values()) >= 1 or sampler.name != "plain"),
             f"train.steps and train.epochs {together}": train.steps and train.epochs,

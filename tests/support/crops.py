@@ -15,20 +15,7 @@ from PIL import Image
 
 from app.types import Pixels
 from training.data.drawn import ProceduralFaces
-from training.data.formats.records import (
-    FIRST,
-    FRAME,
-    HEADER,
-    LARGEST_LABEL,
-    LAST,
-    LENGTH_BITS,
-    LENGTH_MASK,
-    MAGIC,
-    MAGIC_BYTES,
-    MIDDLE,
-    WHOLE,
-    Header,
-)
+from training.data.formats.records import FIRST, FRAME, HEADER, LAST, LENGTH_BITS, MAGIC, MAGIC_BYTES, MIDDLE, WHOLE
 
 
 def some_crops(count: int) -> Pixels:
@@ -57,9 +44,7 @@ class RecordWriter:
         self._idx = rec.with_suffix(".idx").open("w", encoding="ascii", newline="\n")
 
     def write(self, key: int, payload: bytes) -> None:
-        """Append one record, in parts if it contains the magic. Raises ValueError from 2**29 bytes on."""
-        if len(payload) > LENGTH_MASK:
-            raise ValueError(f"a record holds less than 2**{LENGTH_BITS} bytes, not {len(payload)}")
+        """Append one record, in parts if it contains the magic."""
         self._idx.write(f"{key}\t{self._rec.tell()}\n")
         parts = _cut(payload)
         for number, part in enumerate(parts):
@@ -68,10 +53,8 @@ class RecordWriter:
             self._rec.write(part + bytes(-len(part) % 4))
 
     def write_image(self, key: int, labels: Sequence[float], image: bytes) -> None:
-        """Append an image; one label is kept in the header itself, several after it. Raises ValueError above
-        ``LARGEST_LABEL``.
-        """
-        self.write(key, pack_header(Header(tuple(labels), key)) + image)
+        """Append an image; one label is kept in the header itself, several after it."""
+        self.write(key, pack_header(labels, key) + image)
 
     def close(self) -> None:
         self._rec.close()
@@ -97,14 +80,11 @@ def _cut(payload: bytes) -> list[bytes]:
     return [*parts, payload[start:]]
 
 
-def pack_header(header: Header) -> bytes:
+def pack_header(labels: Sequence[float], key: int) -> bytes:
     """Return the bytes before an image."""
-    if any(abs(label) > LARGEST_LABEL for label in header.labels):
-        raise ValueError(f"labels above {LARGEST_LABEL} are not exact in float32")
-    if len(header.labels) == 1:
-        return HEADER.pack(0, header.labels[0], header.key, header.second_key)
-    fixed = HEADER.pack(len(header.labels), 0.0, header.key, header.second_key)
-    return fixed + struct.pack(f"<{len(header.labels)}f", *header.labels)
+    if len(labels) == 1:
+        return HEADER.pack(0, labels[0], key, 0)
+    return HEADER.pack(len(labels), 0.0, key, 0) + struct.pack(f"<{len(labels)}f", *labels)
 
 
 def write_pack(path: Path, images: list[bytes], same: list[bool]) -> None:

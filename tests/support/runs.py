@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,19 @@ def all_tensors(state: Any, prefix: str = "") -> dict[str, torch.Tensor]:
     for key, value in items:
         found |= all_tensors(value, f"{prefix}/{key}")
     return found
+
+
+def differing(one: Any, other: Any) -> list[str]:
+    """The paths of the tensors in which two nested states differ; they must have the same."""
+    first, second = all_tensors(one), all_tensors(other)
+    assert first.keys() == second.keys()
+    return [path for path, value in first.items() if not torch.equal(value, second[path])]
+
+
+def logged(run: Path, kind: str) -> list[dict[str, Any]]:
+    """The lines of a kind in a run's `metrics.jsonl`: train, evaluation or warning."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == kind]
 
 
 def count_centers(weight: torch.Tensor, threshold: float = 0.1) -> torch.Tensor:

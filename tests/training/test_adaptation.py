@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from app.errors import InvalidInput
 from app.inference.package import load_package
 from app.inference.session import open_embedder
-from tests.support.crops import some_crops
+from tests.support.crops import png_of, some_crops
+from tests.support.runs import differing
+from training import checkpoint
 from training.__main__ import app
 from training.adaptation import adapt as adapting
 from training.adaptation import views as views_module
@@ -35,6 +37,14 @@ SMALL = [4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]
 
 def pixels(count: int) -> torch.Tensor:
     return torch.from_numpy(some_crops(count)).permute(0, 3, 1, 2).float()
+
+
+def photos_in(folder: Path, count: int) -> str:
+    """Crops of nobody in particular as files, for `--photos`."""
+    (folder / "nobody").mkdir(parents=True)
+    for number, crop in enumerate(some_crops(count)):
+        (folder / "nobody" / f"{number}.png").write_bytes(png_of(crop))
+    return str(folder)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -183,9 +193,7 @@ def test_a_resumed_run_makes_the_same_steps(tmp_path: Path) -> None:
     resumed = run_of(tmp_path / "half", 4, resume=True)
     assert resumed.progress.step == 2
     resumed.train()
-    for wanted, found in ((whole.model, resumed.model), (whole.averaged(), resumed.averaged())):
-        for name, value in wanted.state_dict().items():
-            assert torch.equal(value, found.state_dict()[name]), name
+    assert differing(whole.state(), resumed.state()) == []
 
 
 def test_maps_count_less_and_less_and_only_until_their_step(tmp_path: Path) -> None:
@@ -302,14 +310,11 @@ def test_widths_are_fourteen_and_no_wider_than_the_original() -> None:
 @pytest.mark.long
 def test_adapt_makes_a_package_that_the_service_loads(tmp_path: Path) -> None:
     models = Path("models").resolve()
-    photos = tmp_path / "photos" / "nobody"
-    photos.mkdir(parents=True)
-    for number, crop in enumerate(some_crops(4)):
-        cv2.imwrite(str(photos / f"{number}.png"), crop[:, :, ::-1])
+    photos = photos_in(tmp_path / "photos", 4)
     target = tmp_path / "models"
     target.mkdir()
     (target / "sface-slim").symlink_to(models / "sface-slim")
-    arguments = ["adapt", "sface-slim", "--photos", str(tmp_path / "photos"), "--name", "adapted", "--steps", "2"]
+    arguments = ["adapt", "sface-slim", "--photos", photos, "--name", "adapted", "--steps", "2"]
     arguments += ["--batch", "2", "--models", str(target), "--out", str(tmp_path / "run"), "--device", "cpu"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -328,20 +333,11 @@ def test_adapt_makes_a_package_that_the_service_loads(tmp_path: Path) -> None:
 
 
 def test_prune_makes_a_checkpoint_that_export_takes(tmp_path: Path) -> None:
-    photos = tmp_path / "photos" / "nobody"
-    photos.mkdir(parents=True)
-    for number, crop in enumerate(some_crops(3)):
-        cv2.imwrite(str(photos / f"{number}.png"), crop[:, :, ::-1])
     out = tmp_path / "slim"
-    arguments = ["prune", "sface", "--photos", str(tmp_path / "photos"), "--out", str(out), "--steps", "1"]
+    arguments = ["prune", "sface", "--photos", photos_in(tmp_path / "photos", 3), "--out", str(out), "--steps", "1"]
     arguments += ["--batch", "2", "--device", "cpu", "--widths", "8,8,8,8,16,16,16,16,16,16,16,16,16,16"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    from training import checkpoint  # noqa: PLC0415  torch only where it is needed
-    from training.checkpoint import trained_embedder  # noqa: PLC0415  the same
-    from training.recipe import Recipe  # noqa: PLC0415  the same
-
-    saved = checkpoint.load(checkpoint.resolve(out))
-    module = trained_embedder(saved, Recipe.model_validate(saved.state["recipe"]))
+    module = checkpoint.trained_embedder(checkpoint.load(checkpoint.resolve(out)))
     vectors = module(torch.from_numpy(some_crops(2)))
     assert vectors.shape == (2, 128)

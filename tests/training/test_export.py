@@ -174,7 +174,7 @@ def test_the_second_tower_of_a_pseudo_siamese_run_is_exported(tmp_path: Path) ->
     trainer = small_trainer(recipe, tmp_path)
     saved = checkpoint.load(trainer.save())
     crops = torch.from_numpy(parity_crops(2))
-    first, second = (checkpoint.trained_embedder(saved, recipe, second_tower=which)(crops) for which in (False, True))
+    first, second = (checkpoint.trained_embedder(saved, second_tower=which)(crops) for which in (False, True))
     assert torch.allclose(first, embed(tower(trainer.averaged(), 0), crops), atol=1e-5)
     assert torch.allclose(second, embed(tower(trainer.averaged(), 1), crops), atol=1e-5)
     assert not torch.allclose(first, second, atol=1e-2)

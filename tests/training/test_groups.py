@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 from dataclasses import replace
 from itertools import combinations
@@ -107,8 +108,8 @@ def test_an_unknown_rule_is_refused() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 1000), same_above=st.sampled_from([None, 0.9, 0.97]), persons=st.integers(3, 12))
-def test_rates_are_those_of_an_explicit_loop(seed: int, same_above: float | None, persons: int) -> None:
+@given(seed=st.integers(0, 1000), same_above=st.sampled_from([math.inf, 0.9, 0.97]), persons=st.integers(3, 12))
+def test_rates_are_those_of_an_explicit_loop(seed: int, same_above: float, persons: int) -> None:
     rng = np.random.default_rng(seed)
     vectors, people = unit(rng, 12, 0.4), [f"p{i % persons}" for i in range(12)]
     (found,) = measure_groups(
@@ -116,7 +117,7 @@ def test_rates_are_those_of_an_explicit_loop(seed: int, same_above: float | None
     )
     pairs = [(a, b) for a, b in combinations(range(12), 2) if people[a] != people[b]]
     scores = np.array([(vectors[[a]] @ vectors[[b]].T).item() for a, b in pairs])
-    kept = scores if same_above is None else scores[scores < same_above]
+    kept = scores[scores < same_above]
     assert (found.comparisons, found.same_person) == (len(kept), len(scores) - len(kept))
     for rate in found.rates:
         assert rate.false_matches == int((kept >= rate.threshold).sum())
@@ -134,13 +135,13 @@ def test_intervals_are_wider_than_those_of_independent_pairs_and_cover_the_truth
     for seed in range(4):
         vectors = faces(np.random.default_rng(1000 + seed), 1500)
         (large,) = measure_groups(
-            vectors, {"g": np.arange(1500)}, [str(i) for i in range(1500)], threshold, same_above=None, rounds=2
+            vectors, {"g": np.arange(1500)}, [str(i) for i in range(1500)], threshold, same_above=math.inf, rounds=2
         )
         truth.append(large.rates[0].rate.value)
     for seed in range(trials):
         vectors = faces(np.random.default_rng(seed), 60)
         (found,) = measure_groups(
-            vectors, {"g": np.arange(60)}, [str(i) for i in range(60)], threshold, same_above=None, rounds=200
+            vectors, {"g": np.arange(60)}, [str(i) for i in range(60)], threshold, same_above=math.inf, rounds=200
         )
         rate = found.rates[0].rate
         covered += rate.low <= float(np.mean(truth)) <= rate.high
@@ -151,7 +152,9 @@ def test_intervals_are_wider_than_those_of_independent_pairs_and_cover_the_truth
 
 def test_where_no_pair_passes_the_interval_still_ends_above_zero() -> None:
     vectors = np.eye(D, dtype=np.float32)
-    (found,) = measure_groups(vectors, {"g": np.arange(D)}, list("abcdefgh"), {1e-3: 0.5}, same_above=None, rounds=10)
+    (found,) = measure_groups(
+        vectors, {"g": np.arange(D)}, list("abcdefgh"), {1e-3: 0.5}, same_above=math.inf, rounds=10
+    )
     rate = found.rates[0]
     assert (rate.false_matches, rate.rate.value, rate.rate.low, rate.exceeds) == (0, 0, 0, False)
     assert 0.1 < rate.rate.high < 0.2
@@ -161,7 +164,7 @@ def test_a_rate_exceeds_the_stated_one_only_if_no_pair_in_doubt_makes_it() -> No
     vectors = np.concatenate([unit(np.random.default_rng(1), 12, 0.02), np.eye(D, dtype=np.float32)])
     rows, people = {"g": np.arange(20)}, [str(i) for i in range(20)]
     found, strict = (
-        measure_groups(vectors, rows, people, {1e-2: 0.4}, same_above=cut, rounds=50) for cut in (None, 0.9)
+        measure_groups(vectors, rows, people, {1e-2: 0.4}, same_above=cut, rounds=50) for cut in (math.inf, 0.9)
     )
     assert found[0].rates[0].exceeds
     (doubted,) = with_doubt(found, strict)
@@ -278,7 +281,7 @@ def test_rounding_never_turns_an_interval_inside_out() -> None:
     rng = np.random.default_rng(5)
     figures = measure_groups(
         unit(rng, 40, 0.3), {"g": np.arange(40)}, [str(i) for i in range(40)], {1e-2: 0.2, 1e-3: 0.8},
-        same_above=None, rounds=30,
+        same_above=math.inf, rounds=30,
     )  # fmt: skip
     card = bias_card(packages.manifest(), figures, measured_on="-", calibration="x", repeats="-")
     assert all(rate.low <= rate.found <= rate.high for rate in card.groups[0].rates)
@@ -289,7 +292,7 @@ def test_the_spread_of_two_packages_is_taken_at_one_mean_rate() -> None:
     rows = {"even": np.arange(300), "close": np.arange(300, 600)}
     before = np.concatenate([unit(rng, 300, 3.0), unit(rng, 300, 0.6)])
     after = np.concatenate([unit(rng, 300, 3.0), unit(rng, 300, 3.0)])
-    found = spread({"before": before, "after": after}, rows, same_above=None)
+    found = spread({"before": before, "after": after}, rows, same_above=math.inf)
     for rates in found.values():
         assert np.mean(list(rates.values())) == pytest.approx(SPREAD_FMR, rel=0.05)
     assert found["before"]["close"] > found["after"]["close"]
@@ -301,13 +304,13 @@ def test_the_spread_is_taken_of_at_most_so_many_photos(monkeypatch: pytest.Monke
     monkeypatch.setattr(groups, "SPREAD_PHOTOS", 4)
     vectors = np.eye(D, dtype=np.float32)
     vectors[1:7:2] = vectors[0]  # every second photo is like the first: found only if all seven are compared
-    assert spread({"p": vectors}, {"g": np.arange(7)}, same_above=None) == {"p": {"g": 0.0}}
+    assert spread({"p": vectors}, {"g": np.arange(7)}, same_above=math.inf) == {"p": {"g": 0.0}}
 
 
 def test_years_that_nobody_lives_are_no_age() -> None:
     assert [age(f"a/{years}_0_0_1") for years in (1, 199, 200, 999)] == [1, 199, None, None]
     vectors = np.eye(D, dtype=np.float32)[:2]
-    found = by_years(vectors, np.array([0, 199]), {1e-2: -1.0}, same_above=None)
+    found = by_years(vectors, np.array([0, 199]), {1e-2: -1.0}, same_above=math.inf)
     assert found["children"]["less than 200 years apart"] == [1.0]
 
 

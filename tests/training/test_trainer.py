@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +14,23 @@ pytest.importorskip("torch", reason="training needs the train extra")
 
 import torch
 
-from app.errors import InvalidInput, Unusable
+from app.errors import Unusable
 from app.inference.package import load_package
 from app.inference.session import open_embedder
 from tests.conftest import PROJECT
 from tests.support.crops import png_of, write_pack
-from tests.support.runs import TINY, all_tensors, count_centers, flat_people, small_recipe, small_trainer
+from tests.support.runs import TINY, count_centers, differing, flat_people, logged, small_recipe, small_trainer
 from training.__main__ import app
-from training.data.crops import UNLABELLED, split_people, whole_people
+from training.data.crops import split_people, whole_people
 from training.data.formats.bins import VerificationPack
 from training.data.loader import BatchKey, BatchSource
 from training.evaluation import metrics
 from training.losses.pairwise import Triplets
-from training.model import Averaged, FaceModel, area_matrix, build_model, embed, tower
+from training.model import Averaged, FaceModel, build_model, embed, tower
 from training.packages import CACHE
 from training.run.distillation import embedding_loss, open_teacher, relation_loss, run_teacher
 from training.run.faults import PATIENCE, CollapseAlarm
-from training.run.objective import between_towers, build_objective
+from training.run.objective import between_towers
 from training.run.optimiser import parameter_groups
 from training.run.trainer import pack_accuracy
 
@@ -79,15 +79,14 @@ def test_a_gradient_that_is_not_finite_voids_the_step_and_keeps_the_batch(tmp_pa
 def test_a_step_that_is_void_moves_no_running_statistics_either(tmp_path: Path) -> None:
     trainer = small_trainer(small_recipe(losses=[{"name": "curricularface"}]), tmp_path)
     trainer.train_step()
-    before = {name: value.clone() for name, value in all_tensors(trainer.state()).items()}
+    before = copy.deepcopy(trainer.state())
     net = trainer.model.get_submodule("backbone")
     spoiling = net.register_forward_pre_hook(lambda _net, pixels: (pixels[0] * float("nan"),))
     assert trainer.train_step().void == 1
     spoiling.remove()
-    after = all_tensors(trainer.state())
-    assert [name for name, value in before.items() if not torch.equal(value, after[name])] == []
-    means = [name for name, _ in trainer.model.named_buffers() if name.endswith("running_mean")]
-    assert {"/objective/terms/0/t", f"/model/{means[0]}"} <= before.keys()
+    assert differing(before, trainer.state()) == []
+    assert "t" in before["objective"]["terms"][0]
+    assert any(name.endswith("running_mean") for name in before["model"])
     assert trainer.train_step().void == 0
     assert embed(tower(trainer.averaged()), torch.from_numpy(flat_people().images(range(2)))).isfinite().all()
 
@@ -184,8 +183,6 @@ def test_a_boundary_for_each_crop_is_learned_for_the_crops_that_were_seen(tmp_pa
     moved = set(torch.nonzero(betas).flatten().tolist())
     assert moved
     assert moved <= seen
-    with pytest.raises(InvalidInput, match="num_images"):
-        small_trainer(small_recipe(losses=[{"name": "triplet", "image_beta": True}]), tmp_path)
 
 
 def test_the_average_follows_its_formula() -> None:
@@ -197,14 +194,6 @@ def test_the_average_follows_its_formula() -> None:
     assert next(average.model.parameters()).item() == pytest.approx(0.9)  # early decay (1 + 0) / (10 + 0)
     average.update(weight, 100)
     assert next(average.model.parameters()).item() == pytest.approx(0.5 * 0.9 + 0.5)
-
-
-def test_resizing_inside_the_model_averages_areas() -> None:
-    for target in (112, 64, 56, 50):
-        assert torch.allclose(area_matrix(target, 112).sum(1), torch.ones(target))
-    image = torch.rand(1, 3, 112, 112)
-    halved = area_matrix(56, 112) @ image @ area_matrix(56, 112).T
-    assert torch.allclose(halved, torch.nn.functional.avg_pool2d(image, 2), atol=1e-6)
 
 
 def test_the_model_sees_pixels_between_minus_one_and_one() -> None:
@@ -324,29 +313,6 @@ def test_people_are_split_whole_and_by_the_seed_alone() -> None:
     assert np.array_equal(np.unique(labels[limited], return_counts=True)[1], [3, 3, 3])
 
 
-def test_crops_without_a_label_teach_through_the_teacher_alone() -> None:
-    crops = flat_people().without_labels({"person 1"})
-    assert crops.people == [f"person {p}" for p in (0, 2, 3, 4, 5)]
-    nobody = crops.labels == UNLABELLED
-    assert np.flatnonzero(nobody).tolist() == list(range(6, 12))
-    assert not nobody[split_people(crops.labels, 0.9, seed=1)[1]].any()
-
-    recipe = small_recipe(data={"unlabelled": ["person 1"]}, distill={"teacher": "sface"})
-    objective = build_objective(recipe, len(crops.people), len(crops), 8)
-    labels, images = torch.from_numpy(crops.labels), torch.arange(len(crops))
-    embeddings, templates = torch.randn(len(crops), 8), torch.nn.functional.normalize(torch.randn(len(crops), 8))
-    known = labels != UNLABELLED
-    both, labelled = (
-        objective(embeddings[some], labels[some], images[some], templates[some])[1] for some in (images, known)
-    )
-    assert torch.equal(both["arcface"], labelled["arcface"])
-    assert not torch.equal(both["distill_embedding"], labelled["distill_embedding"])
-    assert objective.accuracy(embeddings, labels) == objective.accuracy(embeddings[known], labels[known])
-    alone = objective(embeddings[~known], labels[~known], images[~known], templates[~known])[1]
-    assert float(alone["arcface"]) == 0
-    assert objective.accuracy(embeddings[~known], labels[~known]) is None
-
-
 def test_figures_of_an_evaluation_match_a_loop_over_pairs() -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(5), 4)
@@ -360,11 +326,6 @@ def test_figures_of_an_evaluation_match_a_loop_over_pairs() -> None:
     assert figures["fnmr"] == pytest.approx(np.mean(np.array(mated) < figures["threshold"]))
     assert np.mean(np.array(nonmated) >= figures["threshold"]) <= 0.1
     assert figures["eer"] == pytest.approx(metrics.equal_error_rate(mated, nonmated))
-
-
-def test_a_loss_over_classes_takes_no_miner(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="takes no miner"):
-        small_trainer(small_recipe(losses=[{"name": "arcface", "miner": "hard"}]), tmp_path)
 
 
 def test_the_command_line_trains_resumes_and_refuses_to_overwrite(tmp_path: Path) -> None:
@@ -389,7 +350,8 @@ def test_packs_are_measured_while_training_and_choose_the_best_checkpoint(tmp_pa
     trainer = small_trainer(recipe, tmp_path / "run")
     progress = trainer.train()
     assert progress.figures["accuracy"] == progress.figures["accuracy_faces"] > 0.8
-    assert progress.best == pytest.approx(1 - max(_accuracies(tmp_path / "run")))
+    accuracies = [line["accuracy"] for line in logged(tmp_path / "run", "evaluation")]
+    assert progress.best == pytest.approx(1 - max(accuracies))
     assert (tmp_path / "run" / "best.pt").is_file()
 
 
@@ -411,8 +373,3 @@ def test_packs_tell_mirrored_photos_of_a_person_only_with_flip() -> None:
     pack = VerificationPack(tuple(map(png_of, crops)), np.arange(20) % 2 == 0)
     assert pack_accuracy(LeftHalf(), pack, flip=True) >= 0.9
     assert pack_accuracy(LeftHalf(), pack, flip=False) < 0.8
-
-
-def _accuracies(run: Path) -> list[float]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line["accuracy"] for line in lines if line["kind"] == "evaluation"]

@@ -65,13 +65,13 @@ def fit(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor, float]:
 
 
 @torch.no_grad()
-def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor, seed: int = 0) -> Pruned:
+def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> Pruned:
     """A MobileNet of these widths, fitted layer by layer on (N, 3, 112, 112) pixels in [-1, 1].
 
     The teacher is in evaluation mode; its own batch statistics stay in the copy.
     """
     wide = teacher.layers()
-    kept = _channels(teacher, widths, pixels, seed)
+    kept = _channels(teacher, widths, pixels)
     narrow = MobileNet(teacher.head.linear.out_features, size=pixels.shape[-1], widths=widths).eval().to(pixels.device)
     missed: list[float] = []
     theirs = own = pixels
@@ -84,7 +84,7 @@ def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor, seed: int =
         if number == 0 or convolution.groups > 1:
             _convolution(target).weight.copy_(convolution.weight[after])
         else:
-            places = _places(wanted, seed + number)
+            places = _places(wanted, number)
             weights, offsets, share = fit(_sampled(own, places), _sampled(wanted, places)[after])
             missed.append(round(share, 4))
             _convolution(target).weight.copy_(weights.float()[:, :, None, None])
@@ -94,14 +94,14 @@ def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor, seed: int =
     return Pruned(narrow, kept, missed)
 
 
-def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor, seed: int) -> list[list[int]]:
+def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor) -> list[list[int]]:
     """The channels to keep of each width."""
     kept: list[list[int]] = []
     x = pixels
     for number, each in enumerate(teacher.layers()):
         convolution = _convolution(each)
         if number and convolution.groups == 1:
-            sample = _sampled(x, _places(x, seed + number))
+            sample = _sampled(x, _places(x, number))
             weight = convolution.weight[:, :, 0, 0].double()
             gram = torch.cov(sample)
             weight = weight / (weight @ gram @ weight.T).diagonal().sqrt()[:, None]  # outputs count alike

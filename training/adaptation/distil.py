@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from training import checkpoint
 from training.adaptation.views import ConditionConfig, ViewConfig, Views
 from training.backbones.mobilenet import MobileNet
-from training.data.crops import UNLABELLED, Crops
+from training.data.crops import Crops
 from training.data.loader import Batch
 from training.data.sampler import PlainSampler
 from training.recipe import Recipe
@@ -73,8 +73,8 @@ class OnlineViews:
         seen = clean if self.conditions is None else self.views.degraded(clean, self.conditions, generator)
         with autocast(self.precision, device):
             target = self.teacher(clean.permute(0, 2, 3, 1))
-        nobody = torch.full_like(picks[0], UNLABELLED)
-        batch = Batch(seen.permute(0, 2, 3, 1), nobody, picks[0], torch.zeros_like(nobody, dtype=torch.bool))
+        anybody = torch.zeros_like(picks[0])
+        batch = Batch(seen.permute(0, 2, 3, 1), anybody, picks[0], torch.zeros_like(anybody, dtype=torch.bool))
         return batch, F.normalize(target.float())
 
     def further_losses(self, step: int) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from torch import fx, nn
 
 from app.errors import Unusable
+from app.inference.graph import known_shapes
 
 Array: TypeAlias = NDArray[Any]
 Value: TypeAlias = Any
@@ -26,7 +27,7 @@ class Construction:
 
     def __init__(self, model: ModelProto) -> None:
         self._constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-        self._shapes = _shapes(model)
+        self._shapes = known_shapes(onnx.shape_inference.infer_shapes(model, data_prop=True))  # computed ones too
         self._values: dict[str, Value] = {}
         self.root = nn.Module()
         self.graph = fx.Graph()
@@ -80,16 +81,6 @@ class Construction:
             count += 1
             own = f"{base}_{count}"
         return own
-
-
-def _shapes(model: ModelProto) -> dict[str, list[int | None]]:
-    """Name -> shape with None for a free axis, computed shapes followed where ONNX can."""
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    return {
-        each.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in each.type.tensor_type.shape.dim]
-        for each in (*inferred.value_info, *inferred.input, *inferred.output)
-        if each.type.tensor_type.HasField("shape")
-    }
 
 
 Builder: TypeAlias = Callable[[Construction, NodeProto], Value]

@@ -32,10 +32,10 @@ PRELU_SLOPE = 0.25
 """The initial slope (He et al., ICCV 2015)."""
 
 
-def scaled(channels: int, width: float, multiple: int = 8) -> int:
+def scaled(channels: int, width: float) -> int:
     """Return ``channels`` times ``width`` as a multiple of 8 (efficient on vector units and tensor cores), at least
     8."""
-    return max(multiple, round(channels * width / multiple) * multiple)
+    return max(8, round(channels * width / 8) * 8)
 
 
 def last_side(size: int) -> int:

@@ -160,15 +160,9 @@ def shape_of(x: Tensor, *, start: int, end: int | None) -> Tensor:
     return torch.tensor(x.shape[start:end], dtype=torch.int64)
 
 
-def transpose(graph: Construction, node: NodeProto) -> Value:
-    """Transpose; without `perm` all axes in reverse."""
-    order = attribute(node, "perm")
-    return graph.call(transposed, graph.value(node.input[0]), None if order is None else list(order))
-
-
-def transposed(x: Tensor, order: Sequence[int] | None) -> Tensor:
-    """The axes in another order."""
-    return x.permute(*(reversed(range(x.ndim)) if order is None else order))
+def transposed(x: Tensor, *, perm: Sequence[int] | None) -> Tensor:
+    """The axes in another order; without one in reverse."""
+    return x.permute(*(reversed(range(x.ndim)) if perm is None else perm))
 
 
 def squeeze(graph: Construction, node: NodeProto) -> Value:
@@ -176,11 +170,6 @@ def squeeze(graph: Construction, node: NodeProto) -> Value:
     axes = optional_constant(graph, node, 1)
     source = graph.value(node.input[0])
     return graph.call(torch.squeeze, source) if axes is None else graph.call(torch.squeeze, source, integers(axes))
-
-
-def unsqueeze(graph: Construction, node: NodeProto) -> Value:
-    """Unsqueeze at axes of the result."""
-    return graph.call(unsqueezed, graph.value(node.input[0]), integers(constant_input(graph, node, 1)))
 
 
 def unsqueezed(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -251,13 +240,8 @@ def cast(graph: Construction, node: NodeProto) -> Value:
     return graph.call(Tensor.to, graph.value(node.input[0]), dtype)
 
 
-def expand(graph: Construction, node: NodeProto) -> Value:
-    """Expand to a constant shape, where 1 keeps the input's axis."""
-    return graph.call(expanded, graph.value(node.input[0]), integers(constant_input(graph, node, 1)))
-
-
 def expanded(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Broadcast in both directions."""
+    """Broadcast in both directions: where the shape has 1, the input's axis stays."""
     rank = max(x.ndim, len(shape))
     own, wanted = (1,) * (rank - x.ndim) + tuple(x.shape), (1,) * (rank - len(shape)) + tuple(shape)
     return x.broadcast_to([size if other == 1 else other for size, other in zip(own, wanted, strict=True)])
@@ -292,6 +276,13 @@ def identity(graph: Construction, node: NodeProto) -> Value:
 def of_inputs(function: Callable[..., Any]) -> Builder:
     """A function of all inputs, no attributes."""
     return lambda graph, node: graph.call(function, *(graph.value(name) for name in node.input if name))
+
+
+def with_integers(function: Callable[[Tensor, list[int]], Tensor]) -> Builder:
+    """A function of the first input and of whole numbers, which the second input has to hold as a constant."""
+    return lambda graph, node: graph.call(
+        function, graph.value(node.input[0]), integers(constant_input(graph, node, 1))
+    )
 
 
 def with_attributes(function: Callable[..., Any], /, **defaults: Any) -> Builder:
@@ -430,15 +421,15 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "Flatten": with_attributes(flatten, axis=1),
         "Reshape": reshape,
         "Shape": with_attributes(shape_of, start=0, end=None),
-        "Transpose": transpose,
+        "Transpose": with_attributes(transposed, perm=None),
         "Squeeze": squeeze,
-        "Unsqueeze": unsqueeze,
+        "Unsqueeze": with_integers(unsqueezed),
         "Concat": concatenation,
         "Split": split,
         "Slice": slicing,
         "Gather": gather,
         "Cast": cast,
-        "Expand": expand,
+        "Expand": with_integers(expanded),
         "Pad": padding,
         "Identity": identity,
         "Dropout": identity,

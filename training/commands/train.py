@@ -98,8 +98,7 @@ def export_package(
 ) -> None:
     """Export a checkpoint as a model package that the service loads."""
     with told():
-        saved = checkpoint.load(checkpoint.resolve(run))
-        recipe = Recipe.model_validate(saved.state["recipe"])
+        recipe = checkpoint.load(checkpoint.resolve(run)).recipe
         chosen = _variants(variants)
         for variant in chosen:
             check_free(package_folder(out, name, variant), replace=replace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,6 @@ from training.recipe import CROP
 
 DECODING_THREADS = 2
 DECODED_AT_ONCE = 256
-UNLABELLED = -1
-"""The label of a crop that shows nobody in particular."""
 
 
 class PixelSource(Protocol):
@@ -91,7 +89,7 @@ def facts_of(pixels: PixelSource) -> dict[str, object]:
 @dataclass(frozen=True, slots=True)
 class Crops:
     """A set's crops: `pixels` of a whole data source, `rows` (N,) which of them belong to the set, `labels` (N,) int64
-    into `people` or UNLABELLED. Crops that are `kept` in a folder travel to other processes as its path."""
+    into `people`. Crops that are `kept` in a folder travel to other processes as its path."""
 
     pixels: PixelSource
     rows: NDArray[np.int64]
@@ -121,13 +119,6 @@ class Crops:
         chosen = np.asarray(indices, np.int64)
         kept, labels = np.unique(self.labels[chosen], return_inverse=True)
         return Crops(self.pixels, self.rows[chosen], labels.astype(np.int64), [self.people[k] for k in kept])
-
-    def without_labels(self, names: Collection[str]) -> Crops:
-        """Return the same crops, with those of the people `names` labelled UNLABELLED."""
-        known = [name not in names for name in self.people]
-        labels = np.where(known, np.cumsum(known) - 1, UNLABELLED)[self.labels]
-        people = [name for name in self.people if name not in names]
-        return Crops(self.pixels, self.rows, labels.astype(np.int64), people)
 
     def keep(self, folder: Path) -> None:
         """Write which crops these are into a new folder, from which `open_crops` maps them."""
@@ -195,9 +186,9 @@ def _decode(pixels: Pixels, faces: FaceSet, progress: Callable[[int], None]) -> 
 
 def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the indices of the crops to train on and of those held out: `share` of the people, at least two if any,
-    chosen by `seed` among those with two crops or more and a label."""
+    chosen by `seed` among those with two crops or more."""
     people, counts = np.unique(labels, return_counts=True)
-    several = people[(counts > 1) & (people != UNLABELLED)]
+    several = people[counts > 1]
     count = 0 if share == 0 else min(len(several), max(2, round(share * len(people))))
     chosen = np.random.default_rng(seed).permutation(several)[:count]
     held = np.isin(labels, chosen)

@@ -178,7 +178,7 @@ def measure_groups(
     people: Sequence[str],
     thresholds: Mapping[float, float],
     *,
-    same_above: float | None,
+    same_above: float,
     rounds: int = ROUNDS,
     seed: int = 0,
     progress: Callable[[int], None] = lambda _groups: None,
@@ -192,7 +192,7 @@ def measure_groups(
     for name, members in rows.items():
         who = numbered([people[row] for row in members])
         pairs = all_pairs(vectors[members], who, floor=floor)
-        left_out: Bools = pairs.top.score >= (math.inf if same_above is None else same_above)
+        left_out: Bools = pairs.top.score >= same_above
         measured = Measurement(pairs, (), left_out, pairs.nonmated_count - int(left_out.sum()))
         if measured.comparisons < 1:
             raise ValueError(f"{name}: no pair is left to compare: all are of one person or score {same_above}")
@@ -223,19 +223,18 @@ SPREAD_STEPS = 24
 
 
 def spread(
-    packages: Mapping[str, Vectors], rows: Mapping[str, Ints], *, same_above: float | None
+    packages: Mapping[str, Vectors], rows: Mapping[str, Ints], *, same_above: float
 ) -> dict[str, dict[str, float]]:
     """Return each package's FMR within each group of ``rows`` at the threshold where their mean is `SPREAD_FMR`: what
     depends on the group, whatever the operating points. Pairs to which the first gives ``same_above`` don't count."""
     scores_of: dict[str, dict[str, NDArray[np.float32]]] = {package: {} for package in packages}
-    cut = math.inf if same_above is None else same_above
     for name, members in rows.items():
         some = members[:: max(1, -(-len(members) // SPREAD_PHOTOS))]
         kept: Bools | None = None
         for package, vectors in packages.items():
             scores = vectors[some] @ vectors[some].T
             if kept is None:
-                kept = np.triu(np.ones(scores.shape, bool), 1) & (scores < cut)
+                kept = np.triu(np.ones(scores.shape, bool), 1) & (scores < same_above)
             if kept.any():
                 scores_of[package][name] = scores[kept]
     return {package: _at_mean(of) if of else {} for package, of in scores_of.items()}
@@ -258,7 +257,7 @@ ROWS = 2048
 
 
 def by_years(
-    vectors: Vectors, ages: Ints, thresholds: Mapping[float, float], *, same_above: float | None
+    vectors: Vectors, ages: Ints, thresholds: Mapping[float, float], *, same_above: float
 ) -> dict[str, dict[str, list[float]]]:
     """Return the FMR at each of ``thresholds`` of pairs by the years between the two: of children, and of others.
 
@@ -268,7 +267,7 @@ def by_years(
     counts = np.zeros((2, len(YEARS), 1 + len(cuts)))
     for start in range(0, len(vectors), ROWS):
         block = vectors[start : start + ROWS] @ vectors[start:].T
-        later = np.triu(np.ones(block.shape, bool), 1) & (block < (math.inf if same_above is None else same_above))
+        later = np.triu(np.ones(block.shape, bool), 1) & (block < same_above)
         first, second = ages[start : start + ROWS, None], ages[None, start:]
         younger, apart = np.minimum(first, second), abs(first - second)
         cell = (younger > CHILD) * len(YEARS) + np.searchsorted(YEARS, apart, side="right")

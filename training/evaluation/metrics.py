@@ -151,11 +151,10 @@ def weighted_match_rate(descending: Floats, is_mated: Bools, counts: Ints, fmr: 
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """The result of each probe's search. ``rank`` is the place of its own subject (1 = first; ties count against
-    it), ``mate_score`` that subject's score, ``best_score`` the highest of all. All (P,)."""
+    it), ``mate_score`` that subject's score. Both (P,)."""
 
     rank: Ints
     mate_score: Floats
-    best_score: Floats
 
     @property
     def first_score(self) -> Floats:
@@ -170,7 +169,7 @@ def rank_subjects(scores: ArrayLike, mates: ArrayLike) -> Ranking:
     mates = np.asarray(mates, np.int64)
     mate_score = np.take_along_axis(scores, mates[:, None], axis=1)[:, 0]
     rank = (scores >= mate_score[:, None]).sum(axis=1)
-    return Ranking(rank.astype(np.int64), mate_score, scores.max(axis=1))
+    return Ranking(rank.astype(np.int64), mate_score)
 
 
 def fnir_at_fpir(ranking: Ranking, nonmated_best: ArrayLike, fpir: float) -> float:

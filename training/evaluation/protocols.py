@@ -72,19 +72,17 @@ def verification(
     pairs: PairList,
     *,
     folds: Ints | None,
-    fmrs: Sequence[float] = FMRS,
     rounds: int = 1000,
     seed: int = 0,
 ) -> Verification:
     """Measure 1:1 over a list of pairs. ``folds`` is (P,), or None for no accuracy over folds."""
     scores, mated = pair_scores(templates, pairs), pairs.mated
     people = pair_people(pairs)
-    nonmated_count = int((~mated).sum())
     threshold = metrics.best_threshold(scores, mated)
     failed = {photo: templates.failures[photo] for photo in pairs.photos if photo in templates.failures}
     return Verification(
         mated=int(mated.sum()),
-        nonmated=nonmated_count,
+        nonmated=int((~mated).sum()),
         accuracy=None if folds is None else metrics.fold_accuracy(scores, mated, folds),
         accuracy_interval=None
         if folds is None
@@ -92,7 +90,7 @@ def verification(
         best_accuracy=float(np.mean((scores >= threshold) == mated)),
         equal_error_rate=metrics.equal_error_rate(scores[mated], scores[~mated]),
         equal_error_rate_interval=bootstrap.equal_error_rate_interval(scores, mated, people, rounds=rounds, seed=seed),
-        match_rates=match_rates(scores, mated, people, fmrs, rounds=rounds, seed=seed),
+        match_rates=match_rates(scores, mated, people, FMRS, rounds=rounds, seed=seed),
         pairs_without_face=int((scores == NO_MATCH).sum()),
         photos=len(pairs.photos),
         photos_without_face=failed,
@@ -125,18 +123,12 @@ def curve_points(curve: Curve) -> list[tuple[float, float, float]]:
 
 
 def retrieval_figures(
-    vectors: NDArray[np.float32],
-    people: Ints,
-    *,
-    rounds: int,
-    seed: int,
-    ks: Sequence[int] = (1, 2, 4, 8),
-    nmi: bool = False,
+    vectors: NDArray[np.float32], people: Ints, *, rounds: int, seed: int, nmi: bool = False
 ) -> dict[str, Interval]:
     """Return Recall@k, MAP@R and R-precision, with intervals by bootstrap over the people searched for; with ``nmi``
     also that of k-means clusters, which is slow."""
-    result = metrics.retrieval(vectors, people, ks)
-    per_image = {f"Recall@{k}": result.recall_of[k].astype(np.float64) for k in ks}
+    result = metrics.retrieval(vectors, people)
+    per_image = {f"Recall@{k}": found.astype(np.float64) for k, found in result.recall_of.items()}
     per_image |= {"MAP@R": result.average_precision, "R-precision": result.r_precision_of}
     _, owner = np.unique(people[result.searched], return_inverse=True)
     faces = np.bincount(owner)

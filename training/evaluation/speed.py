@@ -7,13 +7,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.calibration.intervals import Interval
-from app.types import Pixels, Vectors
+
+if TYPE_CHECKING:
+    from app.inference.session import EmbedderSession
 
 SHORTEST_S = 0.2
 """A turn lasts at least so long, far beyond the clock's grain and a scheduler's slice."""
@@ -91,14 +93,6 @@ def _turn(run: Callable[[], int], shortest_s: float) -> float:
     return done / spent
 
 
-class Runs(Protocol):
-    """Anything that embeds crops, as a package's session does."""
-
-    def run(self, crops: Pixels) -> Vectors:
-        """Embed (N, 112, 112, 3) uint8 RGB crops as (N, D) float32 unit vectors."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Speed:
     """Milliseconds a crop: the median over rounds. ``ratio`` is the first one's time over this one's in the same
@@ -111,12 +105,12 @@ class Speed:
 
 
 def compare_speed(
-    sessions: Mapping[str, Runs], batch: int, *, rounds: int, progress: Callable[[int], None] = lambda _turns: None
+    sessions: Mapping[str, EmbedderSession], batch: int, *, rounds: int, progress: Callable[[int], None]
 ) -> list[Speed]:
     """Time every one on the same random crops, `batch` a call; ``progress`` counts the turns, a warm round included."""
     crops = np.random.default_rng(0).integers(0, 256, (batch, 112, 112, 3), np.uint8)
 
-    def contender(session: Runs) -> Callable[[], int]:
+    def contender(session: EmbedderSession) -> Callable[[], int]:
         return lambda: len(session.run(crops))
 
     speeds = contest(

@@ -149,8 +149,8 @@ class ClassTable:
     def rows(self) -> int:
         return self.end - self.first
 
-    def draw(self, *shape: int, std: float = WEIGHT_STD) -> nn.Parameter:
-        """Draw (rows, *shape) from N(0, std²); a class gets the same numbers however the table is split."""
+    def draw(self, *shape: int) -> nn.Parameter:
+        """Draw (rows, *shape) from N(0, WEIGHT_STD²); a class gets the same numbers however the table is split."""
         seed = int(torch.randint(2**31, ()).item())
         values = torch.empty(self.rows, *shape)
         for block in range(self.first // ROW_BLOCK, -(-self.end // ROW_BLOCK)):
@@ -158,7 +158,7 @@ class ClassTable:
             generator = torch.Generator().manual_seed(seed * ROW_BLOCK + block)
             drawn = torch.randn(min(ROW_BLOCK, self.num_classes - start), *shape, generator=generator)
             low, high = max(start, self.first), min(start + ROW_BLOCK, self.end)
-            values[low - self.first : high - self.first] = drawn[low - start : high - start] * std
+            values[low - self.first : high - self.first] = drawn[low - start : high - start] * WEIGHT_STD
         return nn.Parameter(values)
 
     def zeros(self, *shape: int) -> nn.Parameter:

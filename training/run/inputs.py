@@ -114,12 +114,8 @@ def _split(recipe: Recipe, faces: FaceSet, pixels: PixelSource) -> tuple[Crops, 
     """Return the crops to train on, and those of people who are held out."""
     left = all_crops(faces, pixels).take(rows_left(faces, Path(recipe.data.drop) if recipe.data.drop else None))
     kept = left.take(np.flatnonzero(np.bincount(left.labels)[left.labels] >= recipe.data.min_images))
-    unlabelled = recipe.data.unlabelled
-    if missing := set(unlabelled) - set(kept.people):
-        message = f"{recipe.data.source} has no {', '.join(sorted(missing))} that data.unlabelled names."
-        raise InvalidInput(message, code="recipe_data")
-    train, held = split_people(kept.without_labels(unlabelled).labels, _held_out_share(recipe, len(kept)), recipe.seed)
-    return kept.take(train).without_labels(unlabelled), kept.take(held)
+    train, held = split_people(kept.labels, _held_out_share(recipe, len(kept)), recipe.seed)
+    return kept.take(train), kept.take(held)
 
 
 def _held_out_share(recipe: Recipe, crops: int) -> float:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from app.errors import InvalidInput
 from training import losses
 from training.collectives import gather, mean_gradients, ranks
-from training.data.crops import UNLABELLED
 from training.losses import miners
 from training.losses.base import upcast
 from training.losses.centers import HardTriple
@@ -48,7 +47,7 @@ class Term(nn.Module):
         return self.loss.loss if isinstance(self.loss, PartialFC) else self.loss
 
     def forward(self, embeddings: Tensor, labels: Tensor, images: Tensor) -> Tensor:
-        """`images` (B,) int64: which crop of the training set each is. Crops without a label are left out."""
+        """`images` (B,) int64: which crop of the training set each is."""
         if self.class_level:
             value: Tensor = self.loss(embeddings, labels)
             return value
@@ -75,37 +74,24 @@ class Objective(nn.Module):
     Each rank computes the whole batch's loss from gathered embeddings, a sharded term (PartialFC) its classes' part.
     """
 
-    def __init__(
-        self,
-        terms: Sequence[Term],
-        distill: Distill,
-        projection: nn.Module | None,
-        *,
-        some_unlabelled: bool = False,
-    ) -> None:
-        """``some_unlabelled``: there are crops of label UNLABELLED, which the losses leave out."""
+    def __init__(self, terms: Sequence[Term], distill: Distill, projection: nn.Module | None) -> None:
         super().__init__()
         self.terms = nn.ModuleList(terms)
         self.distill = distill
         self.projection = projection
-        self.some_unlabelled = some_unlabelled
 
     def forward(
         self, embeddings: Tensor, labels: Tensor, images: Tensor, teacher: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         mine = upcast(embeddings)
         everyone, all_labels, all_images = gather(mine), gather(labels), gather(images)
-        labelled = (everyone, all_labels, all_images)
-        if self.some_unlabelled:  # otherwise wasted work, and a wait on a GPU
-            known = all_labels != UNLABELLED
-            labelled = (everyone[known], all_labels[known], all_images[known])
         total = mine.new_zeros(())
         parts: dict[str, Tensor] = {}
         for term in self._terms():
             if isinstance(term.loss, PartialFC):
                 parts[term.name] = term.loss.of_gathered(everyone, all_labels)
             else:
-                parts[term.name] = term(*labelled) if len(labelled[1]) else total.new_zeros(())
+                parts[term.name] = term(everyone, all_labels, all_images)
             total = total + term.weight * parts[term.name]
         if teacher is not None and self.projection is not None:
             target = gather(teacher)
@@ -176,16 +162,13 @@ class Objective(nn.Module):
     @torch.no_grad()
     def accuracy(self, embeddings: Tensor, labels: Tensor) -> float | None:
         """Return the share of (B, D) embeddings whose own class scores highest without margin: this rank's, or all
-        ranks' if they share the class weights. None without labels or a class-level loss. Collective."""
-        known = labels != UNLABELLED
-        if not bool(known.any()):
-            return None
+        ranks' if they share the class weights. None without a class-level loss. Collective."""
         for term in self._terms():
             if isinstance(term.loss, PartialFC) and term.loss.table.num_classes <= LARGEST_ACCURACY_TABLE:
                 return float(term.loss.accuracy(embeddings, labels))
             if isinstance(term.loss, losses.ClassLoss) and term.loss.num_classes <= LARGEST_ACCURACY_TABLE:
-                nearest = term.loss.logits(embeddings[known].float()).argmax(dim=1)
-                return float((nearest == labels[known]).float().mean())
+                nearest = term.loss.logits(embeddings.float()).argmax(dim=1)
+                return float((nearest == labels).float().mean())
         return None
 
     # ------------------------------------------------------------ state that doesn't depend on the number of ranks
@@ -247,7 +230,7 @@ def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: 
         name = f"{number}_{config.name}" if len(recipe.losses) > 1 else config.name
         terms.append(Term(name, config, loss, across_towers=recipe.model.towers != "single"))
     projection = None if teacher_dimension is None else Projection(recipe.model.dim, teacher_dimension)
-    return Objective(terms, recipe.distill, projection, some_unlabelled=bool(recipe.data.unlabelled))
+    return Objective(terms, recipe.distill, projection)
 
 
 def _is_sharded(recipe: Recipe, people: int) -> bool:
@@ -258,7 +241,7 @@ def _is_sharded(recipe: Recipe, people: int) -> bool:
             raise InvalidInput("partial_fc.enabled needs exactly one class-level loss.", code="invalid_recipe")
         return recipe.partial_fc.enabled
     useful = ranks() > 1 or people >= MANY_CLASSES
-    return possible and useful and people >= ranks() and not recipe.data.unlabelled
+    return possible and useful and people >= ranks()
 
 
 def _check_keys(config: Loss) -> None:

@@ -16,10 +16,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from app.errors import InvalidInput, NotFound, Unusable
 from training import checkpoint, collectives
-from training.data.crops import UNLABELLED, Crops
+from training.data.crops import Crops
 from training.losses.base import unit
 from training.model import TwoTowers, embed, merge_adapters, tower
-from training.recipe import Model, Recipe
+from training.recipe import Model
 from training.terminal import counted
 
 EMBEDDED_AT_ONCE = 256
@@ -68,7 +68,7 @@ def _check_listed(fresh: Sequence[str], left_out: Sequence[str], config: Model) 
 def _read(path: Path) -> dict[str, Tensor]:
     if path.is_dir() or path.with_suffix(".json").is_file():
         saved = checkpoint.load(checkpoint.resolve(path))
-        model = checkpoint.trained_model(saved, Recipe.model_validate(saved.state["recipe"]))
+        model = checkpoint.trained_model(saved)
         merge_adapters(model)
         return dict(tower(model).state_dict())
     if not path.is_file():
@@ -96,7 +96,7 @@ def _fitting(own: Mapping[str, Tensor], given: Mapping[str, Tensor], start: str)
 def mean_templates(model: nn.Module, crops: Crops, dim: int) -> Tensor:
     """Return the (P, dim) float32 unit mean of the templates of each person's crops, on the model's device.
     Collective: each rank embeds its share of the crops."""
-    mine = np.flatnonzero(crops.labels != UNLABELLED)[collectives.rank() :: collectives.ranks()]
+    mine = np.arange(len(crops))[collectives.rank() :: collectives.ranks()]
     sums = torch.zeros(len(crops.people), dim, dtype=torch.float32)
     for some, vectors in embedded(model, crops, mine):
         sums.index_add_(0, torch.from_numpy(crops.labels[some]), vectors)

@@ -18,10 +18,8 @@ from torch import Tensor
 
 from app.errors import InvalidInput
 from training import checkpoint
-from training.data.crops import UNLABELLED
 from training.losses.base import unit
 from training.model import tower
-from training.recipe import Recipe
 from training.run.inputs import training_crops
 from training.run.start import embedded
 
@@ -52,26 +50,22 @@ def find_outliers(run: Path, degrees: float, console: Console) -> Doubts:
     number of people than it was trained on.
     """
     saved = checkpoint.load(checkpoint.resolve(run))
-    recipe = Recipe.model_validate(saved.state["recipe"])
-    faces, crops = training_crops(recipe, console)
+    faces, crops = training_crops(saved.recipe, console)
     weight = _centres(saved, len(crops.people))
-    model = tower(checkpoint.trained_model(saved, recipe))
-    places = np.flatnonzero(crops.labels != UNLABELLED)
+    model = tower(checkpoint.trained_model(saved))
     cosines = [
         torch.einsum("nd,nkd->nk", vectors, weight[torch.from_numpy(crops.labels[some])]).numpy()
-        for some, vectors in embedded(model, crops, places, console)
+        for some, vectors in embedded(model, crops, np.arange(len(crops)), console)
     ]
-    angles = dominant_angles(np.concatenate(cosines), crops.labels[places])
+    angles = dominant_angles(np.concatenate(cosines), crops.labels)
     chosen = [index for index in np.argsort(-angles, kind="stable").tolist() if angles[index] > degrees]
     outliers = [
         Outlier(
-            faces.describe(int(crops.rows[places[index]])),
-            crops.people[crops.labels[places[index]]],
-            round(float(angles[index]), 1),
+            faces.describe(int(crops.rows[index])), crops.people[crops.labels[index]], round(float(angles[index]), 1)
         )
         for index in chosen
     ]
-    return Doubts(str(run), degrees, len(places), outliers)
+    return Doubts(str(run), degrees, len(crops), outliers)
 
 
 def _centres(saved: checkpoint.Checkpoint, people: int) -> Tensor:

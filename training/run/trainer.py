@@ -405,7 +405,7 @@ class Trainer:
         """
         saved = checkpoint.load(path)
         state = saved.state
-        made = _belongs_to(Recipe.model_validate(state["recipe"]), saved.facts["people"], saved.facts["crops"])
+        made = _belongs_to(saved.recipe, saved.facts["people"], saved.facts["crops"])
         crops = self.material.crops
         for section, value in _belongs_to(self.recipe, len(crops.people), len(crops)).items():
             if made[section] != value:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,27 +36,18 @@ LARGEST_LABEL = 2**24
 """float32 holds every whole number up to here; beyond, two people may share a label."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """``labels`` has one entry where the record's flag is 0, else ``flag`` of them."""
-
-    labels: tuple[float, ...]
-    key: int
-    second_key: int = 0
-
-
-def unpack_header(payload: bytes) -> tuple[Header, bytes]:
-    """Return a record's header and its image. Raises InvalidInput if the record is too short for its own header."""
+def unpack_header(payload: bytes) -> tuple[tuple[float, ...], bytes]:
+    """Return a record's labels, one where its flag is 0, else ``flag`` of them, and its image. Raises InvalidInput if
+    the record is too short for its own header."""
     if len(payload) < HEADER.size:
         raise _broken("a record is shorter than its header")
-    flag, label, key, second_key = HEADER.unpack_from(payload)
+    flag, label, _, _ = HEADER.unpack_from(payload)
     if flag == 0:
-        return Header((label,), key, second_key), payload[HEADER.size :]
+        return (label,), payload[HEADER.size :]
     end = HEADER.size + 4 * flag
     if len(payload) < end:
         raise _broken("a record is shorter than its labels")
-    labels = struct.unpack_from(f"<{flag}f", payload, HEADER.size)
-    return Header(labels, key, second_key), payload[end:]
+    return struct.unpack_from(f"<{flag}f", payload, HEADER.size), payload[end:]
 
 
 def read_record(file: BinaryIO, offset: int) -> tuple[bytes, int]:
@@ -158,8 +148,8 @@ def _blocks(rec: Path) -> Iterator[Block]:
 
 def _last_image(rec: Path, offset: int) -> int | None:
     with rec.open("rb") as file:
-        header, _ = unpack_header(read_record(file, offset)[0])
-    return int(header.labels[0]) if len(header.labels) > 1 else None
+        labels, _ = unpack_header(read_record(file, offset)[0])
+    return int(labels[0]) if len(labels) > 1 else None
 
 
 def _labels(rec: Path, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -177,7 +167,7 @@ def _labels(rec: Path, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         labels[~odd] = numbers[~odd]
     with rec.open("rb") as file:
         for index in np.flatnonzero(odd).tolist():
-            labels[index] = int(unpack_header(read_record(file, int(offsets[index]))[0])[0].labels[0])
+            labels[index] = int(unpack_header(read_record(file, int(offsets[index]))[0])[0][0])
     return labels
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import cv2
 from PIL import Image
 
-from app.errors import InvalidInput, LikenessError, LowQuality, NoFace, Unusable
+from app.errors import InvalidInput, LikenessError, LowQuality, Unusable
 from app.face.detect import Detector
 from app.files import PUBLIC, replacing
 from app.inference.prepare import prepared
@@ -172,8 +172,6 @@ class Aligner:
 
     def _crop(self, data: bytes) -> Pixels:
         photo = self.pipeline.detect(data)
-        if not photo.faces:
-            raise NoFace("The photo shows no face.")
         face = photo.faces[choose_face(photo).index]
         if face.quality.score < self.stages.min_quality:
             reasons = ", ".join(face.quality.reasons) or "no single reason"

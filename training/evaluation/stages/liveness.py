@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
-from app.errors import LikenessError, NoFace
+from app.errors import LikenessError
 from app.face.detect import open_detector
 from app.inference.cards import ErrorRate
 from app.inference.manifest import LivenessCalibration, LivenessPoint, Manifest, liveness_digest
@@ -98,8 +98,6 @@ class Judge:
         Raises NoFace, and what decoding raises.
         """
         seen = self.pipeline.detect(photo, self.scorer.cuts)
-        if not seen.faces:
-            raise NoFace("The photo shows no face.")
         face = seen.faces[choose_face(seen).index]
         return self.scorer.score([face.cuts])[0], max(face.box.width, face.box.height)
 
