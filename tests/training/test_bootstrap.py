@@ -54,6 +54,18 @@ def test_equal_error_rate_of_people_drawn_by_hand() -> None:
     assert ours.low < ours.value < ours.high
 
 
+def test_match_rate_of_people_drawn_by_hand() -> None:
+    scores, mated, sides = scored()
+
+    def match_rate(scores: Floats, mated: Bools) -> float:
+        return 1 - metrics.fnmr_at(metrics.threshold_at_fmr(scores[~mated], 0.1), scores[mated])
+
+    samples = [match_rate(scores[places], mated[places]) for places in by_hand(mated, sides)]
+    ours = bootstrap.match_rate_interval(scores, mated, sides, 0.1, rounds=ROUNDS, seed=SEED)
+    assert close(ours, expected(match_rate(scores, mated), samples))
+    assert ours.low < ours.high
+
+
 def test_accuracy_over_folds_of_people_drawn_by_hand() -> None:
     scores, mated, sides = scored()
     folds = np.arange(len(scores)) % 5

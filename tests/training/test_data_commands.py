@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 from dataclasses import replace
@@ -21,16 +20,17 @@ from app.errors import LikenessError, Unusable
 from app.face.detect import Detector
 from app.face.formats import Limits
 from app.inference.embedders import unit
-from app.inference.manifest import Calibration, Point
-from app.inference.package import Package, load_package, write_manifest
+from app.inference.package import load_package, write_manifest
 from app.pipeline import Pipeline
-from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages
+from tests.support.crops import png_of
+from tests.support.images import encoded
 from tests.support.ready import fill_cache
 from tests.support.runs import small_recipe
 from training.commands.data import app
 from training.data import open_dataset, read_drop_list, rows_left
+from training.data.dataset import decode_crop
 from training.data.drawn import ProceduralFaces
 from training.data.preparation.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
 from training.data.preparation.checking import NEAR, doubts, near_duplicates, thumbnail
@@ -47,12 +47,6 @@ def run(*arguments: object) -> Result:
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(argument) for argument in arguments])
 
 
-def png(pixels: Pixels) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
-
-
 # --- align ---------------------------------------------------------------------------------------------------------
 
 
@@ -65,7 +59,7 @@ def photos(tmp_path: Path) -> Path:
         for name in names:
             (root / person / name).write_bytes((SAMPLES / name).read_bytes())
     (root / "Nobody").mkdir()
-    (root / "Nobody" / "wall.png").write_bytes(png(np.full((200, 200, 3), 128, np.uint8)))
+    (root / "Nobody" / "wall.png").write_bytes(png_of(np.full((200, 200, 3), 128, np.uint8)))
     (root / "Nobody" / "cut.jpg").write_bytes((SAMPLES / "hopper.jpg").read_bytes()[:3000])
     (root / "Nobody" / "text.png").write_text("no picture")
     return root
@@ -196,36 +190,13 @@ def test_a_threshold_comes_from_the_package_or_is_asked_for(tmp_path: Path) -> N
     with pytest.raises(Unusable) as needed:
         choose_threshold(package, 10, 0.01, None)
     assert needed.value.code == "threshold_needed"
-    measured = _calibrated(tmp_path / "tiny")
+    points = {"calibrations": (packages.calibration({1e-2: 0.3, 1e-4: 0.5}),)}
+    write_manifest(package.folder, package.manifest.model_copy(update=points))
+    measured = load_package(package.folder)
     assert choose_threshold(measured, 1, 0.01, None)[0] == pytest.approx(0.3)
     threshold, origin = choose_threshold(measured, 10**6, 0.01, None)
     assert threshold == pytest.approx(0.5)
     assert "lowest measured" in origin
-
-
-def _calibrated(folder: Path) -> Package:
-    points = [Point.model_validate(_point(fmr, score)) for fmr, score in ((1e-2, 0.3), (1e-4, 0.5))]
-    calibration = Calibration.model_validate(
-        {
-            "name": "x",
-            "measured_on": "x",
-            "pairs": "x",
-            "comparisons": 10**6,
-            "mated": 10,
-            "points": tuple(points),
-            "default": True,
-        }
-    )
-    package = packages.package(folder)
-    write_manifest(folder, package.manifest.model_copy(update={"calibrations": (calibration,)}))
-    return load_package(folder)
-
-
-def _point(fmr: float, threshold: float) -> dict[str, float]:
-    return {
-        "fmr": fmr, "threshold": threshold, "threshold_low": threshold, "threshold_high": threshold,
-        "fnmr": 0.1, "fnmr_low": 0.1, "fnmr_high": 0.1,
-    }  # fmt: skip
 
 
 # --- overlap -------------------------------------------------------------------------------------------------------
@@ -276,7 +247,7 @@ def _coloured(root: Path, people: dict[str, list[tuple[int, int, int]]]) -> Path
         (root / person).mkdir(parents=True)
         for number, colour in enumerate(colours):
             pixels = np.clip(np.array(colour) + rng.normal(0, 6, (112, 112, 3)), 0, 255).astype(np.uint8)
-            (root / person / f"{number}.png").write_bytes(png(pixels))
+            (root / person / f"{number}.png").write_bytes(png_of(pixels))
     return root
 
 
@@ -332,10 +303,7 @@ def test_the_same_shot_is_near_and_another_of_the_same_person_is_not() -> None:
     faces = ProceduralFaces(12, 2, seed=2)
     for index in range(0, 24, 2):
         crop = faces[index][0]
-        file = io.BytesIO()
-        Image.fromarray(crop).save(file, "JPEG", quality=75)
-        with Image.open(file) as decoded:
-            recoded = np.asarray(decoded, np.uint8)
+        recoded = decode_crop(encoded(Image.fromarray(crop), "JPEG", quality=75))
         brighter = np.clip(crop.astype(float) * 0.9 + 8, 0, 255).astype(np.uint8)
         for same in (recoded, brighter):
             assert thumbnail(crop) @ thumbnail(same) >= NEAR

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 pytest.importorskip("torch", reason="training needs the train extra")
 
 import torch
 
 from app.types import Pixels
-from tests.support.crops import RecordWriter
+from tests.support.crops import RecordWriter, png
 from tests.support.runs import flat_people
+from tests.support.tarred import tar_of
 from training.data import open_dataset, sampler
 from training.data.crops import facts_of, open_pixels
 from training.data.loader import BatchKey, BatchSource, batch_keys
 
 PEOPLE = ("ada", "bob")
-
-
-def png(value: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (112, 112), (value, value, value)).save(file, "PNG")
-    return file.getvalue()
 
 
 def as_folder(root: Path, value: int) -> Path:
@@ -47,11 +39,7 @@ def as_list(root: Path, value: int) -> Path:
 
 
 def as_tar(root: Path, value: int) -> Path:
-    with tarfile.open(root / "a.tar", "w") as archive:
-        for person in PEOPLE:
-            info = tarfile.TarInfo(f"{person}/1.png")
-            info.size = len(png(value))
-            archive.addfile(info, io.BytesIO(png(value)))
+    (root / "a.tar").write_bytes(tar_of({f"{person}/1.png": png(value) for person in PEOPLE}))
     return root / "a.tar"
 
 
@@ -62,8 +50,9 @@ def as_records(root: Path, value: int) -> Path:
     return root / "train.rec"
 
 
-def decoded(source: str | Path, cache: Path) -> Pixels:
-    return open_pixels(open_dataset(source), cache)[:]
+def reds(source: str | Path, cache: Path) -> Pixels:
+    """(N, 112, 112) of the decoded crops; the value they were written with."""
+    return open_pixels(open_dataset(source), cache)[:][..., 0]
 
 
 @pytest.mark.parametrize("made", [as_folder, as_list, as_tar, as_records])
@@ -72,7 +61,7 @@ def test_files_written_again_under_their_names_are_read_again(
 ) -> None:
     (tmp_path / "data").mkdir()
     source = made(tmp_path / "data", 10)
-    assert np.all(decoded(source, tmp_path / "cache") == 10)
+    assert np.all(reds(source, tmp_path / "cache") == 10)
     kept = (tmp_path / "cache" / "crops.npy").stat()
     running = open_pixels(open_dataset(source), tmp_path / "cache")
     assert (tmp_path / "cache" / "crops.npy").stat() == kept
@@ -80,8 +69,8 @@ def test_files_written_again_under_their_names_are_read_again(
     made(tmp_path / "data", 200)
     for file in filter(Path.is_file, (tmp_path / "data").rglob("*")):
         os.utime(file, ns=(kept.st_mtime_ns + 1, kept.st_mtime_ns + 1))  # however coarse the file system's clock is
-    assert np.all(decoded(source, tmp_path / "cache") == 200)
-    assert np.all(running[:] == 10)  # under a run that began before
+    assert np.all(reds(source, tmp_path / "cache") == 200)
+    assert np.all(running[:][..., 0] == 10)  # under a run that began before
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["crops.json", "crops.npy"]
 
 
@@ -91,14 +80,14 @@ def test_what_is_kept_under_another_key_is_made_anew(tmp_path: Path) -> None:
     cache.mkdir()
     np.save(cache / "crops.npy", np.zeros((2, 112, 112, 3), np.uint8))
     (cache / "crops.json").write_text('{"images": 2, "source": "0"}\n')
-    assert np.all(decoded(source, cache) == 10)
+    assert np.all(reds(source, cache) == 10)
 
 
 def test_an_image_that_has_gone_is_named(tmp_path: Path) -> None:
     table = as_list(tmp_path, 10)
     (tmp_path / "bob" / "1.png").unlink()
     with pytest.raises(Exception, match=r"bob/1\.png") as caught:
-        decoded(table, tmp_path / "cache")
+        reds(table, tmp_path / "cache")
     assert getattr(caught.value, "code", None) is not None
     assert list((tmp_path / "cache").iterdir()) == []
 

@@ -14,7 +14,7 @@ from tests.support.oracle import oracle
 from tests.support.runs import count_centers
 from training import losses
 from training.losses import ClassLoss
-from training.losses.base import psi
+from training.losses.base import Part, psi
 from training.losses.centers import HardTriple
 from training.losses.sphereface2 import initial_bias
 
@@ -53,6 +53,13 @@ def at_angle(theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def target_logits(name: str, theta: Tensor, **hyper: object) -> Tensor:
     x, labels, weight = at_angle(theta)
     return built(name, weight, **hyper).margin_logits(x, labels)[:, 0]
+
+
+def logits_of_scores(loss: ClassLoss, x: Tensor, labels: Tensor) -> tuple[Part, Tensor, Tensor]:
+    """The batch, its scores as a leaf, and the logits that they give."""
+    part = loss._whole(x, labels)
+    scores = loss.scores(part.x, part.rows).detach().requires_grad_()
+    return part, scores, loss.margined(part, scores)
 
 
 def cosines(x: Tensor, weight: Tensor) -> Tensor:
@@ -262,9 +269,7 @@ def test_the_detached_gradient_leaves_the_margin_out(name: str) -> None:
     exact, detached = built(name, grad="exact"), built(name, grad="detached")
     detached.load_state_dict(exact.state_dict())
     assert_same(detached(x, labels), exact(x, labels))
-    part = detached._whole(x, labels)
-    scores = detached.scores(part.x, part.rows).detach().requires_grad_()
-    logits = detached.margined(part, scores)
+    _, scores, logits = logits_of_scores(detached, x, labels)
     (gradient,) = torch.autograd.grad(F.cross_entropy(logits, labels), scores)
     scale = detached.scale(x)
     expected = scale * (torch.softmax(logits, dim=1) - F.one_hot(labels, C)) / B
@@ -278,9 +283,7 @@ def test_sphereface2s_gradient_detached_by_default_leaves_margin_and_sharpening_
     """dL/dcos θ_y = (lw/B) α (σ(z_y) − 1), dL/dcos θ_j = (lw/B) (1 − α) σ(z_j)."""
     x, labels, weight = batch()
     loss = built("sphereface2", weight)
-    part = loss._whole(x, labels)
-    scores = loss.scores(part.x, part.rows).detach().requires_grad_()
-    logits = loss.margined(part, scores)
+    part, scores, logits = logits_of_scores(loss, x, labels)
     (gradient,) = torch.autograd.grad(loss.per_sample(part, logits).mean(), scores)
     share = torch.sigmoid(logits.detach())
     own = F.one_hot(labels, C).bool()
@@ -296,10 +299,7 @@ def test_sphereface2s_gradient_detached_by_default_leaves_margin_and_sharpening_
 def test_circles_gradient_is_the_papers_not_the_product_rule() -> None:
     x, labels, weight = batch()
     for grad, factor, shift in (("detached", 1, 0.25), ("exact", 2, 0.0)):
-        loss = built("circle", weight, grad=grad)
-        part = loss._whole(x, labels)
-        scores = loss.scores(part.x, part.rows).detach().requires_grad_()
-        logits = loss.margined(part, scores)
+        _, scores, logits = logits_of_scores(built("circle", weight, grad=grad), x, labels)
         (gradient,) = torch.autograd.grad(F.cross_entropy(logits, labels, reduction="sum"), scores)
         pushed = (F.one_hot(labels, C) == 0) & (scores.detach() > -0.25)
         expected = 256 * (factor * scores.detach() + shift) * torch.softmax(logits, dim=1)

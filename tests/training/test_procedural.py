@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
@@ -74,15 +76,9 @@ def test_the_eyes_are_where_the_canonical_landmarks_are() -> None:
     for number in range(12):
         person = Person.random(np.random.default_rng([1, number]))
         view = View.random(np.random.default_rng(number))
-        plain = {
-            "yaw": 0.0,
-            "pitch": 0.0,
-            "roll": 0.0,
-            "jitter": np.zeros((5, 2)),
-            "gaze": np.zeros(2),
-            "open_eyes": 1.0,
-        }
-        still = _replaced(view, **plain, contrast=0.0, noise=0.0, blur=0.0, shrink=112, exposure=1.0)
+        pose = {"yaw": 0.0, "pitch": 0.0, "roll": 0.0, "jitter": np.zeros((5, 2))}
+        camera = {"contrast": 0.0, "noise": 0.0, "blur": 0.0, "shrink": 112, "exposure": 1.0}
+        still = replace(view, **pose, **camera, gaze=np.zeros(2), open_eyes=1.0)  # type: ignore[arg-type]
         grey = cv2.cvtColor(draw(person, still), cv2.COLOR_RGB2GRAY)
         for x, y in np.rint(CANONICAL_LANDMARKS[:2]).astype(int):
             window = cv2.GaussianBlur(grey, (3, 3), 0)[y - 6 : y + 7, x - 6 : x + 7]
@@ -91,16 +87,10 @@ def test_the_eyes_are_where_the_canonical_landmarks_are() -> None:
     assert np.median(found) < 3.5
 
 
-def _replaced(view: View, **changes: object) -> View:
-    values = {name: getattr(view, name) for name in View.__dataclass_fields__}
-    return View(**(values | changes))
-
-
 def _pixels(faces: FaceSet) -> Matrix:
     """(N, 768) 16-pixel images, each with mean 0 and length 1."""
-    rows = np.stack(
-        [cv2.resize(faces[i][0], (16, 16), interpolation=cv2.INTER_AREA).ravel() for i in range(len(faces))]
-    )
+    small = [cv2.resize(faces[i][0], (16, 16), interpolation=cv2.INTER_AREA) for i in range(len(faces))]
+    rows = np.stack([each.ravel() for each in small])
     return _unit(rows.astype(np.float32) - rows.mean(1, keepdims=True, dtype=np.float32))
 
 

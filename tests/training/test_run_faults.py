@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 from app.errors import LikenessError, Unusable
 from tests.conftest import PROJECT
 from tests.support.crops import png_of
-from tests.support.runs import TINY, flat_people, small_recipe, small_trainer
+from tests.support.runs import TINY, differing, flat_people, logged, small_recipe, small_trainer
 from training import checkpoint
 from training.__main__ import app
 from training.recipe import Recipe, load_recipe
@@ -38,8 +37,7 @@ def test_accuracy_is_that_of_the_classes_before_the_step_pulls_them(tmp_path: Pa
     )
     trainer = small_trainer(recipe, tmp_path, crops=crops)
     trainer.train()
-    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert next(line["accuracy"] for line in logged if line["kind"] == "train") < 0.3
+    assert logged(tmp_path, "train")[0]["accuracy"] < 0.3
 
 
 def test_a_loss_that_is_not_finite_voids_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +84,7 @@ def test_a_signal_leaves_a_checkpoint_of_the_step_and_the_run_goes_on_from_it(
     resumed.train()
     whole = small_trainer(small_recipe(), tmp_path / "whole")
     whole.train()
-    weights = whole.model.state_dict()
-    assert all(torch.equal(value, weights[name]) for name, value in resumed.model.state_dict().items())
+    assert differing(whole.model.state_dict(), resumed.model.state_dict()) == []
 
 
 @pytest.mark.long
@@ -102,8 +99,7 @@ def test_an_evaluation_that_fails_loses_no_step(tmp_path: Path, monkeypatch: pyt
     resumed.restore(checkpoint.resolve(tmp_path))
     assert resumed.progress.step == 2
     resumed.train()
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["kind"] == "evaluation"] == [2, 4]
+    assert [line["step"] for line in logged(tmp_path, "evaluation")] == [2, 4]
 
 
 @pytest.mark.long

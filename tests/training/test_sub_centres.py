@@ -27,8 +27,10 @@ from training.run.trainer import Trainer
 PEOPLE, IMAGES, WRONG = 16, 12, 3
 
 
-def write_with_wrong_labels(root: Path) -> None:
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder a person; the first three images of each lie in somebody else's folder."""
+    root = tmp_path_factory.mktemp("set")
     crops = flat_people(PEOPLE, IMAGES)
     for index, person in enumerate(crops.labels.tolist()):
         wrong = index % IMAGES < WRONG
@@ -36,11 +38,13 @@ def write_with_wrong_labels(root: Path) -> None:
         folder = root / f"{given:02}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{'wrong' if wrong else 'right'}{index}.png").write_bytes(png_of(crops.images([index])[0]))
+    return root
 
 
 def recipe_of(source: Path, tmp_path: Path) -> Recipe:
+    kept = {"indexes": str(tmp_path / "indexes"), "cache": str(tmp_path / "cache")}
     return small_recipe(
-        data={"source": str(source), "held_out": 0.0, "indexes": str(tmp_path / "indexes")},
+        data={"source": str(source), "held_out": 0.0, **kept},
         losses=[{"name": "subcenter_arcface", "centers": 3, "s": 16.0, "m": 0.2}],
         model={"dim": 32},
         sampler={"batch_size": 32},
@@ -49,9 +53,8 @@ def recipe_of(source: Path, tmp_path: Path) -> Recipe:
     )
 
 
-def test_most_wrong_labels_are_found_and_few_right_ones(tmp_path: Path) -> None:
-    write_with_wrong_labels(tmp_path / "set")
-    recipe = recipe_of(tmp_path / "set", tmp_path)
+def test_most_wrong_labels_are_found_and_few_right_ones(source: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(source, tmp_path)
     Trainer(recipe, prepare_material(recipe, Path("models")), tmp_path / "run", ALONE).train()
     done = CliRunner().invoke(app, ["outliers", str(tmp_path / "run"), "--out", str(tmp_path / "drop.json")])
     assert done.exit_code == 0, done.output
@@ -61,10 +64,9 @@ def test_most_wrong_labels_are_found_and_few_right_ones(tmp_path: Path) -> None:
     assert report["images"] == PEOPLE * IMAGES
     assert wrong > PEOPLE * WRONG / 2
     assert len(names) - wrong <= 0.02 * PEOPLE * (IMAGES - WRONG)
-    assert [outlier["angle"] for outlier in report["outliers"]] == sorted(
-        (outlier["angle"] for outlier in report["outliers"]), reverse=True
-    )
-    faces = open_dataset(tmp_path / "set")
+    angles = [outlier["angle"] for outlier in report["outliers"]]
+    assert angles == sorted(angles, reverse=True)
+    faces = open_dataset(source)
     left = {faces.describe(row) for row in rows_left(faces, tmp_path / "drop.json").tolist()}
     assert left == {faces.describe(row) for row in range(len(faces))} - set(names)
 
@@ -85,9 +87,8 @@ def test_angles_are_those_of_an_explicit_loop() -> None:
     np.testing.assert_allclose(dominant_angles(cosines, labels), expected)
 
 
-def test_a_run_with_one_centre_a_class_is_refused(tmp_path: Path) -> None:
-    write_with_wrong_labels(tmp_path / "set")
-    recipe = recipe_of(tmp_path / "set", tmp_path).model_copy(update={"losses": small_recipe().losses})
+def test_a_run_with_one_centre_a_class_is_refused(source: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(source, tmp_path).model_copy(update={"losses": small_recipe().losses})
     path = Trainer(recipe, prepare_material(recipe, Path("models")), tmp_path / "run", ALONE).save()
     with pytest.raises(InvalidInput) as caught:
         find_outliers(path, 75.0, Console(quiet=True))
