@@ -10,9 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Route, expect
+from playwright.sync_api import Browser, Route, ViewportSize, expect
 
-from tests.support.browsing import DESK, PHONE, SAMPLES, Theme, Visitor, lasting, visiting
+from tests.support.browsing import DESK, PHONE, SAMPLES, Theme, Visitor, lasting, make_gallery, reviewed, visiting
+from tests.support.calibrating import add_random_people, calibrate
 from tests.support.live import LiveServer
 
 pytestmark = pytest.mark.long
@@ -250,41 +251,73 @@ def test_what_is_no_photo_and_who_is_nobody_are_said_in_words(visitor: Visitor) 
     expect(first).to_contain_text("No face was found in this photo")
 
 
-def test_the_camera_takes_a_photo(visitor: Visitor) -> None:
-    visitor.sign_in()
-    visitor.see("#/compare", "Compare")
-    page = visitor.page
-    page.get_by_role("region", name="First photo").get_by_role("button", name="Camera").click()
-    page.get_by_role("dialog").get_by_role("button", name="Take the photo").click()
-    expect(
-        page.get_by_role("region", name="First photo").get_by_role("img", name="First photo, as chosen")
-    ).to_be_visible()
+VIEWS = {
+    "compare": ("compare", "Compare"),
+    "galleries": ("galleries", "Galleries"),
+    "people": ("galleries/{gallery}", "{gallery}"),
+    "enroll": ("galleries/{gallery}/enroll", "Enroll photos"),
+    "person": ("galleries/{gallery}/people/eileen", "eileen"),
+    "review": ("galleries/{gallery}/review", "Review"),
+    "calibration": ("galleries/measured/calibration", "Calibration"),
+    "identify": ("identify", "Identify"),
+    "keys": ("keys", "Keys"),
+    "audit": ("audit", "Audit log"),
+    "check": ("check", "Gallery check"),
+    "jobs": ("jobs", "Jobs"),
+    "models": ("models", "Models"),
+}
+"""Where each view is, and its heading."""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(chromium: Browser, live_server: LiveServer, theme: Theme) -> None:
-    with visiting(chromium, live_server, theme, viewport=DESK) as visitor:
-        visitor.page.goto(live_server.url)
+@pytest.fixture(scope="module")
+def _measured(live_server: LiveServer) -> None:
+    """A gallery with operating points of its own, `measured`."""
+    with live_server.client() as api:
+        api.post("/v1/galleries", json={"id": "measured", "store": "none"}).raise_for_status()
+        add_random_people(api, "measured")
+        calibrate(api, "measured")
+
+
+@pytest.mark.usefixtures("_measured")
+@pytest.mark.parametrize(("size", "theme"), [(DESK, "light"), (DESK, "dark"), (PHONE, "light"), (PHONE, "dark")])
+def test_every_view_is_no_wider_than_the_screen_and_axe_finds_nothing_serious(
+    chromium: Browser, live_server: LiveServer, api: httpx.Client, size: ViewportSize, theme: Theme
+) -> None:
+    gallery = f"seen-{theme}-{size['width']}"
+    make_gallery(api, gallery, eileen="collins", again="collins_again")
+    reviewed(api, gallery)
+    with visiting(chromium, live_server, theme, viewport=size) as visitor:
+        page, shown = visitor.page, {"review": "Finding", "calibration": "Perhaps one person twice"}
+
+        def look(name: str) -> None:
+            visitor.look(f"{name}-{theme}-{size['width']}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], name
+
+        page.goto(live_server.url)
         visitor.heading("Sign in").wait_for()
-        assert visitor.barriers() == []
-        visitor.picture(f"signin-{theme}")
+        look("sign-in")
         visitor.sign_in()
-        choose(visitor, COLLINS, BOTH)
-        visitor.page.locator(".answer").wait_for()
-        visitor.page.locator(".answer summary").click()
-        assert visitor.barriers() == []
-        visitor.picture(f"compare-{theme}")
-
-
-def test_on_a_phone_nothing_is_wider_than_the_screen(chromium: Browser, live_server: LiveServer) -> None:
-    with visiting(chromium, live_server, viewport=PHONE) as visitor:
-        visitor.sign_in()
-        choose(visitor, COLLINS, BOTH)
-        visitor.page.locator(".answer").wait_for()
-        visitor.picture("compare-phone")
-        assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-        visitor.page.get_by_role("button", name="Menu").click()
-        expect(visitor.page.get_by_role("link", name="Compare")).to_be_visible()
+        for name, (where, heading) in VIEWS.items():
+            visitor.see(f"#/{where.format(gallery=gallery)}", heading.format(gallery=gallery))
+            if name in {"people", "person"}:
+                page.locator("main .portrait img").first.wait_for()
+            if name in shown:
+                page.get_by_role("region", name=shown[name]).wait_for()
+            if name == "identify":
+                visitor.identify(gallery, SAMPLES / "both.jpg")
+                page.locator(".card.face").first.wait_for()
+            if name == "compare":
+                choose(visitor, COLLINS, BOTH)
+                page.locator(".answer summary").click()
+            look(name)
+        visitor.see("#/keys", "Keys")
+        page.get_by_role("button", name="New key").click()
+        page.get_by_role("dialog").wait_for()
+        look("dialog")
+        page.keyboard.press("Escape")
+        if size is PHONE:
+            page.get_by_role("button", name="Menu").click()
+            expect(page.get_by_role("link", name="Compare")).to_be_visible()
 
 
 def test_the_theme_can_be_chosen_and_is_kept(visitor: Visitor) -> None:

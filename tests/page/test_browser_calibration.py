@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.support.browsing import DESK, PHONE, Theme, Visitor, visiting
-from tests.support.calibrating import PEOPLE, add_random_people, calibrate
+from tests.support.browsing import Visitor
+from tests.support.calibrating import PEOPLE, add_random_people
 from tests.support.live import LiveServer
 
 pytestmark = pytest.mark.long
@@ -61,18 +61,3 @@ def test_a_gallery_is_measured_shown_and_switched(visitor: Visitor, api: httpx.C
     expect(twice.get_by_role("listitem")).to_have_count(1)
     twice.get_by_role("link", name="twice").click()
     visitor.heading("twice").wait_for()
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_fits_desks_and_phones_and_axe_finds_nothing_serious(
-    chromium: Browser, live_server: LiveServer, api: httpx.Client, crew: str, theme: Theme
-) -> None:
-    calibrate(api, crew)
-    for where, viewport in (("desk", DESK), ("phone", PHONE)):
-        with visiting(chromium, live_server, theme, viewport=viewport) as visitor:
-            visitor.sign_in()
-            visitor.see(f"#/galleries/{crew}/calibration", "Calibration")
-            visitor.page.get_by_role("region", name="Perhaps one person twice").wait_for()
-            visitor.picture(f"calibration-{where}-{theme}")
-            assert visitor.barriers() == []
-            assert visitor.page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]

@@ -109,8 +109,7 @@ def test_a_run_that_is_left_goes_on_in_sight(visitor: Visitor, api: httpx.Client
     expect(strip).to_be_hidden()
     visitor.see("#/compare", "Compare")
     expect(strip).to_contain_text("left: 0 of 2")
-    visitor.picture("underway")
-    assert visitor.barriers() == []
+    visitor.look("underway")
     while len(held) < 2:
         page.wait_for_timeout(20)
     for route in held:
@@ -153,8 +152,7 @@ def test_a_refused_photo_is_taken_anyway_or_by_the_chosen_face(
     refused.get_by_role("button", name="Choose the face: group.png").click()
     dialog = page.get_by_role("dialog", name="Which face is it?")
     dialog.get_by_role("button", name="Face 2 of 2").wait_for()
-    assert visitor.barriers() == []
-    visitor.picture("which-face")
+    visitor.look("which-face")
     dialog.get_by_role("button", name="Face 2 of 2").click()
     expect(refused.filter(has_text="as group")).to_contain_text("enrolled")
     expect(page.get_by_text("2 photos of 2 people enrolled, 0 refused.")).to_be_visible()
@@ -209,8 +207,7 @@ def test_faces_that_match_somebody_else_are_put_right(visitor: Visitor, api: htt
     expect(mistaken).to_contain_text("This face matches eileen")
     expect(mistaken.get_by_role("img", name="The face enrolled as eileen")).to_be_visible()
     expect(doubts.filter(has_text="anna_2.jpg")).to_contain_text("The same photo is enrolled for this person already.")
-    assert visitor.barriers() == []
-    visitor.picture("doubts")
+    visitor.look("doubts")
     mistaken.get_by_role("button", name="Take it as eileen").click()
     expect(doubts.filter(has_text="Enrolled as eileen.")).to_be_visible()
     doubts.filter(has_text="anna_2.jpg").get_by_role("button", name="Don't take it").click()

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageStat
 from playwright.sync_api import Page, expect
 
-from tests.support.browsing import SAMPLES, Visitor, make_gallery
+from tests.support.browsing import Visitor, add_face, make_gallery
 
 pytestmark = pytest.mark.long
 
@@ -26,11 +26,6 @@ MEAN_COLOUR = """async (image) => {
   return sums.map((sum) => sum / (data.length / 4));
 }"""
 """The mean red, green and blue of an image element."""
-
-
-def add_face(api: httpx.Client, gallery: str, subject: str, photo: str) -> None:
-    files = {"images": (SAMPLES / f"{photo}.jpg").read_bytes()}
-    api.post(f"/galleries/{gallery}/subjects/{subject}/faces", files=files).raise_for_status()
 
 
 def faces_of(api: httpx.Client, gallery: str, subject: str) -> int:
@@ -63,8 +58,7 @@ def test_faces_are_enlarged_selected_and_moved(visitor: Visitor, api: httpx.Clie
     faces.nth(1).get_by_role("checkbox").check()
     faces.nth(2).get_by_role("checkbox").check()
     expect(page.get_by_text("2 faces selected")).to_be_visible()
-    assert visitor.barriers() == []
-    visitor.picture("selected")
+    visitor.look("selected")
     page.get_by_role("button", name="Move selected").click()
     who = page.get_by_role("dialog").get_by_label("To whom?")
     who.fill("tony blair")
@@ -103,8 +97,7 @@ def test_people_are_merged_from_their_page_and_from_the_gallery(visitor: Visitor
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
     expect(page.get_by_text("2 people selected")).to_be_visible()
-    assert visitor.barriers() == []
-    visitor.picture("people-selected")
+    visitor.look("people-selected")
     page.get_by_role("button", name="Merge").click()
     page.get_by_role("dialog").get_by_label("Who stays?").select_option("eileen")
     page.get_by_role("dialog").get_by_role("button", name="Merge").click()
@@ -128,8 +121,7 @@ def test_merging_shows_both_and_asks_where_the_two_are_unlike(visitor: Visitor, 
     page.get_by_role("option", name="eileen 1 face").click()
     expect(dialog.locator(".sides img")).to_have_count(2)
     expect(dialog).to_contain_text(re.compile(r"The score −?0\.\d+ stays below the threshold 0\.\d+: two people"))
-    assert visitor.barriers() == []
-    visitor.picture("merging-unlike")
+    visitor.look("merging-unlike")
     dialog.get_by_role("button", name="Merge").click()
     doubt = page.get_by_role("dialog", name="Surely the same person as eileen?")
     expect(doubt).to_contain_text("By their faces, grace and eileen are different people.")

@@ -20,8 +20,7 @@ def test_the_first_view_leads_from_a_gallery_to_people_to_trying(visitor: Visito
     expect(server).to_contain_text("ready")
     expect(server).to_contain_text(httpx.get(f"{visitor.server.url}/version").json()["version"])
     expect(page.get_by_role("link", name="The REST interface")).to_have_attribute("href", "/docs")
-    assert visitor.barriers() == []
-    visitor.picture("overview-new")
+    visitor.look("overview-new")
     page.get_by_role("button", name="New gallery").click()
     page.get_by_role("dialog").get_by_label("Id").fill("staff")
     page.keyboard.press("Enter")
@@ -62,8 +61,7 @@ def test_a_gallery_has_its_settings(visitor: Visitor, api: httpx.Client) -> None
     page = visitor.page
     page.get_by_role("link", name="Settings").click()
     expect(visitor.heading("Settings")).to_be_focused()
-    assert visitor.barriers() == []
-    visitor.picture("settings")
+    visitor.look("settings")
     with page.expect_response(lambda answer: answer.request.method == "PATCH"):
         page.get_by_label("matches somebody else").select_option("Refuse it")
     expect(page.get_by_text("Saved.")).to_be_visible()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -19,8 +18,9 @@ from playwright.sync_api import Browser, ViewportSize, expect
 
 from app.db.schema import GALLERIES, SUBJECTS
 from app.gallery.text import fold
-from tests.support.browsing import DESK, PHONE, SAMPLES, WAIT_MS, Theme, Visitor, make_gallery, visiting
+from tests.support.browsing import DESK, PHONE, SAMPLES, WAIT_MS, Visitor, make_gallery, visiting
 from tests.support.live import LiveServer
+from tests.support.tarred import tar_of
 
 pytestmark = pytest.mark.long
 
@@ -138,20 +138,11 @@ def test_who_may_only_read_is_offered_nothing_else(visitor: Visitor, api: httpx.
     expect(page.get_by_role("alert")).to_contain_text("This gallery doesn't exist, or your key has no access to it")
 
 
-def tar_of(path: Path, people: dict[str, bytes]) -> Path:
-    """Photos by their name within the tar."""
-    with tarfile.open(path, "w") as archive:
-        for name, photo in people.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(photo)
-            archive.addfile(entry, io.BytesIO(photo))
-    return path
-
-
 def test_a_tar_is_imported_and_a_gallery_exported_by_jobs(visitor: Visitor, api: httpx.Client, tmp_path: Path) -> None:
     make_gallery(api, "moved")
     photos = {f"{who}/1.jpg": (SAMPLES / f"{who}.jpg").read_bytes() for who in ("collins", "hopper")}
-    tar = tar_of(tmp_path / "people.tar", photos | {"nobody/1.jpg": b"no photo"})
+    tar = tmp_path / "people.tar"
+    tar.write_bytes(tar_of(photos | {"nobody/1.jpg": b"no photo"}))
     visitor.sign_in(where="#/galleries/moved/enroll")
     page = visitor.page
     page.get_by_text("Import a tar instead").click()
@@ -225,8 +216,7 @@ def test_a_photo_is_identified_and_an_unknown_face_enrolled(visitor: Visitor, ap
     make_gallery(api, "door", eileen="collins")
     visitor.sign_in(where="#/identify")
     page = visitor.page
-    page.get_by_label("Gallery").select_option("door")
-    page.locator("main input[type=file]").set_input_files(str(SAMPLES / "both.jpg"))
+    visitor.identify("door", SAMPLES / "both.jpg")
     tags = page.locator(".tag")
     expect(tags).to_have_count(2)
     assert sorted(re.sub(r"^\d | [\d.]+$", "", text) for text in tags.all_inner_texts()) == ["eileen", "unknown"]
@@ -288,8 +278,7 @@ def test_not_this_person_removes_what_was_enrolled_wrongly(visitor: Visitor, api
     make_gallery(api, "mixed", eileen="hopper")
     visitor.sign_in(where="#/identify")
     page = visitor.page
-    page.get_by_label("Gallery").select_option("mixed")
-    page.locator("main input[type=file]").set_input_files(str(SAMPLES / "hopper.jpg"))
+    visitor.identify("mixed", SAMPLES / "hopper.jpg")
     page.get_by_role("button", name="Not this person").click()
     dialog = page.get_by_role("dialog", name="Not eileen?")
     expect(dialog.get_by_role("img", name="The face enrolled as eileen")).to_be_visible()
@@ -303,8 +292,7 @@ def test_not_this_person_is_remembered_and_forgotten(visitor: Visitor, api: http
     make_gallery(api, "alike", eileen="collins")
     visitor.sign_in(where="#/identify")
     page = visitor.page
-    page.get_by_label("Gallery").select_option("alike")
-    page.locator("main input[type=file]").set_input_files(str(SAMPLES / "collins_again.jpg"))
+    visitor.identify("alike", SAMPLES / "collins_again.jpg")
     page.get_by_role("button", name="Not this person").click()
     page.get_by_role("dialog", name="Not eileen?").get_by_role("button", name="Remember that").click()
     doubt = page.get_by_role("dialog", name="Surely not eileen?")
@@ -355,51 +343,6 @@ def test_the_camera_is_watched_one_question_at_a_time(visitor: Visitor, api: htt
     expect(page.get_by_role("button", name="Live")).to_have_attribute("aria-pressed", "false")
     assert api.get("/galleries/lobby/subjects/somebody").json()["face_count"] == 1
     assert page.locator("video").count() == 0
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(chromium: Browser, live_server: LiveServer, api: httpx.Client, theme: Theme) -> None:
-    gallery = f"looked-at-{theme}"
-    make_gallery(api, gallery, eileen="collins")
-    with visiting(chromium, live_server, theme, viewport=DESK) as visitor:
-        visitor.sign_in()
-        found: dict[str, list[str]] = {}
-        for name, (where, heading) in {
-            "galleries": ("#/galleries", "Galleries"),
-            "people": (f"#/galleries/{gallery}", gallery),
-            "enroll": (f"#/galleries/{gallery}/enroll", "Enroll photos"),
-            "person": (f"#/galleries/{gallery}/people/eileen", "eileen"),
-            "identify": ("#/identify", "Identify"),
-        }.items():
-            visitor.see(where, heading)
-            if name in {"people", "person"}:
-                visitor.page.locator("main .portrait img").first.wait_for()
-            if name == "identify":
-                visitor.page.get_by_label("Gallery").select_option(gallery)
-                visitor.page.locator("main input[type=file]").set_input_files(str(SAMPLES / "both.jpg"))
-                visitor.page.locator(".card.face").first.wait_for()
-            visitor.picture(f"{name}-{theme}")
-            found[name] = visitor.barriers()
-        assert json.dumps({name: one for name, one in found.items() if one}, indent=1) == "{}"
-
-
-def test_on_a_phone_nothing_is_wider_than_the_screen(
-    chromium: Browser, live_server: LiveServer, api: httpx.Client
-) -> None:
-    make_gallery(api, "pocket", eileen="collins")
-    with visiting(chromium, live_server, viewport=PHONE) as visitor:
-        visitor.sign_in()
-        for name, heading in {
-            "": "Galleries",
-            "/pocket": "pocket",
-            "/pocket/enroll": "Enroll photos",
-            "/pocket/people/eileen": "eileen",
-        }.items():
-            visitor.see(f"#/galleries{name}", heading)
-            if heading in {"pocket", "eileen"}:
-                visitor.page.locator("main .portrait img").first.wait_for()
-            assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
-            visitor.picture(f"galleries{name.replace('/', '-')}-phone")
 
 
 def test_everything_is_reached_by_the_keyboard(visitor: Visitor, api: httpx.Client) -> None:

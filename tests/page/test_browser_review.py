@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.browsing import PHONE, SAMPLES, Visitor, visiting
-from tests.support.live import LiveServer
-from tests.support.waiting import until
+from tests.support.browsing import Visitor, add_face, reviewed
 
 pytestmark = pytest.mark.long
 CLOSE_AND_PRESS_M = """() => {
@@ -21,30 +18,18 @@ CLOSE_AND_PRESS_M = """() => {
 """A key so soon after a dialog has closed that the focus is still in it."""
 
 
-@pytest.fixture(scope="module")
-def api(live_server: LiveServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{live_server.url}/v1", headers={"x-api-key": live_server.key}, timeout=60) as client:
-        yield client
-
-
 def fill(api: httpx.Client, gallery: str, store: str = "crop") -> None:
     """Eileen is there twice, and has a face of Grace."""
     api.post("/galleries", json={"id": gallery, "store": store}).raise_for_status()
     photos = {"eileen": ("collins", "hopper"), "eileen <2>": ("collins_again",), "grace": ("hopper",)}
     for subject, names in photos.items():
         for name in names:
-            where = f"/galleries/{gallery}/subjects/{subject}/faces"
-            api.post(where, files={"images": (SAMPLES / f"{name}.jpg").read_bytes()}).raise_for_status()
+            add_face(api, gallery, subject, name)
 
 
 def findings(api: httpx.Client, gallery: str, **asked: object) -> list[str]:
     found = api.get(f"/galleries/{gallery}/review", params=asked).raise_for_status().json()["findings"]  # type: ignore[arg-type]
     return [one["kind"] for one in found]
-
-
-def reviewed(api: httpx.Client, gallery: str) -> None:
-    job = api.post(f"/galleries/{gallery}/review").raise_for_status().json()["id"]
-    until(lambda: api.get(f"/jobs/{job}").json()["state"] == "done")
 
 
 def test_findings_are_worked_off_by_single_keys(visitor: Visitor, api: httpx.Client) -> None:
@@ -59,8 +44,7 @@ def test_findings_are_worked_off_by_single_keys(visitor: Visitor, api: httpx.Cli
     expect(finding.get_by_role("heading")).to_have_text("Looks like somebody else")
     expect(finding.locator("img")).to_have_count(2)
     expect(finding).to_contain_text("grace")
-    visitor.picture("review")
-    assert visitor.barriers() == []
+    visitor.look("review")
     page.keyboard.press("v")
     expect(page.get_by_text("Moved.")).to_be_visible()
     assert api.get("/galleries/keys/subjects/grace").json()["face_count"] == 2
@@ -108,16 +92,3 @@ def test_who_may_only_read_is_offered_no_change(visitor: Visitor, api: httpx.Cli
     expect(finding).to_be_visible()
     assert [one.inner_text().split()[0] for one in finding.get_by_role("button").all()] == ["Previous", "Next"]
     expect(visitor.page.get_by_role("button", name="Review the gallery")).to_have_count(0)
-
-
-def test_a_phone_shows_it_without_scrolling_aside(live_server: LiveServer, api: httpx.Client, visitor: Visitor) -> None:
-    fill(api, "phone")
-    reviewed(api, "phone")
-    browser = visitor.context.browser
-    assert browser is not None
-    with visiting(browser, live_server, viewport=PHONE) as phone:
-        phone.sign_in(where="#/galleries/phone/review")
-        expect(phone.page.get_by_role("region", name="Finding")).to_be_visible()
-        wide = phone.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-        assert not wide
-        phone.picture("review-phone")

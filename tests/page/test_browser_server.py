@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
@@ -15,7 +14,7 @@ from playwright.sync_api import Browser, HttpCredentials, expect
 
 from app.access.grants import Scope
 from tests.conftest import PROJECT
-from tests.support.browsing import DESK, PHONE, PICTURES, SAMPLES, WAIT_MS, Theme, Visitor, visiting
+from tests.support.browsing import DESK, PICTURES, WAIT_MS, Visitor, make_gallery, visiting
 from tests.support.live import LiveServer, serving
 
 pytestmark = pytest.mark.long
@@ -25,9 +24,7 @@ pytestmark = pytest.mark.long
 def api(live_server: LiveServer) -> Iterator[httpx.Client]:
     """With a gallery of one face."""
     with live_server.client("/v1") as client:
-        client.post("/galleries", json={"id": "crew"}).raise_for_status()
-        files = {"images": (SAMPLES / "collins.jpg").read_bytes()}
-        client.post("/galleries/crew/subjects/eileen/faces", files=files).raise_for_status()
+        make_gallery(client, "crew", eileen="collins")
         yield client
 
 
@@ -207,44 +204,6 @@ def test_a_folder_with_a_bad_manifest_is_shown(chromium: Browser, tmp_path: Path
         skipped = visitor.page.get_by_role("alert", name="Skipped: arcface")
         expect(skipped).to_contain_text("arcface/manifest.json is no valid manifest")
         expect(visitor.page.get_by_role("region", name=re.compile("SFace, 128"))).to_be_visible()
-
-
-VIEWS = {
-    "keys": "Keys",
-    "audit": "Audit log",
-    "check": "Gallery check",
-    "jobs": "Jobs",
-    "models": "Models",
-}
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(chromium: Browser, live_server: LiveServer, api: httpx.Client, theme: Theme) -> None:
-    assert api.get("/key").is_success
-    found: dict[str, list[str]] = {}
-    with visiting(chromium, live_server, theme, viewport=DESK) as visitor:
-        visitor.sign_in()
-        for name, heading in VIEWS.items():
-            visitor.see(f"#/{name}", heading)
-            visitor.picture(f"{name}-{theme}")
-            found[name] = visitor.barriers()
-        visitor.see("#/keys", VIEWS["keys"])
-        visitor.page.get_by_role("button", name="New key").click()
-        visitor.page.get_by_role("dialog").wait_for()
-        found["dialog"] = visitor.barriers()
-    assert json.dumps({name: one for name, one in found.items() if one}, indent=1) == "{}"
-
-
-def test_on_a_phone_nothing_is_wider_than_the_screen(
-    chromium: Browser, live_server: LiveServer, api: httpx.Client
-) -> None:
-    assert api.get("/key").is_success
-    with visiting(chromium, live_server, viewport=PHONE) as visitor:
-        visitor.sign_in()
-        for name, heading in VIEWS.items():
-            visitor.see(f"#/{name}", heading)
-            visitor.picture(f"{name}-phone")
-            assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
 
 
 def test_signing_in_to_the_api_page_authorizes_try_it_out(chromium: Browser, live_server: LiveServer) -> None:

@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, V
 
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
+from tests.support.waiting import until
 
 PICTURES = PROJECT / "build" / "page"
 """Where the tests leave screenshots; no part of the repository."""
@@ -122,6 +123,11 @@ class Visitor:
         self.go(where)
         expect(self.heading(heading)).to_be_focused()
 
+    def identify(self, gallery: str, photo: Path) -> None:
+        """Gives the photo to the view that identifies, which may show another gallery."""
+        self.page.get_by_label("Gallery").select_option(gallery)
+        self.page.locator("main input[type=file]").set_input_files(photo)
+
     def hold_back(self, where: str, act: Callable[[], object]) -> Route:
         """Acts, and returns the first request to ``where`` that follows; it waits for its ``continue_``."""
         held: list[Route] = []
@@ -151,6 +157,11 @@ class Visitor:
         PICTURES.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
 
+    def look(self, name: str) -> None:
+        """A screenshot, after making sure that axe-core finds nothing serious in what is shown."""
+        self.picture(name)
+        assert self.barriers() == []
+
     def barriers(self) -> list[str]:
         """What axe-core finds serious in what is shown now."""
         found: dict[str, Any] = Axe().run(self.page).response
@@ -169,12 +180,22 @@ class Visitor:
         assert not self.complaints, self.complaints
 
 
+def add_face(api: httpx.Client, gallery: str, subject: str, photo: str) -> None:
+    """The photo of that name of docs/samples; ids as they stand in a path."""
+    files = {"images": (SAMPLES / f"{photo}.jpg").read_bytes()}
+    api.post(f"/galleries/{gallery}/subjects/{subject}/faces", files=files).raise_for_status()
+
+
+def reviewed(api: httpx.Client, gallery: str) -> None:
+    job = api.post(f"/galleries/{gallery}/review").raise_for_status().json()["id"]
+    until(lambda: api.get(f"/jobs/{job}").json()["state"] == "done")
+
+
 def make_gallery(api: httpx.Client, gallery: str, **people: str) -> None:
     """With the photo of that name of docs/samples for each subject."""
     api.post("/galleries", json={"id": gallery}).raise_for_status()
     for subject, photo in people.items():
-        files = {"images": (SAMPLES / f"{photo}.jpg").read_bytes()}
-        api.post(f"/galleries/{gallery}/subjects/{subject}/faces", files=files).raise_for_status()
+        add_face(api, gallery, subject, photo)
 
 
 @contextmanager
