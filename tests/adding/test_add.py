@@ -24,6 +24,7 @@ from app.types import Vectors
 from tests.conftest import PROJECT
 from tests.support.commands import run
 from tests.support.embedder_files import SMALL, bgr, floats, nchw, of_redness, sface_file, small, untrained
+from tests.support.packages import flat_model, model_of
 from tests.support.service import COLLINS, running
 from training.data.drawn import ProceduralFaces
 
@@ -135,8 +136,7 @@ def averaging(side: int | str) -> ModelProto:
     ]
     inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, ["N", 3, side, side])]
     outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", "D"])]
-    graph = helper.make_graph(nodes, "averages", inputs, outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return model_of(nodes, inputs, outputs)
 
 
 @pytest.mark.parametrize("side", [160, 80])
@@ -170,9 +170,7 @@ def endless() -> ModelProto:
     ]
     inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, ["N", 3, 112, 112])]
     outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", 37632])]
-    true = helper.make_tensor("true", TensorProto.BOOL, [], [True])
-    graph = helper.make_graph(nodes, "endless", inputs, outputs, [true])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return model_of(nodes, inputs, outputs, {"true": np.array(True)})
 
 
 def test_a_graph_that_never_ends_is_given_up(tmp_path: Path) -> None:
@@ -204,13 +202,8 @@ def test_a_broken_file_is_refused(tmp_path: Path, content: bytes, says: str) -> 
     "shape", [[1, 3, 1024, 1024], [1, 3, 112, 96], [1, 1, 112, 112], [1, 112, 112], [8, 3, 112, 112]]
 )
 def test_a_graph_that_takes_no_crops_is_refused(tmp_path: Path, shape: list[int]) -> None:
-    nodes = [helper.make_node("Flatten", ["in"], ["out"])]
-    inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, shape)]
-    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", "D"])]
-    graph = helper.make_graph(nodes, "flat", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     with pytest.raises(Unusable, match="is no square of pixels") as caught:
-        added(tmp_path, model, PRESETS["sface"])
+        added(tmp_path, flat_model(shape, "D"), PRESETS["sface"])
     assert caught.value.code == "model_unsuitable"
 
 

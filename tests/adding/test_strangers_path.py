@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from likeness_client import AsyncClient
 from onnx import ModelProto
@@ -24,6 +23,7 @@ from app.inference.manifest import Licence
 from tests.conftest import PROJECT
 from tests.support.calibrating import add_random_people
 from tests.support.commands import Done, run
+from tests.support.crops import write_people
 from tests.support.embedder_files import SMALL, bgr, floats, nchw, sface_file
 from tests.support.live import environment, serving
 from tests.support.load import CLIENTS, GALLERY, Worker
@@ -49,14 +49,7 @@ def models(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of ten drawn people with three photos each."""
-    folder = tmp_path_factory.mktemp("people")
-    drawn = ProceduralFaces(10, 3, first=500)
-    for place in range(len(drawn)):
-        pixels, person = drawn[place]
-        file = folder / str(person) / f"{place}.png"
-        file.parent.mkdir(exist_ok=True)
-        Image.fromarray(np.pad(pixels, ((BORDER, BORDER), (BORDER, BORDER), (0, 0)), mode="edge")).save(file)
-    return folder
+    return write_people(tmp_path_factory.mktemp("people"), ProceduralFaces(10, 3, first=500), BORDER)
 
 
 def add(folder: Path, models: Path, file: Path, *words: object) -> Done:
@@ -107,8 +100,8 @@ def test_too_few_people_are_refused_and_photos_without_a_face_are_named(
     few = tmp_path / "few"
     for person in sorted(photos.iterdir())[:3]:
         shutil.copytree(person, few / person.name)
-    (few / "0" / "note.txt").write_text("no photo")
-    Image.new("RGB", (200, 200)).save(few / "0" / "blank.png")
+    (few / "p00" / "note.txt").write_text("no photo")
+    Image.new("RGB", (200, 200)).save(few / "p00" / "blank.png")
     done = add(tmp_path, models, SMALL / "model.onnx", "--photos", few)
     assert (done.returncode, "3 people with two usable photos" in done.stderr) == (3, True), done.stderr
     assert all(f"{name}: left out" in done.stderr for name in ("note.txt", "blank.png"))
@@ -118,13 +111,7 @@ def test_too_few_people_are_refused_and_photos_without_a_face_are_named(
 @pytest.fixture
 def crops(tmp_path: Path) -> Path:
     """A folder of 60 drawn people with three aligned crops each."""
-    drawn = ProceduralFaces(60, 3, first=900)
-    for place in range(len(drawn)):
-        pixels, person = drawn[place]
-        file = tmp_path / "crops" / str(person) / f"{place}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(file)
-    return tmp_path / "crops"
+    return write_people(tmp_path / "crops", ProceduralFaces(60, 3, first=900))
 
 
 @pytest.mark.long

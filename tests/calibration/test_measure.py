@@ -8,7 +8,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from PIL import Image
 
 from app.calibration.people import people_for
 from app.errors import Unusable
@@ -16,6 +15,7 @@ from app.inference.package import OwnCalibrations, load_package, own_path, write
 from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness
+from tests.support.crops import write_people
 from tests.support.service import AGAIN, COLLINS, running
 from training.data.drawn import ProceduralFaces
 
@@ -35,14 +35,9 @@ def models(tmp_path: Path) -> Path:
 @pytest.fixture
 def people(tmp_path: Path) -> Path:
     """Aligned crops of 48 drawn people, a folder each; one file is no crop."""
-    drawn = ProceduralFaces(48, 3)
-    for row in range(len(drawn)):
-        pixels, person = drawn[row]
-        folder = tmp_path / "people" / f"p{person:02d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(folder / f"{row}.png")
-    (tmp_path / "people" / "p00" / "broken.png").write_bytes(b"no image")
-    return tmp_path / "people"
+    folder = write_people(tmp_path / "people", ProceduralFaces(48, 3))
+    (folder / "p00" / "broken.png").write_bytes(b"no image")
+    return folder
 
 
 def test_points_with_intervals_are_written_drawn_and_said(models: Path, people: Path, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_power_expects_as_many_matching_persons_as_there_are() -> None:
 def test_subjects_count_by_their_faces_and_all_of_them_where_nobody_measured() -> None:
     assert count_comparisons({1: 100, 9: 10}, 0.5) == pytest.approx(100 + 10 * 3)
     assert count_comparisons({}, 0.8) == 1
-    unmeasured = Thresholds(packages.manifest(calibrations=(packages.calibration({1e-2: 0.2, 1e-6: 0.6}),)))
+    unmeasured = packages.thresholds({1e-2: 0.2, 1e-6: 0.6})
     point = identify_point(unmeasured, None, 0.01, 0.5, {10: 20})
     assert point.comparisons == 200
     assert point.fmr == pytest.approx(1 - 0.99 ** (1 / 200))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -40,9 +40,10 @@ from app.inference.package import (
 )
 from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
-from tests.support.packages import card, manifest, package
+from tests.support.packages import calibration, card, manifest, package, thresholds
 
 CONTENT = b"a tiny file " * 1000
+TWO = {1e-2: 0.3, 1e-3: 0.4}
 
 # --- Manifests -------------------------------------------------------------------------------------------------------
 
@@ -108,6 +109,7 @@ manifests = st.builds(
 )
 
 
+@settings(max_examples=20)
 @given(manifests)
 def test_a_manifest_survives_json(made: Manifest) -> None:
     assert Manifest.model_validate_json(made.model_dump_json()) == made
@@ -147,18 +149,17 @@ def test_a_folder_without_manifest_says_what_a_package_is(tmp_path: Path) -> Non
 
 
 def test_points_must_rise_in_threshold_as_fmr_falls() -> None:
-    low, high = _point(1e-2, 0.5), _point(1e-3, 0.4)
     with pytest.raises(ValueError, match="rising thresholds"):
-        _calibration(low, high)
+        calibration({1e-2: 0.5, 1e-3: 0.4})
 
 
 def test_exactly_one_calibration_is_the_default() -> None:
     base = json.loads(manifest(CONTENT).model_dump_json())
-    calibration = json.loads(_calibration(_point(1e-2, 0.3), _point(1e-3, 0.4)).model_dump_json())
-    both = base | {"calibrations": [calibration, calibration | {"name": "other"}]}
+    one = json.loads(calibration(TWO).model_dump_json())
+    both = base | {"calibrations": [one, one | {"name": "other"}]}
     with pytest.raises(ValueError, match="exactly one"):
         Manifest.model_validate_json(json.dumps(both))
-    same = base | {"calibrations": [calibration, calibration | {"default": False}]}
+    same = base | {"calibrations": [one, one | {"default": False}]}
     with pytest.raises(ValueError, match="same name"):
         Manifest.model_validate_json(json.dumps(same))
 
@@ -230,19 +231,8 @@ def test_a_missing_carrier_says_what_to_install(tmp_path: Path) -> None:
 # --- Thresholds ------------------------------------------------------------------------------------------------------
 
 
-def _point(fmr: float, threshold: float) -> Point:
-    return Point(fmr=fmr, threshold=threshold, threshold_low=threshold - 0.01, threshold_high=threshold + 0.01)
-
-
-def _calibration(*points: Point) -> Calibration:
-    return Calibration(
-        name="view1", measured_on="LFW", pairs="all", comparisons=10, mated=1, points=points, default=True
-    )
-
-
 def _thresholds() -> Thresholds:
-    calibration = _calibration(_point(1e-2, 0.2), _point(1e-3, 0.3), _point(1e-5, 0.45), _point(1e-6, 0.5))
-    return Thresholds(manifest(CONTENT).model_copy(update={"calibrations": (calibration,)}))
+    return thresholds({1e-2: 0.2, 1e-3: 0.3, 1e-5: 0.45, 1e-6: 0.5})
 
 
 def test_thresholds_are_exact_where_measured_and_linear_in_the_logarithm_between() -> None:
@@ -307,12 +297,12 @@ def test_a_search_rate_that_would_need_the_unmeasured_is_refused(fpir: float, su
 
 def _bound(content: bytes, prepare: Rewrite | None = None) -> Manifest:
     made = manifest(content, prepare=prepare)
-    return made.model_copy(update={"calibrations": (made.bind(_calibration(_point(1e-2, 0.3), _point(1e-3, 0.4))),)})
+    return made.model_copy(update={"calibrations": (made.bind(calibration(TWO)),)})
 
 
 def test_own_operating_points_are_kept_and_old_unbound_ones_too(tmp_path: Path) -> None:
     write_manifest(tmp_path / "bound", _bound(CONTENT))
-    unbound = manifest(CONTENT, calibrations=(_calibration(_point(1e-2, 0.3), _point(1e-3, 0.4)),))
+    unbound = manifest(CONTENT, calibrations=(calibration(TWO),))
     write_manifest(tmp_path / "unbound", unbound)
     for name in ("bound", "unbound"):
         read = load_package(tmp_path / name)

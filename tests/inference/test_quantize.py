@@ -96,14 +96,12 @@ def test_sums_are_exact(weight: int, flags: str, monkeypatch: pytest.MonkeyPatch
 
 def product(weight: int) -> ModelProto:
     """(N, 64) uint8 times (64, 32) int8, all of one value -> (N, 32) int32."""
-    graph = helper.make_graph(
+    return packages.model_of(
         [helper.make_node("MatMulInteger", ["in", "weights"], ["out"])],
-        "product",
         [helper.make_tensor_value_info("in", TensorProto.UINT8, ["N", 64])],
         [helper.make_tensor_value_info("out", TensorProto.INT32, ["N", 32])],
-        [numpy_helper.from_array(np.full((64, 32), weight, np.int8), "weights")],
+        {"weights": np.full((64, 32), weight, np.int8)},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 
 def test_slopes_near_one_do_not_spoil_the_ranges(tmp_path: Path) -> None:

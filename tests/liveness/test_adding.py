@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto
 
 from app.adding.add import NewPackage
 from app.adding.download import known_models
@@ -19,6 +19,7 @@ from app.liveness.adding import add_liveness
 from tests.conftest import PROJECT
 from tests.support import liveness
 from tests.support.commands import run
+from tests.support.packages import flat_model
 from tests.support.service import COLLINS, running
 
 CUT = LivenessCut(scale=2.7, shape="box", edge="move", resize="linear")
@@ -75,23 +76,14 @@ def test_statements_that_the_graph_contradicts_are_refused(tmp_path: Path, class
     assert caught.value.code == "model_input_contradicted"
 
 
-def _flat(shape: list[int | str], width: int) -> ModelProto:
-    """A graph that only flattens its input, so that its output has ``width`` numbers."""
-    nodes = [helper.make_node("Flatten", ["in"], ["out"])]
-    inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, shape)]
-    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, [1, width])]
-    graph = helper.make_graph(nodes, "flat", inputs, outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-
-
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (_flat([1, 3, 8, 8], 192), "no square of 16"),
-        (_flat([1, 3, 32, 64], 6144), "no square of 16"),
-        (_flat([1, 1, 32, 32], 1024), "no square of 16"),
-        (_flat([1, 3, "S", "S"], 6144), "no square of 16"),
-        (_flat([1, 3, 32, 32], 3072), "not 2 to 16 classes"),
+        (flat_model([1, 3, 8, 8], 192), "no square of 16"),
+        (flat_model([1, 3, 32, 64], 6144), "no square of 16"),
+        (flat_model([1, 1, 32, 32], 1024), "no square of 16"),
+        (flat_model([1, 3, "S", "S"], 6144), "no square of 16"),
+        (flat_model([1, 3, 32, 32], 3072), "not 2 to 16 classes"),
     ],
 )
 def test_a_file_that_is_no_liveness_model_is_refused(tmp_path: Path, model: ModelProto, says: str) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from app.errors import Conflict, OperatingPointUnavailable
 from app.gallery.records import Candidate
-from app.inference.manifest import Calibration, Point
 from app.inference.package import find_packages, select
 from app.inference.thresholds import DecidedBy, Thresholds, fmr_for
 from app.recognition.decisions import (
@@ -30,6 +29,7 @@ from app.recognition.decisions import (
 )
 from app.types import Template
 from tests.conftest import PROJECT
+from tests.support import packages
 from tests.support.packages import STATED, card
 
 MEASURED = {1e-2: 0.2, 1e-3: 0.3, 1e-4: 0.4, 1e-5: 0.5, 1e-6: 0.6}
@@ -37,18 +37,7 @@ rates = st.floats(min_value=1e-9, max_value=0.99)
 counts = st.integers(min_value=1, max_value=1_000_000)
 
 
-def thresholds_of(measured: dict[float, float]) -> Thresholds:
-    manifest = select(find_packages(PROJECT / "models"), "sface").manifest
-    points = tuple(Point(fmr=f, threshold=t, threshold_low=t, threshold_high=t) for f, t in measured.items())
-    calibrations = (
-        (Calibration(name="test", measured_on="-", pairs="-", comparisons=1, mated=1, points=points, default=True),)
-        if points
-        else ()
-    )
-    return Thresholds(manifest.model_copy(update={"calibrations": calibrations}))
-
-
-THRESHOLDS = thresholds_of(MEASURED)
+THRESHOLDS = packages.thresholds(MEASURED)
 
 
 def candidate(subject: str, score: float) -> Candidate:
@@ -75,7 +64,7 @@ def test_a_rate_that_was_never_measured_is_refused_with_the_measured_range(fmr: 
 
 
 def test_a_package_without_operating_points_decides_nothing() -> None:
-    nothing = thresholds_of({})
+    nothing = packages.thresholds({})
     for fmr in (None, 1e-4):
         with pytest.raises(OperatingPointUnavailable):
             verify_point(nothing, fmr, 1e-4)
@@ -212,7 +201,7 @@ def test_answered_scores_decide_and_order_as_the_exact_ones(
 ) -> None:
     """At every measured operating point, whatever they are, and at the request's own thresholds."""
     points = [min(0.1 + sum(gaps[:n]), 1.0) for n in range(len(gaps) + 1)]
-    thresholds = thresholds_of({10.0 ** -(2 + n): point for n, point in enumerate(sorted(set(points)))})
+    thresholds = packages.thresholds({10.0 ** -(2 + n): point for n, point in enumerate(sorted(set(points)))})
     scores = AnsweredScores.of(thresholds, *asked, exact=False)
     deciding = [*points, *(one for one in asked if one > points[0])]
     ranking = [candidate(str(n), score) for n, score in enumerate(sorted(found, reverse=True))]
@@ -230,5 +219,5 @@ def test_answered_scores_decide_and_order_as_the_exact_ones(
 
 def test_without_operating_points_only_exact_scores_are_answered() -> None:
     with pytest.raises(OperatingPointUnavailable):
-        AnsweredScores.of(thresholds_of({}), exact=False)
-    assert AnsweredScores.of(thresholds_of({}), exact=True).answered(-0.2) == -0.2
+        AnsweredScores.of(packages.thresholds({}), exact=False)
+    assert AnsweredScores.of(packages.thresholds({}), exact=True).answered(-0.2) == -0.2

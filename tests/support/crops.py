@@ -24,6 +24,16 @@ def some_crops(count: int) -> Pixels:
     return np.stack([drawn[index][0] for index in range(count)])
 
 
+def write_people(folder: Path, people: ProceduralFaces, border: int = 0) -> Path:
+    """Write each person's crops into a folder of theirs, the edges repeated in a border; return ``folder``."""
+    for place in range(len(people)):
+        pixels, person = people[place]
+        file = folder / f"p{person:02d}" / f"{place}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(png_of(np.pad(pixels, ((border, border), (border, border), (0, 0)), mode="edge")))
+    return folder
+
+
 def png(value: int, side: int = 112) -> bytes:
     """A PNG file of one colour, whose red is `value`."""
     return png_of(np.full((side, side, 3), (value, 255 - value, 7), np.uint8))

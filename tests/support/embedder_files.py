@@ -117,14 +117,12 @@ def network(slope: float = 0.2) -> ModelProto:
         helper.make_node("Gemm", ["flat", "weights", "bias"], ["raw"]),
         helper.make_node("LpNormalization", ["raw"], ["out"], axis=1, p=2),
     ]
-    graph = helper.make_graph(
+    return packages.model_of(
         nodes,
-        "small",
         [helper.make_tensor_value_info("in", TensorProto.UINT8, ["N", 112, 112, 3])],
         [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", packages.DIMENSION])],
-        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in constants.items()],
+        {name: value.astype(np.float32) for name, value in constants.items()},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 
 def crops(count: int) -> Pixels:

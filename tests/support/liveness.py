@@ -7,7 +7,8 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from app.inference.cards import ErrorRate
 from app.inference.manifest import (
@@ -26,6 +27,7 @@ from app.inference.manifest import (
     liveness_digest,
 )
 from app.inference.package import Package, load_package, write_manifest
+from tests.support.packages import model_of
 from tests.support.service import AGAIN, COLLINS
 
 SIDE = 32
@@ -34,37 +36,30 @@ FORM = SourceInput(layout="nchw", dtype="float32", std=(255.0, 255.0, 255.0))
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "liveness" / "minifasnet-v2-facenox-98.20.onnx"
 
 
-def brightness_model(
-    *, classes: int = 2, live: int = 0, middle: float = 0.5, steepness: float = 12.0, batch: int | str = 1
-) -> ModelProto:
-    """(N, 3, S, S) float32 0-1 -> logits: the brighter the picture, the likelier the class ``live``."""
-    weights, bias = np.zeros((1, classes), np.float32), np.zeros(classes, np.float32)
-    weights[0, live], bias[live] = steepness, -steepness * middle
+def brightness_model(*, middle: float = 0.5, steepness: float = 12.0) -> ModelProto:
+    """(1, 3, S, S) float32 0-1 -> 2 logits: the brighter the picture, the likelier the first class."""
     nodes = [
         helper.make_node("ReduceMean", ["in", "pixels"], ["mean"], keepdims=0),
         helper.make_node("Unsqueeze", ["mean", "last"], ["column"]),
         helper.make_node("MatMul", ["column", "weights"], ["scaled"]),
         helper.make_node("Add", ["scaled", "bias"], ["out"]),
     ]
-    constants = [
-        numpy_helper.from_array(np.array([1, 2, 3], np.int64), "pixels"),
-        numpy_helper.from_array(np.array([1], np.int64), "last"),
-        numpy_helper.from_array(weights, "weights"),
-        numpy_helper.from_array(bias, "bias"),
-    ]
-    inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, [batch, 3, SIDE, SIDE])]
-    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, [batch, classes])]
-    graph = helper.make_graph(nodes, "brightness", inputs, outputs, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    constants: dict[str, NDArray[np.generic]] = {
+        "pixels": np.array([1, 2, 3], np.int64),
+        "last": np.array([1], np.int64),
+        "weights": np.array([[steepness, 0]], np.float32),
+        "bias": np.array([-steepness * middle, 0], np.float32),
+    }
+    return model_of(nodes, *ends(2), constants)
 
 
 def random_model(seed: int = 0, *, classes: int = 3) -> ModelProto:
     """(1, 3, S, S) float32 -> logits of a convolution with random weights."""
     random = np.random.default_rng(seed)
-    constants = {
-        "kernel": random.normal(size=(6, 3, 8, 8)) / 8,
-        "weights": random.normal(size=(6 * 16, classes)) / 4,
-        "bias": random.normal(size=classes),
+    constants: dict[str, NDArray[np.generic]] = {
+        "kernel": (random.normal(size=(6, 3, 8, 8)) / 8).astype(np.float32),
+        "weights": (random.normal(size=(6 * 16, classes)) / 4).astype(np.float32),
+        "bias": random.normal(size=classes).astype(np.float32),
     }
     nodes = [
         helper.make_node("Conv", ["in", "kernel"], ["seen"], kernel_shape=[8, 8], strides=[8, 8]),
@@ -72,11 +67,13 @@ def random_model(seed: int = 0, *, classes: int = 3) -> ModelProto:
         helper.make_node("Flatten", ["bent"], ["flat"]),
         helper.make_node("Gemm", ["flat", "weights", "bias"], ["out"]),
     ]
+    return model_of(nodes, *ends(classes), constants)
+
+
+def ends(classes: int) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
+    """The input and the output of a model of so many classes."""
     inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, [1, 3, SIDE, SIDE])]
-    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, [1, classes])]
-    made = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "random", inputs, outputs, made)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return inputs, [helper.make_tensor_value_info("out", TensorProto.FLOAT, [1, classes])]
 
 
 def manifest(
@@ -85,7 +82,6 @@ def manifest(
     name: str = "bright",
     classes: tuple[str, ...] = ("live", "spoof"),
     prepare: RewriteClassifier | RunAsIs | None = None,
-    cut: LivenessCut = SQUARE,
 ) -> Manifest:
     """A complete manifest for the file ``content``."""
     return Manifest(
@@ -100,7 +96,7 @@ def manifest(
         output=Tensor(shape=("N", len(classes)), dtype="float32", meaning="probabilities"),
         licence=Licence(name="MIT", non_commercial=False),
         provenance=Provenance(text="made by a test"),
-        liveness=LivenessContract(cut=cut, classes=classes, live="live"),
+        liveness=LivenessContract(cut=SQUARE, classes=classes, live="live"),
     )
 
 
@@ -111,12 +107,11 @@ def install(
     name: str = "bright",
     classes: tuple[str, ...] = ("live", "spoof"),
     prepare: RewriteClassifier | RunAsIs | None = None,
-    cut: LivenessCut = SQUARE,
 ) -> Package:
     """A liveness package without operating points in the folder of packages ``models``."""
     content = (model or brightness_model()).SerializeToString()
     folder = models / name
-    write_manifest(folder, manifest(content, name=name, classes=classes, prepare=prepare, cut=cut))
+    write_manifest(folder, manifest(content, name=name, classes=classes, prepare=prepare))
     (folder / "model.onnx").write_bytes(content)
     return load_package(folder)
 

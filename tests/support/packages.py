@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from app.inference.cards import BiasCard, Group, GroupRate
 from app.inference.manifest import (
@@ -25,6 +26,7 @@ from app.inference.manifest import (
     contract_output,
 )
 from app.inference.package import Package, load_package, write_manifest
+from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
 
 DIMENSION = 8
@@ -32,11 +34,29 @@ MEASURED = {1e-1: 0.5, 1e-2: 0.7, 1e-3: 0.9, 1e-6: 0.99}
 LANDMARKS = ((38.0, 51.0), (73.0, 51.0), (56.0, 71.0), (41.0, 92.0), (70.0, 92.0))
 
 
+def model_of(
+    nodes: Sequence[NodeProto],
+    inputs: Sequence[ValueInfoProto],
+    outputs: Sequence[ValueInfoProto],
+    constants: Mapping[str, NDArray[np.generic]] | None = None,
+) -> ModelProto:
+    """A model with these constants by name."""
+    initializers = [numpy_helper.from_array(value, name) for name, value in (constants or {}).items()]
+    graph = helper.make_graph(nodes, "made by a test", inputs, outputs, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def flat_model(shape: Sequence[int | str], width: int | str) -> ModelProto:
+    """A model that only flattens its input of this shape, so that its output has ``width`` numbers."""
+    nodes = [helper.make_node("Flatten", ["in"], ["out"])]
+    inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, shape)]
+    return model_of(nodes, inputs, [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", width])])
+
+
 def contract_model(
     dimension: int = DIMENSION, *, unit: bool = True, batch: int | str = "N", seed: int = 1
 ) -> ModelProto:
     """(N, 112, 112, 3) uint8 -> (N, D): a random projection of the mean colour of each of 16 stripes."""
-    weights = np.random.default_rng(seed).normal(size=(48, dimension)).astype(np.float32)
     nodes = [
         helper.make_node("Cast", ["in"], ["float"], to=TensorProto.FLOAT),
         helper.make_node("Reshape", ["float", "stripes"], ["striped"]),
@@ -46,15 +66,14 @@ def contract_model(
     ]
     if unit:
         nodes.append(helper.make_node("LpNormalization", ["raw"], ["out"], axis=1, p=2))
-    constants = [
-        numpy_helper.from_array(np.array([0, 16, 784, 3], np.int64), "stripes"),
-        numpy_helper.from_array(np.array([2], np.int64), "pixels"),
-        numpy_helper.from_array(weights, "weights"),
-    ]
+    constants: dict[str, NDArray[np.generic]] = {
+        "stripes": np.array([0, 16, 784, 3], np.int64),
+        "pixels": np.array([2], np.int64),
+        "weights": np.random.default_rng(seed).normal(size=(48, dimension)).astype(np.float32),
+    }
     inputs = [helper.make_tensor_value_info("in", TensorProto.UINT8, [batch, 112, 112, 3])]
     outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, [batch, dimension])]
-    graph = helper.make_graph(nodes, "tiny", inputs, outputs, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return model_of(nodes, inputs, outputs, constants)
 
 
 def manifest(
@@ -62,7 +81,6 @@ def manifest(
     *,
     source: FileSource | CarrierSource | UrlSource | None = None,
     prepare: RunAsIs | Rewrite | None = None,
-    non_commercial: bool = False,
     version: str = "1",
     name: str = "tiny",
     dimension: int = DIMENSION,
@@ -81,7 +99,7 @@ def manifest(
         output=contract_output(dimension),
         dimension=dimension,
         canonical_landmarks=LANDMARKS,
-        licence=Licence(name="CC-BY-NC-4.0" if non_commercial else "MIT", non_commercial=non_commercial),
+        licence=Licence(name="MIT", non_commercial=False),
         provenance=Provenance(text="made by a test"),
         calibrations=calibrations,
     )
@@ -111,6 +129,11 @@ def install(models: Path, name: str, *, dimension: int = DIMENSION, seed: int = 
     write_manifest(folder, described)
     (folder / "model.onnx").write_bytes(content)
     return load_package(folder)
+
+
+def thresholds(points: Mapping[float, float]) -> Thresholds:
+    """The thresholds of a package that has these by FMR; without any, of one that was not measured."""
+    return Thresholds(manifest(calibrations=(calibration(points),) if points else ()))
 
 
 STATED = {1e-2: 0.3085, 1e-4: 0.4411}
