@@ -22,7 +22,7 @@ import torch.distributed as dist
 from app.errors import InvalidInput
 from tests.conftest import PROJECT
 from tests.support.ranks import on_ranks
-from tests.support.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
+from tests.support.runs import TINY, all_tensors, flat_people, logged, small_recipe, small_trainer
 from training import checkpoint
 from training.model import build_model
 from training.recipe import Recipe
@@ -194,8 +194,7 @@ def test_all_ranks_agree_on_which_checkpoint_is_the_best(tmp_path: Path) -> None
     ranks += run_ranks(recipe, tmp_path / "run", 4, 2, tmp_path / "resumed", measured=True)
     assert ranks[0] == ranks[1]
     assert ranks[2] == ranks[3]
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    scores = [line["fnmr"] + 1e-3 * line["eer"] for line in lines if line["kind"] == "evaluation"]
+    scores = [line["fnmr"] + 1e-3 * line["eer"] for line in logged(tmp_path / "run", "evaluation")]
     assert len(scores) == 4
     assert min(scores) < scores[0]  # not only the first time is there something to save,
     assert min(scores) < scores[-1]  # and not the last time
@@ -208,26 +207,16 @@ def test_torchrun_starts_the_ranks(tmp_path: Path, full: bool) -> None:
         pytest.skip("three interpreters load torch; --full runs it")
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(TINY, encoding="utf-8")
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "training",
-    ]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "training", "train"]
     for steps, more in ((2, []), (3, ["--resume"])):
-        command = [*torchrun, "train", str(recipe), "--out", str(tmp_path / "run"), "--device", "cpu", *more]
+        command = [sys.executable, *torchrun, str(recipe), "--out", str(tmp_path / "run"), "--device", "cpu", *more]
         done = subprocess.run(
             [*command, "--set", f"train.steps={steps}"], cwd=PROJECT, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
         assert f"to {steps} on 2 × cpu" in done.stderr
         assert (tmp_path / "run" / f"step_{steps:08d}.pt").is_file()
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2, 3]  # written by one rank
+    assert [line["step"] for line in logged(tmp_path / "run", "train")] == [1, 2, 3]  # written by one rank
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path) -> None:

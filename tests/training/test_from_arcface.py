@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -17,7 +16,9 @@ from PIL import Image
 pytest.importorskip("torch", reason="training needs the train extra")
 
 from tests.conftest import PROJECT
+from tests.support import images
 from tests.support.crops import RecordWriter, write_pack
+from tests.support.runs import logged
 from training.data.drawn import ProceduralFaces
 
 PAGE = (PROJECT / "docs" / "how-to" / "from-arcface-torch.md").read_text(encoding="utf-8")
@@ -29,9 +30,7 @@ SMALLER = (
 
 
 def encoded(faces: ProceduralFaces, index: int) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(faces[index][0]).save(file, "JPEG", quality=95)
-    return file.getvalue()
+    return images.encoded(Image.fromarray(faces[index][0]), "JPEG", quality=95)
 
 
 def write_set(folder: Path) -> None:
@@ -42,8 +41,8 @@ def write_set(folder: Path) -> None:
         for index, label in enumerate(faces.labels.tolist()):
             file.write_image(index + 1, [float(label)], encoded(faces, index))
     pairs = [(2 * k, 2 * k + 1 if k % 2 else (2 * k + 2) % 40) for k in range(20)]
-    images = [encoded(unseen, index) for pair in pairs for index in pair]
-    write_pack(folder / "lfw.bin", images, [k % 2 == 1 for k in range(20)])
+    crops = [encoded(unseen, index) for pair in pairs for index in pair]
+    write_pack(folder / "lfw.bin", crops, [k % 2 == 1 for k in range(20)])
 
 
 def command(begins: str) -> list[str]:
@@ -71,9 +70,7 @@ def test_the_page_is_followed_on_two_ranks(tmp_path: Path) -> None:
     settings = [word for setting in SMALLER for word in ("--set", setting)]
     train = command("torchrun [^`]*mine.toml(?! --resume)")
     assert "on 2 × cpu" in follow(tmp_path, train, *settings, "--device", "cpu")
-    metrics = tmp_path / "runs" / "mine" / "metrics.jsonl"
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    assert [line["accuracy_lfw"] for line in lines if line["kind"] == "evaluation"]
+    assert all("accuracy_lfw" in line for line in logged(tmp_path / "runs" / "mine", "evaluation"))
     longer = ["train.epochs=2" if word == "train.epochs=1" else word for word in settings]
     assert "from step 6 to 12" in follow(tmp_path, [*train, "--resume"], *longer, "--device", "cpu")
     follow(tmp_path, command("python -m training export"))
