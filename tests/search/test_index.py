@@ -89,7 +89,7 @@ KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@settings(max_examples=60, stateful_step_count=30)
+@settings(max_examples=40, stateful_step_count=30)
 class IndexMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -356,7 +356,7 @@ class Interrupted(Index):
         return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(data=st.data(), kind=st.sampled_from(KINDS))
 def test_what_changes_during_a_pass_makes_no_answer_wrong(data: st.DataObject, kind: IndexKind) -> None:
     """The answer has all that was there when it began and wasn't removed; where rows got other places, all there is."""

@@ -22,7 +22,8 @@ KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
 def made(generator: np.random.Generator, count: int, dimension: int, heavy: float) -> Vectors:
     """(count, dimension) unit vectors, the heavier the more of their length lies in few numbers."""
     vectors = generator.standard_normal((count, dimension))
-    vectors *= np.exp(heavy * generator.standard_normal((count, dimension)))
+    if heavy:
+        vectors *= np.exp(heavy * generator.standard_normal((count, dimension)))
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
 
