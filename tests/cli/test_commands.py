@@ -287,12 +287,6 @@ class TestHelp:
                 assert rest[: len(name.split())] == name.split(), line
                 command.make_context(name, rest[len(name.split()) :])
 
-    def test_the_list_of_commands_says_what_each_module_has(self) -> None:
-        for name in cli.ENTRIES:
-            assert cli.load(name).help
-        with pytest.raises(KeyError):
-            cli.load("frobnicate")
-
 
 def completed(data: Path, line: str) -> list[str]:
     """What a shell offers for the last word of ``line``."""

@@ -354,42 +354,28 @@ def test_a_similarity_is_the_mapped_score_of_our_own_api(bound: httpx.Client) ->
 EMBEDDINGS = f"{RECOGNITION}/embeddings"
 PHOTO = {"files": {"file": COLLINS}}
 UNCHANGED: dict[str, Any] = {}
+VERIFY = f"{API}/verification/verify"
 Case: TypeAlias = tuple[str, str, dict[str, Any], int, int, str | None]
+
+
+def pair(source: bytes, target: bytes) -> dict[str, Any]:
+    return {"files": {"source_image": source, "target_image": target}}
+
+
 ERRORS: list[Case] = [
     ("POST", f"{FACES}?subject=x", {"files": {"file": WALL}}, 400, 28, "No face is found in the given image"),
     ("POST", f"{RECOGNITION}/recognize", {"files": {"file": WALL}}, 400, 28, None),
     ("POST", f"{API}/detection/detect", {"files": {"file": WALL}}, 400, 28, None),
-    (
-        "POST",
-        f"{API}/verification/verify",
-        {"files": {"source_image": WALL, "target_image": COLLINS}},
-        400,
-        28,
-        None,
-    ),
-    (
-        "POST",
-        f"{API}/verification/verify",
-        {"files": {"source_image": COLLINS, "target_image": WALL}},
-        400,
-        28,
-        None,
-    ),
-    (
-        "POST",
-        f"{API}/verification/verify",
-        {"files": {"source_image": BOTH, "target_image": COLLINS}},
-        400,
-        31,
-        "More than one face in the source image",
-    ),
+    ("POST", VERIFY, pair(WALL, COLLINS), 400, 28, None),
+    ("POST", VERIFY, pair(COLLINS, WALL), 400, 28, None),
+    ("POST", VERIFY, pair(BOTH, COLLINS), 400, 31, "More than one face in the source image"),
     ("POST", f"{FACES}?subject=x", {"files": {"file": BOTH}}, 400, 31, "More than one face in the source image"),
     ("POST", FACES, PHOTO, 400, 33, "Required parameter subject is missing"),
     ("POST", f"{FACES}?subject=", PHOTO, 400, 26, "Subject name is empty"),
     ("POST", f"{FACES}?subject=x", {"files": {"other": COLLINS}}, 400, 26, None),
     ("POST", f"{FACES}?subject=x", {"data": {}, "files": {"det_prob_threshold": "1"}}, 400, 34, None),
     ("POST", f"{FACES}?subject=x", {"json": {}}, 400, 5, "Field file cannot be empty"),
-    ("POST", f"{API}/verification/verify", {"json": {"source_image": "AA=="}}, 400, 5, None),
+    ("POST", VERIFY, {"json": {"source_image": "AA=="}}, 400, 5, None),
     ("POST", f"{FACES}?subject=x", {"json": {"file": "~~~"}}, 400, 21, "Provided value is not Base64"),
     ("POST", f"{FACES}?subject=x", {"files": {"file": b"no image"}}, 400, 21, None),
     ("POST", f"{FACES}?subject=x", {"files": {"file": COLLINS[: len(COLLINS) // 2]}}, 400, 21, None),

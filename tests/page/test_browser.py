@@ -54,7 +54,7 @@ def test_a_key_is_pasted_and_forgotten_with_the_tab(visitor: Visitor) -> None:
     assert len(visitor.refusals) == 1
 
 
-def test_answers_that_arrive_after_signing_out_are_nobodys(visitor: Visitor) -> None:
+def test_answers_that_arrive_after_signing_out_are_nobodys(visitor: Visitor, api: httpx.Client) -> None:
     page = visitor.page
 
     def held_back(act: Callable[[], object]) -> Route:
@@ -67,16 +67,14 @@ def test_answers_that_arrive_after_signing_out_are_nobodys(visitor: Visitor) -> 
         page.keyboard.press("Enter")
 
     visitor.sign_in()
-    with visitor.server.client("/v1") as client:
-        leaver = client.post("/keys", json={"scopes": ["read"]}).raise_for_status().json()
+    leaver = api.post("/keys", json={"scopes": ["read"]}).raise_for_status().json()
     answer = held_back(page.reload)
     with page.expect_response("**/v1/models"):
         answer.continue_()
     refusal = held_back(lambda: sign_in(leaver["secret"]))
     sign_in(visitor.server.key)
     expect(visitor.heading("Overview")).to_be_focused()
-    with visitor.server.client("/v1") as client:
-        client.delete(f"/keys/{leaver['id']}").raise_for_status()
+    api.delete(f"/keys/{leaver['id']}").raise_for_status()
     with page.expect_response("**/v1/models"):
         refusal.continue_()
     visitor.see("#/galleries", "Galleries")  # whoever has signed in since stays so
@@ -100,10 +98,9 @@ def test_a_link_signs_in_once_and_keeps_the_key_out_of_sight(visitor: Visitor) -
 
 
 def test_the_history_of_the_browser_holds_a_spent_code_and_no_key(
-    chromium: Browser, live_server: LiveServer, tmp_path: Path
+    chromium: Browser, live_server: LiveServer, api: httpx.Client, tmp_path: Path
 ) -> None:
-    with live_server.client("/v1") as client:
-        code = client.post("/sign-in-codes").raise_for_status().json()["code"]
+    code = api.post("/sign-in-codes").raise_for_status().json()["code"]
     with lasting(chromium, tmp_path) as page:
         page.goto(f"{live_server.url}/#code={code}")
         page.get_by_role("heading", name="Overview", level=1).wait_for()
@@ -144,12 +141,11 @@ def test_a_link_for_the_same_key_changes_nothing(visitor: Visitor) -> None:
     visitor.heading("Overview").wait_for()
 
 
-def test_a_key_that_is_revoked_meanwhile_is_asked_for_again(visitor: Visitor) -> None:
+def test_a_key_that_is_revoked_meanwhile_is_asked_for_again(visitor: Visitor, api: httpx.Client) -> None:
     key = make_key(visitor.server, "recognize")
     visitor.sign_in(key)
     visitor.see("#/compare", "Compare")
-    admin = {"x-api-key": visitor.server.key}
-    httpx.delete(f"{visitor.server.url}/v1/keys/{key.split('_')[1]}", headers=admin).raise_for_status()
+    api.delete(f"/keys/{key.split('_')[1]}").raise_for_status()
     # One photo: its faces are asked for at once, and the answer may take the second place away before a photo is in it.
     visitor.page.get_by_role("region", name="First photo").locator("input[type=file]").set_input_files(COLLINS)
     visitor.heading("Sign in").wait_for()
@@ -184,15 +180,10 @@ def test_two_photos_are_compared(visitor: Visitor) -> None:
     expect(answer).to_contain_text("which about 1 in 1,000,000 pairs")
 
 
-def test_the_crop_is_the_one_that_the_server_makes(visitor: Visitor) -> None:
+def test_the_crop_is_the_one_that_the_server_makes(visitor: Visitor, api: httpx.Client) -> None:
     """The page aligns by itself; what it draws is held against the crop that enrolling keeps."""
-    admin = {"x-api-key": visitor.server.key}
-    api = httpx.Client(base_url=f"{visitor.server.url}/v1", headers=admin, timeout=30)
-    with api:
-        api.post("/galleries", json={"id": "crops"}).raise_for_status()
-        with open(COLLINS, "rb") as photo:  # noqa: PTH123
-            made = api.post("/galleries/crops/subjects/a/faces", files={"images": photo}).raise_for_status().json()
-        face = made["enrolled"][0]["face_id"]
+    make_gallery(api, "crops", a="collins")
+    (face,) = api.get("/galleries/crops/subjects/a/faces").json()["faces"]
     visitor.sign_in()
     choose(visitor, COLLINS, AGAIN)
     visitor.page.locator(".answer canvas").first.wait_for()
@@ -209,7 +200,7 @@ def test_the_crop_is_the_one_that_the_server_makes(visitor: Visitor) -> None:
           const [a, b] = [read(theirs), read(document.querySelector(".answer canvas"))];
           return a.reduce((sum, value, i) => sum + Math.abs(value - b[i]), 0) / a.length;
         }""",
-        [f"/v1/galleries/crops/subjects/a/faces/{face}/crop", visitor.server.key],
+        [f"/v1/galleries/crops/subjects/a/faces/{face['face_id']}/crop", visitor.server.key],
     )
     assert difference < 4, "mean difference in grey levels; a shift by two pixels makes it more than 8"
 
@@ -217,8 +208,7 @@ def test_the_crop_is_the_one_that_the_server_makes(visitor: Visitor) -> None:
 def test_photos_are_dropped_and_pasted(visitor: Visitor) -> None:
     visitor.sign_in()
     visitor.see("#/compare", "Compare")
-    with open(COLLINS, "rb") as photo:  # noqa: PTH123
-        given = list(photo.read())
+    given = list(Path(COLLINS).read_bytes())
     visitor.page.evaluate(
         """(bytes) => {
           const transfer = new DataTransfer();

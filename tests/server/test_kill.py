@@ -69,9 +69,8 @@ class Client(threading.Thread):
         self.made = 0
 
     def run(self) -> None:
-        headers = {"x-api-key": self.server.key}
         try:
-            with httpx.Client(base_url=self.server.url, headers=headers, timeout=PATIENCE_S) as client:
+            with self.server.client(timeout=PATIENCE_S) as client:
                 while not self.stop.is_set():
                     self.random.choice((self.enroll, self.enroll, self.delete, self.identify))(client)
         except httpx.TimeoutException as error:
@@ -159,8 +158,7 @@ def answered(known: list[Known]) -> int:
 
 def compare(server: LiveServer, known: list[Known], residents: int = RESIDENTS) -> None:
     """The server's people are those that were acknowledged, give or take those in doubt; index and SQL agree."""
-    headers = {"x-api-key": server.key}
-    with httpx.Client(base_url=server.url, headers=headers, timeout=PATIENCE_S) as client:
+    with server.client(timeout=PATIENCE_S) as client:
         found = dict(people(client))
         for each in known:
             assert each.enrolled <= found.keys(), "an acknowledged enrollment is lost"
@@ -308,9 +306,8 @@ def fill_up(folder: Path, left: int) -> Path:
 def test_a_full_disk_costs_what_is_refused_and_nothing_else(small_disk: Path) -> None:
     """Refused enrollments leave nothing behind; the same process goes on when there is room again."""
     known = [Known() for _ in range(CLIENTS)]
-    with serving(small_disk / "data") as server:
-        headers = {"x-api-key": server.key}
-        httpx.post(f"{server.url}/v1/galleries", json={"id": "many"}, headers=headers, timeout=60).raise_for_status()
+    with serving(small_disk / "data") as server, server.client(timeout=PATIENCE_S) as client:
+        client.post("/v1/galleries", json={"id": "many"}).raise_for_status()
         filler = fill_up(small_disk, left=400_000)
         with clients(server, 1, known, patient=True) as working:
             end = time.monotonic() + PATIENCE_S
@@ -318,9 +315,7 @@ def test_a_full_disk_costs_what_is_refused_and_nothing_else(small_disk: Path) ->
                 raise_failures(working)
                 assert time.monotonic() < end, "the disk is never full"
                 time.sleep(0.01)
-        answer = httpx.post(
-            f"{server.url}{GALLERY}/identify", content=COLLINS, headers=headers | JPEG, timeout=PATIENCE_S
-        )
+        answer = client.post(f"{GALLERY}/identify", content=COLLINS, headers=JPEG)
         assert answer.json()["faces"][0]["decision"] == "known"
         filler.unlink()
         with clients(server, 2, known) as working:

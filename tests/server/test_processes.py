@@ -45,10 +45,6 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Li
         yield one, other
 
 
-def client(server: LiveServer) -> httpx.Client:
-    return server.client("/v1")
-
-
 def known(client: httpx.Client, photo: bytes) -> list[str]:
     answer = client.post("/galleries/crew/identify", content=photo, headers={"content-type": "image/jpeg"})
     faces = answer.raise_for_status().json()["faces"]
@@ -70,7 +66,7 @@ def round_trip(one: httpx.Client, other: httpx.Client) -> tuple[float, float]:
 def test_enrolled_on_one_identified_on_the_other_and_deleted_likewise(
     servers: tuple[LiveServer, LiveServer], full: bool
 ) -> None:
-    with client(servers[0]) as one, client(servers[1]) as other:
+    with servers[0].client("/v1") as one, servers[1].client("/v1") as other:
         one.post("/galleries", json={"id": "crew"}).raise_for_status()
         assert known(other, COLLINS) == []
         one.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.support.live import LiveServer, serving
@@ -19,12 +18,8 @@ FEW, MANY = 20_000, 1_000_000
 
 
 def identify(server: LiveServer) -> list[tuple[str, float]]:
-    answer = httpx.post(
-        f"{server.url}/v1/galleries/many/identify",
-        content=COLLINS,
-        headers={"x-api-key": server.key, "content-type": "image/jpeg"},
-        timeout=60,
-    )
+    with server.client() as client:
+        answer = client.post("/v1/galleries/many/identify", files={"image": COLLINS})
     (face,) = answer.raise_for_status().json()["faces"]
     return [(candidate["subject"], candidate["score"]) for candidate in face["candidates"]]
 
