@@ -75,7 +75,9 @@ def align(source: Path, target: Path, cache: Path, *options: object) -> Result:
     return run("align", source, target, "--models", MODELS, "--cache", cache, *options)
 
 
-def test_photos_become_crops_that_the_set_reader_reads(photos: Path, tmp_path: Path, cache: Path) -> None:
+def test_photos_become_crops_once_and_what_failed_is_tried_again_when_asked(
+    photos: Path, tmp_path: Path, cache: Path
+) -> None:
     target = tmp_path / "crops"
     result = align(photos, target, cache, "--workers", 1)
     assert result.exit_code == 0
@@ -93,11 +95,7 @@ def test_photos_become_crops_that_the_set_reader_reads(photos: Path, tmp_path: P
     }
     assert "no_face" in result.output
     assert not list(target.rglob("*.tmp"))
-
-
-def test_a_second_run_makes_only_what_is_missing(photos: Path, tmp_path: Path, cache: Path) -> None:
-    target = tmp_path / "crops"
-    align(photos, target, cache, "--workers", 1)
+    # A second run makes only what is missing.
     (target / "Hopper" / "hopper.jpg").unlink()
     kept = target / "Collins" / "collins.jpg"
     kept.write_bytes(b"touched by nobody")
@@ -106,11 +104,7 @@ def test_a_second_run_makes_only_what_is_missing(photos: Path, tmp_path: Path, c
     assert (target / "Hopper" / "hopper.jpg").is_file()
     assert kept.read_bytes() == b"touched by nobody"
     assert len((target / "failed.jsonl").read_text().splitlines()) == 3
-
-
-def test_what_failed_is_tried_again_when_asked(photos: Path, tmp_path: Path, cache: Path) -> None:
-    target = tmp_path / "crops"
-    align(photos, target, cache, "--workers", 1)
+    # What failed is tried again when asked.
     (photos / "Nobody" / "cut.jpg").write_bytes((SAMPLES / "hopper.jpg").read_bytes())
     result = align(photos, target, cache, "--workers", 1, "--retry")
     assert "1 aligned, 3 were there, 2 failed, 0 had failed before" in result.output

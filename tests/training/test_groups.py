@@ -71,15 +71,13 @@ def test_names_of_utkface_are_read(name: str, groups: tuple[str, ...]) -> None:
     assert tuple(utkface(name)) == groups
 
 
-def test_a_csv_names_groups_and_people(tmp_path: Path) -> None:
+def test_a_csv_or_folders_name_groups_and_people(tmp_path: Path) -> None:
     path = tmp_path / "groups.csv"
     path.write_text("file,group,person\na/1.jpg,staff,ann\na/1.jpg,night,\na/2.jpg,staff,ann\n")
     labels = read_labels(str(path), ["a/1", "a/2", "a/3"])
     assert labels.groups == {"all": ("a/1", "a/2"), "night": ("a/1",), "staff": ("a/1", "a/2")}
     assert (labels.people, labels.unlabelled) == ({"a/1": "ann", "a/2": "ann"}, 1)
-
-
-def test_folders_are_groups() -> None:
+    # So may folders.
     assert read_labels("folder", ["b/1", "a/1"]).groups == {"a": ("a/1",), "all": ("b/1", "a/1"), "b": ("b/1",)}
 
 
@@ -97,9 +95,6 @@ def test_a_csv_that_labels_nobody_is_refused(tmp_path: Path, text: str, says: st
     path.write_text(text)
     with pytest.raises(ValueError, match=says):
         read_labels(str(path), ["a/1"])
-
-
-def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(ValueError, match="neither utkface, folder nor a CSV file"):
         read_labels("nowhere.csv", ["a/1"])
 

@@ -19,6 +19,7 @@ from app.inference.package import load_package
 from app.inference.reference import source_input
 from app.inference.session import open_embedder
 from tests.support.crops import some_crops
+from tests.support.ready import fill_cache
 from training.backbones.imported import ImportedModel, import_graph, import_package
 from training.backbones.operators import BUILDERS
 
@@ -60,7 +61,8 @@ def normal(*shape: int) -> NDArray[np.float32]:
 @pytest.mark.parametrize("name", ["sface", "sface-slim"])
 def test_a_package_is_the_same_in_pytorch(name: str, tmp_path: Path) -> None:
     package = load_package(Path("models") / name)
-    crops = some_crops(12)
+    crops = some_crops(4)
+    fill_cache(tmp_path)
     module = import_package(package, tmp_path)
     with torch.no_grad():
         found = torch.nn.functional.normalize(module(torch.from_numpy(crops)).double()).numpy()

@@ -19,6 +19,7 @@ from app.liveness.gate import judge, liveness_point
 from app.types import Box, Pixels, Verdict
 from tests.conftest import PROJECT
 from tests.support import liveness as packages
+from tests.support.ready import fill_cache
 from tests.support.service import SAMPLES
 from training.commands.evaluate import app
 from training.evaluation.stages.liveness import (
@@ -175,6 +176,7 @@ def test_the_command_measures_the_services_answers_and_binds_them(recorded: Path
         "liveness", "--package", made.folder, "--live", recorded / "live", "--spoof", recorded / "spoof",
         "--name", "door", "--measured-on", "a test", "--models", PROJECT / "models", "--cache", tmp_path / "cache",
     )  # fmt: skip
+    fill_cache(tmp_path / "cache")
     printed = run(*words, "--out", tmp_path / "out", "--write")
     assert "APCER" in printed
     result = json.loads((tmp_path / "out" / "result.json").read_text())

@@ -346,7 +346,7 @@ def test_packs_are_measured_while_training_and_choose_the_best_checkpoint(tmp_pa
     order = np.random.default_rng(0).permutation(len(pairs))
     images = [png_of(crops.images([place])[0]) for pair in order for place in pairs[pair][:2]]
     write_pack(tmp_path / "faces.bin", images, [pairs[pair][2] for pair in order])
-    recipe = small_recipe(train=LONG, evaluate={"packs": [str(tmp_path / "faces.bin")], "every": 30})
+    recipe = small_recipe(train={"steps": 30}, evaluate={"packs": [str(tmp_path / "faces.bin")], "every": 15})
     trainer = small_trainer(recipe, tmp_path / "run")
     progress = trainer.train()
     assert progress.figures["accuracy"] == progress.figures["accuracy_faces"] > 0.8
