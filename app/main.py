@@ -40,8 +40,8 @@ from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
 from app.gallery.erasure import Erasures
-from app.gallery.gallery_rows import bind_package
 from app.gallery.service import SNAPSHOT_S, Galleries
+from app.gallery.store import bind_package
 from app.inference.embedders import Embedder, Embedders
 from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package, find_packages, scan_packages

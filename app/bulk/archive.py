@@ -33,9 +33,9 @@ from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
 from app.gallery import dismissals
 from app.gallery.enrolling import BulkSubject
-from app.gallery.faces import decode_crop
 from app.gallery.records import Consent, Gallery, StoredFace, is_unit
-from app.gallery.subjects import brief_subjects, drop_unnamed
+from app.gallery.rows import brief_subjects, decode_crop
+from app.gallery.subjects import drop_unnamed
 from app.gallery.text import is_unnamed
 from app.jobs.files import SealedWriter, read_sealed
 from app.jobs.records import Result

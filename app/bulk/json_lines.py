@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from app.choices import FindingKind
 from app.errors import InvalidInput
-from app.gallery.faces import CROP_LIMITS
+from app.gallery.rows import CROP_LIMITS
 from app.timestamps import utc_text
 from app.types import Reason
 

@@ -155,7 +155,7 @@ PACKAGES = _table(
     Column("id", Text, primary_key=True),
     Column("digest", String(64), nullable=False),
 )
-"""The model that each package id stood for when its first template was made; see `app.gallery.gallery_rows`."""
+"""The model that each package id stood for when its first template was made; see `app.gallery.store.bind_package`."""
 
 REEMBEDDINGS = _table(
     "reembeddings",

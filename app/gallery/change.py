@@ -33,9 +33,8 @@ from app.db.opening import Inserting
 from app.db.schema import ANSWERED_REQUESTS, CHANGES, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import GalleryNotFound
-from app.gallery.faces import join_templates, template_column
-from app.gallery.gallery_rows import GALLERY_ROWS, is_unnamed_row, template_sets
 from app.gallery.records import Gallery, to_block
+from app.gallery.rows import GALLERY_ROWS, is_unnamed_row, join_templates, template_column, template_sets
 from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition, Moved, Removed, Step
 from app.timestamps import utc_now
 from app.types import Sizes

@@ -17,7 +17,6 @@ from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import InvalidInput
 from app.gallery.change import ADD, Change
-from app.gallery.faces import encode_crop, face_query, join_templates, template_column, to_face
 from app.gallery.records import (
     NO_TERMS,
     Consent,
@@ -26,7 +25,6 @@ from app.gallery.records import (
     Metadata,
     NewFace,
     StoredFace,
-    Subject,
     Terms,
     fit_face,
     from_bytes,
@@ -35,14 +33,21 @@ from app.gallery.records import (
     to_bytes,
     two_packages,
 )
-from app.gallery.subjects import (
+from app.gallery.rows import (
     brief_subjects,
-    find_unexpired,
+    encode_crop,
+    face_query,
+    join_templates,
+    template_column,
+    to_consent,
+    to_face,
+)
+from app.gallery.subjects import (
+    check_unexpired,
     from_consent,
     make_subjects,
     subject_values,
     terms_columns,
-    to_consent,
     touch_subjects,
     update_subject,
 )
@@ -61,9 +66,9 @@ class Enrollment:
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """The result of an enrollment: the subject as it is now, and the new faces with their ids."""
+    """The result of an enrollment: the subject's id, and the new faces with theirs."""
 
-    subject: Subject
+    subject: str
     faces: tuple[StoredFace, ...]
     created: bool
 
@@ -82,15 +87,14 @@ def enroll(change: Change, wanted: Sequence[Enrollment]) -> list[Enrolled]:
         subjects.append((name, terms_columns(enrollment.terms)))
         fitted = [fit_face(face, change.gallery.written) for face in enrollment.faces]
         faces.append(tuple(face.stored(name, crop) for face, crop in zip(fitted, enrollment.crops, strict=True)))
-    keys, made = write_subjects(change, subjects)
+    keys, made = write_subjects(change, subjects, unexpired=True)
     for name in made:
         check_visible(name, "subject id")
     touch_subjects(change, [key for name, key in keys.items() if name not in made])
     write_faces(change, change.gallery.embedder, keys, list(chain(*faces)))
-    current = find_unexpired(change, list(keys.values()))
     enrolled = []
     for (name, _), some in zip(subjects, faces, strict=True):
-        enrolled.append(Enrolled(current[keys[name]], some, created=name in made))
+        enrolled.append(Enrolled(name, some, created=name in made))
         made.discard(name)  # a second enrollment of the same subject did not create it
     return enrolled
 
@@ -202,14 +206,20 @@ def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], fa
 
 
 def write_subjects(
-    change: Change, subjects: Iterable[tuple[str, Mapping[str, Any]]]
+    change: Change, subjects: Iterable[tuple[str, Mapping[str, Any]]], *, unexpired: bool = False
 ) -> tuple[dict[str, int], set[str]]:
     """Add missing subjects and update the others, given by their ids and columns; return the keys by id, and the new
-    ids. Where two are one subject, the later one's columns count."""
+    ids. Where two are one subject, the later one's columns count.
+
+    With `unexpired`, raises Conflict ``subject_expired`` for a subject that has expired and gets no other end.
+    """
     wanted: dict[str, dict[str, Any]] = {}
     for subject_id, columns in subjects:
         wanted.setdefault(subject_id, {}).update(columns)
-    keys = {name: row.key for name, row in brief_subjects(change.connection, change.gallery, wanted.keys()).items()}
+    known = brief_subjects(change.connection, change.gallery, wanted.keys())
+    if unexpired:
+        check_unexpired(change.gallery, [row for name, row in known.items() if "expires_at" not in wanted[name]])
+    keys = {name: row.key for name, row in known.items()}
     missing = sorted(wanted.keys() - keys.keys())
     made = make_subjects(change, [subject_values(change, subject_id, **wanted[subject_id]) for subject_id in missing])
     for subject_id, key in sorted(keys.items()):

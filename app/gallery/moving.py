@@ -23,16 +23,13 @@ from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS, FACES, METADATA, SUBJECTS
 from app.errors import InvalidInput
 from app.gallery.change import MOVE, REMOVE, Change, forget_answer, keep_answer, recall_answer
-from app.gallery.faces import face_not_found, faces_by_id, find_face
 from app.gallery.records import Move, Subject
+from app.gallery.rows import brief_subjects, face_not_found, faces_by_id, find_face, find_subject, subject_not_found
 from app.gallery.subjects import (
-    brief_subjects,
     check_unexpired,
     earliest,
-    find_subject,
     inherited,
     make_subjects,
-    subject_not_found,
     subject_values,
     tidy,
     update_subject,

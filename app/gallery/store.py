@@ -17,9 +17,9 @@ from sqlalchemy.engine import Connection
 from app.db.engine import Cache, Database, in_parts, select_in
 from app.db.opening import BUSY_TIMEOUT_S
 from app.db.pagination import Page, read_page
-from app.db.schema import FACE_ORIGINS, FACES, GALLERIES, SUBJECTS
+from app.db.schema import FACE_ORIGINS, FACES, GALLERIES, PACKAGES, REEMBEDDINGS, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.errors import Conflict
+from app.errors import Conflict, PackageUnavailable
 from app.gallery import enrolling
 from app.gallery.change import (
     Change,
@@ -32,16 +32,6 @@ from app.gallery.change import (
     record_changes,
 )
 from app.gallery.enrolling import Everything
-from app.gallery.faces import face_query, find_face, read_crop, to_face
-from app.gallery.gallery_rows import (
-    GALLERY_ROWS,
-    find_gallery,
-    is_unnamed_row,
-    lock_gallery,
-    population_column,
-    reread,
-    to_gallery,
-)
 from app.gallery.records import (
     Counts,
     Gallery,
@@ -51,14 +41,26 @@ from app.gallery.records import (
     Subject,
     Totals,
 )
-from app.gallery.subjects import (
+from app.gallery.rows import (
+    GALLERY_ROWS,
     SUBJECT_ROWS,
+    face_query,
+    find_face,
+    find_gallery,
     find_subject,
-    has_expired,
+    is_unnamed_row,
+    lock_gallery,
+    population_column,
+    read_crop,
+    reread,
     subject_not_found,
+    to_face,
+    to_gallery,
     to_subject,
 )
+from app.gallery.subjects import has_expired
 from app.gallery.text import MAX_METADATA_BYTES, check_visible, clean_id, clean_search, encode_metadata, fold
+from app.inference.package import Package
 from app.timestamps import utc_now
 
 LOG_KEPT = timedelta(days=1)
@@ -144,7 +146,7 @@ class Store:
 
     def gallery(self, gallery_id: str) -> Gallery:
         """Return the gallery of this id. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
-        return self._known_galleries.get(gallery_id, lambda: self._read(find_gallery, clean_id(gallery_id, "gallery")))
+        return self._known_galleries.get(gallery_id, lambda: self._read(find_gallery, gallery_id))
 
     def galleries(
         self, cursor: str | None = None, limit: int = 100, only: Collection[str] | None = None
@@ -367,3 +369,38 @@ _LABELS = (
     .where(FACES.c.key.in_(sa.bindparam("keys", expanding=True)))
 )
 _CURRENT_LABELS = _LABELS.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now")))
+
+
+def bind_package(database: Database, package: Package) -> None:
+    """Bind the package's id to its model, unless it is bound; a binding that no gallery needs is replaced.
+
+    A package's id names a version; its digest says which file it was, prepared how. Another file under the same id
+    makes other templates, so that comparing them would give meaningless scores.
+
+    Raises PackageUnavailable with the reason ``package_changed`` if galleries have templates of another model.
+    """
+    digest = package.manifest.recipe_digest
+    query = sa.select(PACKAGES.c.digest).where(PACKAGES.c.id == package.id)
+    with database.read() as connection:
+        bound = connection.execute(query).scalar()
+    if bound == digest:
+        return
+    on_its_way = (REEMBEDDINGS.c.source == package.id) | (REEMBEDDINGS.c.target == package.id)
+    moving = GALLERIES.c.key.in_(sa.select(REEMBEDDINGS.c.gallery_key).where(on_its_way))
+    needing = sa.select(GALLERIES.c.id).where((GALLERIES.c.embedder == package.id) | moving).limit(1)
+    insert = database.insert(PACKAGES).values(id=package.id, digest=digest)
+    with database.write() as connection:
+        connection.execute(insert.on_conflict_do_nothing())
+        if (bound := connection.execute(query).scalar_one()) == digest:
+            return
+        gallery = connection.execute(needing).scalar()
+        if gallery is None:
+            connection.execute(sa.update(PACKAGES).where(PACKAGES.c.id == package.id).values(digest=digest))
+            return
+    message = (
+        f"{package.folder} has another model than the one that gallery {gallery!r} has templates of, under the same id "
+        f"{package.id}. Put the previous package back; or give this one another version in its manifest and move the "
+        f"gallery: likeness reembed start {gallery} NAME@VERSION"
+    )
+    details = {"package": package.id, "reason": "package_changed", "expected": bound, "found": digest}
+    raise PackageUnavailable(message, gallery=gallery, **details)

@@ -1,10 +1,10 @@
-"""Subjects: their rows, and what makes, edits and deletes them. Erasure, which leaves nothing, is a way to delete."""
+"""Subjects: what makes, edits and deletes them. Erasure, which leaves nothing, is a way to delete."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,34 +13,15 @@ from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import in_parts
 from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, JOB_REFUSALS, JOBS, SECOND_TEMPLATES, SUBJECTS
-from app.errors import Conflict, InvalidInput, SubjectNotFound
+from app.errors import Conflict, InvalidInput
 from app.gallery.change import ERASE, REMOVE_SUBJECT, Change
-from app.gallery.faces import find_face
-from app.gallery.gallery_rows import is_unnamed_row
 from app.gallery.records import NO_TERMS, UNSET, Consent, Counts, Gallery, Metadata, Subject, Terms, Unset
+from app.gallery.rows import SUBJECT_ROWS, find_face, find_subject, is_unnamed_row, subject_not_found, to_subject
 from app.gallery.text import check_visible, clean_consent, clean_id, clean_name, encode_metadata, fold
 from app.timestamps import utc_now
 
 NO_METADATA = "{}"
-SUBJECT_ROWS = sa.select(
-    SUBJECTS,
-    sa.select(sa.func.count())
-    .select_from(FACES)
-    .where(FACES.c.subject_key == SUBJECTS.c.key)
-    .scalar_subquery()
-    .label("face_count"),
-    sa.select(FACES.c.face_id)
-    .where((FACES.c.face_id == SUBJECTS.c.cover) & (FACES.c.subject_key == SUBJECTS.c.key))
-    .scalar_subquery()
-    .label("cover_face"),
-)
-_BY_ID = SUBJECT_ROWS.where(
-    (SUBJECTS.c.gallery_key == sa.bindparam("gallery")) & (SUBJECTS.c.id == sa.bindparam("wanted"))
-)
 _BY_KEY = SUBJECT_ROWS.where(SUBJECTS.c.key.in_(sa.bindparam("keys", expanding=True)))
-_BRIEF = sa.select(SUBJECTS.c.id, SUBJECTS.c.key, SUBJECTS.c.name, SUBJECTS.c.expires_at).where(
-    (SUBJECTS.c.gallery_key == sa.bindparam("gallery")) & SUBJECTS.c.id.in_(sa.bindparam("ids", expanding=True))
-)
 _TOUCH = (
     sa.update(SUBJECTS)
     .where(SUBJECTS.c.key.in_(sa.bindparam("keys", expanding=True)))
@@ -48,37 +29,9 @@ _TOUCH = (
 )
 
 
-def to_subject(row: Row[Any]) -> Subject:
-    return Subject(
-        key=row.key,
-        id=row.id,
-        name=row.name,
-        metadata=json.loads(row.metadata),
-        face_count=row.face_count,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        expires_at=row.expires_at,
-        consent=to_consent(row.consent),
-        cover=row.cover_face,
-    )
-
-
-def to_consent(column: str | None) -> Consent | None:
-    return None if column is None else Consent(**json.loads(column))
-
-
 def from_consent(consent: Consent | None) -> str | None:
     """Return the column's value. Raises InvalidInput ``invalid_consent``."""
     return None if consent is None else json.dumps(asdict(clean_consent(consent)), ensure_ascii=False)
-
-
-def find_subject(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
-    """Return the subject of this id. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
-    cleaned = clean_id(subject_id, "subject")
-    row = connection.execute(_BY_ID, {"gallery": gallery.key, "wanted": cleaned}).one_or_none()
-    if row is None:
-        raise subject_not_found(gallery, cleaned)
-    return to_subject(row)
 
 
 def find_unexpired(change: Change, keys: Sequence[int]) -> dict[int, Subject]:
@@ -95,14 +48,6 @@ def check_unexpired(gallery: Gallery, subjects: Iterable[Row[Any]]) -> None:
         if row.expires_at is not None and row.expires_at <= now:
             message = f"Subject {row.id!r} has expired and is about to be erased."
             raise Conflict(message, code="subject_expired", gallery=gallery.id, subject=row.id)
-
-
-def brief_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, Row[Any]]:
-    """Return the id, key, name and expiry of each of these subjects that exists, by id."""
-    subjects: dict[str, Row[Any]] = {}
-    for some in in_parts(sorted(ids)):
-        subjects |= {row.id: row for row in connection.execute(_BRIEF, {"gallery": gallery.key, "ids": some})}
-    return subjects
 
 
 def subject_values(change: Change, subject_id: str, *, name: str | None = None, **columns: object) -> dict[str, Any]:
@@ -187,11 +132,6 @@ def terms_columns(terms: Terms) -> dict[str, object]:
 
 def has_expired(subject: Subject, at: str) -> bool:
     return subject.expires_at is not None and subject.expires_at <= at
-
-
-def subject_not_found(gallery: Gallery, subject_id: str) -> SubjectNotFound:
-    message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
-    return SubjectNotFound(message, gallery=gallery.id, subject=subject_id)
 
 
 def create_subject(

@@ -22,10 +22,10 @@ from app.db.schema import CORRECTIONS, SUBJECTS
 from app.errors import InvalidInput, NotFound
 from app.gallery.change import Change
 from app.gallery.enrolling import crop_to_keep, id_here
-from app.gallery.faces import templates_of
 from app.gallery.records import Candidate, Gallery, NewFace, fit_face, from_bytes, to_bytes
+from app.gallery.rows import brief_subjects, find_subject, templates_of
 from app.gallery.store import Store
-from app.gallery.subjects import brief_subjects, find_subject, find_unexpired
+from app.gallery.subjects import find_unexpired
 from app.timestamps import utc_now
 from app.types import Template, Vector, Vectors
 

@@ -316,7 +316,7 @@ class Operations:
         ids = {place: (index, rows[index].face_id) for place, index in enumerate(taken) if index in rows}
         enrolled = [(index, chosen.face, rows[index], named(finding, ids)) for index, (chosen, finding) in good.items()]
         return Enrollment(
-            subject=made.subject.id,
+            subject=made.subject,
             created=made.created,
             enrolled=tuple(enrolled),
             rejected=tuple(replace(photo, findings=named(photo.findings, ids)) for photo in rejected),

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from app.errors import InvalidInput, LikenessError, NotFound
-from app.gallery.faces import decode_crop
 from app.gallery.moving import delete_faces
 from app.gallery.records import Gallery
+from app.gallery.rows import decode_crop
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.jobs.runner import Running

@@ -18,8 +18,8 @@ from app.db.pagination import Page, read_page
 from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, REVIEWS, SUBJECTS
 from app.errors import NotFound
 from app.gallery.dismissals import Dismissal, forget, remember
-from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
+from app.gallery.rows import lock_gallery
 from app.gallery.text import is_unnamed
 from app.jobs.store import check_free
 from app.review.records import Draft, Evidence, Kind, Review, Summary

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.gallery.faces import encode_crop
+from app.gallery.rows import encode_crop
 from app.machine import cores
 from app.pipeline import choose_face
 from bench.callers import Reel, for_a_while

@@ -20,7 +20,7 @@ from app.bulk.json_lines import DismissalLine
 from app.bulk.tar_stream import TAR_END, header, padding
 from app.db import signing
 from app.errors import InvalidInput
-from app.gallery.faces import decode_crop
+from app.gallery.rows import decode_crop
 from app.review.records import Kind
 from tests.support.black_png import black_png
 from tests.support.live import LiveServer, serving

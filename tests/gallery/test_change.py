@@ -52,7 +52,7 @@ def test_new_subjects_in_any_order_end_well(pair: tuple[Galleries, Galleries]) -
 
     def work(number: int) -> list[str]:
         made = [enroll(pair[number % 2], name, number) for name in (names if number < 2 else names[::-1])]
-        return [enrolled.subject.id for enrolled in made if enrolled.created]
+        return [enrolled.subject for enrolled in made if enrolled.created]
 
     with ThreadPoolExecutor(4) as pool:
         created = [name for some in pool.map(work, range(4)) for name in some]

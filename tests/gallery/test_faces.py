@@ -29,7 +29,7 @@ def unnamed(galleries: Galleries, seed: int, origin: Origin | None = None) -> tu
     """Face id and subject id of a face that nobody named."""
     face = NewFace((template(seed),), Quality(50, ()), Box(1, 2, 3, 4), origin=origin)
     made = galleries.enroll("staff", unnamed_id(), [face])
-    return made.faces[0].face_id, made.subject.id
+    return made.faces[0].face_id, made.subject
 
 
 def agree(*galleries: Galleries) -> bool:

@@ -278,7 +278,7 @@ def held(url: str, address: str) -> list[int]:
 def test_what_a_dead_server_added_too_late_is_removed_later(one: Galleries, place: Place) -> None:
     enroll(one, "ann", 1)
     face = one.store.find_face(staff(one), enroll(one, "bob", 2).faces[0].face_id)
-    subject = enroll(one, "cem", 3).subject
+    subject = one.store.subject(staff(one), enroll(one, "cem", 3).subject)
     changed(one, "staff", delete_face, "bob", face.face_id)
     changed(one, "staff", delete_subject, "cem")
     settle(one)

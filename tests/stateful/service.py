@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from app.config import Settings
-from app.gallery.faces import decode_crop
+from app.gallery.rows import decode_crop
 from app.main import create_app
 from app.search.snapshots import Snapshots
 from app.server.data_folder import load_key

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,9 +44,9 @@ def enroll(
     """Enroll faces, without crops unless there is one for each; `changes` are `edit_subject`'s."""
     wanted = Enrollment(subject, faces, crops or [None] * len(faces))
     made = written(store, gallery, enrolling.enroll, [wanted])[0]
-    if not changes:
-        return made
-    return replace(made, subject=written(store, gallery, edit_subject, made.subject.id, **changes))
+    if changes:
+        written(store, gallery, edit_subject, made.subject, **changes)
+    return made
 
 
 def fill(url: str, count: int) -> None:

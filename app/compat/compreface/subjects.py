@@ -44,7 +44,7 @@ from app.compat.compreface.wire import (
 )
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.gallery import moving, subjects
-from app.gallery.subjects import subject_not_found
+from app.gallery.rows import subject_not_found
 
 router = Router(COMPREFACE.name, COMPREFACE)
 
