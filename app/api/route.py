@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 from urllib.parse import parse_qsl, unquote
 
@@ -340,7 +341,7 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
             if parameters.body:
                 copies = PARSED_COPIES * len(raw.data)
                 given[parameters.body] = parse() if is_quick(raw) else admission.budget.run(parse, copies, threads=0)
-            return again_if_ended(lambda: respond(handler(**given), operation.status))
+            return respond(again_if_ended(partial(handler, **given)), operation.status)
 
         return await components.workers.run(work)
 

@@ -238,7 +238,8 @@ class Photos:
     def _with(self, chosen: Collection[Chosen], photos: Sequence[Photo], stage: str) -> list[Chosen]:
         """Return the chosen faces in these photos, which went through one more stage."""
         for photo in photos:
-            self._observe({name: spent for name, spent in photo.stages.items() if name == stage})
+            if stage in photo.stages:
+                self._observe({stage: photo.stages[stage]})
         return [replace(face, photo=photo) for face, photo in zip(chosen, photos, strict=True)]
 
 
