@@ -81,7 +81,10 @@ class YuNet:
         if below or right:
             filled = cv2.copyMakeBorder(pixels, 0, below, 0, right, cv2.BORDER_CONSTANT, value=(0, 0, 0))
             whole = np.asarray(filled, np.uint8)
-        anchors = self._run_all([whole])[0] if self._batcher is None else self._batcher.run([whole])[0]
+        if self._batcher is None:
+            anchors = np.asarray(self._session.run(whole[None])[0][0], np.float32)
+        else:
+            anchors = self._batcher.run([whole])[0]
         rows = _decoded(anchors, canvas.height, canvas.width, self._score_threshold)
         if len(rows) < 2:
             return rows
@@ -101,8 +104,7 @@ class YuNet:
         for shape in dict.fromkeys(pixels.shape for pixels in inputs):
             places = [place for place, pixels in enumerate(inputs) if pixels.shape == shape]
             session = self._by_canvas.get(self._canvas(*shape[:2]), self._session)
-            some = [inputs[place] for place in places]
-            rows = session.run(np.stack(some) if len(some) > 1 else some[0][None])[0]  # one needs no copy
+            rows = session.run(np.stack([inputs[place] for place in places]))[0]
             anchors.update(zip(places, rows.astype(np.float32, copy=False), strict=True))
         return [anchors[place] for place in range(len(inputs))]
 
