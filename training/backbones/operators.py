@@ -250,11 +250,8 @@ def expanded(x: Tensor, shape: Sequence[int]) -> Tensor:
 def padding(graph: Construction, node: NodeProto) -> Value:
     """Pad with a constant, or by reflecting or repeating the edge, on the axes of a constant list."""
     mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate"}.get(attribute(node, "mode", "constant"))
-    pads, fill, axes = (
-        integers(constant_input(graph, node, 1)),
-        optional_constant(graph, node, 2),
-        optional_constant(graph, node, 3),
-    )
+    pads = integers(constant_input(graph, node, 1))
+    fill, axes = (optional_constant(graph, node, place) for place in (2, 3))
     if mode is None or axes is not None:
         raise unsupported(node, "this mode or a list of axes is not supported.")
     rank = len(pads) // 2

@@ -361,7 +361,7 @@ def ijb(
         pooled = measuring.pool(made, protocol, by_score=by_score)
         figures = measuring.measure(pooled, protocol, rounds=rounds, seed=seed)
         scores, mated = measuring.pair_scores(pooled, protocol), protocol.pairs[:, 2] == 1
-        points = protocols.curve_points(metrics.error_curve(scores[mated], scores[~mated]))
+        curve = metrics.error_curve(scores[mated], scores[~mated])
         settings = {"folder": str(folder), "by_score": by_score, "rounds": rounds, "flip": way.flip}
         searched = figures.identification
         result = {
@@ -370,11 +370,10 @@ def ijb(
             "mated": figures.mated,
             "nonmated": figures.nonmated,
             "match_rates": figures.match_rates,
-            "det": points,
+            "det": protocols.curve_points(curve),
             "identification": {"summary": searched.summary, "cmc": searched.cmc, "galleries": searched.draws},
         }
         write_found(out, "ijb", made, settings, result)
         if draw:
-            threshold, fmr, fnmr = np.array(points).T
-            plots.det({made.package: Curve(threshold, fmr, fnmr)}, out / "det.svg")
+            plots.det({made.package: curve}, out / "det.svg")
         show_ijb(made, figures)
