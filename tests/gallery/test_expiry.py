@@ -164,8 +164,11 @@ def test_terms_over_http(api: httpx.Client, gallery: str) -> None:
     kept = api.patch(f"{gallery}/subjects/eileen", json={"name": "Eileen"}).json()
     assert kept["consent"] == changed["consent"]
     given = {"expires_at": LATER, "consent": "form 13"}
-    api.post(f"{gallery}/subjects/grace/faces", data=given, files={"images": HOPPER}).raise_for_status()
-    api.post(f"{gallery}/subjects/grace/faces", files={"images": HOPPER}).raise_for_status()
+    for subject, terms in (("grace", given), ("grace", {}), ("eileen", {"expires_at": LATER})):
+        enrolled = api.post(f"{gallery}/subjects/{subject}/faces", data=terms, files={"images": HOPPER})
+        enrolled.raise_for_status()
+    eileen = api.get(f"{gallery}/subjects/eileen").json()
+    assert (eileen["expires_at"] is None, eileen["consent"]["note"]) == (False, "letter")
     grace = api.get(f"{gallery}/subjects/grace").json()
     assert (grace["expires_at"] is None, grace["consent"]["note"]) == (False, "form 13")
     for body, code in (({"expires_at": PAST}, "invalid_expiry"), ({"consent": {"note": "\u2028"}}, "invalid_consent")):

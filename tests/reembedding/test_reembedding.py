@@ -177,9 +177,20 @@ class Server:
         assert found == {self.staff.embedder}
         assert self.staff.packages == (self.galleries.probed_by(self.staff),)
 
-    def move(self) -> None:
-        self.reembedder.begin("staff", "new")
+    def move(self, target: str = "new", **terms: Any) -> Job:
+        self.reembedder.begin("staff", target, **terms)
+        return self.ended()
+
+    def finish(self) -> Job:
+        self.reembedder.finish("staff")
+        job = self.ended()
+        self.over()
+        return job
+
+    def cancel(self) -> None:
+        self.reembedder.cancel("staff")
         self.ended()
+        self.over()
 
 
 def crop(number: int) -> Pixels:
@@ -300,9 +311,7 @@ def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
     assert server.galleries.probed_by(server.staff) == OLD
     with pytest.raises(Conflict):
         server.found(2, NEW)
-    server.reembedder.cancel("staff")
-    server.ended()
-    server.over()
+    server.cancel()
     server.galleries.enroll("staff", "s3", [server.new(3, OLD, NEW)])  # who embedded before it was over
     server.over()
     assert server.finds(1, 2, 3)
@@ -330,14 +339,11 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
 def test_after_the_end_the_gallery_can_move_again(server: Server) -> None:
     server.enroll(1, 2)
     for target, package in (("new", NEW), ("old", OLD)):
-        server.reembedder.begin("staff", target)
-        server.ended()
+        server.move(target)
         server.enroll(3 if package == NEW else 4)
-        server.reembedder.finish("staff")
         faces = server.galleries.store.counts(server.staff).faces
-        job = server.ended()
+        job = server.finish()
         assert (job.done, job.total) == (faces, faces)
-        server.over()
         assert server.staff.embedder == package
         assert server.finds(1, 2, 3)
     with pytest.raises(Conflict) as caught:
@@ -354,8 +360,7 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
     assert caught.value.details == {"faces": 3, "without_crop": 1}
     with pytest.raises(NotFound):
         server.reembedder.find("staff")
-    server.reembedder.begin("staff", "new", without_crop="drop")
-    assert server.ended().counts == {"embedded": 2, "without_crop": 1}
+    assert server.move(without_crop="drop").counts == {"embedded": 2, "without_crop": 1}
     state = server.reembedder.find("staff")
     assert (state.state, state.missing) == ("switched", 1)
     lost = server.found(3)
@@ -365,11 +370,8 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
     assert server.galleries.check("staff").ok
     server.reembedder.rollback("staff")
     assert server.finds(1, 2, 3)
-    server.reembedder.begin("staff", "new", without_crop="drop")
-    server.ended()
-    server.reembedder.finish("staff")
-    assert server.ended().counts == {"dropped": 1}
-    server.over()
+    server.move(without_crop="drop")
+    assert server.finish().counts == {"dropped": 1}
     assert server.galleries.store.counts(server.staff).faces == 2
     assert server.galleries.store.subject(server.staff, "s3").face_count == 0
 
@@ -391,12 +393,9 @@ def test_what_was_derived_from_templates_that_were_removed_is_not_used_again(
         assert server.finds(1, 2, 3)
     with served() as server:  # its end, above, left what was derived of the new package's templates
         server.reembedder.rollback("staff")
-        server.reembedder.cancel("staff")
-        server.ended()
-        server.over()
+        server.cancel()
     with served() as server:
-        server.reembedder.begin("staff", "new", without_crop="drop")
-        server.ended()
+        server.move(without_crop="drop")
         assert server.staff.embedder == NEW
         assert server.finds(1, 2)
         assert not server.finds(3)
@@ -463,8 +462,7 @@ def test_a_damaged_crop_counts_as_none(server: Server) -> None:
     assert (job.error_code, job.counts) == ("crops_missing", {"embedded": 1, "unreadable": 2, "refused": 2})
     assert server.finds(1, 2, 3)
     assert server.reembedder.find("staff").state == "embedding"
-    server.reembedder.begin("staff", "new", without_crop="drop")
-    assert server.ended().counts["unreadable"] == 2
+    assert server.move(without_crop="drop").counts["unreadable"] == 2
     assert server.reembedder.find("staff").missing == 2
     assert server.finds(3)
 
@@ -497,9 +495,7 @@ def test_only_one_move_at_a_time_and_only_the_steps_that_fit(server: Server, mod
     with pytest.raises(Conflict) as caught:
         server.reembedder.finish("staff")
     assert caught.value.code == "reembedding_not_switched"
-    server.reembedder.cancel("staff")
-    server.ended()
-    server.over()
+    server.cancel()
     assert server.staff.embedder == OLD
     assert server.finds(1)
 
@@ -507,13 +503,11 @@ def test_only_one_move_at_a_time_and_only_the_steps_that_fit(server: Server, mod
 @on_faiss
 def test_the_way_back_closes_by_itself(server: Server) -> None:
     server.enroll(1)
-    server.reembedder.begin("staff", "new", keep_days=1)
-    server.ended()
+    server.move(keep_days=1)
     server.reembedder.look()
     assert server.reembedder.find("staff").state == "switched", "a day is not over"
     server.reembedder.rollback("staff")
-    server.reembedder.begin("staff", "new", keep_days=0)
-    server.ended()
+    server.move(keep_days=0)
     server.reembedder.look()
     server.over()
     assert server.finds(1)
@@ -564,8 +558,7 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
     assert trouble == []
     assert server.galleries.check("staff").ok
     assert server.reembedder.find("staff").missing == 0
-    server.reembedder.finish("staff")
-    server.over()
+    server.finish()
     counts = server.galleries.store.counts(server.staff)
     assert server.galleries.check("staff").indexed == counts.faces
 
@@ -614,10 +607,8 @@ def test_second_templates_are_sealed_too(tmp_path: Path, embedders: Embedders) -
         assert server.finds(1, 2)
         server.reembedder.rollback("staff")
         assert server.finds(1, 2)
-        server.reembedder.begin("staff", "new")
-        server.ended()
-        server.reembedder.finish("staff")
-        server.over()
+        server.move()
+        server.finish()
         assert server.finds(1, 2)
 
 
