@@ -110,7 +110,7 @@ def test_mining_leaves_no_gradient_and_no_global_chance_behind(name: str, hyper:
 
 
 def test_wrong_names_name_the_nearest_right_one() -> None:
-    assert miners.names() == ["random", "hard", "semihard", "distance_weighted"]
+    assert list(miners.MINERS) == ["random", "hard", "semihard", "distance_weighted"]
     with pytest.raises(LossError, match="did you mean 'semihard'"):
         miners.build("semi_hard")
     with pytest.raises(LossError, match="did you mean 'cutoff'"):

@@ -20,8 +20,6 @@ from training.backbones.mobilenet import MobileNet
 from training.backbones.vit import SIZES, FaceViT
 from training.recipe import did_you_mean, named
 
-__all__ = ["build", "names"]
-
 DEFAULT_DIMENSION = 512
 """The embedding dimension of the published ArcFace models."""
 
@@ -31,11 +29,6 @@ def _registry() -> dict[str, Callable[..., nn.Module]]:
     registry |= {f"iresnet{depth}": partial(IResNet, blocks) for depth, blocks in DEPTHS.items()}
     registry |= {f"vit_{size}": partial(FaceViT, **facts) for size, facts in SIZES.items()}
     return registry
-
-
-def names() -> list[str]:
-    """Return every name that :func:`build` accepts."""
-    return list(_registry())
 
 
 def build(name: str, dim: int = DEFAULT_DIMENSION, **options: object) -> nn.Module:

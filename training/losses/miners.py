@@ -203,14 +203,10 @@ MINERS: dict[str, type[PairMiner]] = {
 }
 
 
-def names() -> list[str]:
-    return list(MINERS)
-
-
 def build(name: str, **hyper: object) -> PairMiner:
     """Build the miner of that name. Raises `LossError` for an unknown name or argument, naming the nearest right
     one."""
-    check_choice("miner", name, names())
+    check_choice("miner", name, MINERS)
     kind = MINERS[name]
     check_hyper(name, kind, hyper)
     return kind(**hyper)  # type: ignore[arg-type]  # checked by name above, by value in the constructor

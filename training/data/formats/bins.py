@@ -92,10 +92,6 @@ class _Inert:
         pass
 
 
-class _Dtype(_Inert):
-    pass
-
-
 class _Array(_Inert):
     """Stands in for numpy's arrays of bytes or objects: the state is (version, shape, dtype, Fortran order,
     content)."""
@@ -141,7 +137,7 @@ _NUMPY_MODULES = frozenset(
 _NUMPY: dict[str, Callable[..., object]] = {
     "_reconstruct": _Array,
     "ndarray": _Array,
-    "dtype": _Dtype,
+    "dtype": _Inert,
     "scalar": _Scalar,
     "_frombuffer": _frombuffer,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -18,13 +17,6 @@ from training.data.formats.remote import open_shard
 
 LABEL_ENDINGS = frozenset({".cls", ".json"})
 LABEL_KEYS = ("person", "label", "identity", "cls")
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    name: str
-    offset: int
-    size: int
 
 
 def list_tars(shards: Sequence[Path | str], copies: int | None) -> Listing:
@@ -45,39 +37,37 @@ def list_tars(shards: Sequence[Path | str], copies: int | None) -> Listing:
 
 
 def _read_shard(file: BinaryIO, number: int, shard: str) -> Block:
-    images: list[_Member] = []
-    labels: dict[str, _Member] = {}
+    images: list[tarfile.TarInfo] = []
+    labels: dict[str, tarfile.TarInfo] = {}
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             while (info := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # undocumented, but it would keep all of them
                 path = PurePosixPath(info.name)
-                member = _Member(info.name, info.offset_data, info.size)
                 if not info.isreg() or path.name.startswith("."):
                     continue
                 if path.suffix.lower() in IMAGE_ENDINGS:
-                    images.append(member)
+                    images.append(info)
                 elif path.suffix.lower() in LABEL_ENDINGS:
-                    labels[_stem(info.name)] = member
+                    labels[_stem(info.name)] = info
         people = [_person(file, shard, image, labels.get(_stem(image.name))) for image in images]
     except (tarfile.TarError, OSError) as error:
         raise InvalidInput(f"{shard} is no uncompressed tar file: {error}", code="dataset_invalid") from error
-    offsets, sizes = ([getattr(image, part) for image in images] for part in ("offset", "size"))
-    names = [image.name for image in images]
-    return Block(people, names, number, np.array(offsets, np.int64), np.array(sizes, np.int64))
+    offsets, sizes = (np.array([getattr(each, part) for each in images], np.int64) for part in ("offset_data", "size"))
+    return Block(people, [image.name for image in images], number, offsets, sizes)
 
 
 def _stem(name: str) -> str:
     return str(PurePosixPath(name).with_suffix(""))
 
 
-def _person(file: BinaryIO, shard: str, image: _Member, label: _Member | None) -> str:
+def _person(file: BinaryIO, shard: str, image: tarfile.TarInfo, label: tarfile.TarInfo | None) -> str:
     if label is None:
         person = PurePosixPath(image.name).parent.name
         if not person:
             raise InvalidInput(f"{shard}: nothing says who is in {image.name}.", code="dataset_invalid")
         return person
-    file.seek(label.offset)
+    file.seek(label.offset_data)
     try:
         text = file.read(label.size).decode("utf-8").strip()
         if not label.name.endswith(".json"):
