@@ -19,6 +19,7 @@ from app.inference.session import open_embedder
 from app.pipeline import Pipeline
 from tests.conftest import PROJECT
 from tests.support import packages
+from tests.support.ready import fill_cache
 from tests.support.service import COLLINS, HOPPER
 
 SHIPPED = find_packages(PROJECT / "models")
@@ -43,6 +44,7 @@ def with_templates(folder: Path, cosine: float, *, of: str | None = None) -> Pac
 
 
 def test_the_crops_are_those_of_the_sample_photos(tmp_path: Path) -> None:
+    fill_cache(tmp_path)
     pipeline = Pipeline(open_detector(select(SHIPPED, "yunet"), tmp_path), Limits())
     cut = np.stack([face.crop for photo in (COLLINS, HOPPER) for face in pipeline.detect(photo).faces])
     assert golden.golden_crops().shape == cut.shape == (2, 112, 112, 3)
@@ -50,6 +52,7 @@ def test_the_crops_are_those_of_the_sample_photos(tmp_path: Path) -> None:
 
 
 def test_every_embedder_that_comes_along_is_checked(tmp_path: Path) -> None:
+    fill_cache(tmp_path)
     embedders = [package for package in SHIPPED.values() if package.manifest.task == "embed"]
     assert {package.manifest.name for package in embedders} == {"sface", "sface-slim"}
     for package in embedders:
