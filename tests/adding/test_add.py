@@ -43,8 +43,8 @@ def templates(folder: Path, cache: Path) -> Vectors:
 
 @pytest.fixture(scope="module")
 def drawn() -> Crops:
-    """Three crops of each of 24 drawn people."""
-    people = ProceduralFaces(24, 3, seed=1)
+    """Three crops of each of 12 drawn people."""
+    people = ProceduralFaces(12, 3, seed=1)
     return Crops(np.stack([people[place][0] for place in range(len(people))]), np.array(people.labels))
 
 
@@ -94,12 +94,12 @@ def test_photos_tell_the_colour_order(tmp_path: Path, drawn: Crops) -> None:
     made = added(tmp_path, of_redness(), crops=drawn)
     assert [one.name for one in made.tried] == ["bgr", "rgb"]
     assert made.form.colour == "bgr"
-    assert "24 people" in made.package.manifest.provenance.text
+    assert "12 people" in made.package.manifest.provenance.text
 
 
 def test_a_tie_is_refused_with_figures_and_a_statement_settles_it(drawn: Crops) -> None:
     random = np.random.default_rng(0)
-    centres = random.normal(size=(24, 64))
+    centres = random.normal(size=(12, 64))
 
     def noisy(seed: int, noise: float) -> Vectors:
         made = centres[drawn.people] + noise * np.random.default_rng(seed).normal(size=(len(drawn.people), 64))
