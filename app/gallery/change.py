@@ -88,23 +88,24 @@ def begin_log(connection: Connection, gallery_key: int, stamp: int, now: str) ->
     connection.execute(sa.insert(CHANGES).values(values))
 
 
-def record_changes(connection: Connection, gallery_key: int, entries: Sequence[Entry]) -> None:
-    stamp, now = begin_stamp(), utc_now()
-    new = {"gallery": gallery_key, "count": len(entries), "stamp": stamp}
-    last: int = connection.execute(_BUMP, new).scalar_one()
+def record_changes(change: Change) -> None:
+    """Write the change's entries to the log. From here on other writers to the gallery wait."""
+    gallery, entries, stamp = change.gallery.key, change.entries, begin_stamp()
+    new = {"gallery": gallery, "count": len(entries), "stamp": stamp}
+    last: int = change.connection.execute(_BUMP, new).scalar_one()
     values = [
         {
-            "gallery_key": gallery_key,
+            "gallery_key": gallery,
             "number": number,
             "stamp": stamp,
             "kind": kind,
             "subject_key": subject,
             "face_key": face,
-            "created_at": now,
+            "created_at": change.now,
         }
         for number, (kind, subject, face) in enumerate(entries, last - len(entries) + 1)
     ]
-    connection.execute(_INSERT, values)
+    change.connection.execute(_INSERT, values)
 
 
 def prune_log(connection: Connection, before: str) -> int:

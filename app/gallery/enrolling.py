@@ -218,7 +218,7 @@ def write_subjects(
         wanted.setdefault(subject_id, {}).update(columns)
     known = brief_subjects(change.connection, change.gallery, wanted.keys())
     if unexpired:
-        check_unexpired(change.gallery, [row for name, row in known.items() if "expires_at" not in wanted[name]])
+        check_unexpired(change, [row for name, row in known.items() if "expires_at" not in wanted[name]])
     keys = {name: row.key for name, row in known.items()}
     missing = sorted(wanted.keys() - keys.keys())
     made = make_subjects(change, [subject_values(change, subject_id, **wanted[subject_id]) for subject_id in missing])

@@ -75,7 +75,7 @@ def move_faces(change: Change, moves: Sequence[Move], *, create: bool = False) -
     wanted = [move for move in {move.face_id: move for move in moves}.values() if move.source != move.target]
     ids = {end for move in wanted for end in (move.source, move.target)}
     subjects = brief_subjects(change.connection, change.gallery, ids)
-    check_unexpired(change.gallery, subjects.values())
+    check_unexpired(change, subjects.values())
     targets = {name: row.key for name, row in subjects.items()} | _make_targets(change, wanted, subjects, create=create)
     faces = faces_by_id(change.connection, change.gallery, [move.face_id for move in wanted])
     moved: dict[int, int] = {}
@@ -165,7 +165,7 @@ def _make_targets(
 
 
 def _merge(change: Change, source: Row[Any], target: Row[Any]) -> list[str]:
-    check_unexpired(change.gallery, [source, target])
+    check_unexpired(change, [source, target])
     faces = _faces_of(change, source.key)
     _give(change, dict.fromkeys((face.key for face in faces), target.key))
     update_subject(change, target.key, inherited(change.connection, source.key, target.key))

@@ -113,8 +113,8 @@ class Store:
             held = lock_gallery(connection, gallery)
             change = Change(held, connection, self.database.insert, self.blobs, self.max_metadata_bytes)
             yield change
-            if change.entries:  # the last statement: from here on other writers to the gallery wait
-                record_changes(connection, held.key, change.entries)
+            if change.entries:  # the last statements
+                record_changes(change)
         if change.overwrites:
             self.database.request_scrub()
 

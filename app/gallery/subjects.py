@@ -15,7 +15,7 @@ from app.db.engine import in_parts
 from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, JOB_REFUSALS, JOBS, SECOND_TEMPLATES, SUBJECTS
 from app.errors import Conflict, InvalidInput
 from app.gallery.change import ERASE, REMOVE_SUBJECT, Change
-from app.gallery.records import NO_TERMS, UNSET, Consent, Counts, Gallery, Metadata, Subject, Terms, Unset
+from app.gallery.records import NO_TERMS, UNSET, Consent, Counts, Metadata, Subject, Terms, Unset
 from app.gallery.rows import SUBJECT_ROWS, find_face, find_subject, is_unnamed_row, subject_not_found, to_subject
 from app.gallery.text import check_visible, clean_consent, clean_id, clean_name, encode_metadata, fold
 from app.timestamps import utc_now
@@ -37,17 +37,16 @@ def from_consent(consent: Consent | None) -> str | None:
 def find_unexpired(change: Change, keys: Sequence[int]) -> dict[int, Subject]:
     """Return the subjects by key. Raises Conflict ``subject_expired``."""
     rows = change.connection.execute(_BY_KEY, {"keys": keys}).all()
-    check_unexpired(change.gallery, rows)
+    check_unexpired(change, rows)
     return {row.key: to_subject(row) for row in rows}
 
 
-def check_unexpired(gallery: Gallery, subjects: Iterable[Row[Any]]) -> None:
+def check_unexpired(change: Change, subjects: Iterable[Row[Any]]) -> None:
     """Raise Conflict ``subject_expired`` if one of the subjects is about to be erased."""
-    now = utc_now()
     for row in subjects:
-        if row.expires_at is not None and row.expires_at <= now:
+        if row.expires_at is not None and row.expires_at <= change.now:
             message = f"Subject {row.id!r} has expired and is about to be erased."
-            raise Conflict(message, code="subject_expired", gallery=gallery.id, subject=row.id)
+            raise Conflict(message, code="subject_expired", gallery=change.gallery.id, subject=row.id)
 
 
 def subject_values(change: Change, subject_id: str, *, name: str | None = None, **columns: object) -> dict[str, Any]:
