@@ -96,14 +96,11 @@ def main_face(pipeline: Pipeline, path: Path) -> Face | None:
 
 
 def crops_of_people(folder: Path, settings: Settings) -> Crops:
-    """Return aligned crops of the people in a folder: the face that each photo is about.
-
-    Raises InvalidInput ``file_not_found`` and ``too_few_people``.
-    """
+    """Return aligned crops of the people in a folder: the face that each photo is about."""
     pipeline = open_pipeline(settings)
     people: list[list[Pixels]] = []
-    for files in photos.people(folder).values():
-        faces = (main_face(pipeline, path) for path in files)
+    for person in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
+        faces = (main_face(pipeline, path) for path in sorted(person.iterdir()) if path.is_file())
         crops = [face.crop for face in islice((face for face in faces if face), PHOTOS_A_PERSON)]
         people += [crops] if len(crops) > 1 else []
         if len(people) == PEOPLE_COMPARED:

@@ -23,6 +23,7 @@ from app.gallery.store import Store
 from tests.support.commands import run
 from tests.support.live import serving
 from tests.support.ready import give_models
+from tests.support.waiting import until
 
 HOLD = """
 import sys, time
@@ -101,6 +102,7 @@ def test_a_lock_of_postgresql_is_taken_again_after_its_connection_is_lost(postgr
     assert f"(process {os.getpid()} " in refused("exclusive", tmp_path, url)
     with engine.connect() as connection:
         assert connection.execute(dropped, {"lock": usage.ADVISORY_LOCK}).scalars().all()
+        until(lambda: not connection.execute(dropped, {"lock": usage.ADVISORY_LOCK}).scalars().all())
     engine.dispose()
     with usage.exclusive(tmp_path, url), pytest.raises(Conflict, match=r"in use by .*process"):
         store.galleries()
