@@ -95,6 +95,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _models_are_shared() -> Iterator[None]:
+    """Between all services of this process; servers in processes of their own open theirs."""
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr("app.main.open_models", ready.open_models)
         yield
