@@ -340,10 +340,11 @@ class IndexRegistry:
     def follow(self) -> None:
         """Apply what other processes changed; called often."""
         self.backend.check_health()
-        version = self._source.version()  # read first: what is committed in between is found by the next look
+        known = self._known()  # before the states, which would not have one that is built meanwhile
+        version = self._source.version()  # before them too: what is committed in between is found by the next look
         if version is None or version != self._version:
             self._states, self._version, self._up_to_date = self._source.states(), version, set()
-        known, states, self._followed_at = self._known(), self._states, time.monotonic()
+        states, self._followed_at = self._states, time.monotonic()
         for key, index in known.items():
             if key in self._up_to_date:
                 continue

@@ -22,7 +22,7 @@ from app.gallery.store import Store
 from app.gallery.subjects import delete_subject
 from app.search.index import Index
 from app.search.snapshots import Snapshots
-from app.search.types import FaceBlock
+from app.search.types import FaceBlock, GalleryState
 from tests.support.changing import changed
 from tests.support.following import engine_of, found, quiet
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, staff, template
@@ -62,6 +62,26 @@ def test_what_one_acknowledged_the_other_answers(scheduled: tuple[Galleries, Gal
         found(one, 1)
     one.create_gallery("staff", PACKAGE, DIMENSION)
     assert found(other, 2) == []
+
+
+def test_an_index_that_is_built_while_the_states_are_read_is_kept(
+    pair: tuple[Galleries, Galleries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = pair
+    enroll(one, "ann", 1)
+    source = one.store.change_reader
+    read = source.states
+
+    def states_of_before() -> dict[int, GalleryState]:
+        before = read()
+        one.create_gallery("new", PACKAGE, DIMENSION)
+        enroll(one, "bob", 2, gallery="new")
+        return before
+
+    with monkeypatch.context() as changing:
+        changing.setattr(source, "states", states_of_before)
+        one.indexes.follow()
+    assert one.indexes.indexed().faces == 2
 
 
 def test_how_far_a_process_is_behind_is_told(pair: tuple[Galleries, Galleries]) -> None:
