@@ -132,9 +132,12 @@ class _Waiter:
     size: int
     threads: int
     pixels: int
-    costly: bool
     lock: threading.Lock = field(default_factory=threading.Lock)
     entered: bool = False
+
+    @property
+    def costly(self) -> bool:
+        return self.pixels >= COSTLY_PIXELS
 
 
 class Budget:
@@ -223,7 +226,7 @@ class Budget:
         first, and Overloaded if a large photo of a request waits for LARGE_WAIT_S.
         """
         task = current_task()
-        mine = _Waiter(task.caller, size, threads, pixels, costly=pixels >= COSTLY_PIXELS)
+        mine = _Waiter(task.caller, size, threads, pixels)
         with self._lock:
             self._recent[mine.caller] = time.monotonic()
             self._waiting.append(mine)

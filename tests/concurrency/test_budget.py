@@ -131,7 +131,7 @@ def test_a_small_photo_does_not_wait_for_the_bytes_of_a_large_one() -> None:
     budget = Budget(4, 1000)
     with budget.hold(int(budget.most_work), pixels=LARGE_PIXELS):
         _entered(budget, 0, Task("other", time.monotonic() + 1), 100)
-        assert not budget._fits(_Waiter("greedy", 1, 1, COSTLY_PIXELS, costly=True))
+        assert not budget._fits(_Waiter("greedy", 1, 1, COSTLY_PIXELS))
 
 
 def test_work_waits_until_its_bytes_are_free() -> None:
