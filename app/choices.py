@@ -31,4 +31,4 @@ JobStateName: TypeAlias = Literal["queued", "running", "done", "failed", "cancel
 FindingKind: TypeAlias = Literal[
     "same_person", "two_people", "misplaced_face", "corrected_face", "outlier", "poor_face", "no_good_face"
 ]
-"""What a review finds (`app.review.records.Kind`)."""
+"""What a review finds (`app.features.review.records.Kind`)."""

@@ -26,11 +26,8 @@ from app.api.components import Components
 from app.api.feature import Feature
 from app.api.routes import ROUTERS
 from app.api.routes.server import model_answer
-from app.bulk.routes import FEATURE as BULK
 from app.calibration.job import KIND as CALIBRATE
 from app.calibration.job import Calibrator
-from app.compat.compreface import FEATURE as COMPREFACE
-from app.compat.rekognition import FEATURE as REKOGNITION
 from app.concurrency.admission import Admission, Budget, WorkerPool
 from app.concurrency.scheduler import Scheduler
 from app.config import PREFIX, Settings
@@ -39,6 +36,13 @@ from app.db.clock import ClockGuard
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
+from app.features.bulk.routes import FEATURE as BULK
+from app.features.compreface import FEATURE as COMPREFACE
+from app.features.liveness.gate import FEATURE as LIVENESS
+from app.features.milvus.indexes import FEATURE as MILVUS
+from app.features.reembedding.routes import FEATURE as REEMBEDDING
+from app.features.rekognition import FEATURE as REKOGNITION
+from app.features.review.routes import FEATURE as REVIEW
 from app.gallery.erasure import Erasures
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import bind_package
@@ -47,15 +51,11 @@ from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package, find_packages, scan_packages
 from app.inference.session import PROVIDERS
 from app.jobs.runner import Runner
-from app.liveness.gate import FEATURE as LIVENESS
 from app.machine import cores, memory_in_use, memory_limit, release_memory
-from app.milvus.indexes import FEATURE as MILVUS
 from app.pipeline import Pipeline
 from app.recognition.challenge import ChallengeJudge
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
-from app.reembedding.routes import FEATURE as REEMBEDDING
-from app.review.routes import FEATURE as REVIEW
 from app.server import data_folder
 from app.server.models import Models, open_models
 from app.server.storage import Storage, open_storage

@@ -33,10 +33,10 @@ from app import cli
 from app.access.grants import Scope
 from app.api.wire import problems_table
 from app.cli.output import Exit
-from app.compat.compreface import endpoints_table as compreface_table
-from app.compat.rekognition.routes import endpoints_table as rekognition_table
-from app.compat.similarity import similarity_table
 from app.config import settings_table
+from app.features.compreface import endpoints_table as compreface_table
+from app.features.rekognition.routes import endpoints_table as rekognition_table
+from app.features.similarity import similarity_table
 from app.inference.manifest import Manifest
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
-IMPORT = re.compile(r"^from app\.(\S+?)(?:\.(?:gate|indexes|routes))? import FEATURE as (\w+)\n", re.MULTILINE)
+IMPORT = re.compile(
+    r"^from app\.features\.(\S+?)(?:\.(?:gate|indexes|routes))? import FEATURE as (\w+)\n", re.MULTILINE
+)
 FEATURES = dict(IMPORT.findall((PROJECT / "app" / "main.py").read_text(encoding="utf-8")))
 """The folder of each feature, as a module's name, and what `main.py` calls it."""
 PATHS: dict[str, str | None] = {
     "bulk": "import",
-    "compat.compreface": "/api/v1/",
-    "compat.rekognition": '"/"',
+    "compreface": "/api/v1/",
+    "rekognition": '"/"',
     "liveness": None,
     "milvus": None,
     "reembedding": "reembed",
@@ -43,8 +45,8 @@ def without(folders: list[str], tmp_path: Path) -> Path:
     main = tmp_path / "app" / "main.py"
     text = main.read_text(encoding="utf-8")
     for folder in folders:
-        shutil.rmtree(tmp_path / "app" / folder.replace(".", "/"))
-        text, imports = re.subn(rf"^from app\.{re.escape(folder)}\b.*\n", "", text, flags=re.MULTILINE)
+        shutil.rmtree(tmp_path / "app" / "features" / folder)
+        text, imports = re.subn(rf"^from app\.features\.{folder}\b.*\n", "", text, flags=re.MULTILINE)
         text, entries = re.subn(rf"^    {FEATURES[folder]},\n", "", text, flags=re.MULTILINE)
         assert (imports, entries) == (1, 1)
     main.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Wire formats: this service's own REST interface, or another service's that `app.compat` speaks.
+"""Wire formats: this service's own REST interface, or another service's that a feature speaks.
 
 A wire format says how a key is sent and how an error looks. Everything else is the same for all: keys and scopes,
 limits, the audit log, the operations.

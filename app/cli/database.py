@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from app.bulk import backup as archive
 from app.cli import options, output
 from app.cli.connect import require_data
 from app.config import Settings, load_settings
@@ -26,6 +25,7 @@ from app.db.sealed_columns import reseal as reseal_columns
 from app.db.secrets import SIGNING_KEY, FoundRings, Rings, SecretStore, find_rings, load_rings
 from app.db.signing import Signer
 from app.errors import Conflict, InvalidSetting, SealedUnreadable
+from app.features.bulk import backup as archive
 from app.gallery.store import Store
 from app.search.snapshots import Snapshots
 from app.server import data_folder

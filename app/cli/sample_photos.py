@@ -10,13 +10,13 @@ from pathlib import Path, PurePosixPath
 import cv2
 import numpy as np
 
-from app.adding.presets import Crops
 from app.cli import output, photos
 from app.config import PROJECT, Settings
 from app.errors import InvalidInput
 from app.face.detect import open_detector
 from app.face.formats import Limits
 from app.inference.package import Package, find_packages, select
+from app.models.presets import Crops
 from app.pipeline import Pipeline, choose_face
 from app.types import Face, Pixels
 

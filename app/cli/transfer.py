@@ -13,16 +13,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from app.bulk import json_lines, npy, tar_stream
-from app.bulk.archive import MANIFEST
-from app.bulk.imports import FACES, TEMPLATES
-from app.bulk.photo_import import PEOPLE
-from app.bulk.template_import import IDS
 from app.cli import jobs, options, output, photos
 from app.cli.options import Session, command
 from app.cli.output import Exit
 from app.cli.recognition import client_for
 from app.errors import FileMissing, InvalidInput, InvalidSource, LikenessError, Unusable
+from app.features.bulk import json_lines, npy, tar_stream
+from app.features.bulk.archive import MANIFEST
+from app.features.bulk.imports import FACES, TEMPLATES
+from app.features.bulk.photo_import import PEOPLE
+from app.features.bulk.template_import import IDS
 
 commands = typer.Typer()
 

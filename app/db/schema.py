@@ -175,7 +175,7 @@ REEMBEDDINGS = _table(
     Column("switched_at", String(32)),
     Column("keep_until", String(32)),
 )
-"""Galleries that are being re-embedded; see `app.reembedding.steps`."""
+"""Galleries that are being re-embedded; see `app.features.reembedding.steps`."""
 
 GALLERY_CALIBRATIONS = _table(
     "gallery_calibrations",
@@ -226,7 +226,7 @@ COLLECTIONS = _table(
     Column("touched_at", String(32), nullable=False),
     Index(None, "gallery_key"),
 )
-"""Collections of vectors in Milvus; see `app.milvus.collections`."""
+"""Collections of vectors in Milvus; see `app.features.milvus.collections`."""
 
 API_KEYS = _numbered(
     "api_keys",

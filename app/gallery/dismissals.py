@@ -19,7 +19,7 @@ class Dismissal:
     """A finding that was called right, by its faces' ids."""
 
     kind: str
-    """The finding's (`app.review.records.Kind`)."""
+    """The finding's (`app.features.review.records.Kind`)."""
     face_id: str
     other_face_id: str | None
     created_at: str

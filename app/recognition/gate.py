@@ -1,6 +1,6 @@
 """What a request asks of liveness: nothing, a verdict on each face, or that the faces it uses are live.
 
-The verdicts are a feature's (`app.liveness`). Without it, a request that asks for any is refused.
+The verdicts are a feature's (`app.features.liveness`). Without it, a request that asks for any is refused.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 from likeness_client import Client
 from PIL import Image
 
-from app.compat.similarity import Similarity
+from app.features.similarity import Similarity
 from app.inference.manifest import Manifest
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds

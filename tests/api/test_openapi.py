@@ -23,10 +23,10 @@ from app.api import schemas
 from app.api.routes import calibration, challenges, galleries
 from app.api.routes.calibration import GalleryCalibration
 from app.error_codes import KINDS
+from app.features.reembedding.routes import Reembedding
+from app.features.review.schemas import Review
+from app.features.review.store import _actions
 from app.main import OPERATIONS as DECLARED
-from app.reembedding.routes import Reembedding
-from app.review.schemas import Review
-from app.review.store import _actions
 from tests.support.service import COLLINS
 
 METHODS = {"get", "post", "patch", "delete", "put"}

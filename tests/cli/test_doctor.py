@@ -22,11 +22,11 @@ from app.cli.output import Exit
 from app.config import Settings
 from app.db.engine import Database
 from app.db.inspection import inspect
+from app.features.reembedding.steps import Reembeddings
 from app.gallery.store import Store
 from app.inference import golden
 from app.inference.package import load_package, write_manifest
 from app.inference.session import open_embedder
-from app.reembedding.steps import Reembeddings
 from app.server.data_folder import load_key
 from app.server.local import reserved_port
 from tests.conftest import PROJECT

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from app.bulk.backup import write_backup
 from app.db import usage
 from app.db.engine import Database
 from app.db.opening import POOL_SIZE, open_engine
 from app.errors import Conflict, DatabaseBusy, Unusable
+from app.features.bulk.backup import write_backup
 from app.gallery.store import Store
 from tests.support.commands import run
 from tests.support.live import serving

@@ -22,23 +22,23 @@ import numpy as np
 import onnx
 
 from app.access.one_time import Bound, Challenges, SeenSignatures
-from app.adding import graph_facts, presets
 from app.api import body, json_reader, schemas
 from app.api.body import MANY_IMAGES, ONE_IMAGE, Body, BodyLimits, FormReader
 from app.api.routes.challenges import ChallengeCreate
 from app.api.routes.galleries import GalleryCreate
-from app.bulk import archive, backup, json_lines, tar_stream
-from app.bulk.npy import RowReader
-from app.bulk.tar_stream import PieceReader
 from app.cli import compreface, transfer
-from app.compat.rekognition import requests, sigv4
-from app.compat.rekognition.sigv4 import SignedRequest
 from app.db import pagination
 from app.db.encryption import KEY_BYTES, Sealer
 from app.errors import LikenessError
 from app.face import formats, heif, image
+from app.features.bulk import archive, backup, json_lines, tar_stream
+from app.features.bulk.npy import RowReader
+from app.features.bulk.tar_stream import PieceReader
+from app.features.rekognition import requests, sigv4
+from app.features.rekognition.sigv4 import SignedRequest
 from app.gallery.erasure import check_receipt
 from app.inference.manifest import Manifest
+from app.models import graph_facts, presets
 from tests.conftest import PROJECT
 from tests.support import liveness
 from tests.support.images import EVERY_KIND

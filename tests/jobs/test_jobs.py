@@ -20,9 +20,9 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.bulk.service import UPLOADS
 from app.concurrency.scheduler import Scheduler
 from app.errors import DatabaseBusy, DatabaseUnavailable, NotFound, PackageMismatch
+from app.features.bulk.service import UPLOADS
 from app.gallery.records import Gallery
 from app.gallery.store import Store
 from app.jobs import files, runner
@@ -402,7 +402,7 @@ import sys, time
 from datetime import timedelta
 import sqlalchemy as sa
 from app.gallery.store import Store
-from app.bulk.service import UPLOADS
+from app.features.bulk.service import UPLOADS
 from app.concurrency.scheduler import Scheduler
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore

@@ -31,7 +31,9 @@ def open_galleries(kind: str, folder: Path) -> Galleries:
 
 @pytest.fixture(params=KINDS)
 def galleries(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Galleries]:
-    monkeypatch.setattr("app.milvus.search.COUNT_CHEAP_S", 60.0)  # counted at once, however slow the machine is
+    monkeypatch.setattr(
+        "app.features.milvus.search.COUNT_CHEAP_S", 60.0
+    )  # counted at once, however slow the machine is
     galleries = open_galleries(request.param, tmp_path)
     galleries.create_gallery("staff", PACKAGE, DIMENSION)
     yield galleries

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from app.features.milvus.client import Milvus, parse_address
+from app.features.milvus.indexes import MilvusBackend
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.milvus.client import Milvus, parse_address
-from app.milvus.indexes import MilvusBackend
 
 START_S = 60.0
 SERVE = "import sys; from milvus_lite.cmdline import main; sys.exit(main())"

@@ -8,6 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from app.concurrency.scheduler import Scheduler
+from app.features.milvus.indexes import MilvusBackend
+from app.features.review.job import KIND, Reviewer
+from app.features.review.records import Kind, Summary
+from app.features.review.schemas import Finding
+from app.features.review.store import Reviews
 from app.gallery.enrolling import Enrolled, Enrollment, enroll
 from app.gallery.records import Gallery, NewFace
 from app.gallery.service import Galleries
@@ -16,12 +21,7 @@ from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore
-from app.milvus.indexes import MilvusBackend
 from app.recognition.corrections import Corrections
-from app.review.job import KIND, Reviewer
-from app.review.records import Kind, Summary
-from app.review.schemas import Finding
-from app.review.store import Reviews
 from app.search.follower import LocalBackend
 from app.types import Box, Quality, Template, Vector
 from tests.support.changing import changed

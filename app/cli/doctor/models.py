@@ -56,8 +56,8 @@ def check_liveness(settings: Settings) -> Iterator[Finding]:
     if not settings.liveness and not any(package.manifest.task == "liveness" for package in installed.values()):
         yield Finding("ok", "no liveness package is installed; requests for liveness are answered with 503")
         return
-    from app.liveness.gate import choose_packages, find_calibration, liveness_point  # noqa: PLC0415 - a feature
-    from app.liveness.scorer import open_liveness  # noqa: PLC0415 - likewise
+    from app.features.liveness.gate import choose_packages, find_calibration, liveness_point  # noqa: PLC0415 - a feature
+    from app.features.liveness.scorer import open_liveness  # noqa: PLC0415 - likewise
 
     try:
         chosen = choose_packages(installed, settings.liveness)

@@ -124,7 +124,7 @@ def check_index(settings: Settings) -> Iterator[Finding]:
     if settings.index == "faiss":
         yield Finding("ok", "in memory, with FAISS")
         return
-    from app.milvus.client import Milvus, parse_address  # noqa: PLC0415 - a feature, which few use
+    from app.features.milvus.client import Milvus, parse_address  # noqa: PLC0415 - a feature, which few use
 
     try:
         address = parse_address(settings.index)

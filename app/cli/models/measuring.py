@@ -18,8 +18,8 @@ from app.inference.package import OWN_FOLDER, Package, find_packages, own_path, 
 from app.machine import cores
 
 if TYPE_CHECKING:
-    from app.adding.fuse import Member, Weighed
     from app.config import Settings
+    from app.models.fuse import Member, Weighed
     from app.types import Pixels, Vector, Vectors
 
 NOT_MEASURED = "It has no operating points yet: likeness models measure {name} --photos DIR"
@@ -153,7 +153,7 @@ def fuse(
     Its templates compare with no other package's. Measure its operating points before it decides anything, on other
     photos than those that it was chosen on.
     """
-    from app.adding.fuse import Member, add_fused  # noqa: PLC0415 - slow to import
+    from app.models.fuse import Member, add_fused  # noqa: PLC0415 - slow to import
 
     options.check_name(name, "--name")
     if weight is not None and len(weight) != len(names):
@@ -185,9 +185,9 @@ def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple
     """Return how many people the folder's photos show, and the best weights by choice of mirror images."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
-    from app.adding.fuse import weigh  # noqa: PLC0415 - slow to import
     from app.cli.sample_photos import main_face, open_pipeline  # noqa: PLC0415 - slow to import
     from app.inference.session import open_embedder  # noqa: PLC0415 - slow to import
+    from app.models.fuse import weigh  # noqa: PLC0415 - slow to import
 
     pipeline = open_pipeline(settings)
     files = [(who, path) for who, paths in people(folder).items() for path in paths][:WEIGHED_PHOTOS]

@@ -1,0 +1,302 @@
+"""Backup of a SQLite database and of what belongs to it in its folder into one signed tar, and its restore.
+
+`backup.json`: who made it and when, the numbers of rows, the SHA-256 of the files that follow, signed (Ed25519).
+`vault.key`, `admin.key`, `packages/…`, `calibrations/…`: as in the data folder, if they are there.
+`likeness.db`: the database as of one moment (SQLite's online backup), with everything acknowledged before.
+
+A restore checks the signature by the signing key in the database, which `vault.key` or an encryption key opens: the
+folder's own, or the backup's where the folder has none. Without these keys nobody can make a backup that is taken.
+Sign-in codes are left out, and the keys of jobs' files, as the files are. PostgreSQL has `pg_dump`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import sqlite3
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from app.db import signing
+from app.db.copying import replacing_sqlite
+from app.db.encryption import IRREPLACEABLE
+from app.db.engine import Database
+from app.db.opening import sqlite_file
+from app.db.schema import SECRETS
+from app.db.sealed_columns import Blobs
+from app.db.secrets import IS_SECRET, SIGNING_KEY, FoundRings, purpose_of
+from app.db.signing import Signer
+from app.db.usage import RESTORING
+from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable
+from app.features.bulk.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
+from app.files import PRIVATE, PUBLIC, replacing, write_new
+from app.inference.package import CALIBRATIONS, OWN_FOLDER
+from app.timestamps import utc_now
+
+FORMAT, VERSION = "likeness-backup", 2
+UNUSABLE_NAMES = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
+"""Errors of the file system that a backup's names cause: one is in the way of another, or too long."""
+HEAD, DATABASE = "backup.json", "likeness.db"
+PURPOSE = b"backup"
+OWN = OWN_FOLDER, CALIBRATIONS
+"""Folders of the data folder with model packages and operating points of its own."""
+MAX_SMALL = 64 * 1024
+"""Bytes of the keys, and of what the backup says of itself."""
+COUNTED = "galleries", "subjects", "faces"
+LEFT_OUT = "DELETE FROM sign_in_codes", "UPDATE jobs SET secret = NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The numbers of ``rows`` by table; ``signer``: the SHA-256 of the signer's public key, None if nobody signed."""
+
+    created_at: str
+    rows: Mapping[str, int]
+    signer: str | None
+
+
+def sqlite_only(url: str) -> Path:
+    """Return the database's file. Raises Unusable ``backup_by_pg_dump`` for PostgreSQL."""
+    path = sqlite_file(url)
+    if path is None:
+        message = (
+            "PostgreSQL is backed up with pg_dump and restored with pg_restore: beside the dump, keep vault.key, "
+            "packages and calibrations of the data folder."
+        )
+        raise Unusable(message, code="backup_by_pg_dump")
+    return path
+
+
+# ---------------------------------------------------------------- backup
+
+
+def write_backup(url: str, data_dir: Path, path: Path, version: str, signer: Signer | None = None) -> Summary:
+    """Write a new file that only its owner can read; it appears at `path` when it is complete.
+
+    The schema must be up to date. Raises Unusable ``backup_by_pg_dump``, ``backup_not_written``.
+    """
+    source, created_at = sqlite_only(url), utc_now(precision="seconds")
+    try:
+        with ExitStack() as stack:
+            file = stack.enter_context(replacing(path))
+            copy = Path(stack.enter_context(tempfile.NamedTemporaryFile(dir=path.parent, prefix=".copy-")).name)
+            rows = _copy(source, copy)
+            # Open until the end: what is replaced meanwhile is written as it was when its sum was taken.
+            belongings = _belongings(data_dir) | {DATABASE: copy}
+            kept = {name: stack.enter_context(at.open("rb")) for name, at in belongings.items()}
+            sums = {name: hashlib.file_digest(at, "sha256").hexdigest() for name, at in kept.items()}
+            head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "made_by": version, "created_at": created_at}
+            head |= {"rows": rows, "sha256": sums}
+            if signer is not None:
+                head = signing.signed(head, signer, PURPOSE)
+            with tarfile.open(fileobj=file, mode="w") as tar:
+                content = signing.canonical(head)
+                for name, at in {HEAD: io.BytesIO(content), **kept}.items():
+                    member = tarfile.TarInfo(name)
+                    member.mode, member.size = PRIVATE, at.seek(0, os.SEEK_END)
+                    at.seek(0)
+                    tar.addfile(member, at)
+    except (OSError, sqlite3.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise Unusable(f"{path}: {why}", code="backup_not_written") from None
+    return Summary(created_at, rows, signing.fingerprint(signer.public_key) if signer else None)
+
+
+def _copy(source: Path, copy: Path) -> dict[str, int]:
+    """Copy the database as of one moment, without blocking its writers; return its numbers of rows."""
+    with (
+        closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as there,
+        closing(sqlite3.connect(copy, isolation_level=None)) as here,
+    ):
+        there.backup(here)  # in one step, so that no write makes it begin anew
+        for statement in ("PRAGMA journal_mode = DELETE", "PRAGMA secure_delete = ON", *LEFT_OUT):
+            here.execute(statement)
+        return {name: here.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in COUNTED}  # noqa: S608 (constants)
+
+
+def _belongings(data_dir: Path) -> dict[str, Path]:
+    """Return the folder's keys, and the files of its own model packages and operating points, by their names in it."""
+    paths = [data_dir / name for name in IRREPLACEABLE if (data_dir / name).exists()]
+    for folder in OWN:
+        paths += sorted(path for path in (data_dir / folder).rglob("[!.]*") if path.is_file())
+    names = {path.relative_to(data_dir).as_posix(): path for path in paths}
+    return {name: path for name, path in names.items() if "/." not in name}  # drafts are hidden
+
+
+# ---------------------------------------------------------------- restore
+
+
+def restore(
+    path: Path,
+    url: str,
+    data_dir: Path,
+    *,
+    find_rings: Callable[[], FoundRings],
+    replace: bool = False,
+    trust: bool = False,
+) -> Summary:
+    """Replace the database at `url` with the backup and migrate it to the present schema, all of it or nothing.
+
+    Secrets that the data folder lacks are put there, and so are packages and calibrations, whose place the backup's
+    take if told to `replace`; `find_rings` reads the folder's keys then. Nobody else may use the folder: hold
+    `app.db.usage.exclusive`. `trust` takes a backup that isn't signed.
+    Raises Conflict ``database_not_empty`` without `replace`; InvalidInput ``invalid_backup``, ``signature_wrong``,
+    ``unknown_signer``; Unusable ``backup_by_pg_dump``, ``sealed_unreadable``, and as `Database` does.
+    """
+    with ExitStack() as stack:
+        draft = stack.enter_context(replacing_sqlite(sqlite_only(url), replace=replace))
+        own = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=data_dir, prefix=RESTORING)))
+        head, kept = unpack(path, draft, own)
+        try:
+            signer = signing.check_signed(head, PURPOSE) if "signature" in head else None
+        except Unusable as error:
+            raise InvalidInput("The backup's signature is wrong: it was altered.", code=error.code) from None
+        stack.enter_context(_put(data_dir, kept))
+        _check(draft, find_rings(), signer, trust=trust)
+        stack.enter_context(_put_own(data_dir, own, replace=replace))
+    rows = {str(name): int(number) for name, number in head["rows"].items()}
+    return Summary(str(head["created_at"]), rows, signing.fingerprint(signer) if signer else None)
+
+
+def unpack(path: Path, draft: Path, own: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Write the database to `draft`, packages and calibrations below `own`. Return what `backup.json` says, and the
+    keys."""
+    small: dict[str, bytes] = {}
+    sums: dict[str, str] = {}
+    try:
+        for entry in entries(lambda: _pieces(path), path.stat().st_size):
+            if entry.name == DATABASE and entry.is_file:
+                sums[DATABASE] = _write(draft, entry.pieces())
+            elif entry.name in {HEAD, *IRREPLACEABLE} and entry.is_file and entry.size <= MAX_SMALL:
+                small[entry.name] = entry.read()
+                sums[entry.name] = hashlib.sha256(small[entry.name]).hexdigest()
+            elif entry.name.startswith(tuple(f"{folder}/" for folder in OWN)) and entry.problem is None:
+                sums[entry.name] = _write_own(own / entry.name, entry.pieces())
+            else:
+                raise _invalid("it holds a file that no backup has")
+        head = json.loads(small.pop(HEAD, b"null"))
+    except FileNotFoundError as error:
+        raise FileMissing(f"{path}: {error.strerror}") from None
+    except InvalidInput as error:
+        if error.code == "invalid_backup":
+            raise
+        raise _invalid("it is damaged, truncated, or not a backup") from error
+    except ValueError as error:
+        raise _invalid("it was altered") from error
+    _check_head(head, sums)
+    return head, small
+
+
+def _check_head(head: object, sums: Mapping[str, str]) -> None:
+    if not isinstance(head, dict) or (head.get("format"), head.get("version")) != (FORMAT, VERSION):
+        raise _invalid("it is not a backup of Likeness, or of a later version")
+    contained = {name: value for name, value in sums.items() if name != HEAD}
+    if DATABASE not in contained or head.get("sha256") != contained:
+        raise _invalid("it was altered or truncated")
+
+
+def _write(draft: Path, pieces: Iterator[bytes], mode: int = PRIVATE) -> str:
+    """Write a file, which only its owner can read unless the mode says otherwise; return its SHA-256."""
+    digest = hashlib.sha256()
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        for piece in pieces:
+            digest.update(piece)
+            file.write(piece)
+    return digest.hexdigest()
+
+
+def _write_own(path: Path, pieces: Iterator[bytes]) -> str:
+    """Write a file and the folders that it is in; return its SHA-256."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _write(path, pieces, PUBLIC)
+    except OSError as error:
+        if error.errno in UNUSABLE_NAMES:
+            raise _invalid("it holds a file that no backup has") from error
+        raise
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(READ_AT_ONCE):
+            if piece.startswith(GZIP_MAGIC) and file.tell() == len(piece):
+                raise _invalid("it is of Likeness 0.1.0. Restore it with that version, then upgrade")
+            yield piece
+
+
+@contextmanager
+def _put(data_dir: Path, files: Mapping[str, bytes]) -> Iterator[None]:
+    """Create those of the files that the folder lacks; remove them if the block fails."""
+    made = [data_dir / name for name, content in files.items() if write_new(data_dir / name, content)]
+    try:
+        yield
+    except BaseException:
+        for path in made:
+            path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _put_own(data_dir: Path, own: Path, *, replace: bool) -> Iterator[None]:
+    """Move packages and calibrations from below `own` to where `restore` puts them; back if the block fails."""
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for new in sorted(own.glob("*/*")):
+            place = data_dir / new.relative_to(own)
+            if place.exists() and not replace:
+                continue
+            place.parent.mkdir(exist_ok=True)
+            if place.exists():
+                old = own / f"old-{len(moved)}"
+                place.rename(old)
+                moved.append((old, place))
+            new.rename(place)
+            moved.append((place, new))
+        yield
+    except BaseException:
+        for now, before in reversed(moved):
+            now.rename(before)
+        raise
+
+
+def _check(draft: Path, rings: FoundRings, signer: bytes | None, *, trust: bool) -> None:
+    """Migrate the database, and check that it is whole, is the signer's, and opens with the keys here."""
+    with closing(Database(f"sqlite:///{draft}")) as database, database.read() as connection:
+        if connection.exec_driver_sql("PRAGMA quick_check(1)").scalar() != "ok":
+            raise _invalid("its database is damaged")
+        Blobs(rings.faces, seals=rings.seals).check(connection)
+        sealed = {row.name: bytes(row.sealed) for row in connection.execute(sa.select(SECRETS).where(IS_SECRET))}
+    try:
+        opened = {name: rings.secrets.open(blob, purpose_of(name)) for name, blob in sealed.items() if rings.secrets}
+    except SealedUnreadable:
+        opened = {}
+    own = signing.Signer(opened[SIGNING_KEY]).public_key if SIGNING_KEY in opened else None
+    if not trust and (signer is None or signer != own):
+        reason = "isn't signed, so it may have been altered"
+        if signer is not None:
+            known_as = signing.fingerprint(signer)
+            reason = f"was signed by a server that the keys here don't know (SHA-256 of its public key: {known_as})"
+        message = (
+            f"This backup {reason}. If you know where it comes from, restore it with --trust into an empty folder."
+        )
+        raise InvalidInput(message, code="unknown_signer")
+    if len(opened) < len(sealed):
+        message = (
+            "The keys here don't open the secrets in this backup. If it is of another server, restore it into an empty "
+            "data folder, with its encryption keys. Nothing was changed."
+        )
+        raise SealedUnreadable(message)
+
+
+def _invalid(why: str) -> InvalidInput:
+    return InvalidInput(f"This backup can't be restored: {why}.", code="invalid_backup")

@@ -1,0 +1,135 @@
+"""What all imports share: the gallery, the upload, and batches that become one transaction each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from app.choices import OnConflict
+from app.db.encryption import Sealer
+from app.errors import InvalidInput
+from app.features.bulk import tar_stream
+from app.features.bulk.json_lines import FaceLine
+from app.features.bulk.npy import RowReader
+from app.features.bulk.tar_stream import PieceReader
+from app.gallery.enrolling import BulkSubject, subject_columns, write_many
+from app.gallery.records import Origin, StoredFace, from_bytes
+from app.gallery.text import check_visible
+from app.jobs.files import read_sealed
+from app.jobs.runner import Running
+from app.recognition.duplicate_check import Findings
+from app.recognition.photos import reasons_of
+from app.types import Box, Quality, Template
+
+if TYPE_CHECKING:
+    from app.api.components import Components
+
+TEMPLATES, FACES = "templates.npy", "faces.jsonl"
+"""The rows of templates, and a line about each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A face to write, with its number within the job and its name there."""
+
+    item: int
+    name: str
+    face: StoredFace
+
+
+@dataclass(slots=True)
+class Batch:
+    """The content of one transaction."""
+
+    subjects: list[BulkSubject] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+
+class Import:
+    """An import as it runs. Its upload is a tar that can be read any number of times.
+
+    Raises NotFound ``gallery_not_found``, Unusable ``upload_missing``.
+    """
+
+    def __init__(self, core: Components, job: Running) -> None:
+        self.core = core
+        self.job = job
+        self.gallery = core.galleries.store.gallery(job.job.gallery or "")
+        self._path = core.files.upload(job.job.id)
+        self._sealer = Sealer([job.secret])
+
+    def entries(self) -> Iterator[tar_stream.Entry]:
+        return tar_stream.entries(lambda: read_sealed(self._path, self._sealer), self.core.limits.upload_bytes)
+
+    def member(self, *names: str) -> tar_stream.Entry:
+        """Return the first file of one of these names. Raises InvalidInput ``invalid_archive``."""
+        for entry in self.entries():
+            if entry.name.removeprefix("./") in names and entry.problem is None:
+                return entry
+        raise InvalidInput(f"The archive has no {' or '.join(names)}.", code="invalid_archive")
+
+    def templates(self, skipped: int = 0) -> RowReader:
+        """Return the rows of templates, without the first ones. Raises as `member` and RowReader."""
+        rows = RowReader(PieceReader(self.member(TEMPLATES).pieces()), self.gallery.dimension)
+        rows.skip(skipped)
+        return rows
+
+    def check(self, subject: BulkSubject) -> None:
+        """Raise InvalidInput unless the subject can be stored."""
+        check_visible(subject_columns(subject, self.core.galleries.store.max_metadata_bytes)[0], "subject id")
+
+    def refuse(self, item: int, name: str, error: InvalidInput) -> None:
+        self.job.refuse(item, name, error.code, error.message, reasons_of(error))
+
+    def write(self, batch: Batch, saved: Mapping[str, Any], package: str | None = None) -> None:
+        """Write the faces and the job's progress in one transaction, after the look that the job asks for.
+
+        The templates are of `package`, by default the gallery's.
+        """
+        job, package = self.job, package or self.gallery.embedder
+        looked = self._look(batch, package)
+        refused = {row.face.subject for row, findings in looked if findings.refused}
+        rows = [row for row, findings in looked if not findings.refused]
+        left = {row.face.subject for row in rows}
+        subjects = [subject for subject in batch.subjects if subject.id in left or subject.id not in refused]
+        if not rows and not subjects:
+            self._report(looked)
+            job.checkpoint(saved)
+            return
+        with self.core.galleries.change(self.gallery.id) as change:
+            written = write_many(change, package, subjects, [row.face for row in rows])
+            job.counts["enrolled"] += written.faces
+            job.counts["new_subjects"] += written.subjects
+            for row in (rows[place] for place in written.taken):
+                job.refuse(row.item, row.name, "face_exists", "A face with this id exists already.")
+            self._report(looked)
+            job.checkpoint(saved, change.connection)
+
+    def _look(self, batch: Batch, package: str) -> list[tuple[Row, Findings]]:
+        policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions have none
+        faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in batch.rows]
+        return list(zip(batch.rows, self.core.operations.look(self.gallery, faces, policy), strict=True))
+
+    def _report(self, looked: list[tuple[Row, Findings]]) -> None:
+        """Report the faces that resemble others, with whom and how much."""
+        for row, findings in looked:
+            alike = findings.conflict or findings.duplicate
+            whom = [f"subject {alike.subject}", f"score {math.floor((alike.score or 0) * 100) / 100}"] if alike else []
+            if (error := findings.error) is not None:
+                self.job.refuse(row.item, row.name, error.code, error.message, whom, enrolled=not findings.refused)
+
+
+def face_of(line: FaceLine, template: bytes, crop: bytes | None = None) -> StoredFace:
+    """Return the face that a line of `faces.jsonl` describes."""
+    face = StoredFace(
+        subject=line.subject,
+        template=template,
+        quality=Quality(line.quality, tuple(line.reasons)),
+        box=Box(*line.box),
+        crop=crop,
+        created_at=line.created_at,
+        origin=None if line.origin is None else Origin(**line.origin.model_dump()),
+    )
+    return face if line.face_id is None else replace(face, face_id=line.face_id)

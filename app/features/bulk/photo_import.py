@@ -1,0 +1,160 @@
+"""Import of photos: a tar with a folder for each person, through the same stages and rules as enrollment.
+
+The job's progress is written in the transaction of the faces. A resumed job reads the upload from its beginning and
+skips the photos that are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from app.errors import ImageTooLarge, InvalidInput
+from app.face.quality import QualityLevel
+from app.features.bulk import json_lines
+from app.features.bulk.imports import Batch, Import, Row
+from app.features.bulk.json_lines import PhotoLine
+from app.features.bulk.tar_stream import Entry
+from app.gallery.enrolling import BulkSubject, crop_to_keep
+from app.gallery.records import NewFace
+from app.jobs.runner import Running
+from app.recognition.photos import complete, retried
+
+if TYPE_CHECKING:
+    from app.api.components import Components
+
+PEOPLE = "people.jsonl"
+"""The subjects of photos whose folder doesn't name them."""
+PHOTOS_AT_ONCE = 16
+THREADS = 4
+"""Threads for the photos of an import; the other threads are for requests."""
+MAX_PEOPLE_BYTES = 64 * 1024 * 1024
+MAX_PEOPLE = 1_000_000
+"""Lines of `people.jsonl`, which is held in memory: 64 MiB of text and about 200 bytes a line."""
+PROBLEMS = {
+    "not_a_file": "The entry is a link, a device or something else that is not a file.",
+    "unsafe_path": "The path is absolute, leads to a parent folder, or holds control characters.",
+    "no_subject": "The photo is in no folder, and people.jsonl does not name its subject.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Photo:
+    item: int
+    name: str
+    content: bytes | InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The face of a photo, and the subject to enroll it for."""
+
+    photo: Photo
+    subject: BulkSubject
+    face: NewFace
+
+
+def import_photos(core: Components, job: Running) -> None:
+    """Enroll the photos of an upload. Raises InvalidInput ``invalid_archive`` before anything is written."""
+    run = Import(core, job)
+    people = _people(run)
+    if not job.saved:  # read all of it once, so that a truncated tar is rejected as a whole
+        job.progress(0, sum(1 for _ in _photos(run)))
+        job.checkpoint({"next": 0})
+    examine = partial(_examine, run, QualityLevel(job.params["quality"]), people)
+    with ThreadPoolExecutor(min(core.workers.share, THREADS), thread_name_prefix="import") as pool:
+        for photos in json_lines.batches(_weighed(run, job.saved["next"]), PHOTOS_AT_ONCE):
+            good: list[Examined] = []
+            for photo, examined in zip(photos, pool.map(examine, photos), strict=True):
+                if isinstance(examined, Examined):
+                    good.append(examined)
+                else:
+                    run.refuse(photo.item, photo.name, examined)
+            last = photos[-1].item + 1
+            job.progress(last)
+            retried(_write)(run, good, last)
+            if job.cancelled:
+                return
+
+
+def _write(run: Import, good: Sequence[Examined], last: int) -> None:
+    """Write one batch. Raises Conflict ``package_mismatch`` if the gallery changed its packages meanwhile."""
+    batch, package = Batch(), None
+    current = run.core.galleries.store.gallery(run.gallery.id)
+    faces = complete(run.core.embedders, current, [examined.face for examined in good]) if good else []
+    for examined, face in zip(good, faces, strict=True):
+        package = face.templates[0].package
+        batch.subjects.append(examined.subject)
+        kept = face.stored(examined.subject.id, crop_to_keep(run.gallery, face))
+        batch.rows.append(Row(examined.photo.item, examined.photo.name, kept))
+    run.write(batch, {"next": last}, package)
+
+
+def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], photo: Photo) -> Examined | InvalidInput:
+    """Return the face to enroll, or why there is none."""
+    if isinstance(photo.content, InvalidInput):
+        return photo.content
+    folder, _, rest = photo.name.partition("/")
+    try:
+        if (text := people.get(photo.name)) is not None:
+            line = json_lines.parse(text, PhotoLine)
+            subject = BulkSubject(line.subject, line.name, line.metadata)
+        elif rest:
+            subject = BulkSubject(folder)
+        else:
+            return InvalidInput(PROBLEMS["no_subject"], code="no_subject")
+        run.check(subject)
+        return Examined(photo, subject, run.core.operations.examine(run.gallery.id, photo.content, level))
+    except InvalidInput as error:
+        return error
+
+
+def _people(run: Import) -> dict[str, bytes]:
+    """Read people.jsonl, if it is the first file: its lines by photo, checked but not parsed, which takes less memory.
+
+    Raises InvalidInput ``invalid_archive``, ``invalid_item``.
+    """
+    first = next(run.entries(), None)
+    if first is None or _plain(first.name) != PEOPLE or first.problem is not None:
+        return {}
+    if first.size > MAX_PEOPLE_BYTES:
+        raise InvalidInput(f"{PEOPLE} is larger than {MAX_PEOPLE_BYTES} bytes.", code="payload_too_large")
+    people: dict[str, bytes] = {}
+    for number, line in enumerate(json_lines.split(first.pieces())):
+        if number == MAX_PEOPLE:
+            raise InvalidInput(f"{PEOPLE} has more than {MAX_PEOPLE} lines.", code="payload_too_large")
+        people[_plain(json_lines.parse(line, PhotoLine).photo)] = line
+    return people
+
+
+def _photos(run: Import) -> Iterator[tuple[int, Entry]]:
+    """Yield the entries with their numbers, without `people.jsonl` and hidden files (`.DS_Store`, `._x`)."""
+    item = 0
+    for place, entry in enumerate(run.entries()):
+        name = _plain(entry.name)
+        hidden = entry.problem is None and any(part.startswith(".") for part in name.split("/"))
+        if not hidden and not (place == 0 and name == PEOPLE):
+            yield item, entry
+            item += 1
+
+
+def _weighed(run: Import, begin: int) -> Iterator[tuple[Photo, int]]:
+    """Yield the photos from that one on, with the bytes that they hold."""
+    most = run.core.limits.image_bytes
+    for item, entry in _photos(run):
+        if item < begin:
+            continue
+        name = _plain(entry.name).encode("utf-8", "replace").decode()
+        if entry.problem is not None:
+            yield Photo(item, name, InvalidInput(PROBLEMS[entry.problem], code=entry.problem)), 0
+        elif entry.size > most:
+            yield Photo(item, name, ImageTooLarge(f"The photo is larger than {most} bytes.")), 0
+        else:
+            yield Photo(item, name, entry.read()), entry.size
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("./")

@@ -1,0 +1,312 @@
+"""Recognize, verify and detect: photos and embeddings in; faces in CompreFace's form and similarities out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+from fastapi import Query
+
+from app.access.grants import Grant, Scope
+from app.api.auth import Guard
+from app.api.components import Components
+from app.api.route import Router
+from app.errors import AmbiguousFace, NoFace
+from app.face.pose import pose_of
+from app.features.compreface.requests import (
+    FILE,
+    MAX_PREDICTIONS,
+    SOURCE_AND_TARGET,
+    CollectionDep,
+    EmbeddingsRequest,
+    FaceParams,
+    FileRequest,
+    Json,
+    Photos,
+    PredictionParams,
+    RecognizeParams,
+    SourceAndTargetRequest,
+    VerifyEmbeddingsRequest,
+    face_id_of,
+    given_template,
+    is_stored,
+)
+from app.features.compreface.wire import COMPREFACE, EMPTY_FIELD, PREFIX, VALIDATION, Refused
+from app.features.similarity import AnsweredSimilarity, Similarity
+from app.gallery.records import Gallery, stored_template
+from app.inference.embedders import Embedders
+from app.recognition.decisions import cosine
+from app.recognition.operations import Operations
+from app.recognition.photos import template_of
+from app.types import Face, Photo, Sizes, Template
+
+router = Router(COMPREFACE.name, COMPREFACE)
+
+RECOGNITION = f"{PREFIX}recognition"
+FACE = f"{RECOGNITION}/faces/{{face_id}}"
+DIGITS = 5
+"""Decimals of similarities and probabilities, as in CompreFace."""
+
+
+@router.operation("POST", f"{PREFIX}detection/detect", scope=Scope.RECOGNIZE, body=FileRequest, images=FILE)
+def detect(components: Components, sent: Photos[FaceParams]) -> Json:
+    """Detect the faces in a photo."""
+    operations, file, params = components.operations, sent.images[0], sent.params
+    embedded = params.wants("calculator")
+    photo = operations.embed(file)[0] if embedded else operations.detect(file)
+    faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
+    result = [_face_answer(face, photo, params, embedded=embedded) for face in faces]
+    return _with_versions({"result": result}, components, params, faces)
+
+
+@router.operation(
+    "POST", f"{PREFIX}verification/verify", scope=Scope.RECOGNIZE, body=SourceAndTargetRequest, images=SOURCE_AND_TARGET
+)
+def verify(components: Components, sent: Photos[FaceParams]) -> Json:
+    """Compare the one face of a photo with each face of another."""
+    operations, params = components.operations, sent.params
+    source, model = operations.embed(sent.images[0])
+    similarity = Similarity.of(operations.thresholds(model))
+    faces = wanted_faces(source, params.det_prob_threshold, params.limit)
+    if len(faces) > 1:
+        raise AmbiguousFace("More than one face in the source image")
+    target, _ = operations.embed(sent.images[1], model)
+    matches = [
+        _face_answer(face, target, params, embedded=True)
+        | {"similarity": _rounded(similarity.of_cosine(cosine(template_of(faces[0]), template_of(face))))}
+        for face in wanted_faces(target, params.det_prob_threshold, params.limit)
+    ]
+    answer = {"source_image_face": _face_answer(faces[0], source, params, embedded=True), "face_matches": matches}
+    return {"result": [_with_versions(answer, components, params, faces)]}
+
+
+@router.operation("POST", f"{PREFIX}verification/embeddings/verify", scope=Scope.RECOGNIZE, name="verify")
+def verify_embeddings(operations: Operations, embedders: Embedders, asked: VerifyEmbeddingsRequest) -> Json:
+    """Compare an embedding with others."""
+    if not asked.source or not asked.targets:
+        raise Refused(EMPTY_FIELD, f"Field {'targets' if asked.source else 'source'} cannot be empty")
+    package = embedders.default
+    first = given_template(asked.source, package.id, package.manifest.dimension or 0)
+    similarity = Similarity.of(operations.thresholds(package.id))
+    return _compared(first, asked.targets, similarity.of_cosine)
+
+
+@router.operation(
+    "POST", f"{RECOGNITION}/recognize", scope=Scope.RECOGNIZE, name="identify", body=FileRequest, images=FILE
+)
+def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
+    """Find the subjects that the faces of a photo may show."""
+    operations, params = home.operations, sent.params
+    if not params.detect_faces:
+        message = "detect_faces=false is not served: a face that was not aligned by its landmarks can't be compared"
+        raise Refused(VALIDATION, message)
+    gallery = home.find()
+    if is_stored(gallery):
+        photo, sizes = operations.embed_for(gallery.id, sent.images[0]), home.galleries.sizes(gallery)
+    else:
+        photo, sizes = operations.embed(sent.images[0], gallery.embedder)[0], {}
+    faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
+    templates = [template_of(face) for face in faces]
+    similarity = _answered(operations, gallery, templates[0].package, exact=home.grant.sees_exact_scores, sizes=sizes)
+    rankings = _rank(operations, gallery, templates, params.prediction_count, similarity, one_photo=True)
+    home.components.guard.count_faces(home.grant, len(faces))
+    result = [
+        _face_answer(face, photo, params, embedded=True) | {"subjects": subjects}
+        for face, subjects in zip(faces, rankings, strict=True)
+    ]
+    return _with_versions({"result": result}, home.components, params, faces)
+
+
+@router.operation("POST", f"{RECOGNITION}/embeddings/recognize", scope=Scope.TEMPLATES, name="identify")
+def recognize_embeddings(
+    home: CollectionDep,
+    asked: EmbeddingsRequest,
+    query: Annotated[PredictionParams, Query()],
+) -> Json:
+    """Find the subjects that embeddings may show.
+
+    Needs the scope `templates`. Similarities are rounded down to steps, and none below the most lenient operating point
+    is answered, because enough exact ones show the enrolled templates.
+    """
+    embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.find()
+    sizes = home.galleries.sizes(gallery) if is_stored(gallery) else None
+    similarity = _answered(home.operations, gallery, gallery.embedder, exact=False, sizes=sizes)
+    templates = [given_template(embedding, gallery.embedder, gallery.dimension) for embedding in embeddings]
+    rankings = _rank(home.operations, gallery, templates, query.prediction_count, similarity)
+    result = [
+        {"embedding": embedding, "similarities": ranking}
+        for embedding, ranking in zip(embeddings, rankings, strict=True)
+    ]
+    return {"result": result}
+
+
+@router.operation("POST", f"{FACE}/verify", scope=Scope.RECOGNIZE, body=FileRequest, images=FILE)
+def verify_face(
+    home: CollectionDep,
+    face_id: str,
+    sent: Photos[FaceParams],
+) -> Json:
+    """Compare each face of a photo with an image."""
+    wanted = face_id_of(face_id)
+    home.entry.target = wanted
+    operations, gallery, params = home.operations, home.find(), sent.params
+    row = home.galleries.store.find_face(gallery, wanted)
+    enrolled = stored_template(row)
+    similarity = _answered(operations, gallery, row.package, exact=home.grant.sees_exact_scores)
+    photo = operations.embed_for(gallery.id, sent.images[0])
+    faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
+    home.components.guard.count_faces(home.grant, len(faces))
+    result = [
+        _face_answer(face, photo, params, embedded=True)
+        | {
+            "subject": row.subject,
+            "similarity": _rounded(similarity.answered(cosine(enrolled, template_of(face))) or 0.0),
+        }
+        for face in faces
+    ]
+    return _with_versions({"result": result}, home.components, params, faces)
+
+
+@router.operation(
+    "POST", f"{RECOGNITION}/embeddings/faces/{{face_id}}/verify", scope=Scope.TEMPLATES, name="verify_face"
+)
+def verify_face_embeddings(
+    home: CollectionDep,
+    face_id: str,
+    asked: EmbeddingsRequest,
+) -> Json:
+    """Compare embeddings with an image.
+
+    Needs the scope `templates`. Similarities are rounded down to steps, and are 0 below the most lenient operating
+    point, because enough exact ones show the enrolled template.
+    """
+    wanted = face_id_of(face_id)
+    home.entry.target = wanted
+    embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.find()
+    enrolled = stored_template(home.galleries.store.find_face(gallery, wanted))
+    similarity = _answered(home.operations, gallery, enrolled.package, exact=False)
+    return _compared(enrolled, embeddings, lambda score: similarity.answered(score) or 0.0)
+
+
+def _admitted(asked: EmbeddingsRequest, guard: Guard, grant: Grant) -> list[list[float]]:
+    """Return the request's embeddings, which the key's rate of vectors admits."""
+    if not asked.embeddings:
+        raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
+    guard.admit_vectors(grant, len(asked.embeddings))
+    return asked.embeddings
+
+
+def _answered(
+    operations: Operations, gallery: Gallery, package: str, *, exact: bool, sizes: Sizes | None = None
+) -> AnsweredSimilarity:
+    """Return how scores are answered: of one face, or of subjects of these ``sizes``."""
+    return AnsweredSimilarity.of(operations.thresholds_in(gallery, package), exact=exact, sizes=sizes)
+
+
+def _rank(
+    operations: Operations,
+    gallery: Gallery,
+    templates: Sequence[Template],
+    count: int,
+    similarity: AnsweredSimilarity,
+    *,
+    one_photo: bool = False,
+) -> list[list[Json]]:
+    """Return the nearest subjects of each template, with their similarities."""
+    if not is_stored(gallery):
+        return [[] for _ in templates]
+    rankings = operations.rank(
+        gallery.id, templates, min(count, MAX_PREDICTIONS), similarity.scores, one_photo=one_photo
+    )
+    return [
+        [
+            {"subject": candidate.subject, "similarity": _rounded(similarity.scale.of_cosine(candidate.score))}
+            for candidate in ranking
+            if candidate.score is not None
+        ]
+        for ranking in rankings
+    ]
+
+
+def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Callable[[float], float]) -> Json:
+    """Return the embeddings with their similarities to the template, the highest first."""
+    dimension = len(first.vector)
+    results = [
+        {
+            "embedding": embedding,
+            "similarity": _rounded(scale(cosine(first, given_template(embedding, first.package, dimension)))),
+        }
+        for embedding in embeddings
+    ]
+    return {"result": sorted(results, key=lambda result: -result["similarity"])}
+
+
+def _with_versions(answer: Json, components: Components, params: FaceParams, faces: Sequence[Face]) -> Json:
+    """Add the plugins' versions if they are asked for; the calculator's is the package of the faces' templates."""
+    if not params.status:
+        return answer
+    versions = {"detector": next(model.id for model in components.models() if model.loaded and model.task == "detect")}
+    if template := faces[0].template:
+        versions["calculator"] = template.package
+    if params.wants("pose"):
+        versions["pose"] = "five landmarks"
+    return answer | {"plugins_versions": versions}
+
+
+def wanted_faces(photo: Photo, det_prob_threshold: float | None, limit: int = 0) -> list[Face]:
+    """Return the photo's faces of at least ``det_prob_threshold``, the largest first; ``limit`` 0: all of them.
+
+    Raises NoFace if there is none: no CompreFace call answers with an empty list.
+    """
+    least = det_prob_threshold or 0.0
+    faces = [face for face in photo.faces if face.score >= least]
+    if not faces:
+        raise NoFace("No face is found in the given image")
+    faces.sort(key=lambda face: -face.box.area)
+    return faces[:limit] if limit else faces
+
+
+def _face_answer(face: Face, photo: Photo, params: FaceParams, *, embedded: bool) -> Json:
+    """Return a face with the requested plugins; ``embedded``: whether the calculator ran."""
+    answer: Json = {"box": _box(face, photo)}
+    if params.wants("landmarks"):
+        answer["landmarks"] = [[round(float(x)), round(float(y))] for x, y in face.landmarks]
+    if params.wants("pose") and (pose := pose_of(face.landmarks)):
+        answer["pose"] = {"pitch": round(pose.pitch, 2), "roll": round(pose.roll, 2), "yaw": round(pose.yaw, 2)}
+    if params.wants("calculator") and face.template is not None:
+        answer["embedding"] = face.template.vector.tolist()
+    if params.status:
+        answer["execution_time"] = _times(photo, embedded=embedded)
+    return answer
+
+
+def _rounded(similarity: float) -> float:
+    """Round down, so that rounding lifts no similarity to a client's threshold."""
+    scale = 10.0**DIGITS
+    return math.floor(similarity * scale) / scale
+
+
+def _box(face: Face, photo: Photo) -> Json:
+    """Return the box in whole pixels, clipped to the photo."""
+    box = face.box
+    return {
+        "probability": round(face.score, DIGITS),
+        "x_max": _within(box.x + box.width, photo.width),
+        "y_max": _within(box.y + box.height, photo.height),
+        "x_min": _within(box.x, photo.width),
+        "y_min": _within(box.y, photo.height),
+    }
+
+
+def _within(value: float, size: int) -> int:
+    return min(max(round(value), 0), size)
+
+
+def _times(photo: Photo, *, embedded: bool) -> dict[str, float]:
+    """Return the milliseconds per face of each plugin; the detector's include decoding and aligning."""
+    share = {name: spent / len(photo.faces) for name, spent in photo.stages.items()}
+    times = {"detector": round(sum(spent for name, spent in share.items() if name != "embed"), 1)}
+    if embedded:
+        times["calculator"] = round(share.get("embed", 0.0), 1)
+    return times

@@ -1,0 +1,239 @@
+"""`/api/v1/recognition/subjects` and `/faces`: CompreFace's subject is a subject here, and its name the id.
+
+CompreFace's image is a face here, and the UUID of the face's id its `image_id`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from app.access.audit import fit_id
+from app.access.grants import Scope
+from app.api.body import File
+from app.api.components import SubjectId
+from app.api.route import Router
+from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
+from app.features.compreface.recognition import wanted_faces
+from app.features.compreface.requests import (
+    FILE,
+    MAX_PAGE,
+    Collection,
+    CollectionDep,
+    EnrollParams,
+    FaceIdList,
+    FileRequest,
+    Json,
+    PageParams,
+    Photos,
+    SubjectRequest,
+    face_id_of,
+    image_id_of,
+    is_stored,
+)
+from app.features.compreface.wire import (
+    COMPREFACE,
+    INCORRECT_ARGUMENT,
+    MISSING_PARAMETER,
+    PREFIX,
+    VALIDATION,
+    Refused,
+)
+from app.gallery import moving, subjects
+from app.gallery.rows import subject_not_found
+
+router = Router(COMPREFACE.name, COMPREFACE)
+
+SUBJECTS = f"{PREFIX}recognition/subjects"
+SUBJECT = f"{SUBJECTS}/{{subject}}"
+FACES = f"{PREFIX}recognition/faces"
+FACE = f"{FACES}/{{face_id}}"
+BYTES = "application/octet-stream"
+IMAGE = File((BYTES,), "The aligned face, 112x112, as JPEG; empty if there is none.")
+
+MAX_NAME = 50
+_NAME = re.compile(r"[^;/\\]+", re.DOTALL)
+
+
+def checked_name(name: str | None) -> str:
+    """Return the name if CompreFace would accept it for a new subject. Raises Refused."""
+    if name is None or not name.strip():
+        raise Refused(VALIDATION, "Subject name cannot be empty")
+    if len(name) > MAX_NAME:
+        raise Refused(VALIDATION, f"Subject name size must be between 1 and {MAX_NAME}")
+    if not _NAME.fullmatch(name):
+        message = "The name cannot contain the following special characters: ';', '/', '\\'"
+        raise Refused(INCORRECT_ARGUMENT, message)
+    return name
+
+
+@router.operation("GET", SUBJECTS, scope=Scope.READ)
+@router.operation("GET", f"{SUBJECTS}/", scope=Scope.READ, in_document=False)
+def list_subjects(home: CollectionDep) -> Json:
+    """List the subjects."""
+    return {"subjects": home.galleries.store.subject_ids(home.find())}
+
+
+@router.operation("POST", SUBJECTS, scope=Scope.ENROLL, changes=True, status=201)
+def create_subject(home: CollectionDep, asked: SubjectRequest) -> Json:
+    """Create a subject."""
+    name = checked_name(asked.subject)
+    home.entry.subject = fit_id(name)
+    with home.galleries.store.change(home.find_or_create()) as change:
+        return {"subject": subjects.create_subject(change, name).id}
+
+
+@router.operation("PUT", SUBJECT, scope=Scope.ENROLL, changes=True)
+def rename_subject(
+    home: CollectionDep,
+    subject: SubjectId,
+    asked: SubjectRequest,
+) -> Json:
+    """Rename a subject.
+
+    If there is a subject with the new name, the two become one.
+    """
+    name = checked_name(asked.subject)
+    home.entry.target = fit_id(name)
+    gallery = home.find()
+    if name == subject:
+        return {"updated": False}
+    if not is_stored(gallery):
+        raise subject_not_found(gallery, subject)
+    with home.galleries.change(gallery.id) as change:
+        moving.rename_subject(change, subject, name)
+    return {"updated": True}
+
+
+@router.operation("DELETE", SUBJECT, scope=Scope.DELETE, changes=True)
+def delete_subject(home: CollectionDep, subject: SubjectId) -> Json:
+    """Delete a subject."""
+    gallery = home.find()
+    if not is_stored(gallery):
+        raise subject_not_found(gallery, subject)
+    with home.galleries.change(gallery.id) as change:
+        return {"subject": subjects.delete_subject(change, subject).id}
+
+
+@router.operation("DELETE", SUBJECTS, scope=Scope.DELETE, changes=True)
+def delete_all_subjects(home: CollectionDep) -> Json:
+    """Delete all subjects."""
+    gallery = home.find()
+    if not is_stored(gallery):
+        return {"deleted": 0}
+    with home.galleries.change(gallery.id) as change:
+        return {"deleted": subjects.delete_subjects(change).subjects}
+
+
+@router.operation("GET", FACES, scope=Scope.READ)
+def list_faces(home: CollectionDep, query: Annotated[PageParams, Query()]) -> Json:
+    """List the images of all subjects, or of one."""
+    size, subject = min(query.size, MAX_PAGE), query.subject or None
+    home.entry.subject = fit_id(subject)
+    rows, total = home.galleries.store.face_ids(home.find(), subject, offset=query.page * size, limit=size)
+    return {
+        "faces": [{"image_id": image_id_of(face_id), "subject": subject} for face_id, subject in rows],
+        "page_number": query.page,
+        "page_size": size,
+        "total_pages": -(-total // size),
+        "total_elements": total,
+    }
+
+
+@router.operation(
+    "POST", FACES, scope=Scope.ENROLL, name="enroll", changes=True, status=201, body=FileRequest, images=FILE
+)
+def add_face(
+    home: CollectionDep,
+    sent: Photos[EnrollParams],
+    subject: str | None = None,
+) -> Json:
+    """Add an image of a subject.
+
+    The photo must show one face. Every quality is accepted, as in CompreFace.
+    """
+    if subject is None:
+        raise Refused(MISSING_PARAMETER, "Required parameter subject is missing")
+    if not subject.strip():
+        raise Refused(VALIDATION, "Subject name is empty")
+    home.entry.subject = fit_id(subject)
+    gallery = home.find_or_create()
+    photo = home.operations.embed_for(gallery.id, sent.images[0])
+    faces = wanted_faces(photo, sent.params.det_prob_threshold)
+    if len(faces) > 1:
+        raise AmbiguousFace("More than one face in the source image")
+    row = home.operations.enroll_face(gallery.id, subject, photo, faces[0])
+    return {"image_id": image_id_of(row.face_id), "subject": row.subject}
+
+
+@router.operation("DELETE", FACES, scope=Scope.DELETE, name="delete_subject", changes=True)
+def delete_faces_of(home: CollectionDep, subject: str | None = None) -> Json:
+    """Delete all images of a subject.
+
+    The subject is deleted too; without `subject`, all subjects are. An unknown subject has no images: 0 are deleted.
+    """
+    if subject is not None and not subject.strip():
+        raise Refused(VALIDATION, "Subject name is empty")
+    home.entry.subject = fit_id(subject)
+    gallery = home.find()
+    if not is_stored(gallery):
+        return {"deleted": 0}
+    with suppress(SubjectNotFound), home.galleries.change(gallery.id) as change:
+        if subject is None:
+            return {"deleted": subjects.delete_subjects(change).faces}
+        return {"deleted": subjects.delete_subject(change, subject).face_count}
+    return {"deleted": 0}
+
+
+@router.operation("POST", f"{FACES}/delete", scope=Scope.DELETE, changes=True)
+def delete_faces(home: CollectionDep, asked: FaceIdList) -> list[Json]:
+    """Delete the listed images.
+
+    Unknown ids are skipped.
+    """
+    return _delete(home, [face_id_of(image_id) for image_id in asked.root])
+
+
+@router.operation("DELETE", FACE, scope=Scope.DELETE, changes=True)
+def delete_face(home: CollectionDep, face_id: str) -> Json:
+    """Delete an image."""
+    wanted = face_id_of(face_id)
+    home.entry.target = wanted
+    deleted = _delete(home, [wanted])
+    if not deleted:
+        raise FaceNotFound(f"There is no face {wanted!r}.", face_id=wanted)
+    return deleted[0]
+
+
+@router.operation("GET", f"{FACE}/img", scope=Scope.READ, name="show_crop", file=IMAGE)
+def show_image(home: CollectionDep, face_id: str) -> Response:
+    """Download an image.
+
+    The aligned crop, which is all that is stored; empty if there is none, as in CompreFace.
+    """
+    wanted = face_id_of(face_id)
+    home.entry.target = wanted
+    try:
+        crop = home.galleries.store.find_face(home.find(), wanted).crop
+    except FaceNotFound:
+        crop = None
+    return Response(crop or b"", media_type=BYTES)
+
+
+def _delete(home: Collection, face_ids: Sequence[str]) -> list[Json]:
+    """Delete those of the faces that exist, of any subjects, and return their ids and subjects."""
+    gallery = home.find()
+    stored = home.galleries.store.find_faces(gallery, face_ids)
+    if not stored:
+        return []
+    with home.galleries.change(gallery.id) as change:
+        deleted = set(moving.delete_faces(change, list(stored)))
+    return [
+        {"image_id": image_id_of(face_id), "subject": stored[face_id].subject}
+        for face_id in dict.fromkeys(face_ids)
+        if face_id in deleted
+    ]

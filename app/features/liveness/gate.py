@@ -1,0 +1,173 @@
+"""Liveness as a feature: gates that turn scores into verdicts, at an operating point named by its error rates."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+from app.api.feature import Feature
+from app.choices import LivenessMode
+from app.concurrency.admission import Why
+from app.errors import LivenessUnavailable, Unusable
+from app.features.liveness.scorer import LivenessSession, Scorer
+from app.inference.manifest import LivenessCalibration, liveness_digest
+from app.inference.package import CurrentManifests, Package, select
+from app.inference.session import Session
+from app.recognition.gate import Gate, Gates
+from app.types import Box, DoubtReason, Face, Liveness, Verdict
+
+_log = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+"""Seconds until packages that could not be opened are tried again: each attempt hashes their files."""
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessPoint:
+    """Thresholds of liveness: live from ``live_from`` on, a spoof below ``spoof_below``, uncertain between them."""
+
+    live_from: float
+    spoof_below: float
+    smallest_face: float
+    """Longer side of the smallest face that was measured, in pixels."""
+
+
+def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer: float) -> LivenessPoint | None:
+    """Return the point for error rates of at most ``apcer`` and ``bpcer``; None if they were not measured.
+
+    A rate of 1 in N takes N photos, of each kind of attack or of live people.
+
+    A face is live from the lowest threshold on at which no more than ``apcer`` of the attacks passed, and a spoof below
+    the highest at which no more than ``bpcer`` of the live were refused. Where that is the higher of the two, it alone
+    decides and keeps both rates.
+    """
+    if calibration is None or apcer * min(calibration.attacks.values()) < 1 or bpcer * calibration.live < 1:
+        return None
+    strict = [each.threshold for each in calibration.points if each.apcer.value <= apcer]
+    lenient = [each.threshold for each in calibration.points if each.bpcer.value <= bpcer]
+    if not strict or not lenient:
+        return None
+    return LivenessPoint(max(strict[0], lenient[-1]), lenient[-1], calibration.smallest_face)
+
+
+def judge(score: float, box: Box, point: LivenessPoint | None) -> Liveness:
+    """Decide whether a face with this liveness score is live. Without a point nothing is decided."""
+    if point is None:
+        return Liveness(score, Verdict.NOT_MEASURED, DoubtReason.NO_OPERATING_POINTS)
+    if score < point.spoof_below:
+        return Liveness(score, Verdict.SPOOF, DoubtReason.LOW_SCORE)
+    if score < point.live_from:
+        return Liveness(score, Verdict.UNCERTAIN, DoubtReason.BETWEEN_THRESHOLDS)
+    if max(box.width, box.height) < point.smallest_face:
+        return Liveness(score, Verdict.UNCERTAIN, DoubtReason.SMALL_FACE)
+    return Liveness(score, Verdict.LIVE, None)
+
+
+def choose_packages(installed: Mapping[str, Package], names: Sequence[str]) -> list[Package]:
+    """Return the packages named, or the only one installed.
+
+    Raises Unusable ``liveness_unavailable``, and ``package_unknown``, ``package_ambiguous`` for a name.
+    """
+    usable = {key: package for key, package in installed.items() if package.manifest.task == "liveness"}
+    if names:
+        return list({package.id: package for package in (select(usable, name) for name in names)}.values())
+    if not usable:
+        message = "No liveness package is installed: add one with likeness models add FILE --task liveness"
+        raise LivenessUnavailable(message, reason="none_installed")
+    if len(usable) > 1:
+        message = f"Name the liveness packages to average in LIKENESS_LIVENESS; {', '.join(usable)} are installed"
+        raise LivenessUnavailable(message, reason="not_named")
+    return list(usable.values())
+
+
+def find_calibration(packages: Sequence[Package]) -> LivenessCalibration | None:
+    """Return the calibration that was measured with exactly these packages, wherever among them it is kept."""
+    digest = liveness_digest(package.manifest for package in packages)
+    kept = (each for package in packages for each in package.manifest.liveness_calibrations)
+    return next((each for each in kept if each.measured_with == digest), None)
+
+
+class LivenessGates(Gates):
+    """The gates of a service with liveness packages, opened when they are first needed. Safe to share between threads.
+
+    Operating points that are written while the server runs count at once.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Mapping[str, Package]],
+        open_one: Callable[[Package], Session],
+        names: Sequence[str],
+        apcer: float,
+        bpcer: float,
+    ) -> None:
+        """``find`` returns the installed packages, ``open_one`` opens one. ``names`` are those whose scores are
+        averaged; none of them means the only one installed. ``apcer`` and ``bpcer`` are the error rates to decide at.
+        A name that can't be used is a warning in the log: it may still be added while the server runs.
+        """
+        super().__init__()
+        self._find, self._open_one, self._names = find, open_one, names
+        self._apcer, self._bpcer = apcer, bpcer
+        self._lock = Lock()
+        self._scorer: Scorer | None = None
+        self._failure: LivenessUnavailable | None = None
+        self._failed_at = 0.0
+        self._manifests = CurrentManifests()
+        self._closed = False
+        try:
+            if names:
+                choose_packages(find(), names)
+        except Unusable as error:
+            _log.warning("Liveness is not available: %s", error.message)
+
+    def judging(self, mode: LivenessMode) -> Gate:
+        scorer = self._opened()
+        now = [self._manifests.read(package) for package in scorer.packages]
+        point = liveness_point(find_calibration(now), self._apcer, self._bpcer)
+        if point is None and mode == "require":
+            names = [package.id for package in scorer.packages]
+            message = (
+                f"Liveness can't be required: {', '.join(names)} was not measured at an APCER of {self._apcer:g} and a "
+                f"BPCER of {self._bpcer:g}. Measure it on your camera: python -m training evaluate liveness"
+            )
+            raise Unusable(message, code="liveness_not_measured", models=names)
+
+        def judged(faces: Sequence[Face]) -> list[Liveness]:
+            scores = scorer.score([face.cuts for face in faces])
+            return [judge(score, face.box, point) for score, face in zip(scores, faces, strict=True)]
+
+        return Gate(judged, scorer.cuts, mode == "require")
+
+    def _opened(self) -> Scorer:
+        """Return the packages' scorer; open them the first time.
+
+        Raises Unusable ``liveness_unavailable`` (``details.reason``: none installed, several and none named, damaged …)
+        and Overloaded ``shutting_down``.
+        """
+        with self._lock:
+            if self._closed:
+                raise Why.STOPPING.error()
+            if self._scorer is not None:
+                return self._scorer
+            if self._failure is not None and time.monotonic() - self._failed_at < RETRY_S:
+                raise self._failure.with_traceback(None)
+            try:
+                chosen = choose_packages(self._find(), self._names)
+                self._scorer = Scorer([LivenessSession(package, self._open_one(package)) for package in chosen])
+            except Unusable as error:
+                reason = error.details["reason"] if isinstance(error, LivenessUnavailable) else error.code
+                self._failure, self._failed_at = LivenessUnavailable(error.message, reason=reason), time.monotonic()
+                raise self._failure from error
+            self.devices, self.batchers = self._scorer.devices, self._scorer.batchers
+            return self._scorer
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        super().close()
+
+
+FEATURE = Feature(open_gates=LivenessGates)

@@ -1,0 +1,395 @@
+"""Galleries' vectors in Milvus, shared by several servers over one database.
+
+The database is the truth here too, and no server leads. Whoever changes a gallery writes the change to Milvus before it
+is acknowledged. A server may die in between, so each server checks a moment after a change that Milvus holds it, adds
+what is missing, and then marks in the collection how far in the change log that is true (`_settle`). This needs no
+order between servers: a face removed from the database never comes back and its key is never used again, so adding or
+removing twice changes nothing, and whoever wrote a face checks afterwards that it still exists and whose it is
+(`_write`).
+
+A collection is replaced by building another one beside it and switching in the database. Which one is current is looked
+up at each search and after each change.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+import numpy as np
+
+from app.api.feature import Feature
+from app.choices import IndexKind
+from app.db.engine import Database
+from app.errors import DatabaseBusy, GalleryNotFound, LikenessError, Unusable
+from app.features.milvus.client import CollectionLost, Milvus, parse_address
+from app.features.milvus.collections import Collections
+from app.features.milvus.search import Comparison, Count, Searcher
+from app.search.registry import GalleryIndex, Searchable
+from app.search.types import (
+    Changes,
+    Difference,
+    FaceBlock,
+    FaceSource,
+    Indexed,
+    IndexSpec,
+    LogPosition,
+    Moved,
+    Removed,
+    Snapshotted,
+    joined,
+)
+from app.types import count_faces
+
+CHANGES_AT_ONCE = 5_000
+SETTLE_S = 2.0
+"""How long a change is left to the server that made it, before others check that Milvus holds it."""
+PING_S = 2.0
+PING_TIMEOUT_S = 2.0
+REPLACED_KEPT = timedelta(minutes=1)
+"""Searches that began before a collection was replaced are over by then."""
+ABANDONED = timedelta(hours=1)
+"""Age of the last sign of life after which a collection's builder is dead; it gives one after each block of faces."""
+SWITCHES = 5
+REBUILT = "Gallery key %d: its collection in Milvus is incomplete or unknown; its vectors are written again."
+_log = logging.getLogger(__name__)
+
+
+class MilvusBackend:
+    """All galleries' collections in one Milvus, which any number of servers over the same database share."""
+
+    kinds: tuple[IndexKind, ...] = ("fp32",)
+    """Milvus's own index types are a setting of the operator's."""
+
+    def __init__(self, source: FaceSource, database: Database, milvus: Milvus) -> None:
+        self._source = source
+        self._milvus = milvus
+        self._collections = Collections(database, milvus.name)
+        self._next_ping = 0.0
+
+    @property
+    def available(self) -> bool:
+        return self._milvus.available
+
+    def check_health(self) -> None:
+        if time.monotonic() >= self._next_ping:
+            self._milvus.ping(PING_TIMEOUT_S)
+            self._next_ping = time.monotonic() + PING_S
+
+    def open(self, spec: IndexSpec) -> MilvusIndex:
+        return MilvusIndex(spec, self._source, self._collections, self._milvus)
+
+    def keep(self, indexes: Sequence[GalleryIndex[Searchable]], galleries: Collection[int]) -> None:  # noqa: ARG002 - the protocol's
+        for index in indexes:
+            index.save()
+        self._drop(self._collections.unwanted(replaced=REPLACED_KEPT, abandoned=ABANDONED))
+
+    def snapshotted(self) -> Snapshotted | None:
+        return None
+
+    def discard(self, gallery: int) -> None:
+        try:
+            self._drop(self._collections.orphans(gallery))
+        except LikenessError as error:
+            _log.warning("Gallery key %d: its vectors are dropped later: %s", gallery, error)
+
+    def close(self) -> None:
+        self._milvus.close()
+
+    def _drop(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._milvus.drop(name)
+            self._collections.forget(name)
+
+
+class MilvusIndex(GalleryIndex[Searcher]):
+    def __init__(self, spec: IndexSpec, source: FaceSource, collections: Collections, milvus: Milvus) -> None:
+        super().__init__(spec, source)
+        self._collections = collections
+        self._milvus = milvus
+        self._searcher: Searcher | None = None
+        self._position = LogPosition(-1, 0)  # up to where this process has made sure that the collection holds the log
+        self._due: tuple[float, LogPosition] | None = None  # when the log is to be settled, and how far
+        self._settled: LogPosition | None = None
+        self._swept: LogPosition | None = None  # up to where removals were repeated
+        self._sweep_until: LogPosition | None = None
+        self._count = Count(source, spec)
+
+    def held(self) -> Indexed:
+        """Return the last count of faces; they take no memory of this process."""
+        return Indexed(count_faces(self._count.known), 0)
+
+    def renew(self, lost: Searcher) -> Searcher:
+        """Replace a searcher whose collection is gone."""
+        with self._lock:
+            if self._searcher is lost:
+                self._searcher = None
+            return self._catch_up()
+
+    def follow(self, head: LogPosition) -> bool:
+        """SETTLE_S after the log reached `head`, make sure that Milvus holds all of it, whoever wrote it."""
+        if self._settled == head or self._searcher is None:
+            return True
+        if self._due is None:
+            self._due = (time.monotonic() + SETTLE_S, head)
+        when, until = self._due
+        if time.monotonic() >= when and self._settle(until):
+            self._due = None
+        return self._settled == head
+
+    def behind(self, head: LogPosition) -> int:
+        """Return how many changes this process hasn't checked yet; most likely Milvus holds them."""
+        known = self._settled if self._settled and self._settled.number > self._position.number else self._position
+        return max(0, head.number - known.number) if self._searcher else 0
+
+    def compare(self) -> tuple[Difference, int]:
+        """Compare with the database; changes of other servers meanwhile don't count as differences."""
+        with self._lock:
+            try:
+                return self._compare(self._catch_up())
+            except CollectionLost:
+                self._searcher = None
+                return self._compare(self._catch_up())
+
+    def scrub(self) -> bool:
+        """Ask Milvus to clear its files of what was removed, which it does some time later."""
+        name = self._collections.current(self._spec.key)
+        if name is not None:
+            with suppress(Unusable):  # the next `save` asks again
+                self._milvus.purge(name)
+        return name is None
+
+    def save(self) -> None:
+        """Repeat the moves and removals up to the last call, and have Milvus clear what was removed from its files.
+
+        A server may have written a face that another one just moved or removed, and died before it checked.
+        """
+        searcher, until = self._searcher, self._sweep_until
+        self._sweep_until = self._source.head(self._spec)
+        if searcher is None or searcher.name is None or until is None or until == self._swept:
+            return
+        try:
+            if self._remove_again(searcher.name, until):
+                self._milvus.purge(searcher.name)
+        except CollectionLost:
+            return  # the next search builds it again
+        self._swept = until
+
+    # Without the lock, so that changes needn't wait: it may be done twice, or by several servers.
+
+    def _settle(self, until: LogPosition) -> bool:
+        """Make sure that Milvus holds the log (see `follow`); return False if it has to be tried again."""
+        searcher = self._searcher
+        if searcher is None or searcher.name is None:
+            return True
+        lost, reached = self._collections.current(self._spec.key) != searcher.name, None
+        try:
+            if not lost:
+                reached = self._settle_in(searcher.name, until)
+        except CollectionLost:
+            lost = True
+        with self._unless_changing() as free:
+            if not free or self._searcher is not searcher:
+                return free
+            if lost:
+                self._searcher = None
+                self._catch_up()
+            elif reached is None:
+                _log.warning(REBUILT, self._spec.key.gallery)
+                self._build()
+            else:
+                self._settled = until
+                if self._position.number < reached.number:
+                    self._position = reached
+                    self._count.changed(reached)
+            return True
+
+    def _settle_in(self, name: str, until: LogPosition) -> LogPosition | None:
+        """Return up to where the collection holds the log then; None if that is unknown."""
+        since = self._milvus.position(name)
+        if since is None:
+            return None
+        if since.number >= until.number:  # another server was here
+            return self._replay(name, since, since)
+        reached = self._replay(name, since, until)
+        if reached is not None:
+            self._milvus.mark(name, reached, self._spec.dimension)
+        return reached
+
+    def _current(self) -> Searcher | None:
+        searcher = self._searcher
+        if searcher is None or self._is_stale or self._collections.current(self._spec.key) != searcher.name:
+            return None
+        return searcher
+
+    # All below is called with the lock held.
+
+    def _before_change(self) -> None:
+        """Raise if Milvus can't be used, before anything is written to the database."""
+        if self._is_stale or self._searcher is None:
+            self._catch_up()
+
+    def _forget(self) -> None:
+        self._searcher = None
+
+    def _compare(self, searcher: Searcher) -> tuple[Difference, int]:
+        if searcher.name is None:
+            return Difference((), (), 0), 0
+        comparison = Comparison(self._milvus, searcher.name, self._spec.dimension)
+        with self._source.read_all(self._spec) as (_, blocks):
+            for block in blocks:
+                comparison.look(block)
+            comparison.look_beyond()
+        there = self._source.owners([*comparison.missing, *comparison.different, *comparison.extra])
+        missing, different = (
+            tuple(key for key in keys if key in there) for keys in (comparison.missing, comparison.different)
+        )
+        extra = sum(key not in there for key in comparison.extra)
+        return Difference(missing, different, extra), comparison.held
+
+    def _apply_log(self) -> Searcher:
+        for _ in range(SWITCHES):
+            try:
+                searcher = self._follow_log()
+            except CollectionLost:
+                _log.warning("Gallery key %d: its collection in Milvus is gone.", self._spec.key.gallery)
+                self._searcher = None
+                continue
+            if self._collections.current(self._spec.key) == searcher.name:
+                self._count.changed(self._position)
+                return searcher
+            self._searcher = None  # another server has replaced it meanwhile
+        raise DatabaseBusy("Other servers keep replacing the gallery's vectors. Try again.")
+
+    def _follow_log(self) -> Searcher:
+        searcher = self._searcher or self._open()
+        if searcher.name is None:
+            return searcher
+        while (changes := self._source.changes(self._spec, self._position, CHANGES_AT_ONCE)) is not None:
+            self._apply(searcher.name, changes)
+            self._position = changes.position
+            if not changes.more:
+                return searcher
+        _log.warning("Gallery key %d: the change log is pruned; its vectors are written again.", self._spec.key.gallery)
+        return self._build()
+
+    def _open(self) -> Searcher:
+        """Use the current collection if the log continues it, else build a new one; none for a gallery that never had a
+        face: there may be thousands of those."""
+        name = self._collections.current(self._spec.key)
+        if name is None:
+            return self._searcher_of(None) if self._head().number == 0 else self._build()
+        if self._milvus.open(name, self._spec.dimension):
+            since = self._milvus.position(name)
+            reached = None if since is None else self._replay(name, since)
+            if reached is not None:
+                return self._use(name, reached)
+        _log.warning(REBUILT, self._spec.key.gallery)
+        return self._build()
+
+    def _build(self) -> Searcher:
+        """Build a collection from the database beside the current one, and then switch to it."""
+        self._head()
+        name = self._collections.begin(self._spec.key)
+        self._milvus.make(name, self._spec.dimension)
+        with self._source.read_all(self._spec) as (position, blocks):
+            for block in blocks:
+                self._milvus.add(name, block)
+                self._collections.touch(name)
+        reached = self._must_replay(name, position)
+        self._milvus.mark(name, reached, self._spec.dimension)
+        self._collections.switch(self._spec, name)
+        # What other servers wrote to the old one before the switch is in the log by now.
+        return self._use(name, self._must_replay(name, reached))
+
+    def _head(self) -> LogPosition:
+        """Return where the log ends. Raises GalleryNotFound."""
+        head = self._source.head(self._spec)
+        if head is None:
+            raise GalleryNotFound.of(self._spec.gallery_id)
+        return head
+
+    def _use(self, name: str, position: LogPosition) -> Searcher:
+        self._position, self._settled = position, None
+        self._searcher = self._searcher_of(name)
+        return self._searcher
+
+    def _searcher_of(self, name: str | None) -> Searcher:
+        return Searcher(self._spec, self._source, self._milvus, name, count=self._count, renew=self.renew)
+
+    def _must_replay(self, name: str, since: LogPosition) -> LogPosition:
+        reached = self._replay(name, since)
+        if reached is None:
+            raise DatabaseBusy("The change log was pruned while vectors were written. Try again.")
+        return reached
+
+    def _replay(self, name: str, since: LogPosition, until: LogPosition | None = None) -> LogPosition | None:
+        """Make sure that the collection holds the changes after `since`; return the position after them, or None if the
+        log doesn't continue `since`."""
+        while True:
+            changes = self._source.changes(self._spec, since, CHANGES_AT_ONCE, until)
+            if changes is None:
+                self._head()
+                return None
+            self._apply(name, changes, only_missing=True)
+            since = changes.position
+            if not changes.more:
+                return since
+
+    def _apply(self, name: str, changes: Changes, *, only_missing: bool = False) -> None:
+        """Apply changes in any order: the log leaves out additions of faces that are gone."""
+        for block in (step for step in changes.steps if isinstance(step, FaceBlock)):
+            there = self._milvus.owners(name, block.faces.tolist()) if only_missing else {}
+            self._write(name, block.only(np.array([key not in there for key in block.faces.tolist()], bool)))
+        self._move(name, changes)
+        self._remove(name, changes)
+
+    def _write(self, name: str, block: FaceBlock) -> None:
+        """Add faces or replace them, until they are as the database has them."""
+        while len(block.faces):
+            self._milvus.add(name, block)
+            written = dict(zip(block.faces.tolist(), block.subjects.tolist(), strict=True))
+            owners = self._source.owners(list(written))
+            self._milvus.remove(name, sorted(written.keys() - owners.keys()))
+            other = [face for face, subject in owners.items() if subject != written[face]]
+            block = self._source.faces_at(self._spec, other) or joined([], self._spec.dimension)
+
+    def _move(self, name: str, changes: Changes) -> None:
+        """Give faces to the subjects that they belong to by now; those that are gone are removed."""
+        keys = sorted({key for step in changes.steps if isinstance(step, Moved) for key in step.faces.tolist()})
+        if keys:
+            block = self._source.faces_at(self._spec, keys) or joined([], self._spec.dimension)
+            self._milvus.remove(name, sorted(set(keys) - set(block.faces.tolist())))
+            there = self._milvus.owners(name, block.faces.tolist())
+            pairs = zip(block.faces.tolist(), block.subjects.tolist(), strict=True)
+            self._write(name, block.only(np.array([there.get(face) != subject for face, subject in pairs], bool)))
+
+    def _remove(self, name: str, changes: Changes) -> bool:
+        """Remove what the changes removed; return whether there was anything."""
+        removed = [step for step in changes.steps if isinstance(step, Removed)]
+        self._milvus.remove(name, [step.face for step in removed if step.face is not None])
+        self._milvus.remove_subjects(name, [step.subject for step in removed if step.face is None])
+        return bool(removed)
+
+    def _remove_again(self, name: str, until: LogPosition) -> bool:
+        removed = False
+        since = self._swept or self._source.log_start(self._spec)
+        while since is not None and since.number < until.number:
+            changes = self._source.changes(self._spec, since, CHANGES_AT_ONCE, until)
+            if changes is None:  # pruned
+                since = self._source.log_start(self._spec)
+                continue
+            self._move(name, changes)
+            removed |= self._remove(name, changes)
+            since = changes.position
+        return removed
+
+
+def _open(address: str, token: str | None, source: FaceSource, database: Database) -> MilvusBackend:
+    return MilvusBackend(source, database, Milvus(parse_address(address), token))
+
+
+FEATURE = Feature(open_index=_open)

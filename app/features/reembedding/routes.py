@@ -1,0 +1,150 @@
+"""Moving a gallery to another model package."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from app.access.grants import Grant, Scope
+from app.api.components import Components, GalleryId
+from app.api.feature import Feature, Part, Task
+from app.api.operation import GALLERY, GALLERY_PACKAGE, NO_MOVE, NOT_SWITCHED
+from app.api.route import Router
+from app.api.routes.galleries import ACCEPT_NON_COMMERCIAL, FORCE
+from app.api.routes.jobs import last_job
+from app.api.schemas.base import MAX_ID_LENGTH, MODEL, Example, Params, Wire
+from app.api.schemas.server import Job
+from app.features.reembedding import steps
+from app.features.reembedding.job import KIND, Reembedder
+from app.jobs.store import JobStore
+
+router = Router("galleries")
+
+REEMBED = f"{GALLERY}/reembed"
+LOOK_S = 60.0
+"""Between looks for moves that can no longer be rolled back."""
+
+
+class ReembedStart(Params):
+    example: ClassVar[Example] = {"embedder": "mine"}
+    embedder: str = Field(
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        description="The model package to move to, as `name` or `name@version`.",
+    )
+    without_crop: Literal["refuse", "drop"] = Field(
+        default="refuse",
+        description="What to do with faces without a stored crop. `refuse`: do not start. `drop`: leave them out; a "
+        "rollback restores them until `finish` deletes them.",
+    )
+    keep_days: float = Field(
+        default=7,
+        ge=0,
+        le=3650,
+        allow_inf_nan=False,
+        description="Days after the switch during which a rollback is possible; then the server finishes by itself.",
+    )
+    force: bool = Field(default=False, description=FORCE)
+    accept_non_commercial: bool = Field(default=False, description=ACCEPT_NON_COMMERCIAL)
+
+
+class Reembedding(Wire):
+    """A gallery's move from one model package to another."""
+
+    example: ClassVar[Example] = {"job": Job.example | {"kind": "reembed"}}
+    gallery: str
+    source: str = Field(examples=[MODEL], description="The package before the move.")
+    target: str = Field(examples=["mine@1"], description="The package after the move.")
+    state: Literal["embedding", "ready", "switched", "ending"] = Field(
+        description="`embedding`: faces get templates of the target, the source answers. `ready`: all faces have both "
+        "(also after a rollback), the source answers. `switched`: the target answers. `ending`: templates that are no "
+        "longer needed are being deleted."
+    )
+    without_crop: Literal["refuse", "drop"]
+    missing: int = Field(ge=0, description="Faces without a template of the target, since they have no stored crop.")
+    keep_days: float
+    started_at: datetime
+    switched_at: datetime | None
+    keep_until: datetime | None = Field(description="Until when a rollback is possible.")
+    job: Job | None = Field(description="The current job, or the last one.")
+
+
+@router.operation(
+    "POST",
+    REEMBED,
+    scope=Scope.ADMIN,
+    changes=True,
+    status=202,
+    codes=(*GALLERY_PACKAGE, "package_unchanged", "crops_missing", "reembedding_exists"),
+)
+def reembed(
+    reembedder: Reembedder,
+    jobs: JobStore,
+    grant: Grant,
+    gallery: GalleryId,
+    asked: ReembedStart,
+) -> Reembedding:
+    """Move the gallery to another model package.
+
+    Starts a job that embeds every face's stored crop with the other package and then switches the gallery to it in one
+    step. The gallery answers requests throughout. Calling it again for the same package resumes a stopped move, or
+    switches again after a rollback.
+    """
+    return _answer(jobs, reembedder.begin(gallery, **asked.model_dump(), who=grant.key_id))
+
+
+@router.operation("GET", REEMBED, scope=Scope.READ, name="show_reembedding", codes=NO_MOVE)
+def get_reembedding(reembedder: Reembedder, jobs: JobStore, gallery: GalleryId) -> Reembedding:
+    """Show the gallery's move.
+
+    From which package to which, how far it is, and until when a rollback is possible.
+    """
+    return _answer(jobs, reembedder.find(gallery))
+
+
+@router.operation(
+    "DELETE", REEMBED, scope=Scope.ADMIN, changes=True, status=202, codes=(*NO_MOVE, "reembedding_switched")
+)
+def cancel_reembedding(reembedder: Reembedder, jobs: JobStore, grant: Grant, gallery: GalleryId) -> Reembedding:
+    """Cancel the gallery's move.
+
+    Possible before the switch, or after a rollback: the gallery stays with the source package, and the target's
+    templates are deleted.
+    """
+    return _answer(jobs, reembedder.cancel(gallery, who=grant.key_id))
+
+
+@router.operation(
+    "POST", f"{REEMBED}/rollback", scope=Scope.ADMIN, changes=True, codes=(*NOT_SWITCHED, "package_unavailable")
+)
+def roll_back_reembedding(reembedder: Reembedder, jobs: JobStore, gallery: GalleryId) -> Reembedding:
+    """Go back to the previous model package.
+
+    The source package answers again at once, also for faces enrolled since the switch.
+    """
+    return _answer(jobs, reembedder.rollback(gallery))
+
+
+@router.operation("POST", f"{REEMBED}/finish", scope=Scope.ADMIN, changes=True, status=202, codes=NOT_SWITCHED)
+def finish_reembedding(reembedder: Reembedder, jobs: JobStore, grant: Grant, gallery: GalleryId) -> Reembedding:
+    """Finish the gallery's move.
+
+    Deletes the source package's templates, and the faces that have no others: from then on there is no rollback. The
+    server does this by itself after `keep_until`.
+    """
+    return _answer(jobs, reembedder.finish(gallery, who=grant.key_id))
+
+
+def _answer(jobs: JobStore, move: steps.Reembedding) -> Reembedding:
+    return Reembedding.of(move, job=last_job(jobs, move.job))
+
+
+def _start(core: Components) -> Part:
+    store = steps.Reembeddings(core.galleries.store)
+    reembedder = Reembedder(core.galleries, store, core.corrections, core.embedders, core.jobs)
+    return Part(reembedder, {KIND: reembedder.work}, [Task(LOOK_S, "reembeddings", reembedder.look)])
+
+
+FEATURE = Feature([router], _start)

@@ -1,0 +1,117 @@
+"""One request, and what several operations need of it."""
+
+from __future__ import annotations
+
+import binascii
+from dataclasses import dataclass
+
+from app.access.audit import AuditEntry
+from app.access.grants import Grant
+from app.api.body import decode_base64
+from app.api.components import Components
+from app.errors import FaceNotFound, GalleryNotFound
+from app.face.quality import QualityLevel
+from app.features.rekognition import errors
+from app.features.rekognition.answers import largest_first
+from app.features.rekognition.errors import Refused
+from app.features.rekognition.requests import ImageSource
+from app.features.similarity import AnsweredSimilarity
+from app.gallery.records import Gallery, StoredFace
+from app.gallery.service import Galleries
+from app.recognition.operations import Operations
+from app.types import Face, Photo, Sizes
+
+MAX_IMAGE_BYTES = 5 * 1024 * 1024
+"""Rekognition's limit; the server's own applies too."""
+LEVELS = {
+    "NONE": QualityLevel.NONE,
+    "LOW": QualityLevel.LOW,
+    "MEDIUM": QualityLevel.MEDIUM,
+    "HIGH": QualityLevel.HIGH,
+    "AUTO": QualityLevel.MEDIUM,
+}
+"""`AUTO` is the default level of enrollment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, and what it works with: ``name`` is its operation's, ``region`` the one that the client signed for, a
+    part of resource names."""
+
+    components: Components
+    grant: Grant
+    entry: AuditEntry
+    name: str
+    region: str
+
+    @property
+    def operations(self) -> Operations:
+        return self.components.operations
+
+    @property
+    def galleries(self) -> Galleries:
+        return self.components.galleries
+
+    def gallery(self, collection: str) -> Gallery:
+        """Return a collection's gallery. Raises NotFound (``gallery_not_found``), also if the key may not see it."""
+        self.entry.gallery = collection
+        if not self.grant.sees(collection):
+            raise GalleryNotFound.of(collection)
+        return self.galleries.store.gallery(collection)
+
+    def image(self, source: ImageSource) -> bytes:
+        """Return an image's bytes.
+
+        Raises Refused: InvalidParameterException, InvalidS3ObjectException, ImageTooLargeException,
+        SerializationException.
+        """
+        if (source.Bytes is None) == (source.S3Object is None):
+            raise Refused(errors.INVALID_PARAMETER, "An image is either Bytes or S3Object.")
+        if source.Bytes is None:
+            message = "Unable to get object metadata from S3: this server reads no S3 objects. Send the image as Bytes."
+            raise Refused(errors.INVALID_S3, message)
+        limit = min(MAX_IMAGE_BYTES, self.components.limits.image_bytes)
+        if len(source.Bytes) // 4 * 3 > limit + 2:
+            raise _too_large(limit)
+        try:
+            data = decode_base64(source.Bytes.encode("ascii"))
+        except (binascii.Error, UnicodeEncodeError):
+            raise Refused(errors.SERIALIZATION, "Bytes is not base64.", code="invalid_base64") from None
+        if not data:
+            raise Refused(errors.INVALID_PARAMETER, "Value at 'image.bytes': must have at least 1 byte.")
+        if len(data) > limit:
+            raise _too_large(limit)
+        return data
+
+    def answered(self, gallery: Gallery, threshold: float, users: Sizes | None = None) -> AnsweredSimilarity:
+        """Return how scores of the gallery's faces are answered, or of its ``users``, by their numbers of faces.
+
+        ``threshold``: the request's, in percent.
+        """
+        thresholds = self.operations.thresholds_in(gallery, gallery.embedder)
+        return AnsweredSimilarity.of(thresholds, threshold / 100, exact=self.grant.sees_exact_scores, sizes=users)
+
+    def count_faces(self, count: int) -> None:
+        """Count the faces that were compared with enrolled ones as that many requests (`Guard.count_faces`)."""
+        self.components.guard.count_faces(self.grant, count)
+
+    def stored(self, gallery: Gallery, face_id: str) -> StoredFace:
+        """Return the face that a search begins with. Raises Refused (InvalidParameterException) if it is unknown."""
+        try:
+            return self.galleries.store.find_face(gallery, face_id)
+        except FaceNotFound:
+            raise Refused(errors.INVALID_PARAMETER, "faceId was not found in the collection.") from None
+
+
+def good_enough(photo: Photo, quality: str) -> list[Face]:
+    """Return the photo's faces that pass a quality filter, the largest first."""
+    minimum = LEVELS[quality].minimum
+    return [face for face in largest_first(photo.faces) if face.quality.score >= minimum]
+
+
+def no_faces() -> Refused:
+    return Refused(errors.INVALID_PARAMETER, "There are no faces in the image. Should be at least 1.", code="no_face")
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(errors.IMAGE_TOO_LARGE, f"An image may have at most {limit} bytes.", code="image_too_large")

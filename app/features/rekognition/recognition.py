@@ -1,0 +1,174 @@
+"""Detects faces, compares them, and searches for faces and users in a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from app.errors import NotFound
+from app.features.rekognition import requests
+from app.features.rekognition.answers import (
+    Shape,
+    face_detail,
+    face_id_from,
+    largest_first,
+    percent,
+    searched_face,
+    stored_face,
+)
+from app.features.rekognition.call import Call, good_enough, no_faces
+from app.features.similarity import AnsweredSimilarity, Similarity
+from app.gallery.records import Gallery, stored_template
+from app.gallery.text import is_unnamed
+from app.recognition.decisions import AnsweredCandidate, cosine
+from app.recognition.photos import template_of
+from app.types import Sizes, Template
+
+MOST_FACES = 100
+
+
+def detect(call: Call, wanted: requests.DetectFaces) -> Shape:
+    photo = call.operations.detect(call.image(wanted.Image))
+    return {"FaceDetails": [face_detail(face, photo) for face in largest_first(photo.faces)[:MOST_FACES]]}
+
+
+def compare(call: Call, wanted: requests.CompareFaces) -> Shape:
+    """Compare the largest face of the first photo with each face of the second."""
+    images = [call.image(source) for source in (wanted.SourceImage, wanted.TargetImage)]
+    source, package = call.operations.embed(images[0])
+    sources = good_enough(source, wanted.QualityFilter)
+    if not sources:
+        raise no_faces()
+    target, _ = call.operations.embed(images[1], package)
+    scale = Similarity.of(call.operations.thresholds(package))
+    floor = scale.cosine_of(wanted.SimilarityThreshold / 100)
+    probe = template_of(sources[0])
+    scored = [
+        (cosine(probe, template_of(face)), face) for face in good_enough(target, wanted.QualityFilter)[:MOST_FACES]
+    ]
+    matches = sorted((pair for pair in scored if pair[0] >= floor), key=lambda pair: -pair[0])
+    box, confidence = searched_face(sources[0], source)
+    return {
+        "SourceImageFace": {"BoundingBox": box, "Confidence": confidence},
+        "FaceMatches": [
+            {"Similarity": percent(scale.of_cosine(score)), "Face": face_detail(face, target)}
+            for score, face in matches
+        ],
+        "UnmatchedFaces": [face_detail(face, target) for score, face in scored if score < floor],
+    }
+
+
+def search(call: Call, wanted: requests.SearchFaces) -> Shape:
+    gallery = call.gallery(wanted.CollectionId)
+    row = call.stored(gallery, face_id_from(wanted.FaceId))
+    matches = match_faces(
+        call, gallery, stored_template(row), wanted.FaceMatchThreshold, wanted.MaxFaces, leave_out=row.face_id
+    )
+    return {"SearchedFaceId": wanted.FaceId, "FaceMatches": matches, "FaceModelVersion": gallery.embedder}
+
+
+def search_by_image(call: Call, wanted: requests.SearchFacesByImage) -> Shape:
+    gallery = call.gallery(wanted.CollectionId)
+    photo = call.operations.embed_for(gallery.id, call.image(wanted.Image))
+    faces = good_enough(photo, wanted.QualityFilter)
+    if not faces:
+        raise no_faces()
+    box, confidence = searched_face(faces[0], photo)
+    matches = match_faces(call, gallery, template_of(faces[0]), wanted.FaceMatchThreshold, wanted.MaxFaces)
+    return {
+        "SearchedFaceBoundingBox": box,
+        "SearchedFaceConfidence": confidence,
+        "FaceMatches": matches,
+        "FaceModelVersion": gallery.embedder,
+    }
+
+
+WIDEN = 4
+"""How many times more candidates the next search asks for, if unnamed faces rank before the users."""
+FIRST_LOOK = 32
+PAGE = 1000
+
+
+def match_faces(
+    call: Call, gallery: Gallery, probe: Template, threshold: float, limit: int, *, leave_out: str | None = None
+) -> list[Shape]:
+    """Return the `limit` faces most like the probe, without the face `leave_out`. The result is exact.
+
+    A search ranks subjects by their best face. The best `limit` faces belong to at most `limit` subjects, each of which
+    is among the best; so all faces of those subjects are compared.
+    """
+    similarity = call.answered(gallery, threshold)
+    ranking = call.operations.rank(gallery.id, [probe], limit + 1, similarity.scores)[0]
+    near = [candidate for candidate in ranking if candidate.exact >= similarity.threshold]
+    scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
+    passing = [(-score, face) for score, face in scored if score >= similarity.threshold and face != leave_out]
+    best = sorted(passing)[:limit]
+    stored = call.galleries.store.find_faces(gallery, [face for _, face in best])
+    return [
+        {"Similarity": percent(answered), "Face": stored_face(stored[face], gallery)}
+        for score, face in best
+        if face in stored and (answered := similarity.answered(-score)) is not None
+    ]
+
+
+def match_users(
+    call: Call,
+    gallery: Gallery,
+    probes: Sequence[Template],
+    threshold: float,
+    limit: int,
+    *,
+    leave_out: str | None = None,
+) -> list[Shape]:
+    """Return the `limit` users whose best face is most like any of the probes, without the user `leave_out`."""
+    similarity = call.answered(gallery, threshold, _sizes_of_users(call, gallery))
+    best: dict[str, float] = {}
+    for probe in probes:
+        for candidate in _users(call, gallery, probe, limit + 1, similarity):
+            best[candidate.subject] = max(best.get(candidate.subject, -1.0), candidate.exact)
+    best.pop(leave_out or "", None)
+    ordered = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
+    return [
+        {"Similarity": percent(answered), "User": {"UserId": user, "UserStatus": "ACTIVE"}}
+        for user, score in ordered
+        if (answered := similarity.answered(score)) is not None
+    ]
+
+
+def _sizes_of_users(call: Call, gallery: Gallery) -> Sizes:
+    """Return the users' numbers of faces: those of all subjects without the unnamed ones, of one face each."""
+    sizes = dict(call.galleries.sizes(gallery))
+    unnamed = sum(sizes.values()) - call.galleries.store.count_people(gallery)
+    return sizes | {1: max(0, sizes.get(1, 0) - max(0, unnamed))}
+
+
+def _users(
+    call: Call, gallery: Gallery, probe: Template, limit: int, similarity: AnsweredSimilarity
+) -> list[AnsweredCandidate]:
+    wanted = max(FIRST_LOOK, limit)
+    while True:
+        ranking = call.operations.rank(gallery.id, [probe], wanted, similarity.scores)[0]
+        near = [candidate for candidate in ranking if candidate.exact >= similarity.threshold]
+        users = [candidate for candidate in near if not is_unnamed(candidate.subject)]
+        if len(users) >= limit or len(near) < len(ranking) or len(ranking) < wanted:
+            return users[:limit]
+        wanted *= WIDEN
+
+
+def _faces_of(
+    call: Call, gallery: Gallery, probe: Template, candidate: AnsweredCandidate
+) -> Iterator[tuple[float, str]]:
+    """Yield score and id of each face of a subject; an unnamed subject has one face."""
+    if is_unnamed(candidate.subject):
+        yield candidate.exact, candidate.face_id
+        return
+    cursor = None
+    while True:
+        try:
+            page = call.galleries.store.faces(gallery, candidate.subject, cursor, PAGE)
+        except NotFound:  # deleted meanwhile
+            return
+        for row in page.items:
+            if row.package == probe.package:
+                yield cosine(probe, stored_template(row)), row.face_id
+        if (cursor := page.next_cursor) is None:
+            return

@@ -1,0 +1,173 @@
+"""Rekognition's operations, declared once, and `POST /`, the path of all of them: `X-Amz-Target` names each."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request, Response
+from starlette import types
+from starlette.datastructures import Headers
+
+from app.access.audit import AuditEntry
+from app.access.grants import Grant, Scope
+from app.api.body import ImageFields
+from app.api.components import Components
+from app.api.json_reader import load_json
+from app.api.openapi import REF
+from app.api.operation import Operation
+from app.api.route import OperationRoute, Router
+from app.db.engine import again_if_ended
+from app.errors import LikenessError, NotFound
+from app.features.rekognition import collections, recognition, requests, users
+from app.features.rekognition.answers import Shape
+from app.features.rekognition.call import Call
+from app.features.rekognition.errors import FAULTS, THROUGHPUT, answer_of
+from app.features.rekognition.sigv4 import Claim
+from app.features.rekognition.wire import CLAIM, MEDIA_TYPE, PATH, REKOGNITION, TARGET_HEADER, headers_of, use_once
+
+TARGET_PREFIX = "RekognitionService."
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An operation that the header `X-Amz-Target` names."""
+
+    operation: Operation
+    model: type[requests.RekognitionModel]
+    work: Callable[[Call, Any], Shape]
+
+
+def _target(
+    name: str, scope: Scope, work: Callable[..., Shape], *, changes: bool = False, unrestricted: bool = False
+) -> Target:
+    """Return an operation whose request is of the model that ``work`` takes, with the images that are in it."""
+    model = inspect.signature(work, eval_str=True).parameters["wanted"].annotation
+    images = tuple(name for name, field in model.model_fields.items() if field.annotation is requests.ImageSource)
+    operation = Operation(
+        name,
+        "POST",
+        PATH,
+        scope,
+        changes=changes,
+        unrestricted=unrestricted,
+        images=ImageFields(images) if images else None,
+        wire=REKOGNITION,
+    )
+    return Target(operation, model, work)
+
+
+READ, RECOGNIZE, ENROLL, DELETE, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scope.DELETE, Scope.ADMIN
+TARGETS: Mapping[str, Target] = {
+    "CreateCollection": _target("create_gallery", ADMIN, collections.create, changes=True, unrestricted=True),
+    "DescribeCollection": _target("show_gallery", READ, collections.describe),
+    "ListCollections": _target("list_galleries", READ, collections.list_all),
+    "DeleteCollection": _target("delete_gallery", ADMIN, collections.delete, changes=True, unrestricted=True),
+    "IndexFaces": _target("enroll", ENROLL, collections.index_faces, changes=True),
+    "ListFaces": _target("list_faces", READ, collections.list_faces),
+    "DeleteFaces": _target("delete_faces", DELETE, collections.delete_faces, changes=True),
+    "SearchFaces": _target("identify", RECOGNIZE, recognition.search),
+    "SearchFacesByImage": _target("identify", RECOGNIZE, recognition.search_by_image),
+    "CompareFaces": _target("verify", RECOGNIZE, recognition.compare),
+    "DetectFaces": _target("detect", RECOGNIZE, recognition.detect),
+    "CreateUser": _target("create_subject", ENROLL, users.create, changes=True),
+    "DeleteUser": _target("dissolve_subject", DELETE, users.delete, changes=True),
+    "ListUsers": _target("list_subjects", READ, users.list_all),
+    "AssociateFaces": _target("move_faces", ENROLL, users.associate, changes=True),
+    "DisassociateFaces": _target("move_faces", ENROLL, users.disassociate, changes=True),
+    "SearchUsers": _target("identify", RECOGNIZE, users.search),
+    "SearchUsersByImage": _target("identify", RECOGNIZE, users.search_by_image),
+}
+MODELS = tuple({target.model: None for target in TARGETS.values()})
+
+
+def find_target(target: str) -> Target | None:
+    return TARGETS.get(target.removeprefix(TARGET_PREFIX)) if target.startswith(TARGET_PREFIX) else None
+
+
+def document() -> dict[str, Any]:
+    """Return what the OpenAPI document says of the one path beyond its summary and description."""
+    header = {
+        "name": "X-Amz-Target",
+        "in": "header",
+        "required": True,
+        "description": "The operation.",
+        "schema": {"type": "string", "enum": [TARGET_PREFIX + name for name in TARGETS]},
+    }
+    schema = {"anyOf": [{"$ref": REF.format(model=model.__name__)} for model in MODELS]}
+    return {
+        "parameters": [header],
+        "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": schema}}},
+        "x-scope": {name: str(target.operation.scope) for name, target in TARGETS.items()},
+    }
+
+
+JSON_COPIES = 3
+"""Of a body while it is read: its text, the strings in it, and the largest of them in ASCII."""
+_TRY_AGAIN = FAULTS | {THROUGHPUT}
+
+
+class TargetRoute(OperationRoute):
+    """A route whose operations are named by a header; its own declaration stands for an unknown one."""
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return (self.operation, *(target.operation for target in TARGETS.values()))
+
+    def operation_of(self, scope: types.Scope) -> Operation:
+        target = find_target(Headers(scope=scope).get(TARGET_HEADER, ""))
+        return self.operation if target is None else target.operation
+
+
+router = Router(REKOGNITION.name, REKOGNITION, TargetRoute)
+
+
+@router.operation("POST", PATH, scope=None, monitoring=True, more_models=MODELS, extra=document())
+async def call(request: Request, components: Components, grant: Grant, entry: AuditEntry) -> Response:
+    """Call an operation of Amazon Rekognition.
+
+    The header `X-Amz-Target` names it. Request and answer have the shapes of AWS's API reference.
+    """
+    name = request.headers.get(TARGET_HEADER, "")
+    target = find_target(name)
+    if target is None:
+        raise NotFound("There is no such operation.")
+    claim: Claim = request.scope[CLAIM]
+    called = Call(components, grant, entry, name.removeprefix(TARGET_PREFIX), claim.region)
+    admission, signatures = components.admission, components.signatures
+    body = await request.body()
+    admission.take(len(body))
+
+    used = False
+
+    def parse() -> Any:
+        return requests.read(target.model, load_json(body) if body else {})
+
+    def work() -> dict[str, Any]:
+        nonlocal used
+        use_once(signatures, claim, request.headers, changes=target.operation.changes)
+        used = True
+        values = admission.budget.run(parse, JSON_COPIES * len(body), threads=0)
+        return again_if_ended(lambda: target.work(called, values))
+
+    try:
+        answer = await components.workers.run(work)
+    except LikenessError as error:
+        if used and answer_of(error).name in _TRY_AGAIN:
+            # Clients retry, maybe within the same second.
+            await components.workers.run(lambda: signatures.release(claim.signature))
+        raise
+    content = json.dumps(answer, ensure_ascii=False, allow_nan=False)
+    return Response(content, headers=headers_of(request.scope["request_id"]), media_type=MEDIA_TYPE)
+
+
+def endpoints_table() -> str:
+    """Return each operation with its scope and audit word as a Markdown table."""
+    lines = ["| operation | scope | in the audit log |", "|---|---|---|"]
+    for name, target in TARGETS.items():
+        declared = target.operation
+        lines.append(f"| `{name}`{'*' if declared.unrestricted else ''} | `{declared.scope}` | `{declared.name}` |")
+    return "\n".join(lines)

@@ -1,0 +1,252 @@
+"""Rekognition's wire format: requests are signed, no signature is used twice, and errors have a type.
+
+Signing keys derived from secrets are cached, so that a known caller costs one HMAC and no database access; whether the
+secret is still valid is checked each time (`Keys.recall`, `Keys.check`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import ClassVar, Generic, TypeVar
+
+from fastapi import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope
+
+from app.access.grants import Grant
+from app.access.keys import Keys
+from app.access.one_time import SeenSignatures
+from app.api.auth import Guard
+from app.api.body import read_body
+from app.api.components import Components
+from app.api.operation import Operation
+from app.api.wire import WireFormat, address_of, callers_of
+from app.errors import LikenessError
+from app.features.rekognition import errors
+from app.features.rekognition.errors import Refused, answer_of
+from app.features.rekognition.sigv4 import (
+    Claim,
+    SignedRequest,
+    check_body,
+    is_signed_with,
+    read_claim,
+    signing_key,
+    unknown_client,
+)
+
+PATH = "/"
+MEDIA_TYPE = "application/x-amz-json-1.1"
+TARGET_HEADER = "x-amz-target"
+CONTENT_HASH = "x-amz-content-sha256"
+"""Signed, as all of AWS's headers must be."""
+MAX_JSON = 256 * 1024
+"""Bytes of a body without images: enough for 4,096 face ids."""
+HASHED_HERE = 64 * 1024
+"""Larger bodies are hashed in a thread."""
+UNPROVEN_S = 10.0
+"""Within which a body must arrive while no signature of this key and address was valid yet: 6 Mbit/s for the largest
+photo."""
+CLAIM = "rekognition_claim"
+MAX_CACHED = 10_000
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class _Cache(Generic[Key, Value]):
+    """Keeps the last MAX_CACHED values that were put in. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> Value | None:
+        with self._lock:
+            return self._values.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            if len(self._values) > MAX_CACHED:
+                self._values.popitem(last=False)
+
+
+class SignatureChecker:
+    """Checks signatures. Safe to share between threads."""
+
+    def __init__(self, keys: Keys, guard: Guard) -> None:
+        self._keys, self._guard = keys, guard
+        self._derived: _Cache[tuple[str, str, str], tuple[tuple[str, bytes], ...]] = _Cache()
+        self._proven: _Cache[tuple[str, str], str] = _Cache()
+
+    def is_proven(self, claim: Claim, address: str) -> str | None:
+        """Return the id of the claim's key if a signature of it from this address was valid before."""
+        return self._proven.get((claim.access_key, address))
+
+    def prove(self, claim: Claim, address: str, key_id: str) -> None:
+        """Note that the key has signed a request from this address."""
+        self._proven.put((claim.access_key, address), key_id)
+
+    async def require_key(self, claim: Claim, address: str) -> None:
+        """Look the claim's key up unless it has signed before. Raises Refused (UnrecognizedClientException)."""
+        if self._derived.get(_name(claim)) is None:
+            await self._guard.attempt(lambda: self._tokens(claim), address)
+
+    async def grant(self, claim: Claim, request: SignedRequest, body_hash: str, address: str) -> Grant:
+        """Return what the key that signed the request allows; the database is read unless its signing key is cached.
+
+        Raises Refused: UnrecognizedClientException, InvalidSignatureException; InvalidInput ``expired_key``,
+        ``revoked_key``; Overloaded.
+        """
+        token = _signer(self._derived.get(_name(claim)) or (), claim, request, body_hash)
+        return await self._guard.admit(
+            None if token is None else self._keys.recall(token),
+            lambda: self._check(claim, request, body_hash),
+            address,
+            known=token is not None,
+        )
+
+    def _check(self, claim: Claim, request: SignedRequest, body_hash: str) -> Grant:
+        secrets = [(token, token.split("_", 2)[2]) for token in self._tokens(claim)]
+        derived = tuple((token, signing_key(secret, claim.date, claim.region)) for token, secret in secrets)
+        token = _signer(derived, claim, request, body_hash)
+        if token is None:
+            message = (
+                "The request signature we calculated does not match the signature you provided. "
+                "Check your AWS Secret Access Key and signing method."
+            )
+            raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
+        self._derived.put(_name(claim), derived)
+        return self._keys.check(token)
+
+    def _tokens(self, claim: Claim) -> list[str]:
+        tokens = self._keys.signing_tokens(claim.access_key)
+        if not tokens:
+            raise unknown_client()
+        return tokens
+
+
+def _name(claim: Claim) -> tuple[str, str, str]:
+    return claim.access_key, claim.date, claim.region
+
+
+def _signer(derived: tuple[tuple[str, bytes], ...], claim: Claim, request: SignedRequest, body_hash: str) -> str | None:
+    """Return the token that signed; all are tried, so that the time tells nothing."""
+    signers = [token for token, key in derived if is_signed_with(key, claim, request, body_hash)]
+    return signers[0] if signers else None
+
+
+REPEAT_S = 2.0
+ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
+"""AWS's clients name a call and count its attempts here, some without signing it."""
+MAX_ATTEMPT = 100
+
+
+def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[str, str], *, changes: bool) -> None:
+    """Note the use of a signature.
+
+    One of a changing operation is used once, whatever else the request says. A client that sends the same request twice
+    within a second signs it alike, since SigV4 counts whole seconds: if it is one of AWS's, it is told to try again
+    (ThrottlingException), and signs anew. What changes nothing may be asked again for REPEAT_S after its first use,
+    with other ATTEMPT_HEADERS or without any: who recorded it has its answer already.
+
+    Raises Refused (InvalidSignatureException, ThrottlingException).
+    """
+    named = [name for name in ATTEMPT_HEADERS if request_headers.get(name)]
+    attempt = ""
+    if not changes:
+        attempt = " ".join(request_headers[name][:MAX_ATTEMPT] for name in named) or uuid.uuid4().hex
+    if signatures.use(claim.signature, attempt, repeat_s=REPEAT_S):
+        return
+    message = "This signature was used already: sign the request again."
+    if changes and not set(named) <= set(claim.signed_headers):
+        raise Refused(errors.THROTTLING, message, code="overloaded")
+    raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
+
+
+class Rekognition(WireFormat):
+    """`POST /`. The signature covers the body's hash: where a header states that, the signature is checked before the
+    body is read, elsewhere after it."""
+
+    name = "Amazon Rekognition"
+    security = ("aws_sigv4",)
+    security_schemes: ClassVar = {
+        "aws_sigv4": {
+            "type": "apiKey",
+            "in": "header",
+            "name": "Authorization",
+            "description": "An AWS Signature Version 4, made with a key that was created with `aws`.",
+        }
+    }
+    description = "Amazon Rekognition's API, for clients written for it (docs/reference/drop-ins.md)."
+
+    def speaks(self, scope: Scope) -> bool:
+        return (scope["method"], scope["path"]) == ("POST", PATH)
+
+    async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
+        """Check the signature. Raises Refused or InvalidInput if it is invalid, Overloaded if the key sends too many
+        requests."""
+        request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
+        claim = read_claim(request, time.time())
+        signatures: SignatureChecker = components.parts[SignatureChecker]
+        operation: Operation = scope["operation"]
+        address = address_of(scope)
+        admission, limits = components.admission, components.limits
+        limit = limits.most(operation.images) if operation.images else MAX_JSON
+        stated = request.header(CONTENT_HASH)
+        grant = await signatures.grant(claim, request, stated, address) if stated else None
+        proven = signatures.is_proven(claim, address)
+        if grant is None and not proven:
+            await signatures.require_key(claim, address)  # do not read the body of an unknown key
+            components.guard.require_few_failures(address)
+        async with AsyncExitStack() as stack:
+            if grant is not None:
+                stack.enter_context(admission.admit(*callers_of(grant.key_id, scope)))
+            else:
+                place = admission.admit_unproven(callers_of("", scope)[1], proven)
+                await stack.enter_async_context(place)
+            seconds = limits.seconds if grant or proven else min(limits.seconds, UNPROVEN_S)
+            body = (await read_body(Request(scope, receive), limit, seconds, admission.take)).data
+        body_hash = await _hash(body)
+        check_body(request, body_hash)
+        grant = grant or await signatures.grant(claim, request, body_hash, address)
+        signatures.prove(claim, address, grant.key_id)
+        scope[CLAIM] = claim
+        return grant, _again(body)
+
+    def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (there is one path)
+        answer = answer_of(error)
+        content = {"__type": answer.name, "message": answer.message, "Message": answer.message}
+        headers = headers_of(request_id) | {"x-amzn-ErrorType": answer.name}
+        return Response(json.dumps(content), answer.status, headers, MEDIA_TYPE)
+
+
+REKOGNITION = Rekognition()
+
+
+def headers_of(request_id: str) -> dict[str, str]:
+    return {"x-amzn-RequestId": request_id}
+
+
+async def _hash(body: bytes) -> str:
+    if len(body) <= HASHED_HERE:
+        return hashlib.sha256(body).hexdigest()
+    return await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
+
+
+def _again(body: bytes) -> Receive:
+    """Return a receiver of a body that was read already."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    return receive

@@ -1,0 +1,209 @@
+"""Examines one subject of a gallery: applies the rules to its faces, and makes findings of what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.features.review import rules
+from app.features.review.records import Draft, Evidence, Kind
+from app.features.review.rules import Mask, Own, Points, Scores
+from app.features.review.separation import Counts, count
+from app.search.types import FaceBlock, Keys, Match
+from app.types import Vectors
+
+LEAST_GROUP = 2
+"""Faces that a group of a subject's has at least to be taken for another person: a single one may only be odd."""
+MOST_FACES = 256
+"""Faces of a subject that are compared with another subject's: those of the highest quality."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The best face of each of the K nearest other subjects, best first, for each of N faces.
+
+    (N, K) each, padded with -inf and -1.
+    """
+
+    scores: Scores
+    faces: Keys
+    subjects: Keys
+
+
+def nearest_of(rows: Sequence[Sequence[Match]], width: int) -> Nearest:
+    """Return the first `width` matches of each row as arrays."""
+    scores = np.full((len(rows), width), -np.inf)
+    faces, subjects = np.full((len(rows), width), -1, np.int64), np.full((len(rows), width), -1, np.int64)
+    for row, matches in enumerate(rows):
+        for place, match in enumerate(matches[:width]):
+            scores[row, place], faces[row, place], subjects[row, place] = match.score, match.face, match.subject
+    return Nearest(scores, faces, subjects)
+
+
+class Examiner:
+    """Examines subjects at one gallery's operating points.
+
+    ``fmr_of`` returns the rate at which strangers reach a score, ``read`` the faces of subjects by key.
+    """
+
+    def __init__(
+        self,
+        points: Points,
+        fmr_of: Callable[[float], float | None],
+        read: Callable[[Sequence[int]], Mapping[int, FaceBlock]],
+    ) -> None:
+        self._points = points
+        self._fmr_of = fmr_of
+        self._read = read
+
+    @property
+    def least(self) -> float:
+        """The lowest score with another subject that may lead to a finding."""
+        return self._points.identify.uncertain
+
+    def examine(self, block: FaceBlock, nearest: Nearest, wrong: Mapping[int, Vectors]) -> tuple[list[Draft], Counts]:
+        """Examine a subject, whose faces these are, given what other subjects each looks like.
+
+        `wrong` are the recorded wrong probes of this subject and of those, by the subject's key. Return the findings
+        about the subject, and its row for `app.features.review.separation`.
+        """
+        uncertain, verify = self._points.identify.uncertain, self._points.verify.threshold
+        own = rules.compare_own(block.vectors, np.ones(len(block.faces), bool))
+        other = nearest.scores[:, 0]
+        misplaced = self._find_misplaced(nearest, own)
+        pairs = self._pairs(block, nearest, ~misplaced, wrong)
+        wrong_scores = rules.nearest_wrong(block.vectors, wrong.get(int(block.subjects[0])))
+        corrected = rules.find_corrected(own, wrong_scores, self._points)
+        misplaced &= ~np.isin(nearest.subjects[:, 0], list(pairs))
+        corrected &= ~misplaced
+        drafts = list(pairs.values())
+        for row in np.flatnonzero(misplaced).tolist():
+            terms = {"score": other[row], "threshold": uncertain, "beyond": own.best[row]}
+            drafts.append(self._draft(Kind.MISPLACED, block, own, row, **terms, other=nearest.faces[row, 0]))
+        for row in np.flatnonzero(corrected).tolist():
+            terms = {"score": wrong_scores[row], "threshold": verify, "beyond": max(own.best[row], verify)}
+            drafts.append(self._draft(Kind.CORRECTED, block, own, row, **terms))
+        misplaced |= corrected
+        drafts += self._two_people(block.only(~misplaced))
+        rest = rules.compare_own(block.vectors, ~misplaced)
+        strangers = self._points.strangers(max(1, int((~misplaced).sum()) - 1))
+        outliers = rules.find_outliers(rest, block.qualities, strangers) & ~misplaced
+        for row in _once(block, rest, outliers):
+            score, face = float(rest.best[row]), int(block.faces[row])
+            evidence = Evidence(own_score=score, threshold=strangers, fmr=self._fmr_of(score))
+            drafts.append(Draft(Kind.OUTLIER, strangers - score, face, int(block.faces[rest.at[row]]), evidence))
+        harmful = rules.find_harmful(rest, other, block.qualities, self._points) & ~misplaced & ~outliers
+        for row in np.flatnonzero(harmful).tolist():
+            terms = {"score": other[row], "threshold": uncertain, "beyond": uncertain}
+            drafts.append(self._draft(Kind.HARMFUL, block, rest, row, **terms, other=nearest.faces[row, 0]))
+        if block.qualities.max() < rules.GOOD:
+            best = int(block.qualities.argmax())
+            strength = (rules.GOOD - float(block.qualities[best])) / 100
+            drafts.append(Draft(Kind.NO_GOOD_FACE, strength, int(block.faces[best]), None, Evidence()))
+        misses = (own.best < verify) | corrected
+        return drafts, count(misses, other >= self._points.identify.threshold, mated=np.isfinite(own.best))
+
+    def _find_misplaced(self, nearest: Nearest, own: Own) -> Mask:
+        """Return which faces are misplaced. A face that resembles a misplaced one may itself be where it belongs."""
+        misplaced = rules.find_misplaced(own, nearest.scores[:, 0], self._points)
+        if misplaced.any():
+            others = self._read(np.unique(nearest.subjects[misplaced, 0]).tolist())
+            for row in np.flatnonzero(misplaced).tolist():
+                other = others.get(int(nearest.subjects[row, 0]))
+                misplaced[row] = other is not None and self._is_at_home(other, int(nearest.faces[row, 0]))
+        return misplaced
+
+    def _is_at_home(self, block: FaceBlock, face: int) -> bool:
+        """Whether the face matches another face of its subject, or is the only one."""
+        row = block.faces == face
+        scores = block.vectors[~row] @ block.vectors[row].T
+        return bool(row.any()) and (not scores.size or bool(scores.max() >= self._points.verify.threshold))
+
+    def _pairs(self, block: FaceBlock, nearest: Nearest, kept: Mask, wrong: Mapping[int, Vectors]) -> dict[int, Draft]:
+        """Return the findings that another subject may be this person, by the other's key; `kept` faces count."""
+        close = nearest.scores[kept] >= self._points.identify.threshold
+        candidates = np.unique(nearest.subjects[kept][close]).tolist()
+        if not candidates:
+            return {}
+        mine = _best(block, kept)
+        others = self._read(candidates)
+        drafts = ((key, self._pair(mine, others[key], wrong)) for key in candidates if key in others)
+        return {key: draft for key, draft in drafts if draft is not None}
+
+    def _pair(self, mine: FaceBlock, other: FaceBlock, wrong: Mapping[int, Vectors]) -> Draft | None:
+        own = rules.compare_own(other.vectors, np.ones(len(other.faces), bool))
+        with_mine = (other.vectors @ mine.vectors.T).max(axis=1).astype(np.float64)
+        kept = ~rules.find_misplaced(own, with_mine, self._points)
+        if not kept.any():
+            return None
+        first, second = sorted((mine, _best(other, kept)), key=lambda block: int(block.subjects[0]))
+        not_first, not_second = (wrong.get(int(block.subjects[0])) for block in (first, second))
+        alike = rules.compare_subjects(
+            first.vectors, second.vectors, self._points, not_first=not_first, not_second=not_second
+        )
+        if not rules.may_be_one(alike, self._points):
+            return None
+        evidence = Evidence(
+            score=alike.score,
+            matching=alike.matching,
+            threshold=self._points.identify.threshold,
+            fmr=self._fmr_of(alike.score),
+        )
+        strength = alike.typical - self._points.verify.threshold
+        faces = int(first.faces[alike.row]), int(second.faces[alike.other_row])
+        return Draft(Kind.SAME_PERSON, strength, *faces, evidence)
+
+    def _two_people(self, block: FaceBlock) -> list[Draft]:
+        """Return a finding for each group of faces that looks like somebody else than the subject's largest group."""
+        groups = [rows for rows in rules.find_groups(block.vectors, self._points) if len(rows) >= LEAST_GROUP]
+        drafts = []
+        for rows in groups[1:]:
+            scores = (block.vectors[groups[0]] @ block.vectors[rows].T).astype(np.float64)
+            best, threshold = float(scores.max()), self._points.linked
+            evidence = Evidence(score=best, threshold=threshold, fmr=self._fmr_of(best))
+            face, other = (int(block.faces[some[np.argmax(block.qualities[some])]]) for some in (groups[0], rows))
+            group = tuple(block.faces[rows].tolist())
+            drafts.append(Draft(Kind.TWO_PEOPLE, threshold - best, face, other, evidence, group))
+        return drafts
+
+    def _draft(
+        self,
+        kind: Kind,
+        block: FaceBlock,
+        own: Own,
+        row: int,
+        *,
+        score: float,
+        threshold: float,
+        beyond: float,
+        other: int | None = None,
+    ) -> Draft:
+        """Return a finding about a face that looks like somebody else: it scores more than `beyond`."""
+        score, own_score = float(score), float(own.best[row])
+        evidence = Evidence(
+            score=score,
+            own_score=own_score if np.isfinite(own_score) else None,
+            threshold=threshold,
+            fmr=self._fmr_of(score),
+        )
+        face = None if other is None else int(other)
+        return Draft(kind, score - float(beyond), int(block.faces[row]), face, evidence)
+
+
+def _once(block: FaceBlock, own: Own, outliers: Mask) -> list[int]:
+    """Return the outliers' rows; of two that are each other's nearest, only the one of lower quality."""
+    rows = np.flatnonzero(outliers)
+    mutual = outliers[own.at[rows]] & (own.at[own.at[rows]] == rows)
+    rank = np.lexsort((block.faces, block.qualities)).argsort()
+    return [int(row) for row, both in zip(rows, mutual, strict=True) if not both or rank[row] < rank[own.at[row]]]
+
+
+def _best(block: FaceBlock, kept: Mask) -> FaceBlock:
+    """Return the `kept` faces, or the MOST_FACES of the highest quality among them."""
+    rows = np.flatnonzero(kept)
+    if len(rows) > MOST_FACES:
+        order = np.lexsort((block.faces[rows], -block.qualities[rows]))
+        rows = np.sort(rows[order[:MOST_FACES]])
+    return block.only(rows)

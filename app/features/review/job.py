@@ -1,0 +1,205 @@
+"""A review as a job: some subjects at a time, each of their faces searched for in the whole gallery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sqlalchemy.engine import Connection
+
+from app.features.review.examine import Examiner, Nearest, nearest_of
+from app.features.review.records import Draft, Summary
+from app.features.review.rules import STRANGERS_FMR, Points
+from app.features.review.separation import Counts, Separation
+from app.features.review.store import Reviews
+from app.gallery.records import Gallery
+from app.gallery.service import Galleries
+from app.inference.thresholds import Thresholds
+from app.jobs.records import Job
+from app.jobs.runner import Running
+from app.jobs.store import JobStore, UnderWay, new_job_id
+from app.recognition.corrections import Corrections
+from app.recognition.decisions import LINKED_FMR, identify_point, verify_point
+from app.search.registry import Searchable
+from app.search.rows import WIDEN
+from app.search.types import FaceBlock, Match
+from app.timestamps import utc_now
+from app.types import Sizes, Vector, Vectors
+
+KIND = "review"
+SUBJECTS_AT_ONCE = 1_000
+FACES_AT_ONCE = 2_000
+"""Faces between checkpoints, unless a single subject has more: some seconds' work in a large gallery."""
+PROBES_AT_ONCE = 256
+"""Faces that are searched for in one pass."""
+OTHERS = 3
+"""Other subjects that each face is compared with: a person may be there more than twice."""
+
+
+class Reviewer:
+    """Starts and runs reviews. Safe to share between threads."""
+
+    def __init__(
+        self,
+        galleries: Galleries,
+        reviews: Reviews,
+        corrections: Corrections,
+        jobs: JobStore,
+        thresholds: Callable[[Gallery], Thresholds],
+        *,
+        fmr: float,
+        fpir: float,
+    ) -> None:
+        """``thresholds`` returns a gallery's operating points; ``fmr`` and ``fpir`` name those that decide."""
+        self.reviews = reviews
+        self._galleries = galleries
+        self._corrections = corrections
+        self._jobs = jobs
+        self._thresholds = thresholds
+        self._fmr, self._fpir = fmr, fpir
+
+    def begin(self, gallery_id: str, *, who: str | None = None) -> Job:
+        """Start a review, unless one is under way; return its job.
+
+        Raises NotFound ``gallery_not_found``, OperatingPointUnavailable.
+        """
+        gallery = self._galleries.store.gallery(gallery_id)
+        self._points(self._thresholds(gallery), {})
+        job_id = new_job_id()
+        begin = partial(self.reviews.begin, gallery=gallery, job=job_id)
+        try:
+            return self._jobs.create(KIND, gallery, who=who, job_id=job_id, also=begin)
+        except UnderWay as other:
+            return self._jobs.job(other.job)
+
+    def work(self, running: Running) -> None:
+        """Run a job; see `app.jobs.runner.Work`."""
+        gallery = self._galleries.store.gallery(running.job.gallery or "")
+        terms = running.saved.get("terms") or {
+            "package": self._galleries.probed_by(gallery),
+            "sizes": list(self._galleries.sizes(gallery).items()),
+        }
+        gallery = gallery.view(terms["package"])
+        thresholds = self._thresholds(gallery)
+        points = self._points(thresholds, _sizes(terms))
+        examiner = Examiner(points, thresholds.fmr_of, partial(self._read, gallery))
+        separation = Separation(running.saved.get("separation"))
+        # The job's own count may be ahead of the checkpoint, or behind it where a renewal waited for the checkpoint.
+        running.progress(running.saved.get("faces", 0), self._galleries.store.counts(gallery).faces)
+        after = running.saved.get("after", 0)
+        while subjects := self.reviews.subjects(gallery, after, SUBJECTS_AT_ONCE, FACES_AT_ONCE):
+            examined = self._examine(running, gallery, examiner, [key for key, faces in subjects if faces])
+            if running.cancelled:
+                return
+            if examined:
+                separation.add(np.stack([counts for _, counts in examined]), seed=after)
+            after = subjects[-1][0]
+            running.progress(running.done + sum(faces for _, faces in subjects))
+            saved = {"terms": terms, "after": after, "faces": running.done, "separation": separation.save()}
+            running.counts["subjects"] += len(examined)
+            drafts = [draft for findings, _ in examined for draft in findings]
+            self.reviews.add(gallery, running.job.id, drafts, partial(running.checkpoint, saved))
+        self._publish(running, gallery, points, separation)
+
+    def _publish(self, running: Running, gallery: Gallery, points: Points, separation: Separation) -> None:
+        summary = Summary(
+            package=gallery.embedder,
+            subjects=running.counts["subjects"],
+            faces=separation.faces,
+            finished_at=utc_now(),
+            verify=points.verify,
+            identify=points.identify,
+            fnmr=separation.fnmr,
+            fpir=separation.fpir,
+        )
+
+        def note(connection: Connection, findings: int) -> None:
+            running.counts["findings"] = findings
+            running.checkpoint(running.saved, connection)
+
+        self.reviews.publish(gallery, running.job.id, summary, note)
+
+    def _points(self, thresholds: Thresholds, sizes: Sizes) -> Points:
+        """Return the operating points that decide by default. Raises OperatingPointUnavailable."""
+        return Points(
+            verify_point(thresholds, None, self._fmr),
+            identify_point(thresholds, None, None, self._fpir, sizes),
+            lambda faces: verify_point(thresholds, None, STRANGERS_FMR, faces).threshold,
+            verify_point(thresholds, None, LINKED_FMR).threshold,
+        )
+
+    def _examine(
+        self, running: Running, gallery: Gallery, examiner: Examiner, subjects: Sequence[int]
+    ) -> list[tuple[list[Draft], Counts]]:
+        """Examine these subjects, by key; stop where the job is cancelled."""
+        blocks = list(self._read(gallery, subjects).values())
+        if not blocks:
+            return []
+        vectors = np.concatenate([block.vectors for block in blocks])
+        matches: list[list[Match]] = []
+        for start in range(0, len(vectors), PROBES_AT_ONCE):
+            if running.cancelled:
+                return []
+            index = self._galleries.indexes.ready(gallery.index_spec)
+            matches += self._near(index, vectors[start : start + PROBES_AT_ONCE], examiner.least)
+        keys = {int(block.subjects[0]) for block in blocks} | {match.subject for row in matches for match in row}
+        wrong = self._corrections.wrong_by_key(gallery, gallery.embedder, keys)
+        nearest = self._nearest(blocks, matches, wrong)
+        return [examiner.examine(block, near, wrong) for block, near in zip(blocks, nearest, strict=True)]
+
+    def _near(self, index: Searchable, probes: Vectors, least: float) -> list[list[Match]]:
+        """Return the best matches of each probe, its own subject and OTHERS that are reviewed among them, as far as
+        they score `least` or more: unnamed faces may come before them."""
+        wanted = OTHERS + 1
+        rows = index.search(probes, wanted)
+        while True:
+            there = self.reviews.reviewed({match.subject for row in rows for match in row})
+            short = [
+                place
+                for place, row in enumerate(rows)
+                if len(row) == wanted
+                and row[-1].score >= least
+                and sum(match.subject in there for match in row) <= OTHERS
+            ]
+            if not short:
+                return rows
+            wanted *= WIDEN
+            for place, row in zip(short, index.search(probes[short], wanted), strict=True):
+                rows[place] = row
+
+    def _read(self, gallery: Gallery, subjects: Sequence[int]) -> dict[int, FaceBlock]:
+        """Return the faces of the subjects that have any, by the subject's key."""
+        block = self._galleries.store.change_reader.faces_of(gallery.index_spec, subjects)
+        if block is None:
+            return {}
+        order = np.argsort(block.subjects, kind="stable")
+        keys, starts = np.unique(block.subjects[order], return_index=True)
+        rows = np.split(order, starts[1:])
+        return {int(key): block.only(own) for key, own in zip(keys, rows, strict=True)}
+
+    def _nearest(
+        self, blocks: Sequence[FaceBlock], searched: Sequence[Sequence[Match]], wrong: Mapping[int, Vectors]
+    ) -> Iterator[Nearest]:
+        """Yield for each block the matches of its faces with other subjects that are reviewed, but for those that a
+        correction rules out."""
+        there = self.reviews.reviewed({match.subject for row in searched for match in row})
+        rows = iter(searched)
+        for block in blocks:
+            others = there - {int(block.subjects[0])}
+            matches = [
+                [match for match in next(rows) if match.subject in others and not _is_ruled_out(match, vector, wrong)]
+                for vector in block.vectors
+            ]
+            yield nearest_of(matches, OTHERS)
+
+
+def _sizes(terms: Mapping[str, Any]) -> Sizes:
+    """Return the subjects' sizes; a job of an older server has only their number."""
+    return dict(terms["sizes"]) if "sizes" in terms else {1: terms["subjects"]}
+
+
+def _is_ruled_out(match: Match, vector: Vector, wrong: Mapping[int, Vectors]) -> bool:
+    probes = wrong.get(match.subject)
+    return probes is not None and float((probes @ vector).max()) > match.score

@@ -1,0 +1,86 @@
+"""What the job finds, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.features.review.separation import Rate
+from app.recognition.decisions import IdentifyPoint, VerifyPoint
+
+
+class Kind(StrEnum):
+    SAME_PERSON = "same_person"
+    """Two subjects that may be one person."""
+    TWO_PEOPLE = "two_people"
+    """A subject whose faces fall into groups that look like different people."""
+    MISPLACED = "misplaced_face"
+    """A face that looks like another subject and not like its own."""
+    OUTLIER = "outlier"
+    """A face that looks like none of its subject's other faces, nor like another subject."""
+    CORRECTED = "corrected_face"
+    """A face that looks like somebody who was recorded as not its subject (`app.recognition.corrections`)."""
+    HARMFUL = "poor_face"
+    """A poor face that could be confused with another subject, while its own subject doesn't need it."""
+    NO_GOOD_FACE = "no_good_face"
+    """A subject all of whose faces are poor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The numbers behind a finding; scores are cosines. None where they don't apply."""
+
+    score: float | None = None
+    """Of the two faces; of a misplaced or poor face with the other subject's; of a corrected one with the probe."""
+    own_score: float | None = None
+    """The face's best with its subject's other faces."""
+    matching: float | None = None
+    """Two subjects: the share of faces that match the other subject's, of the subject where that is less."""
+    threshold: float | None = None
+    """The operating point that decided."""
+    fmr: float | None = None
+    """The rate at which two strangers score `score` or more; None outside of what was measured."""
+    group: tuple[str, ...] | None = None
+    """Two people in one subject: the ids of the faces of one of them, ``other`` among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A finding before it is stored: faces by their keys. `strength` is by how much its rule is exceeded, in scores."""
+
+    kind: Kind
+    strength: float
+    face: int
+    other_face: int | None
+    evidence: Evidence
+    group: tuple[int, ...] = ()
+    """The keys of the faces of `Evidence.group`, which has the ids once the finding is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The extent of a finished review, and how well the gallery tells people apart; None: not enough to say."""
+
+    package: str
+    subjects: int
+    faces: int
+    finished_at: str
+    verify: VerifyPoint
+    """Where FNMR was counted."""
+    identify: IdentifyPoint
+    """Where FPIR was counted; its own ``fpir`` is what the package's measurement promises."""
+    fnmr: Rate | None
+    fpir: Rate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A gallery's reviews: the id of the last one's job, and the summary of the one whose findings are shown."""
+
+    job: str
+    published: str | None
+    summary: Summary | None
+    counts: Mapping[Kind, int]
+    """The findings to look at, by kind."""
+    dismissed: int

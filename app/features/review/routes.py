@@ -1,0 +1,142 @@
+"""What is probably wrong in a gallery."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from app.access.grants import Grant, Scope
+from app.api.components import Components, FindingId, GalleryId
+from app.api.feature import Feature, Part
+from app.api.operation import CURSOR, GALLERY, NO_FINDING, RATES
+from app.api.route import Router
+from app.api.routes.jobs import answer, last_job
+from app.api.schemas import Job
+from app.features.review import schemas
+from app.features.review.job import KIND, Reviewer
+from app.features.review.records import Kind
+from app.features.review.records import Review as Reviewed
+from app.features.review.store import Reviews
+from app.gallery.service import Galleries
+from app.jobs.store import JobStore
+from app.recognition.decisions import AnsweredScores
+from app.recognition.operations import Operations
+
+router = Router("galleries")
+
+REVIEW = f"{GALLERY}/review"
+FINDING = f"{REVIEW}/{{finding}}"
+
+
+@router.operation("POST", REVIEW, scope=Scope.ADMIN, changes=True, status=202, codes=(*RATES, "package_unavailable"))
+def review(reviewer: Reviewer, grant: Grant, gallery: GalleryId) -> Job:
+    """Review a gallery.
+
+    Starts a job that compares every face with the whole gallery and lists what is probably wrong: people who are there
+    twice, faces of somebody else, poor faces; and measures how well the gallery tells its people apart. If a review is
+    under way already, its job is the answer.
+    """
+    return answer(reviewer.begin(gallery, who=grant.key_id))
+
+
+@router.operation(
+    "GET",
+    REVIEW,
+    scope=Scope.READ,
+    name="show_review",
+    codes=("review_not_found", "package_unavailable", *RATES, *CURSOR),
+)
+def get_review(
+    galleries: Galleries,
+    reviewer: Reviewer,
+    operations: Operations,
+    jobs: JobStore,
+    grant: Grant,
+    gallery: GalleryId,
+    query: Annotated[schemas.ReviewParams, Query()],
+) -> schemas.Review:
+    """List a review's findings.
+
+    Those of the last finished review that were not called right, the strongest first, page by page. A finding
+    disappears when a face of it is moved or deleted.
+    """
+    home, reviews = galleries.store.gallery(gallery), reviewer.reviews
+    reviewed = reviews.find(home)
+    kind = None if query.kind is None else Kind(query.kind)
+    page = reviews.findings(home, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
+    findings, done = list(page.items), reviewed.summary
+    if findings and done and not grant.has(Scope.ADMIN):
+        coarse = AnsweredScores.of(operations.thresholds(done.package), done.verify.threshold, done.identify.threshold)
+        findings = [_coarsened(finding, coarse) for finding in findings]
+    return schemas.Review(
+        gallery=home.id,
+        job=last_job(jobs, reviewed.job),
+        summary=_summary(reviewed),
+        findings=findings,
+        next_cursor=page.next_cursor,
+    )
+
+
+@router.operation("POST", f"{FINDING}/dismiss", scope=Scope.ENROLL, changes=True, codes=NO_FINDING)
+def dismiss_finding(galleries: Galleries, reviewer: Reviewer, gallery: GalleryId, finding: FindingId) -> None:
+    """Call a finding right.
+
+    It leaves the list, and later reviews don't ask again unless other faces are its evidence.
+    """
+    reviewer.reviews.dismiss(galleries.store.gallery(gallery), finding)
+
+
+@router.operation("DELETE", f"{FINDING}/dismiss", scope=Scope.ENROLL, changes=True, codes=NO_FINDING)
+def reopen_finding(galleries: Galleries, reviewer: Reviewer, gallery: GalleryId, finding: FindingId) -> None:
+    """Take back that a finding is right.
+
+    It is in the list again, and later reviews ask about it.
+    """
+    reviewer.reviews.dismiss(galleries.store.gallery(gallery), finding, dismissed=False)
+
+
+def _summary(reviewed: Reviewed) -> schemas.ReviewSummary | None:
+    done = reviewed.summary
+    if done is None:
+        return None
+    return schemas.ReviewSummary.of(
+        done,
+        model=done.package,
+        counts={kind.value: reviewed.counts.get(kind, 0) for kind in Kind},
+        dismissed=reviewed.dismissed,
+        fmr=done.verify.fmr,
+        verify_threshold=done.verify.threshold,
+        fpir_expected=done.identify.fpir,
+        identify_threshold=done.identify.threshold,
+    )
+
+
+def _coarsened(finding: schemas.Finding, coarse: AnsweredScores) -> schemas.Finding:
+    evidence = finding.evidence
+    scores = {"score": evidence.score, "own_score": evidence.own_score}
+    coarsened = {name: None if score is None else coarse.answered(score) for name, score in scores.items()}
+    return finding.model_copy(
+        update={
+            "strength": round(finding.strength / coarse.step) * coarse.step,
+            "evidence": evidence.model_copy(update=coarsened | {"fmr": None}),
+        }
+    )
+
+
+def _start(core: Components) -> Part:
+    reviews = Reviews(core.galleries.store.database)
+    operations = core.operations
+    reviewer = Reviewer(
+        core.galleries,
+        reviews,
+        core.corrections,
+        core.jobs,
+        lambda gallery: operations.thresholds_in(gallery, gallery.embedder),
+        fmr=operations.fmr,
+        fpir=operations.fpir,
+    )
+    return Part(reviewer, {KIND: reviewer.work})
+
+
+FEATURE = Feature([router], _start)

@@ -1,0 +1,267 @@
+"""Add an ONNX file as a model package: an embedder or a detector. What fails leaves nothing behind.
+
+What the graph says is read, the rest is stated; an embedder is compared with photos of people where there are any. Of
+detectors only YuNet's outputs are decoded (`app.face.yunet`), so every other one is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+from pydantic import JsonValue
+
+from app.errors import LikenessError, Unusable
+from app.face.align import CANONICAL_LANDMARKS
+from app.files import PUBLIC, new_folder, replacing, sha256_of
+from app.inference import golden
+from app.inference.graph import optimised
+from app.inference.manifest import (
+    CONTRACT_INPUT,
+    CROP_SIDE,
+    Cutout,
+    FileSource,
+    Licence,
+    Manifest,
+    Provenance,
+    Rewrite,
+    RewriteYuNet,
+    SourceInput,
+    Tensor,
+    contract_output,
+)
+from app.inference.package import Package, load_package, write_manifest
+from app.inference.prepare import unit
+from app.inference.reference import run_plain
+from app.inference.session import open_embedder
+from app.machine import cores
+from app.models.graph_facts import GraphFacts, read_file, read_graph
+from app.models.presets import PRESETS, Crops, Stated, Tried, choose, input_form
+
+STATED = "as stated"
+MOST_ALIKE = 0.8
+"""Cosine of the two golden crops' templates from which on a file tells nobody apart. A network with random weights had
+0.99, SFace 0.2 with its own input and 0.89 with pixels scaled to ±1, the small packaged network 0.26."""
+DETECTOR_INPUT = Tensor(shape=("N", "H", "W", 3), dtype="uint8", meaning="photos, RGB, 0-255, sides of whole 32 pixels")
+DETECTOR_OUTPUT = Tensor(
+    shape=("N", "K", 15),
+    dtype="float32",
+    meaning="an anchor's box (centre, logarithms of the sides), five landmarks (x, y), both in strides, score 0-1",
+)
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class NewPackage:
+    """A file to add under a name; ``cache`` is the folder of prepared models."""
+
+    file: Path
+    name: str
+    licence: Licence
+    models_dir: Path
+    cache: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.models_dir / self.name
+
+    def manifest(self, origin: str = "", figures: Mapping[str, JsonValue] | None = None, **facts: Any) -> Manifest:
+        """Return the manifest with these ``facts``; ``origin`` says what they rest on."""
+        text = f"Added from {self.file.name} by `likeness models add`{origin}."
+        return Manifest(
+            name=self.name,
+            version="1",
+            source=FileSource(),
+            sha256=sha256_of(self.file),
+            licence=self.licence,
+            provenance=Provenance(text=text, figures=dict(figures or {})),
+            **facts,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A package that was added, its input, and the presets that were tried on photos, the one used first."""
+
+    package: Package
+    facts: GraphFacts
+    form: SourceInput
+    tried: tuple[Tried, ...] = ()
+
+
+def add(new: NewPackage, stated: Stated | None = None, *, crops: Crops | None = None) -> Added:
+    """Add an embedder's file. What fails leaves nothing behind.
+
+    ``stated`` are the facts of its input. With ``crops`` every preset is tried, and the best used if nothing is stated.
+    Raises Unusable: package_exists, model_separates_nothing, and the codes of `read_graph`, `input_form`, `choose` and
+    `open_embedder`.
+    """
+    check_free(new.folder)
+    model, facts = read_graph(new.file)
+    forms = {} if stated is None and crops is not None else {STATED: _form(stated or Stated(), facts)}
+    tried: list[Tried] = []
+    if crops is not None:
+        forms |= {name: form for name, form in _presets(facts).items() if form not in forms.values()}
+        unpacked = optimised(model)  # else weights are unpacked in each run
+        templates = {}
+        for name, form in forms.items():
+            vectors = np.nan_to_num(run_plain(unpacked, form, crops.pixels, threads=cores()))
+            is_zero = (vectors == 0).all(axis=1, keepdims=True)
+            templates[name] = unit(np.where(is_zero, 1.0, vectors)).astype(np.float32)
+        tried = choose(templates, crops.people, None if stated is None else STATED)
+    name = tried[0].name if tried else STATED
+    origin = f"; its input is {name}"
+    if tried:
+        origin += f", the best of {len(tried)} on photos of {len(tried[0].separations)} people"
+    manifest = new.manifest(
+        origin,
+        {"separation": {attempt.name: round(attempt.separation, 2) for attempt in tried}} if tried else {},
+        task="embed",
+        title=f"{new.name}, {facts.dimension} dimensions",
+        prepare=Rewrite(input=forms[name], unit_output=facts.normalised),
+        input=CONTRACT_INPUT,
+        output=contract_output(facts.dimension),
+        dimension=facts.dimension,
+        canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
+    )
+
+    def check(draft: Package) -> Manifest:
+        session = open_embedder(draft, new.cache, "cpu")  # prepares it, and compares it with the file
+        first, second = session.run(golden.golden_crops())
+        if (cosine := float(first @ second)) >= MOST_ALIKE:
+            message = (
+                f"The file makes nearly the same template of two different people (cosine {cosine:.3f}). Is it a "
+                "trained face embedder, and is its input what was stated?"
+            )
+            raise Unusable(message, code="model_separates_nothing", cosine=round(cosine, 3))
+        return golden.with_golden(manifest, session.run)
+
+    return Added(make(new.folder, new.file.read_bytes(), manifest, check), facts, forms[name], tuple(tried))
+
+
+def _form(stated: Stated, facts: GraphFacts) -> SourceInput:
+    form = input_form(stated, facts.layout, facts.dtype)
+    side = facts.side or stated.size
+    if side is None or side == CROP_SIDE:
+        return form
+    scale = side / CROP_SIDE  # whole crops
+    cutout = Cutout(side=side, scale=scale, left=(scale - 1) / 2, top=(scale - 1) / 2)
+    return form.model_copy(update={"cutout": cutout})
+
+
+def _presets(facts: GraphFacts) -> dict[str, SourceInput]:
+    """Return the forms of input to try, by preset; a graph with uint8 input leaves only its colour order open.
+
+    A preset's own size is tried only where the graph declares one: others need not run at it.
+    """
+    if facts.dtype == "uint8":
+        return {colour: _form(Stated(colour), facts) for colour in ("rgb", "bgr")}
+    return {name: _form(preset, facts) for name, preset in PRESETS.items() if facts.side or not preset.size}
+
+
+def add_detector(new: NewPackage, finds: Callable[[Package], tuple[int, int]]) -> Package:
+    """Add a YuNet's file. What fails leaves nothing behind.
+
+    ``finds`` opens the package, and returns in how many of how many photos of faces it finds one. Raises Unusable:
+    package_exists, model_unsuitable (no ONNX file), model_separates_nothing (it misses all), and what ``finds`` raises.
+    """
+    check_free(new.folder)
+    read_file(new.file)
+    title = f"{new.name}, a YuNet"
+    manifest = new.manifest(
+        task="detect", title=title, prepare=RewriteYuNet(), input=DETECTOR_INPUT, output=DETECTOR_OUTPUT
+    )
+
+    def check(draft: Package) -> Manifest:
+        detected, photos = finds(draft)  # prepares it, and compares it with the file
+        if not detected:
+            message = f"{new.file.name} finds no face in any of {photos} photos of faces."
+            raise Unusable(message, code="model_separates_nothing", photos=photos)
+        return manifest
+
+    return make(new.folder, new.file.read_bytes(), manifest, check)
+
+
+def check_free(folder: Path) -> None:
+    """Raise Unusable ``package_exists`` if there is such a folder."""
+    if folder.exists():
+        raise Unusable(f"{folder} exists already: remove it first.", code="package_exists", folder=str(folder))
+
+
+def add_made(content: bytes, manifest: Manifest, models_dir: Path, cache_dir: Path) -> Package:
+    """Add an embedder that was made here: its file's ``content`` and its manifest. What fails leaves nothing behind.
+
+    Its golden vectors are compared, or recorded where it has none. Raises Unusable: package_exists, and the codes of
+    `open_embedder`.
+    """
+
+    def check(draft: Package) -> Manifest:
+        session = open_embedder(draft, cache_dir, "cpu")  # prepares it, and compares golden vectors
+        return golden.with_golden(manifest, session.run)
+
+    check_free(models_dir / manifest.name)
+    return make(models_dir / manifest.name, content, manifest, check)
+
+
+def make(folder: Path, content: bytes, manifest: Manifest, check: Callable[[Package], Manifest]) -> Package:
+    """Return the package in ``folder``, which appears once ``check`` returned the manifest to write.
+
+    ``check`` gets a draft of the package, with a copy of the file's ``content``.
+    """
+    with new_folder(folder) as draft:
+        with replacing(draft / FileSource().path, PUBLIC) as file:
+            file.write(content)
+        write_manifest(draft, check(Package(draft, manifest)))
+    return load_package(folder)
+
+
+def within(
+    seconds: float, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Result:
+    """Return what ``work`` returns in a process of its own, since a model's graph may loop for ever.
+
+    All that ``work`` takes and returns can be pickled.
+
+    Raises its LikenessError and OSError, and Unusable: model_too_slow, model_check_failed (the process died).
+    """
+    context = multiprocessing.get_context("spawn")  # threads of this process would not survive a fork
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, seconds, work, args, kwargs), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(seconds):
+            message = f"The model did not answer within {seconds:g} s. Is it an embedder? --time-limit gives it longer."
+            raise Unusable(message, code="model_too_slow", seconds=seconds)
+        outcome = receiver.recv()
+    except EOFError as error:
+        process.join()
+        message = f"The process that ran the model ended with code {process.exitcode}; it may need more memory."
+        raise Unusable(message, code="model_check_failed") from error
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+    if isinstance(outcome, LikenessError | OSError):
+        raise outcome
+    result: Result = outcome
+    return result
+
+
+def _answer(
+    sender: Connection, seconds: float, work: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
+    signal.alarm(math.ceil(seconds) + 1)  # the parent may be gone by then
+    try:
+        outcome = work(*args, **kwargs)
+    except (LikenessError, OSError) as error:
+        outcome = error
+    sender.send(outcome)

@@ -1,0 +1,226 @@
+"""The known models, `catalogue.json`, and downloads of models' files: resumed, bounded, checked by their SHA-256.
+
+What nobody published or measured is null in the catalogue. Where no SHA-256 is known, the first download shows it, and
+the caller has to confirm it. A zip archive may be hostile: only the member asked for is unpacked, of no more bytes than
+it may have.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+import zipfile
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import httpx
+from pydantic import Field, JsonValue, TypeAdapter
+
+from app.errors import Unusable
+from app.files import PUBLIC, replacing, sha256_of
+from app.inference.cards import Name, Sha256, Strict
+from app.inference.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, UrlSource
+from app.inference.package import Package, locate, source_path
+from app.models.presets import Preset, Stated
+
+CATALOGUE = Path(__file__).with_name("catalogue.json")
+ATTEMPTS = 5
+"""Connections until a download that makes no end is given up; what arrived is kept for the next call."""
+TIMEOUT_S = 30.0
+"""Silence after which a connection counts as cut."""
+TOTAL_S = 3600.0
+"""Time for one call: 1 GB at 300 kB/s. What arrived is kept, and the next call goes on from there."""
+PIECE_BYTES = 1024 * 1024
+ENCRYPTED = 0x1
+"""Bit of a member's flags (APPNOTE.TXT 4.4.4)."""
+METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+
+
+class Archive(Strict):
+    member: str
+    """The model's exact name in it."""
+    sha256: Sha256
+    max_bytes: int = Field(gt=0)
+
+
+class KnownModel(Strict):
+    name: Name
+    title: str
+    task: Literal["embed", "liveness"] = "embed"
+    url: str = Field(pattern=r"^https?://")
+    """Of the ONNX file, or of its archive, at a fixed revision."""
+    archive: Archive | None = None
+    sha256: Sha256 | None
+    """Of the ONNX file."""
+    max_bytes: int = Field(default=DEFAULT_MAX_BYTES, gt=0)
+    licence: Licence
+    training_data: str | None
+    """What its makers say of the data and its terms."""
+    preset: Preset | Stated
+    """How its input is made: like that of other models, or as stated here."""
+    dimension: int | None
+    liveness: LivenessContract | None = None
+    """Liveness only."""
+    figures: Mapping[str, JsonValue] | None
+    """Published figures, with their source."""
+    source: str
+
+
+@cache
+def known_models() -> Mapping[str, KnownModel]:
+    entries = TypeAdapter(list[KnownModel]).validate_json(CATALOGUE.read_bytes())
+    return {entry.name: entry for entry in entries}
+
+
+def check_licence(name: str, licence: Licence, *, accept_non_commercial: bool) -> None:
+    """Raise Unusable ``licence_not_accepted`` for a non-commercial licence that was not accepted."""
+    if licence.non_commercial and not accept_non_commercial:
+        message = (
+            f"{name} is for non-commercial use only ({licence.name} {licence.url}). "
+            "If that is your use, say so: --accept-non-commercial"
+        )
+        raise Unusable(message, code="licence_not_accepted", package=name, licence=licence.name)
+
+
+def pull(package: Package, cache_dir: Path, *, accept_non_commercial: bool = False) -> Path:
+    """Download the model file of a package that names a URL, unless it is there already; others are only located.
+
+    Raises Unusable with the codes of `check_licence`, `download` and `locate`.
+    """
+    source, sha256 = package.manifest.source, package.manifest.sha256
+    if not isinstance(source, UrlSource):
+        return locate(package, cache_dir)
+    check_licence(package.id, package.manifest.licence, accept_non_commercial=accept_non_commercial)
+    path = source_path(package, cache_dir)
+    if path.is_file() and sha256_of(path) != sha256:
+        path.unlink()
+    download(package.id, source.url, path, source.max_bytes, sha256)
+    return path
+
+
+def fetch(model: KnownModel, folder: Path, *, accept_non_commercial: bool, sha256: str | None = None) -> Path:
+    """Return the model's file in ``folder``, downloaded unless it is there. ``sha256``: the hash that was confirmed.
+
+    A connection that is cut is resumed. Raises Unusable: licence_not_accepted, package_download_failed,
+    package_too_large, package_archive_invalid, package_hash_mismatch, package_hash_unknown (``details.found`` has the
+    file's hash).
+    """
+    check_licence(model.name, model.licence, accept_non_commercial=accept_non_commercial)
+    revision = hashlib.sha256(model.url.encode()).hexdigest()[:16]
+    path = folder / f"{model.name}-{revision}.onnx"
+    expected = model.sha256 or sha256
+    if model.archive is not None and not path.is_file():
+        zipped = path.with_suffix(".zip")
+        download(model.name, model.url, zipped, model.archive.max_bytes, model.archive.sha256)
+        try:
+            extract(zipped, model.archive.member, path, model.max_bytes)
+        except OSError as error:
+            message = f"Could not unpack {model.name} from {zipped}: {error}. It is kept; try again."
+            raise Unusable(message, code="package_download_failed", package=model.name, url=model.url) from error
+        zipped.unlink()
+    download(model.name, model.url, path, model.max_bytes, expected)
+    if expected is None:
+        digest = sha256_of(path)
+        message = (
+            f"No SHA-256 was published for {model.name}. {model.url} sent a file with {digest}: compare it with "
+            f"another source, and confirm it: --sha256 {digest}"
+        )
+        raise Unusable(message, code="package_hash_unknown", package=model.name, found=digest)
+    return path
+
+
+def download(
+    name: str, url: str, path: Path, max_bytes: int, sha256: str | None, *, total_s: float | None = None
+) -> None:
+    """Download the file of ``name`` to ``path`` unless it is there, and check its hash if one is given.
+
+    It takes ``total_s`` seconds at most, by default `TOTAL_S`. Raises Unusable: package_download_failed (what arrived
+    is kept), package_too_large and package_hash_mismatch (nothing is).
+    """
+    part = path.with_suffix(".part")
+    until = time.monotonic() + (total_s or TOTAL_S)
+    problem: Exception | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # two downloads would write to one part
+            for _ in range(0 if path.is_file() else ATTEMPTS):
+                try:
+                    _receive(name, url, part, max_bytes, until)
+                    part.replace(path)
+                    break
+                except httpx.TransportError as error:
+                    problem = error
+        finally:
+            os.close(folder)
+    except (httpx.HTTPError, OSError) as error:
+        problem = error
+    if not path.is_file():
+        message = f"Could not fetch {name} from {url}: {problem}. What arrived is kept; try again."
+        raise Unusable(message, code="package_download_failed", package=name, url=url) from problem
+    if sha256 is not None and (digest := sha256_of(path)) != sha256:
+        path.unlink()
+        message = f"{url} did not send the file of {name}: SHA-256 {digest}, not {sha256}."
+        raise Unusable(message, code="package_hash_mismatch", package=name, expected=sha256, found=digest)
+
+
+def _receive(name: str, url: str, part: Path, max_bytes: int, until: float) -> None:
+    """Append what is missing; start anew where the server sends the whole file. Raises TimeoutError at ``until``."""
+    have = part.stat().st_size if part.is_file() else 0
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    with httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S) as response:
+        if have and response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return  # the part is the whole file; its hash decides
+        response.raise_for_status()
+        resumed = response.status_code == httpx.codes.PARTIAL_CONTENT
+        received = have if resumed else 0
+        with part.open("ab" if resumed else "wb") as file:
+            for chunk in response.iter_bytes():
+                received += len(chunk)
+                if time.monotonic() > until:
+                    raise TimeoutError(f"it is too slow ({received} bytes so far)")
+                if received > max_bytes:
+                    part.unlink()
+                    message = f"{url} sends more than the {max_bytes} bytes that {name} may have."
+                    raise Unusable(message, code="package_too_large", package=name, max_bytes=max_bytes)
+                file.write(chunk)
+
+
+def extract(archive: Path, member: str, target: Path, max_bytes: int) -> None:
+    """Write the member to ``target``, which appears whole or not at all; no path in the archive is used.
+
+    Raises Unusable ``package_archive_invalid``, ``package_too_large``; OSError if it can't be written.
+    """
+    try:
+        with (
+            zipfile.ZipFile(archive) as opened,
+            opened.open(_find(archive, opened, member, max_bytes)) as content,
+            replacing(target, PUBLIC) as file,
+        ):
+            shutil.copyfileobj(content, file, PIECE_BYTES)  # never more than `file_size`
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError, ValueError) as error:
+        raise _invalid(archive, f"it is damaged ({error})") from error
+
+
+def _find(path: Path, archive: zipfile.ZipFile, member: str, max_bytes: int) -> zipfile.ZipInfo:
+    matching = [info for info in archive.infolist() if info.filename == member]
+    if len(matching) != 1:
+        raise _invalid(path, f"it has {len(matching)} files {member}, not one")
+    (info,) = matching
+    if info.flag_bits & ENCRYPTED or info.compress_type not in METHODS or info.is_dir():
+        raise _invalid(path, f"{member} is encrypted, compressed in an unknown way, or a folder")
+    if info.file_size > max_bytes:
+        message = f"{member} in {path} is larger than the {max_bytes} bytes that it may have."
+        raise Unusable(message, code="package_too_large", max_bytes=max_bytes)
+    return info
+
+
+def _invalid(archive: Path, problem: str) -> Unusable:
+    return Unusable(f"{archive} can't be used: {problem}.", code="package_archive_invalid", problem=problem)

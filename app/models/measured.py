@@ -1,0 +1,126 @@
+"""Models that come measured, `measured/NAME.json`: how to make the file, and the manifest that it was measured with.
+
+The file is made of pinned downloads, or of other packages. Its bytes may differ where ONNX writes them differently, its
+templates may not: the manifest's golden vectors decide whether the operating points hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from onnx import ModelProto
+from pydantic import Field
+
+from app.inference.cards import Name, Sha256, Strict
+from app.inference.manifest import Manifest
+from app.inference.package import Package, select
+from app.models.add import add_made, check_free
+from app.models.download import check_licence, download
+from app.models.fuse import Member, fuse
+from app.models.openvino_ir import read_ir
+
+FOLDER = Path(__file__).with_name("measured")
+
+
+class Download(Strict):
+    """A file at a fixed address."""
+
+    url: str = Field(pattern=r"^https?://")
+    sha256: Sha256
+    size: int = Field(gt=0)
+    """Bytes."""
+
+
+class OpenVino(Strict):
+    """Made by reading OpenVINO's intermediate representation."""
+
+    kind: Literal["openvino"]
+    graph: Download
+    weights: Download
+
+
+class FusedMember(Strict):
+    """A package by its id, its weight, and whether it sees the mirror image too."""
+
+    package: str
+    weight: float = Field(gt=0)
+    mirror: bool = False
+
+
+class Fused(Strict):
+    """Made by fusing packages; those that are missing are made first."""
+
+    kind: Literal["fused"]
+    members: tuple[FusedMember, ...]
+
+
+class MeasuredModel(Strict):
+    """One model: how its file is made, and its manifest."""
+
+    recipe: Annotated[OpenVino | Fused, Field(discriminator="kind")]
+    manifest: Manifest
+
+    @property
+    def name(self) -> Name:
+        return self.manifest.name
+
+
+@cache
+def measured_models() -> Mapping[str, MeasuredModel]:
+    models = (MeasuredModel.model_validate_json(path.read_bytes()) for path in sorted(FOLDER.glob("*.json")))
+    return {model.name: model for model in models}
+
+
+def add_measured(
+    model: MeasuredModel,
+    packages: Callable[[], Mapping[str, Package]],
+    models_dir: Path,
+    cache_dir: Path,
+    *,
+    accept_non_commercial: bool = False,
+) -> Package:
+    """Add a model, and the members it lacks. ``packages`` returns those that are there. What fails leaves nothing.
+
+    Raises Unusable: package_exists, and the codes of `check_licence`, `download`, `read_ir`, `fuse`, `add_made`
+    (package_templates_differ: what was made is not what was measured).
+    """
+    manifest = model.manifest
+    check_licence(model.name, manifest.licence, accept_non_commercial=accept_non_commercial)
+    check_free(models_dir / model.name)
+    if isinstance(model.recipe, OpenVino):
+        graph = _read(model.name, model.recipe, cache_dir)
+    else:
+        members = model.recipe.members
+        by_id = {measured.manifest.id: measured for measured in measured_models().values()}
+        for member in members:
+            known = by_id.get(member.package)
+            if known is not None and member.package not in packages():
+                add_measured(known, packages, models_dir, cache_dir, accept_non_commercial=accept_non_commercial)
+        installed = packages()
+        graph = fuse(
+            [Member(select(installed, member.package), member.weight, member.mirror) for member in members], cache_dir
+        )
+    content: bytes = graph.SerializeToString()
+    bound = manifest.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
+    digest = {"measured_with": bound.recipe_digest}
+    cards = {"bias_card": bound.bias_card, "condition_card": bound.condition_card}
+    points = {"calibrations": tuple(map(bound.bind, bound.calibrations))}
+    renewed = points | {name: card and card.model_copy(update=digest) for name, card in cards.items()}
+    return add_made(content, bound.model_copy(update=renewed), models_dir, cache_dir)
+
+
+def _read(name: str, recipe: OpenVino, folder: Path) -> ModelProto:
+    """Download an IR's two files, and return them as one graph."""
+    paths = []
+    for part, wanted in (("xml", recipe.graph), ("bin", recipe.weights)):
+        paths.append(folder / f"{name}-{wanted.sha256[:16]}.{part}")
+        download(name, wanted.url, paths[-1], wanted.size, wanted.sha256)
+    xml, weights = paths
+    graph = read_ir(xml.read_bytes(), weights.read_bytes(), name)
+    for path in paths:
+        path.unlink()
+    return graph

@@ -1,0 +1,160 @@
+"""How published embedders want their input: colour order, mean, scale and size, by their makers' names.
+
+The preset that a file was trained with tells the people in photos apart best. Each preset is run on the same crops. A
+person's separation is how far the mean score of their own photos lies above the mean score with other people's, in
+standard deviations of all scores of different people. Presets are compared by a sign test over people: chance would let
+the better one win with half of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import Unusable
+from app.inference.manifest import SourceInput
+from app.models.graph_facts import Dtype, Layout
+from app.types import Pixels, Vectors
+
+Colour: TypeAlias = Literal["rgb", "bgr"]
+Preset: TypeAlias = Literal["insightface", "adaface", "sface", "facenet", "imagenet", "unit", "opencv"]
+Channels: TypeAlias = tuple[float, float, float]
+LEAST_SEPARATION = 1.0
+"""Mean over people below which a file tells nobody apart. On four photos each of 64 people of CelebA a network with
+random weights had 0.3, `sface-slim`, which learnt from them, 4.8, 4.2 with the other colour order and 0.5 or less with
+the range of `sface` or `imagenet`."""
+CHANCE = 0.025
+"""One-sided: a preset is worse if chance alone would put it behind the best as clearly as this rarely."""
+SAME_TEMPLATES = 0.995
+"""Mean cosine from which on two presets make the same templates: either will do, so they are no tie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """The caller's facts about a file's input; ``mean`` and ``std`` in the order of its channels, for pixels 0-255."""
+
+    colour: Colour | None = None
+    mean: Channels | None = None
+    std: Channels | None = None
+    size: int | None = None
+    """Side in pixels, for graphs that declare none."""
+
+    def over(self, preset: Stated) -> Stated:
+        """Return these facts, and those of the preset that are not stated."""
+        return replace(preset, **{name: value for name, value in asdict(self).items() if value is not None})
+
+
+def _same(mean: float, std: float) -> tuple[Channels, Channels]:
+    return (mean,) * 3, (std,) * 3
+
+
+PRESETS: Mapping[Preset, Stated] = {
+    "insightface": Stated("rgb", *_same(127.5, 127.5)),
+    "adaface": Stated("bgr", *_same(127.5, 127.5)),
+    "sface": Stated("rgb", *_same(0.0, 1.0)),
+    "facenet": Stated("rgb", *_same(127.5, 128.0), size=160),
+    "imagenet": Stated("rgb", (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
+    "unit": Stated("rgb", *_same(0.0, 255.0)),
+    "opencv": Stated("bgr", *_same(0.0, 1.0)),
+}
+"""From the preprocessing in InsightFace's ArcFaceONNX, AdaFace's to_input, OpenCV's FaceRecognizerSF, facenet-pytorch's
+fixed_image_standardization and torchvision's ImageNet; `unit` is 0 to 1, `opencv` cv2.imread's pixels as they are."""
+
+
+def input_form(stated: Stated, layout: Layout, dtype: Dtype) -> SourceInput:
+    """Return the form of input for these facts.
+
+    Raises Unusable: model_facts_missing (to be stated), model_input_contradicted (the graph says otherwise).
+    """
+    if dtype == "uint8":
+        if stated.mean not in {None, (0.0,) * 3} or stated.std not in {None, (1.0,) * 3}:
+            message = "The file takes uint8 pixels, so its normalisation is inside: state --colour alone."
+            raise Unusable(message, code="model_input_contradicted")
+        stated = Stated(stated.colour, (0.0,) * 3, (1.0,) * 3)
+    if stated.colour is None or stated.mean is None or stated.std is None:
+        wanted = "--colour" if dtype == "uint8" else f"--preset ({', '.join(PRESETS)}), or --colour, --mean, --std"
+        message = f"State how the file's input is made: {wanted}. The page that you have the file from says it."
+        raise Unusable(message, code="model_facts_missing")
+    return SourceInput(layout=layout, dtype=dtype, colour=stated.colour, mean=stated.mean, std=stated.std)
+
+
+@dataclass(frozen=True, slots=True)
+class Crops:
+    """Aligned crops, (N, 112, 112, 3) uint8 RGB, and who each shows: (N,) numbers from 0."""
+
+    pixels: Pixels
+    people: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One preset: the separation of each person, (P,), and the templates of the crops, (N, D) unit vectors."""
+
+    name: str
+    separations: NDArray[np.float64]
+    templates: Vectors
+
+    @property
+    def separation(self) -> float:
+        return float(self.separations.mean())
+
+
+def separations(templates: Vectors, people: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the separation of each person, (P,), by (N, D) unit vectors and (N,) numbers from 0 of who they show."""
+    scores = (templates @ templates.T).astype(np.float64)
+    same = people[:, None] == people
+    spread = max(float(scores[~same].std()), 1e-9)
+    own = same & ~np.eye(len(people), dtype=bool)
+    rows = [people == person for person in range(int(people.max()) + 1)]
+    return np.array([(scores[row][own[row]].mean() - scores[row][~same[row]].mean()) / spread for row in rows])
+
+
+def choose(templates: Mapping[str, Vectors], people: NDArray[np.int64], stated: str | None = None) -> list[Tried]:
+    """Return what was tried, the preset to use first: the best, or the ``stated`` one unless that is clearly worse.
+
+    Raises Unusable: model_separates_nothing, model_input_ambiguous (several are as good and make other templates),
+    model_input_contradicted (the stated one is clearly worse than another).
+    """
+    tried = [Tried(name, separations(vectors, people), vectors) for name, vectors in templates.items()]
+    tried.sort(key=lambda attempt: -attempt.separation)
+    best, *others = tried
+    count = len(best.separations)
+    details = {"people": count, "separation": {attempt.name: round(attempt.separation, 2) for attempt in tried}}
+    if best.separation < LEAST_SEPARATION:
+        message = (
+            f"The file tells nobody apart: its best separation is {best.separation:.2f} ({best.name}), "
+            f"{LEAST_SEPARATION:g} is needed, measured on {count} people. Is it a trained face embedder?"
+        )
+        raise Unusable(message, code="model_separates_nothing", **details)
+    tied = [attempt for attempt in others if not _is_worse(attempt, best) and not _is_same(attempt, best)]
+    if stated is not None:
+        (chosen,) = (attempt for attempt in tried if attempt.name == stated)
+        if chosen is not best and _is_worse(chosen, best) and not _is_same(chosen, best):
+            message = f"What was stated has separation {chosen.separation:.2f}, {best.name} {best.separation:.2f}."
+            raise Unusable(message, code="model_input_contradicted", **details)
+        return [chosen, *(attempt for attempt in tried if attempt is not chosen)]
+    if tied:
+        figures = ", ".join(f"{attempt.name} {attempt.separation:.2f}" for attempt in (best, *tied))
+        message = (
+            f"The photos of {count} people can't tell these presets apart: separation {figures}. State the right one "
+            "(--preset, or --colour, --mean, --std), or give photos of more people."
+        )
+        raise Unusable(message, code="model_input_ambiguous", **details)
+    return tried
+
+
+def _is_worse(attempt: Tried, best: Tried) -> bool:
+    """Return whether the best one wins with more people than chance allows."""
+    differences = (best.separations - attempt.separations)[best.separations != attempt.separations]
+    wins = int((differences > 0).sum())
+    chance = sum(math.comb(len(differences), more) for more in range(wins, len(differences) + 1))
+    return chance <= CHANCE * 2.0 ** len(differences)
+
+
+def _is_same(attempt: Tried, other: Tried) -> bool:
+    return float((attempt.templates * other.templates).sum(axis=1).mean()) >= SAME_TEMPLATES
