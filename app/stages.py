@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import InvalidImage, NoFace
-from app.face.detect import open_detector
 from app.face.formats import Limits
 from app.face.image import decode
 from app.inference.embedders import Embedder
 from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package
-from app.inference.session import Device, EmbedderSession, open_embedder
+from app.inference.session import Device, EmbedderSession
+from app.models.opening import open_detector, open_embedder
 from app.pipeline import Pipeline, choose_face
 from app.types import Pixels, Vector
 

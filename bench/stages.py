@@ -12,11 +12,12 @@ import numpy as np
 
 from app.cli import sample_photos
 from app.errors import InvalidInput
-from app.face.detect import Detector, open_detector
+from app.face.detect import Detector
 from app.face.formats import Limits
 from app.inference.embedders import Embedder
 from app.inference.package import Package, find_packages, locate, select
-from app.inference.session import EmbedderSession, open_embedder
+from app.inference.session import EmbedderSession
+from app.models.opening import open_detector, open_embedder
 from app.pipeline import Pipeline
 from app.types import Pixels
 

@@ -24,7 +24,6 @@ from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.files import sha256_of
 from app.inference import golden
-from app.inference.graph import tidy
 from app.inference.manifest import (
     CONTRACT_INPUT,
     Calibration,
@@ -38,9 +37,10 @@ from app.inference.manifest import (
     contract_output,
 )
 from app.inference.package import write_manifest
-from app.inference.prepare import check_prepared, rewrite
-from app.inference.quantize import outside_network, quantize
 from app.inference.session import Session
+from app.models.graph import tidy
+from app.models.prepare import check_prepared, rewrite
+from app.models.quantize import outside_network, quantize
 from app.types import Pixels, Vectors
 from training import checkpoint
 from training.data.crops import Crops

@@ -13,9 +13,9 @@ import numpy as np
 from app.cli import output, photos
 from app.config import PROJECT, Settings
 from app.errors import InvalidInput
-from app.face.detect import open_detector
 from app.face.formats import Limits
 from app.inference.package import Package, find_packages, select
+from app.models.opening import open_detector
 from app.models.presets import Crops
 from app.pipeline import Pipeline, choose_face
 from app.types import Face, Pixels

@@ -26,9 +26,7 @@ from numpy.typing import NDArray
 
 from app.errors import ModelNotLoadable, Unusable
 from app.face.yunet import CANVASES, Canvas, YuNet
-from app.inference.package import Package
-from app.inference.prepare import prepared
-from app.inference.session import FIXED_BATCH, Device, Session, resolve_device, target_of
+from app.inference.session import FIXED_BATCH, Device, Session
 from app.types import Box, Detection, Landmarks, Pixels
 
 MIN_FACE: Final = 20
@@ -350,23 +348,6 @@ def _map(sights: _Sights, scale: float | NDArray[np.float64], shift: tuple[float
     pairs *= scale
     pairs[:, 0] += shift
     pairs[:, 2:] += shift
-
-
-def open_detector(
-    package: Package,
-    cache_dir: Path,
-    device: Device = "cpu",
-    *,
-    threads: int = 1,
-    min_face: int = MIN_FACE,
-    gpu_memory_mib: int | None = None,
-) -> Detector:
-    """Locate, prepare (the first time) and load the detector's package.
-
-    Raises Unusable with the codes of `prepared`, and as `Detector` does.
-    """
-    model = prepared(package, cache_dir, target_of(resolve_device(device)))
-    return Detector(model, device=device, threads=threads, min_face=min_face, gpu_memory_mib=gpu_memory_mib)
 
 
 def _open(model: Path, device: Device, threads: int, canvas: Canvas | None, gpu_memory_mib: int | None) -> Session:

@@ -78,3 +78,14 @@ def check(package: Package, vectors: Vectors, device: str) -> None:
         raise PackageTemplatesDiffer(
             message, package=package.id, device=device, cosine=round(cosine, 6), needed=LEAST_COSINE
         )
+
+
+def check_crops(side: int = CROP_SIDE) -> Pixels:
+    """Return (4, side, side, 3) uint8 test crops, always the same: from coarse blocks of colour to noise."""
+    generator = np.random.default_rng(0)
+    crops = []
+    for block in (side // 2, max(1, side // 7), 4, 1):
+        count = -(-side // block)
+        coarse = generator.integers(0, 256, (count, count, 3), np.uint8)
+        crops.append(coarse.repeat(block, axis=0).repeat(block, axis=1)[:side, :side])
+    return np.stack(crops)

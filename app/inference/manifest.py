@@ -113,7 +113,7 @@ class RunAsIs(Strict):
 
 
 class Rewrite(Strict):
-    """`app.inference.prepare` rewrites the graph once: adapts it to the contract where it differs, and makes it
+    """`app.models.prepare` rewrites the graph once: adapts it to the contract where it differs, and makes it
     fast."""
 
     kind: Literal["rewrite"] = "rewrite"
@@ -123,7 +123,7 @@ class Rewrite(Strict):
 
 
 class RewriteClassifier(Strict):
-    """`app.inference.prepare` rewrites the graph once: uint8 RGB cuts of any number in, probabilities out."""
+    """`app.models.prepare` rewrites the graph once: uint8 RGB cuts of any number in, probabilities out."""
 
     kind: Literal["rewrite_classifier"] = "rewrite_classifier"
     input: SourceInput = SourceInput()
@@ -132,7 +132,7 @@ class RewriteClassifier(Strict):
 
 
 class RewriteYuNet(Strict):
-    """`app.inference.yunet_graph` rewrites the graph once: it then takes photos of any size, several at once."""
+    """`app.models.yunet_graph` rewrites the graph once: it then takes photos of any size, several at once."""
 
     kind: Literal["rewrite_yunet"] = "rewrite_yunet"
 

@@ -16,7 +16,6 @@ from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
 from app.inference import golden
 from app.inference.libraries import missing
 from app.inference.package import Package
-from app.inference.prepare import Target, prepared
 from app.machine import cpuinfo
 from app.types import Pixels, Vectors
 
@@ -160,11 +159,6 @@ def resolve_device(device: Device) -> Used:
     raise _unavailable(wanted, reason)
 
 
-def target_of(device: Used) -> Target:
-    """Return which of the two prepared graphs a device runs: the one with steps for the CPU, or the plain one."""
-    return "cpu" if device == "cpu" else "cuda"
-
-
 def _unavailable(device: Used, reason: str) -> Unusable:
     message = f"device={device} cannot be used: {reason}. Or set LIKENESS_DEVICE=cpu."
     return DeviceUnavailable(message, device=device, reason=reason)
@@ -249,31 +243,3 @@ def contract_broken(package_id: str, problem: str) -> Unusable:
     """Return the error of a package whose graph is not what its manifest says."""
     message = f"The model of {package_id} does not keep the package contract: {problem}. Export it anew."
     return Unusable(message, code="package_contract_broken", package=package_id)
-
-
-def open_embedder(package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1) -> EmbedderSession:
-    """Locate, prepare (the first time) and load an embedding package, and check its contract and golden vectors.
-
-    Raises Unusable with the codes of `locate`, `prepared`, `Session` and `EmbedderSession`.
-    """
-    return EmbedderSession(package, open_prepared(package, cache_dir, device, threads))
-
-
-def open_prepared(
-    package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1, gpu_memory_mib: int | None = None
-) -> Session:
-    """Locate, prepare (the first time) and load a package of any task; its contract is not checked.
-
-    Raises Unusable with the codes of `locate`, `prepared` and `Session`.
-    """
-
-    def opened(wanted: Device, used: Used) -> Session:
-        side = package.manifest.input.shape[1]
-        shape = (FIXED_BATCH.get(used, 1), side, side, 3) if isinstance(side, int) else None
-        model = prepared(package, cache_dir, target_of(used))
-        return Session(model, wanted, threads, shape=shape, gpu_memory_mib=gpu_memory_mib)
-
-    used = resolve_device(device)
-    session = opened(device, used)
-    # auto may have found a CUDA build whose libraries are missing
-    return session if session.device == used else opened(session.device, session.device)

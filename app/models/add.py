@@ -22,7 +22,6 @@ from app.errors import LikenessError, Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.files import PUBLIC, new_folder, replacing, sha256_of
 from app.inference import golden
-from app.inference.graph import optimised
 from app.inference.manifest import (
     CONTRACT_INPUT,
     CROP_SIDE,
@@ -38,12 +37,13 @@ from app.inference.manifest import (
     contract_output,
 )
 from app.inference.package import Package, load_package, write_manifest
-from app.inference.prepare import unit
-from app.inference.reference import run_plain
-from app.inference.session import open_embedder
 from app.machine import cores
+from app.models.graph import optimised
 from app.models.graph_facts import GraphFacts, read_file, read_graph
+from app.models.opening import open_embedder
+from app.models.prepare import unit
 from app.models.presets import PRESETS, Crops, Stated, Tried, choose, input_form
+from app.models.reference import run_plain
 
 STATED = "as stated"
 MOST_ALIKE = 0.8

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, compose, helper, numpy_helper
 
 from app.errors import InvalidInput, Unusable
-from app.inference import graph as steps
 from app.inference.embedders import unit
 from app.inference.manifest import (
     CONTRACT_INPUT,
@@ -35,8 +34,9 @@ from app.inference.manifest import (
     contract_output,
 )
 from app.inference.package import Package, locate
-from app.inference.reference import keep_data_inputs
+from app.models import graph as steps
 from app.models.add import add_made, check_free
+from app.models.reference import keep_data_inputs
 from app.types import Vectors
 
 CROPS, TEMPLATES = "crops", "templates"

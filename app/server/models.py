@@ -11,9 +11,10 @@ from pathlib import Path
 
 from app.config import Settings
 from app.errors import Unusable
-from app.face.detect import Detector, open_detector
+from app.face.detect import Detector
 from app.inference.package import Package, Scan, scan_packages, select
-from app.inference.session import EmbedderSession, Session, open_prepared
+from app.inference.session import EmbedderSession, Session
+from app.models.opening import open_detector, open_prepared
 
 FOLDER = "models"
 """Folder in the data folder for prepared graphs and fetched files."""

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from app.inference.manifest import Rewrite, SourceInput
 from app.inference.package import locate
-from app.inference.reference import keep_data_inputs, source_input
 from app.machine import cores
+from app.models.reference import keep_data_inputs, source_input
 from app.types import Pixels
 from bench.callers import side_by_side
 from bench.run import Run

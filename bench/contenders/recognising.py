@@ -11,10 +11,10 @@ import faiss
 import numpy as np
 import onnx
 
-from app.inference.graph import optimised
 from app.inference.package import locate
-from app.inference.reference import keep_data_inputs
 from app.machine import cores
+from app.models.graph import optimised
+from app.models.reference import keep_data_inputs
 from app.pipeline import choose_face
 from app.types import Face, Photo, Pixels, Vectors
 from bench.callers import Reel, for_a_while

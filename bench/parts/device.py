@@ -16,9 +16,9 @@ from onnx import ModelProto
 from app.choices import IndexKind
 from app.inference.manifest import Rewrite
 from app.inference.package import Package, find_packages, locate
-from app.inference.prepare import rewrite
 from app.inference.session import Session, resolve_device
 from app.machine import cores
+from app.models.prepare import rewrite
 from app.search.gpu import Gpu, Lane, find_gpu
 from app.types import Vectors
 from bench import galleries

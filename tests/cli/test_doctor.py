@@ -26,7 +26,7 @@ from app.features.reembedding.steps import Reembeddings
 from app.gallery.store import Store
 from app.inference import golden
 from app.inference.package import load_package, write_manifest
-from app.inference.session import open_embedder
+from app.models.opening import open_embedder
 from app.server.data_folder import load_key
 from app.server.local import reserved_port
 from tests.conftest import PROJECT

@@ -22,7 +22,7 @@ from app.face.detect import SURE_SCORE, Detector
 from app.face.formats import Limits
 from app.inference.embedders import Embedder
 from app.inference.manifest import CROP_SIDE
-from app.inference.session import open_embedder
+from app.models.opening import open_embedder
 from app.pipeline import SECOND_LOOK, Pipeline, choose_face, embed_faces, prominence, turn_back, turn_pixels
 from app.types import Box, Detection, Face, Photo, Pixels, Quality
 from tests.conftest import PROJECT

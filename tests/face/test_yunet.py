@@ -18,7 +18,7 @@ from app.face.yunet import Canvas, Rows, YuNet
 from app.inference import session
 from app.inference.package import load_package, locate
 from app.inference.session import Session
-from app.inference.yunet_graph import check_yunet, rewrite_yunet
+from app.models.yunet_graph import check_yunet, rewrite_yunet
 from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support.packages import contract_model

@@ -11,7 +11,8 @@ import pytest
 from app.errors import Overloaded
 from app.inference import session as sessions
 from app.inference.embedders import CPU_MAX_BATCH, Embedder, unit
-from app.inference.session import EmbedderSession, Session, open_embedder
+from app.inference.session import EmbedderSession, Session
+from app.models.opening import open_embedder
 from app.types import Pixels
 from tests.support import packages
 

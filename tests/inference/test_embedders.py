@@ -16,7 +16,7 @@ from app.errors import InvalidInput, OperatingPointUnavailable, Overloaded, Unus
 from app.inference import golden
 from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages, load_package, select, write_manifest
-from app.inference.session import open_embedder
+from app.models.opening import open_embedder
 from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages

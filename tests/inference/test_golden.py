@@ -11,11 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from app.errors import Unusable
-from app.face.detect import open_detector
 from app.face.formats import Limits
 from app.inference import golden
 from app.inference.package import Package, find_packages, load_package, select, write_manifest
-from app.inference.session import open_embedder
+from app.models.opening import open_detector, open_embedder
 from app.pipeline import Pipeline
 from tests.conftest import PROJECT
 from tests.support import packages

@@ -21,8 +21,8 @@ import pytest
 
 from app.inference import golden
 from app.inference.package import Package
-from app.inference.quantize import quantize_package
-from app.inference.session import open_embedder
+from app.models.opening import open_embedder
+from app.models.quantize import quantize_package
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.embedder_files import crops, network
@@ -34,10 +34,11 @@ from pathlib import Path
 from app.errors import Unusable
 from app.inference import golden, session
 from app.inference.package import load_package
+from app.models.opening import open_embedder
 flags = {"as VNNI": "avx_vnni", "as AVX2": "avx2"}
 session.cpuinfo = lambda field: flags[sys.argv[2]]  # the emulator shows the machine's own
 try:
-    opened = session.open_embedder(load_package(Path(sys.argv[1])), Path(sys.argv[1]), "cpu")
+    opened = open_embedder(load_package(Path(sys.argv[1])), Path(sys.argv[1]), "cpu")
     print(json.dumps(opened.run(golden.golden_crops()).tolist()))
 except Unusable as error:
     print(json.dumps([error.code, error.details["cosine"]]))

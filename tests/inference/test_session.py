@@ -14,16 +14,8 @@ from onnx import ModelProto, TensorProto, helper
 
 from app.errors import Unusable
 from app.inference.package import find_packages, select
-from app.inference.session import (
-    CUDA,
-    INSTALLED_BY,
-    PROVIDERS,
-    EmbedderSession,
-    Session,
-    Used,
-    open_embedder,
-    resolve_device,
-)
+from app.inference.session import CUDA, INSTALLED_BY, PROVIDERS, EmbedderSession, Session, Used, resolve_device
+from app.models.opening import open_embedder
 from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages
@@ -149,7 +141,7 @@ def test_a_detector_is_no_embedder(tmp_path: Path) -> None:
 REPORTED = """
 import os, time
 from pathlib import Path
-from app.inference.session import open_embedder
+from app.models.opening import open_embedder
 from tests.support import packages
 folder = Path(os.environ["HOME"]).parent
 (folder / "packages").mkdir()

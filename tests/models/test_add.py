@@ -17,8 +17,8 @@ from app.errors import Unusable
 from app.inference.golden import golden_crops
 from app.inference.manifest import Licence
 from app.inference.package import load_package
-from app.inference.session import open_embedder
 from app.models.add import Added, NewPackage, add
+from app.models.opening import open_embedder
 from app.models.presets import PRESETS, Crops, Stated, choose
 from app.types import Vectors
 from tests.conftest import PROJECT

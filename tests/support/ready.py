@@ -1,6 +1,6 @@
 """What a first start makes, made once for all the processes of a test run: prepared models and an empty database.
 
-What a first start itself does is the subject of tests/inference/test_prepare.py, tests/db/test_migrations.py and
+What a first start itself does is the subject of tests/models/test_prepare.py, tests/db/test_migrations.py and
 tests/server/test_start.py, which give nothing away.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from app.config import Settings
 from app.db.engine import Database
 from app.inference.package import OWN_FOLDER, load_package
-from app.inference.prepare import prepared
+from app.models.prepare import prepared
 from app.server import models
 
 MODELS = Path(__file__).resolve().parents[2] / "models"

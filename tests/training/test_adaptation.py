@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from app.errors import InvalidInput
 from app.inference.package import load_package
-from app.inference.session import open_embedder
+from app.models.opening import open_embedder
 from tests.support.crops import png_of, some_crops
 from tests.support.runs import differing
 from training import checkpoint

@@ -17,7 +17,8 @@ import torch
 from app.errors import InvalidInput, Unusable
 from app.inference import golden
 from app.inference.package import load_package
-from app.inference.session import Session, open_embedder
+from app.inference.session import Session
+from app.models.opening import open_embedder
 from tests.conftest import PROJECT
 from tests.support.commands import run as run_command
 from tests.support.packages import package as write_package

@@ -14,7 +14,7 @@ import torch
 
 from app.errors import InvalidInput, NotFound, Unusable
 from app.inference.package import load_package
-from app.inference.session import open_embedder
+from app.models.opening import open_embedder
 from tests.conftest import PROJECT
 from tests.support.crops import some_crops
 from tests.support.runs import flat_people, small_recipe, small_trainer

@@ -16,7 +16,7 @@ import torch
 
 from app.errors import Unusable
 from app.inference.package import load_package
-from app.inference.session import open_embedder
+from app.models.opening import open_embedder
 from tests.conftest import PROJECT
 from tests.support.crops import png_of, write_pack
 from tests.support.runs import TINY, count_centers, differing, flat_people, logged, small_recipe, small_trainer

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from torch import fx, nn
 
 from app.errors import Unusable
-from app.inference.graph import known_shapes
+from app.models.graph import known_shapes
 
 Array: TypeAlias = NDArray[Any]
 Value: TypeAlias = Any

@@ -15,10 +15,10 @@ from onnx import ModelProto, TensorProto
 from torch import Tensor, fx, nn
 
 from app.errors import NotFound, Unusable
-from app.inference import graph as rewriting
 from app.inference.manifest import Rewrite, RunAsIs, SourceInput
 from app.inference.package import Package, locate
-from app.inference.reference import keep_data_inputs, resampling
+from app.models import graph as rewriting
+from app.models.reference import keep_data_inputs, resampling
 from training.backbones.construction import Construction, unsupported
 from training.backbones.operators import BUILDERS
 from training.packages import CACHE, MODELS, find_package

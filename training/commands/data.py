@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from app.inference.embedders import Embedder
-from app.inference.session import open_embedder
 from app.machine import cores
+from app.models.opening import open_embedder
 from training.commands import options
 from training.data import open_dataset, rows_left
 from training.data.crops import all_crops, open_pixels

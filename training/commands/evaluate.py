@@ -21,8 +21,8 @@ from app.face.align import align
 from app.inference import golden
 from app.inference.manifest import Calibration, Manifest
 from app.inference.package import load_package, write_manifest
-from app.inference.session import open_embedder
 from app.machine import cores
+from app.models.opening import open_embedder
 from app.stages import Stages, pixels_of
 from training.commands import options
 from training.commands.cards import conditions, groups

@@ -87,7 +87,7 @@ def open_teacher(
     package: Package, crops: Crops, *, cache: Path | None, mirror_mean: bool, progress: Callable[[int], None]
 ) -> Teacher:
     """Open the teacher for a set; with a `cache` folder, its templates of every crop are made once and kept there."""
-    from app.inference.session import open_embedder  # noqa: PLC0415  onnxruntime only where there is a teacher
+    from app.models.opening import open_embedder  # noqa: PLC0415  onnxruntime only where there is a teacher
 
     session = open_embedder(package, CACHE, device="auto", threads=1)
     table = None if cache is None else teacher_table(session, crops.pixels, cache, progress)

@@ -13,8 +13,9 @@ from app.db.inspection import inspect
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
 from app.inference.manifest import RunAsIs
 from app.inference.package import OWN_FOLDER, find_packages, locate, scan_packages, select
-from app.inference.prepare import find_prepared
-from app.inference.session import open_embedder, resolve_device, target_of
+from app.inference.session import resolve_device
+from app.models.opening import open_embedder, target_of
+from app.models.prepare import find_prepared
 
 STATES = {
     ("embed", True): "; its templates are checked when it is opened",

@@ -106,7 +106,7 @@ def quantize(
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.cli.sample_photos import SAMPLES, load, open_pipeline  # noqa: PLC0415 - slow to import
-    from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
+    from app.models.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
     from app.stages import aligned_crop  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
@@ -186,8 +186,8 @@ def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.cli.sample_photos import main_face, open_pipeline  # noqa: PLC0415 - slow to import
-    from app.inference.session import open_embedder  # noqa: PLC0415 - slow to import
     from app.models.fuse import weigh  # noqa: PLC0415 - slow to import
+    from app.models.opening import open_embedder  # noqa: PLC0415 - slow to import
 
     pipeline = open_pipeline(settings)
     files = [(who, path) for who, paths in people(folder).items() for path in paths][:WEIGHED_PHOTOS]

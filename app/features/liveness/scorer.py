@@ -17,18 +17,11 @@ import numpy as np
 from app.concurrency.batcher import Batcher
 from app.face.align import Cut
 from app.inference.embedders import CPU_MAX_BATCH, GPU_WAIT_S
+from app.inference.golden import check_crops
 from app.inference.package import Package
-from app.inference.prepare import check_crops
-from app.inference.session import (
-    FIXED_BATCH,
-    UNIT_TOLERANCE,
-    Device,
-    Session,
-    contract_broken,
-    open_prepared,
-    run_two,
-)
+from app.inference.session import FIXED_BATCH, UNIT_TOLERANCE, Device, Session, contract_broken, run_two
 from app.machine import cores
+from app.models.opening import open_prepared
 from app.types import Pixels
 
 QUEUE_LIMIT = 4096

@@ -34,10 +34,10 @@ from app.gallery.store import Store
 from app.gallery.subjects import create_subject, delete_subject
 from app.inference.embedders import Embedder, Embedders
 from app.inference.package import Package, find_packages
-from app.inference.session import open_embedder
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.models.opening import open_embedder
 from app.recognition.corrections import Corrections
 from app.recognition.photos import retried
 from app.search.follower import LocalBackend

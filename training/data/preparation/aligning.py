@@ -23,7 +23,7 @@ from PIL import Image
 from app.errors import InvalidInput, LikenessError, LowQuality, Unusable
 from app.face.detect import Detector
 from app.files import PUBLIC, replacing
-from app.inference.prepare import prepared
+from app.models.prepare import prepared
 from app.pipeline import Pipeline, choose_face
 from app.stages import LIMITS
 from app.types import Pixels

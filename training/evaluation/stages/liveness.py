@@ -19,12 +19,12 @@ import numpy as np
 
 from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
 from app.errors import LikenessError
-from app.face.detect import open_detector
 from app.features.liveness.scorer import Scorer, open_liveness
 from app.inference.cards import ErrorRate
 from app.inference.manifest import LivenessCalibration, LivenessPoint, Manifest, liveness_digest
 from app.inference.package import Package
 from app.inference.session import Device
+from app.models.opening import open_detector
 from app.pipeline import Pipeline, choose_face
 from app.stages import LIMITS
 from training.data.formats.folder import IMAGE_ENDINGS

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from app.inference.manifest import SourceInput
-from app.inference.reference import resampling
+from app.models.reference import resampling
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from app.errors import Unusable
-from app.inference import graph as steps
 from app.inference.manifest import SourceInput
-from app.inference.reference import keep_data_inputs, plain_session, source_input
+from app.models import graph as steps
+from app.models.reference import keep_data_inputs, plain_session, source_input
 
 STRIDES = (8, 16, 32)
 """Pixels between neighbouring anchors of the three levels, either way."""

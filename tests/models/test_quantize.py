@@ -15,8 +15,9 @@ from app.errors import InvalidInput, Unusable
 from app.inference import golden, session
 from app.inference.manifest import RunAsIs
 from app.inference.package import Package, find_packages, load_package
-from app.inference.quantize import LARGEST_WEIGHT, LEAST_CROPS, quantize_package
-from app.inference.session import Session, open_embedder
+from app.inference.session import Session
+from app.models.opening import open_embedder
+from app.models.quantize import LARGEST_WEIGHT, LEAST_CROPS, quantize_package
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.commands import run

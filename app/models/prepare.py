@@ -1,6 +1,6 @@
 """Prepare a model file once: rewrite its graph into the package contract, check it against the file, cache it.
 
-The rewriting steps are in `app.inference.graph` and `cpu_graph`; a start that finds a cached file imports neither.
+The rewriting steps are in `app.models.graph` and `cpu_graph`; a start that finds a cached file imports neither.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from app.errors import Unusable
 from app.files import PUBLIC, replacing
+from app.inference.golden import check_crops
 from app.inference.manifest import CROP_SIDE, Rewrite, RewriteClassifier, RewriteYuNet, RunAsIs, SourceInput
 from app.inference.package import Package, locate
-from app.inference.reference import external_tensor, keep_data_inputs, plain_session, run_plain
+from app.models.reference import external_tensor, keep_data_inputs, plain_session, run_plain
 from app.types import Pixels, Vectors
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _make(package: Package, plan: Plan, source: Path, cache_dir: Path, target: T
 
 def _rewritten(source: ModelProto, package: Package, plan: Plan, target: Target) -> ModelProto:
     if isinstance(plan, RewriteYuNet):
-        from app.inference.yunet_graph import check_yunet, rewrite_yunet  # noqa: PLC0415 - only a first start needs it
+        from app.models.yunet_graph import check_yunet, rewrite_yunet  # noqa: PLC0415 - only a first start needs it
 
         model = rewrite_yunet(source)
         check_yunet(source, model)
@@ -111,7 +112,7 @@ def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising
     ``for_quantising`` leaves out what a quantiser cannot handle: subgraphs, and channels of very different scales.
     Raises Unusable package_not_preparable where the graph has not one input and one output, or weights in other files.
     """
-    from app.inference import cpu_graph, graph  # noqa: PLC0415 - brings onnx, which only a first start needs
+    from app.models import cpu_graph, graph  # noqa: PLC0415 - brings onnx, which only a first start needs
 
     model = _adapted(source, plan.input, CROP_SIDE)
     graph.fuse_affine_into_next(model)
@@ -127,7 +128,7 @@ def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising
 
 def _adapted(source: ModelProto, form: SourceInput, side: int) -> ModelProto:
     """Return a new model that takes (N, side, side, 3) uint8 RGB pictures, optimised; its output is the source's."""
-    from app.inference import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
+    from app.models import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
 
     model = type(source).FromString(source.SerializeToString())
     keep_data_inputs(model)
@@ -179,7 +180,7 @@ def rewrite_classifier(source: ModelProto, plan: RewriteClassifier, side: int) -
 
     Raises Unusable package_not_preparable as `rewrite` does.
     """
-    from app.inference import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
+    from app.models import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
 
     model = _adapted(source, plan.input, side)
     if plan.output == "logits":
@@ -210,17 +211,6 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
     return probabilities
-
-
-def check_crops(side: int = CROP_SIDE) -> Pixels:
-    """Return (4, side, side, 3) uint8 test crops, always the same: from coarse blocks of colour to noise."""
-    generator = np.random.default_rng(0)
-    crops = []
-    for block in (side // 2, max(1, side // 7), 4, 1):
-        count = -(-side // block)
-        coarse = generator.integers(0, 256, (count, count, 3), np.uint8)
-        crops.append(coarse.repeat(block, axis=0).repeat(block, axis=1)[:side, :side])
-    return np.stack(crops)
 
 
 def unit(vectors: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from app.inference.graph import (
+from app.models.graph import (
     Floats,
     Graph,
     computing,

@@ -17,9 +17,9 @@ from app.files import new_folder, sha256_of
 from app.inference import golden
 from app.inference.manifest import FileSource, Golden, Manifest, Provenance, Rewrite, RunAsIs
 from app.inference.package import Package, load_package, locate, write_manifest
-from app.inference.prepare import rewrite, unit
-from app.inference.reference import run_plain
 from app.inference.session import Session
+from app.models.prepare import rewrite, unit
+from app.models.reference import run_plain
 from app.types import Pixels, Vectors
 
 CALIBRATION_CROPS = 256

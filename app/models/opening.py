@@ -1,0 +1,60 @@
+"""Open a package's model: find its file, prepare it the first time, load it on a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.face.detect import MIN_FACE, Detector
+from app.inference.package import Package
+from app.inference.session import FIXED_BATCH, Device, EmbedderSession, Session, Used, resolve_device
+from app.models.prepare import Target, prepared
+
+
+def open_embedder(package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1) -> EmbedderSession:
+    """Locate, prepare (the first time) and load an embedding package, and check its contract and golden vectors.
+
+    Raises Unusable with the codes of `locate`, `prepared`, `Session` and `EmbedderSession`.
+    """
+    return EmbedderSession(package, open_prepared(package, cache_dir, device, threads))
+
+
+def open_prepared(
+    package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1, gpu_memory_mib: int | None = None
+) -> Session:
+    """Locate, prepare (the first time) and load a package of any task; its contract is not checked.
+
+    Raises Unusable with the codes of `locate`, `prepared` and `Session`.
+    """
+
+    def opened(wanted: Device, used: Used) -> Session:
+        side = package.manifest.input.shape[1]
+        shape = (FIXED_BATCH.get(used, 1), side, side, 3) if isinstance(side, int) else None
+        model = prepared(package, cache_dir, target_of(used))
+        return Session(model, wanted, threads, shape=shape, gpu_memory_mib=gpu_memory_mib)
+
+    used = resolve_device(device)
+    session = opened(device, used)
+    # auto may have found a CUDA build whose libraries are missing
+    return session if session.device == used else opened(session.device, session.device)
+
+
+def open_detector(
+    package: Package,
+    cache_dir: Path,
+    device: Device = "cpu",
+    *,
+    threads: int = 1,
+    min_face: int = MIN_FACE,
+    gpu_memory_mib: int | None = None,
+) -> Detector:
+    """Locate, prepare (the first time) and load the detector's package.
+
+    Raises Unusable with the codes of `prepared`, and as `Detector` does.
+    """
+    model = prepared(package, cache_dir, target_of(resolve_device(device)))
+    return Detector(model, device=device, threads=threads, min_face=min_face, gpu_memory_mib=gpu_memory_mib)
+
+
+def target_of(device: Used) -> Target:
+    """Return which of the two prepared graphs a device runs: the one with steps for the CPU, or the plain one."""
+    return "cpu" if device == "cpu" else "cuda"
