@@ -16,6 +16,8 @@ IndexKind: TypeAlias = Literal["fp32", "int8"]
 """How vectors are searched (`app.search.quantised`); answers are exact either way."""
 QualityName: TypeAlias = Literal["none", "low", "medium", "high"]
 """The lowest quality that is accepted (`app.face.quality.QualityLevel`)."""
+GpuSearch: TypeAlias = Literal["faiss", "product"]
+"""What finds near rows on a GPU: FAISS's index, or a matrix product by ONNX Runtime (`app.search.product`)."""
 CalibrationSource: TypeAlias = Literal["package", "gallery"]
 """Whose operating points decide."""
 Fallback: TypeAlias = Literal["not_measured", "too_few_subjects", "other_model", "rate_not_supported"]

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.choices import GpuSearch
 from app.errors import InvalidSetting
 from app.machine import cores
 
@@ -102,6 +103,11 @@ class Settings(BaseSettings):
     )
     gpu_memory_mib: int | None = Field(
         default=None, ge=64, description="Most memory in MiB of each model on a CUDA device; by default no limit."
+    )
+    gpu_search: GpuSearch = Field(
+        default="faiss",
+        description="What searches large galleries on a GPU: `faiss`, or `product`, a matrix product by ONNX Runtime, "
+        "made for millions of faces and not measured on a card yet.",
     )
     embedder: str = Field(
         default="sface",

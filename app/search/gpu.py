@@ -1,8 +1,8 @@
-"""Copies of indexes' vectors in a GPU's memory, where FAISS finds near rows; the CPU does the rest.
+"""Copies of indexes' vectors in a GPU's memory, where FAISS or ONNX Runtime finds near rows; the CPU does the rest.
 
 FAISS's objects for a GPU belong to one thread: they are made, used and freed by their lane alone. Others hold keys.
 
-No part of this has run on a GPU yet: the tests have FAISS's indexes of the CPU in its place.
+The tests have the same indexes on the CPU in the GPU's place. FAISS's part has run on an H200, the product has not.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Any, TypeVar
 import faiss
 import numpy as np
 
+from app.choices import GpuSearch
+from app.inference.session import resolve_device
+from app.search.product import ProductIndex
 from app.search.quantised import LENGTH, NO_ROW, Near, rounding
 from app.search.rows import Rows, View
 from app.types import Vectors
@@ -41,7 +44,8 @@ class GpuFailed(Exception):
 class Gpu:
     """The first GPU, with its lanes."""
 
-    def __init__(self) -> None:
+    def __init__(self, search: GpuSearch = "faiss") -> None:
+        self._search = search
         lanes = [Lane(self) for _ in range(LANES)]
         self._lanes, self._next = lanes, cycle(lanes)
 
@@ -50,14 +54,18 @@ class Gpu:
         return next(self._next)
 
     def resources(self) -> Any:
-        """Return FAISS's resources for one lane; called on it."""
+        """Return FAISS's resources for one lane, None where FAISS is not used; called on it."""
+        if self._search == "product":
+            return None
         library: Any = faiss
         made = library.StandardGpuResources()
         made.setTempMemory(TEMPORARY_BYTES)
         return made
 
     def flat(self, resources: Any, dimension: int, *, half: bool) -> Any:
-        """Return an empty FAISS index by inner product, of float32 or, with `half`, float16; called on its lane."""
+        """Return an empty index by inner product, of float32 or, with `half`, float16; called on its lane."""
+        if self._search == "product":
+            return ProductIndex(dimension, half=half)
         library: Any = faiss
         config = library.GpuIndexFlatConfig()
         config.useFloat16 = half
@@ -153,15 +161,22 @@ class GpuRows:
         errors = np.full(len(probes), rounding(self._dimension))
         if self.half:
             lengths = np.linalg.norm(probes.astype(np.float64), axis=1)
-            errors += (2 * np.maximum(lengths, LENGTH) + 1) * half_error(self._dimension)
+            errors += (2 * np.maximum(lengths, LENGTH) + 2) * half_error(
+                self._dimension
+            )  # the score may be rounded too
         return Near(scores, rows, floors, errors)
 
     def _index(self) -> Any:
         return self._lane.index(self._key, self._dimension, half=self.half)
 
 
-def find_gpu() -> Gpu | None:
-    """Return the GPU; None, with a line in the log, if FAISS was built without GPU support or finds no GPU."""
+def find_gpu(search: GpuSearch) -> Gpu | None:
+    """Return the GPU; None, with a line in the log, if FAISS, or ONNX Runtime for ``product``, can't use one."""
+    if search == "product":
+        if resolve_device("auto") == "cuda":
+            return Gpu(search)
+        _log.info("Galleries are searched on the CPU: the installed ONNX Runtime has no CUDA.")
+        return None
     if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
         return Gpu()
     _log.info("Galleries are searched on the CPU: the installed FAISS finds no GPU.")

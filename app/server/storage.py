@@ -105,7 +105,7 @@ def _open_galleries(settings: Settings, store: Store, rings: Rings, open_index: 
             raise
     sealer = rings.faces if rings.seals else None
     snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds else None
-    gpu = find_gpu() if settings.device in {"cuda", "tensorrt", "auto"} else None
+    gpu = find_gpu(settings.gpu_search) if settings.device in {"cuda", "tensorrt", "auto"} else None
     return Galleries(store, LocalBackend(store.change_reader, snapshots, cores(), gpu))
 
 

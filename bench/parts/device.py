@@ -98,33 +98,40 @@ def graph_of(run: Run, package: Package) -> ModelProto:
 
 def _search(run: Run) -> None:
     """Measure a gallery's index with its vectors on the GPU against FAISS's flat index on the GPU."""
-    gpu = find_gpu()
-    if gpu is None:
-        run.note("FAISS on a GPU: this FAISS has none, or sees none (pip install 'likeness-server[gpu]')")
+    faiss_gpu, product_gpu = find_gpu("faiss"), find_gpu("product")
+    if faiss_gpu is None or product_gpu is None:
+        run.note("Search on a GPU: FAISS or ONNX Runtime has none, or sees none (pip install 'likeness-server[gpu]')")
         return
     vectors = galleries.people(run.effort.faces, GPU_DIMENSION)
     kinds: tuple[IndexKind, ...] = ("fp32", "int8")
     for kind in kinds:
-        searched_on(run, gpu, vectors, kind)
-    gpu.close()
+        searched_on(run, faiss_gpu, product_gpu, vectors, kind)
+    faiss_gpu.close()
+    product_gpu.close()
 
 
-def searched_on(run: Run, gpu: Gpu, vectors: Vectors, kind: IndexKind) -> None:
-    index = searching.ours(vectors, cores(), kind, gpu)
-    lane = gpu.lane()
+def searched_on(run: Run, faiss_gpu: Gpu, product_gpu: Gpu, vectors: Vectors, kind: IndexKind) -> None:
+    """Compare a gallery's index by FAISS and by a product, and FAISS's flat index without ours."""
+    index = searching.ours(vectors, cores(), kind, faiss_gpu)
+    product = searching.ours(vectors, cores(), kind, product_gpu)
+    lane = faiss_gpu.lane()
     flat = partial(lane.index, ALONE, vectors.shape[1], half=kind != "fp32")
     lane.run(lambda: flat().add(vectors))
     for count in GPU_QUERIES:
         queries = galleries.probes(vectors, count)
         alone = _asked(lane, flat, queries)
-        speeds = run.contest({"ours": searching.together(index, queries), "FAISS alone": alone})
+        by_product = searching.together(product, queries)
+        speeds = run.contest({"ours": searching.together(index, queries), "product": by_product, "FAISS alone": alone})
         passes = speeds.of("FAISS alone").median / count
         details = {"gigabytes_a_second": passes * vectors.nbytes / (1 if kind == "fp32" else 2) / 1e9}
         work = f"search, {len(vectors):,} × {vectors.shape[1]}, {kind} on a GPU, {count} at once"
-        run.add(compared(PART, work, speeds, "ours", "FAISS alone", unit="queries/s", details=details))
+        for name in ("ours", "product"):
+            run.add(compared(PART, f"{work}, {name}", speeds, name, "FAISS alone", unit="queries/s", details=details))
     lane.drop(ALONE)
-    same = np.mean(searching.rows_of(index, queries)[:, 0] == searching.exact(vectors, queries)[:, 0])
-    run.add(Figure(PART, f"the same first one by {kind} on a GPU as in float64", 100 * float(same), "%"))
+    expected = searching.exact(vectors, queries)[:, 0]
+    for name, each in (("ours", index), ("product", product)):
+        same = np.mean(searching.rows_of(each, queries)[:, 0] == expected)
+        run.add(Figure(PART, f"the same first one by {kind} on a GPU as in float64, {name}", 100 * float(same), "%"))
 
 
 def _asked(lane: Lane, flat: Callable[[], Any], queries: Vectors) -> Callable[[], int]:

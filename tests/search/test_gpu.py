@@ -1,4 +1,4 @@
-"""Search on a GPU, on machines without one: FAISS's indexes of the CPU stand in for the GPU's, all else is the same."""
+"""Search on a GPU, on machines without one: the same indexes on the CPU stand in for the GPU's."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import get_args
 
 import faiss
 import numpy as np
+import onnxruntime as ort
 import pytest
 
-from app.choices import IndexKind
+from app.choices import GpuSearch, IndexKind
+from app.inference.session import CPU, CUDA
 from app.search import index as module
 from app.search.gpu import GpuRows, find_gpu
 from app.search.index import Index
+from app.search.product import PART_ROWS, PROBES, SEGMENT, ProductIndex
 from app.search.quantised import ExactScan
 from app.search.rows import Rows
 from tests.support.index_faces import CpuGpu, Face, block, random_units
@@ -23,10 +26,10 @@ from tests.support.index_faces import CpuGpu, Face, block, random_units
 DIMENSION = 32
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[CpuGpu]:
+@pytest.fixture(params=get_args(GpuSearch))
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[CpuGpu]:
     monkeypatch.setattr(module, "QUICK_NUMBERS", 0)
-    made = CpuGpu()
+    made = CpuGpu(search=request.param)
     yield made
     made.close()
 
@@ -167,13 +170,15 @@ def test_scores_of_rows_on_a_gpu_are_as_wrong_as_it_says_at_most(gpu: CpuGpu, ha
     assert (np.abs(near.floors - expected.floors) <= near.errors).all()
 
 
-def test_this_faiss_knows_whether_it_has_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("search", get_args(GpuSearch))
+def test_this_installation_knows_whether_it_has_a_gpu(caplog: pytest.LogCaptureFixture, search: GpuSearch) -> None:
     with caplog.at_level(logging.INFO):
-        found = find_gpu()
-    assert (found is not None) == bool(faiss.get_num_gpus())
+        found = find_gpu(search)
+    expected = bool(faiss.get_num_gpus()) if search == "faiss" else CUDA in ort.get_available_providers()
+    assert (found is not None) == expected
     assert ("searched on the CPU" in caplog.text) == (found is None)
     if found is None:
-        pytest.skip("no GPU that this FAISS can use")
+        pytest.skip(f"no GPU that {search} can use")
     vectors = random_units(3_000, 128)
     index, plain = Index(128, gpu=found), Index(128)
     for one in (index, plain):
@@ -183,3 +188,44 @@ def test_this_faiss_knows_whether_it_has_a_gpu(caplog: pytest.LogCaptureFixture)
         assert index.search(vectors[:64], 5) == plain.search(vectors[:64], 5)
     assert index._gpu_rows is not None, "it was used"
     found.close()
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("dimension", [128, 512])
+def test_a_product_finds_the_rows_that_an_exact_scan_finds(dimension: int, half: bool) -> None:
+    """Over 100,000 rows, added in uneven blocks, and for more probes than one run takes."""
+    vectors = random_units(100_000, dimension)
+    probes = random_units(PROBES + 3, dimension, seed=1)
+    index = ProductIndex(dimension, half=half, provider=CPU)
+    for start in range(0, len(vectors), 30_001):
+        index.add(vectors[start : start + 30_001])
+    scores, rows = index.search(probes, 32)
+    exact = ExactScan(vectors).nearest(0, len(vectors), probes, 64)
+    error = 3e-3 if half else 1e-5
+    for place, (found, expected) in enumerate(zip(rows, exact.rows, strict=True)):
+        sure = expected[exact.scores[place] > exact.scores[place][31] + error]
+        assert set(sure) <= set(found) <= set(expected)
+    assert np.abs(scores - exact.scores[:, :32]).max() < error
+    assert (np.diff(scores) <= 0).all()
+
+
+@pytest.mark.parametrize("count", [1, SEGMENT - 1, SEGMENT, SEGMENT + 1, PART_ROWS - 1, PART_ROWS, PART_ROWS + 5])
+def test_a_product_holds_any_number_of_rows(count: int) -> None:
+    """Also where all scores are negative, which nothing that fills a segment up may outdo."""
+    vectors = -np.abs(np.random.default_rng(count).standard_normal((count, 4))).astype(np.float32)
+    probes = np.ones((1, 4), np.float32)
+    index = ProductIndex(4, half=False, provider=CPU)
+    index.add(vectors)
+    width = min(count, 40)
+    scores, rows = index.search(probes, width)
+    expected = np.sort(vectors.sum(axis=1))[::-1][:width]
+    assert np.allclose(scores[0], expected, atol=1e-5)
+    assert np.allclose(vectors[rows[0]].sum(axis=1), expected, atol=1e-5)
+    assert index.ntotal == count
+
+
+def test_a_product_that_fails_says_so_as_faiss_does() -> None:
+    index = ProductIndex(4, half=False, provider=CPU)
+    index.add(random_units(3, 4))
+    with pytest.raises(RuntimeError, match="probes"):
+        index.search(random_units(1, 5), 1)

@@ -9,7 +9,10 @@ from typing import Any
 import faiss
 import numpy as np
 
+from app.choices import GpuSearch
+from app.inference.session import CPU
 from app.search.gpu import Gpu
+from app.search.product import ProductIndex
 from app.search.types import FaceBlock
 from app.types import Vector, Vectors
 
@@ -38,8 +41,8 @@ class CpuGpu(Gpu):
     What is made for it may be touched by the thread that made it alone, and freed there too; `close` asserts that.
     """
 
-    def __init__(self, room: int = 1_000_000) -> None:
-        super().__init__()
+    def __init__(self, room: int = 1_000_000, search: GpuSearch = "faiss") -> None:
+        super().__init__(search)
         self.room = room
         self.used = 0
         """Rows that it holds."""
@@ -57,6 +60,8 @@ class CpuGpu(Gpu):
         kind = faiss.ScalarQuantizer.QT_fp16
         metric = faiss.METRIC_INNER_PRODUCT
         self.made += 1
+        if self._search == "product":
+            return _Flat(self, ProductIndex(dimension, half=half, provider=CPU))
         return _Flat(
             self, faiss.IndexScalarQuantizer(dimension, kind, metric) if half else faiss.IndexFlatIP(dimension)
         )
