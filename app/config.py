@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.choices import GpuSearch
 from app.errors import InvalidSetting
+from app.files import sqlite_url
 from app.machine import cores
 
 PREFIX = "LIKENESS_"
@@ -287,7 +288,7 @@ class Settings(BaseSettings):
     @property
     def database(self) -> str:
         """Return the database's URL, given or in the data folder."""
-        return self.database_url or f"sqlite:///{self.data_dir / 'likeness.db'}"
+        return self.database_url or sqlite_url(self.data_dir / "likeness.db")
 
     @property
     def encryption_keys(self) -> str | None:

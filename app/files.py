@@ -6,12 +6,14 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
 from pathlib import Path
+from urllib.parse import quote
 
 DRAFT = ".draft"
 PRIVATE, PUBLIC = 0o600, 0o644
@@ -106,6 +108,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sqlite_url(path: Path) -> str:
+    """Return the database URL of a SQLite file; `%`, `?` and `#`, which mean something else in a URL, are escaped."""
+    return "sqlite:///" + re.sub("[%?#]", lambda found: quote(found[0]), str(path))
 
 
 def sha256_of(path: Path) -> str:

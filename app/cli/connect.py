@@ -27,7 +27,6 @@ IN_PROCESS_URL = "http://in-process"
 TIMEOUT_S = 300.0
 KEY_ATTEMPTS, KEY_PAUSE_S = 4, 0.6
 """How often a new admin key is tried at a server, which follows its file; the pause before each attempt, in seconds."""
-_SQLITE = "sqlite:///"
 
 
 class Data(Enum):
@@ -118,8 +117,9 @@ def own_key(settings: Settings) -> str:
 
 def has_data(settings: Settings) -> bool:
     """Return whether there is a database to read: its file, or for PostgreSQL the key of a server that used it."""
-    file = settings.database.removeprefix(_SQLITE)
-    return Path(file).exists() if file != settings.database else (settings.data_dir / ADMIN_KEY_FILE).exists()
+    from app.db.opening import sqlite_file  # noqa: PLC0415 - slow to import
+
+    return (sqlite_file(settings.database) or settings.data_dir / ADMIN_KEY_FILE).exists()
 
 
 def require_data(settings: Settings) -> None:

@@ -16,7 +16,7 @@ from app.db.migrations import VERSION
 from app.db.opening import connected, draft_of, sqlite_file, sqlite_files
 from app.db.schema import METADATA, SECRETS, SIGN_IN_CODES
 from app.errors import Conflict
-from app.files import sync_folder
+from app.files import sqlite_url, sync_folder
 
 MADE_AT_START = {VERSION.name, SECRETS.name, SIGN_IN_CODES.name}
 """Tables that a server fills although nothing has been asked of it."""
@@ -56,7 +56,7 @@ def _opened(url: str) -> Iterator[Database]:
     path = sqlite_file(url)
     if path is not None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with replacing_sqlite(path, replace=False) as draft, closing(Database(f"sqlite:///{draft}")) as database:
+        with replacing_sqlite(path, replace=False) as draft, closing(Database(sqlite_url(draft))) as database:
             yield database
         return
     with connected(url) as connection:
@@ -98,7 +98,7 @@ def replacing_sqlite(path: Path, *, replace: bool) -> Iterator[Path]:
     empty, unless told to `replace` it.
     """
     if path.exists():
-        with connected(f"sqlite:///{path}") as connection:
+        with connected(sqlite_url(path)) as connection:
             if not replace:
                 _check_empty(connection)
             connection.rollback()

@@ -50,7 +50,7 @@ def shared(data_dir: Path, url: str) -> Iterator[None]:
     restore has left is removed.
 
     The data folder must exist. Raises Conflict ``data_dir_in_use`` with the process that holds the lock exclusively,
-    and Unusable ``database_emptied`` if the database had tables and is empty or gone.
+    and Unusable: ``database_emptied`` if the database had tables and is empty or gone, ``database_misplaced``.
     """
     with _locked(data_dir, [url], exclusive=False):
         path = sqlite_file(url)
@@ -59,6 +59,7 @@ def shared(data_dir: Path, url: str) -> Iterator[None]:
                 draft.unlink(missing_ok=True)
         for folder in data_dir.glob(f"{RESTORING}*"):
             shutil.rmtree(folder, ignore_errors=True)
+        _check_not_misplaced(url)
         _check_not_emptied(data_dir, url)
         yield
 
@@ -163,6 +164,16 @@ def remember(data_dir: Path, url: str) -> None:
     with suppress(OSError):  # a full disk; the next start notes it
         path.unlink(missing_ok=True)
         write_new(path, name.encode() + b"\n")
+
+
+def _check_not_misplaced(url: str) -> None:
+    """Raise Unusable ``database_misplaced`` if the database is where version 0.1.0 put it, which read `%41` in the data
+    folder's path as `A` and left out what follows `?`."""
+    path = sqlite_file(url)
+    misread = sqlite_file(f"sqlite:///{path}") if path else None
+    if path and misread and misread != path and misread.is_file() and not path.exists():
+        message = f"Version 0.1.0 put this database elsewhere: move {misread.absolute()} to {path.absolute()}."
+        raise Unusable(message, code="database_misplaced")
 
 
 def _check_not_emptied(data_dir: Path, url: str) -> None:

@@ -39,7 +39,7 @@ from app.db.signing import Signer
 from app.db.usage import RESTORING
 from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable
 from app.features.bulk.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
-from app.files import PRIVATE, PUBLIC, replacing, write_new
+from app.files import PRIVATE, PUBLIC, replacing, sqlite_url, write_new
 from app.inference.package import CALIBRATIONS, OWN_FOLDER
 from app.timestamps import utc_now
 
@@ -271,7 +271,7 @@ def _put_own(data_dir: Path, own: Path, *, replace: bool) -> Iterator[None]:
 
 def _check(draft: Path, rings: FoundRings, signer: bytes | None, *, trust: bool) -> None:
     """Migrate the database, and check that it is whole, is the signer's, and opens with the keys here."""
-    with closing(Database(f"sqlite:///{draft}")) as database, database.read() as connection:
+    with closing(Database(sqlite_url(draft))) as database, database.read() as connection:
         if connection.exec_driver_sql("PRAGMA quick_check(1)").scalar() != "ok":
             raise _invalid("its database is damaged")
         Blobs(rings.faces, seals=rings.seals).check(connection)
