@@ -23,7 +23,9 @@ CalibrationSource: TypeAlias = Literal["package", "gallery"]
 Fallback: TypeAlias = Literal["not_measured", "too_few_subjects", "other_model", "rate_not_supported"]
 """Why the package's calibration decides in a gallery that is to decide by its own."""
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
-"""What an identification says of a face."""
+"""What an identification or verification says of a face."""
+Doubt: TypeAlias = Literal["low_quality"]
+"""Why a face whose score reaches the threshold is only `uncertain`."""
 PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_measured"]
 """Why a stated false match rate may not hold for a group of people."""
 Step: TypeAlias = Literal["ahead", "left", "right", "nearer"]

@@ -125,7 +125,8 @@ class Settings(BaseSettings):
     fmr: Rate = Field(default=1e-4, description="False match rate that verification decides at unless asked otherwise.")
     fpir: Rate = Field(
         default=0.01,
-        description="False positive identification rate that identification decides at unless asked otherwise.",
+        description="False positive identification rate that identification decides at unless asked otherwise. Never "
+        "laxer than `LIKENESS_FMR` against each subject, which decides in galleries of fewer than a hundred.",
     )
     liveness: Listed[str] = Field(
         default=(),

@@ -27,7 +27,7 @@ from app.errors import OperatingPointUnavailable
 from app.inference.manifest import Manifest
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
-from app.recognition.decisions import identify_point, verify_point
+from app.recognition.decisions import Defaults, identify_point, verify_point
 from app.recognition.duplicate_check import CONFLICT_FPIR
 from app.types import Vectors
 from training.commands.options import Images, Out, TemplateOptions, templates_of, with_template_options
@@ -143,7 +143,7 @@ def found_in(vectors: Vectors, drawn: Drawn, thresholds: Thresholds) -> dict[str
     for what, asked in ASKED:
         try:
             if what.endswith("fpir"):
-                threshold = identify_point(thresholds, None, asked, asked, sizes).threshold
+                threshold = identify_point(thresholds, None, asked, Defaults(asked, asked), sizes).threshold
                 reached = (named if what.startswith("conflict") else best).max(axis=1) >= threshold
             elif what == "verify subject fmr":
                 at = [verify_point(thresholds, asked, asked, count).threshold for count in faces[: drawn.named]]

@@ -83,6 +83,9 @@ Fmr: TypeAlias = Annotated[
     float | None, typer.Option(help="False match rate that sets the threshold, for example 1e-4.")
 ]
 Quality: TypeAlias = Annotated[choices.QualityName | None, typer.Option(help="Lowest quality that is accepted.")]
+LeastQuality: TypeAlias = Annotated[
+    choices.QualityName | None, typer.Option("--quality", help="Lowest quality of a face to be more than uncertain.")
+]
 Liveness: TypeAlias = Annotated[
     choices.LivenessMode | None,
     typer.Option(help="Whether faces are live: report a verdict, or require it (docs/how-to/liveness.md)."),

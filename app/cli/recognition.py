@@ -51,8 +51,9 @@ def verify(
     liveness_of: Annotated[
         choices.LivenessOf | None, typer.Option(help="Which photos must be live: both by default.")
     ] = None,
+    quality: options.LeastQuality = None,
 ) -> None:
-    """Compare two photos: do they show the same person? Exit code 0: yes, 1: no."""
+    """Compare two photos: do they show the same person? Exit code 0: yes, 1: no, or not for certain."""
     for photo in (photo1, photo2):
         photos.collect([photo])
     answer = session.client(Data.UNUSED).verify(
@@ -65,10 +66,13 @@ def verify(
         face2=face2,
         liveness=liveness,
         liveness_of=liveness_of,
+        quality=quality,
     )
     for warning in answer.warnings or ():
         output.warn(warning.message)
-    word = "same person" if answer.match else "not the same person"
+    word = {"known": "same person", "uncertain": "perhaps the same person"}.get(answer.decision, "not the same person")
+    if answer.reason:
+        word += " (too poor a photo)"
     faces = ((photo1, answer.face1), (photo2, answer.face2))
     session.say(
         answer,
@@ -137,6 +141,7 @@ def identify(
     ] = None,
     population: options.Population = None,
     liveness: options.Liveness = None,
+    quality: options.LeastQuality = None,
     jobs: options.Jobs = 2,
 ) -> None:
     """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
@@ -149,7 +154,14 @@ def identify(
     def ask(path: Path) -> answers.IdentifyAnswer:
         nonlocal limited
         answer = client.identify(
-            gallery, path, limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness
+            gallery,
+            path,
+            limit=limit,
+            fmr=fmr,
+            fpir=fpir,
+            population=population,
+            liveness=liveness,
+            quality=quality,
         )
         for warning in answer.warnings or ():
             if warning.message not in warned:
@@ -162,7 +174,7 @@ def identify(
     code = _say_all(session, ask, files, "identify", jobs, _identify_lines)
     if limited:
         output.warn(
-            f"The default FPIR needs a rate that was not measured: expect FPIR {limited.fpir:.2g} among "
+            f"The default rate needs a rate that was not measured: expect FPIR {limited.fpir:.2g} among "
             f"{limited.subjects:,} subjects, at FMR {limited.fmr:g}."
         )
     if missing or code:
@@ -226,7 +238,8 @@ def _identify_lines(path: Path, answer: answers.IdentifyAnswer) -> Iterator[str]
         best = face.candidates[0]
         name = f" ({best.name})" if best.name else ""
         nearest = "" if face.decision == "known" else "nearest "
-        yield f"{path}: {place}: {face.decision}: {nearest}{best.subject}{name}, score {best.score:.4f}{live}"
+        decision = f"{face.decision} (too poor a photo)" if face.reason else face.decision
+        yield f"{path}: {place}: {decision}: {nearest}{best.subject}{name}, score {best.score:.4f}{live}"
 
 
 def _liveness_words(liveness: answers.Liveness) -> str:

@@ -123,6 +123,12 @@ def fmr_of(similarity: float) -> float:
     return float(10 ** _between(levels, similarity))
 
 
+def of_fmr(fmr: float) -> float:
+    """Return the similarity of a false match rate, the inverse of `fmr_of`; 0.5 to 0.99."""
+    rates = sorted((math.log10(rate), level) for rate, level in LEVELS if level in SHOWN)
+    return _between(rates, math.log10(fmr))
+
+
 def similarity_table(thresholds: Thresholds) -> str:
     """Similarity, FMR and cosine as a Markdown table."""
     similarity = Similarity.of(thresholds)

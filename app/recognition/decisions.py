@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from app.choices import Decision, PopulationCode
+from app.choices import Decision, Doubt, PopulationCode
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
@@ -32,9 +32,21 @@ LINKED_FMR = 1e-3
 """Two faces of a subject that score what this share of strangers do are taken for one person. At 1e-2 a chain of such
 pairs joins two people of ten photos each in every sixth case; at 1e-3 in one of fifty."""
 
+BEST = 100.0
+"""The highest quality."""
 UNNAMED = DecidedBy("package", None)
 SCORE_DIGITS = 9
 """Decimals of a rounded score, so that none is 0.7300000000000001."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """The rates of an identification that is asked for none. It keeps to both: the threshold is the stricter one's."""
+
+    fmr: float
+    """How often a stranger may be taken for one given subject."""
+    fpir: float
+    """How often a stranger may be taken for anybody in the gallery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,8 @@ class VerifyPoint:
     calibration: DecidedBy = UNNAMED
     comparisons: float = 1.0
     """So many independent ones the comparisons with a subject's faces count as; 1: two photos."""
+    uncertain: float = 1.0
+    """A score between this and ``threshold`` is `uncertain`; 1: none is (reviews that 0.1.0 stored)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +100,35 @@ def verify_point(thresholds: Thresholds, asked: float | None, default: float, fa
     wanted = fmr_for(default if asked is None else asked, comparisons)
     fmr = _measured(thresholds, wanted) if asked is None else wanted
     rate = fpir_of(fmr, comparisons) if asked is None else asked
-    return VerifyPoint(thresholds.threshold(fmr), rate, thresholds.decided_by(fmr), comparisons)
+    threshold, uncertain = thresholds.threshold(fmr), _uncertain(thresholds, fmr)
+    return VerifyPoint(threshold, rate, thresholds.decided_by(fmr), comparisons, uncertain)
 
 
 def identify_point(
-    thresholds: Thresholds, fmr: float | None, fpir: float | None, default: float, sizes: Sizes
+    thresholds: Thresholds, fmr: float | None, fpir: float | None, default: Defaults, sizes: Sizes
 ) -> IdentifyPoint:
     """Return the operating point of the FMR or FPIR asked for in a gallery of subjects of these ``sizes``.
 
-    Without either, the default FPIR applies; if that needs a rate that was not measured (a very large gallery), the
-    nearest measured one is used, and the point's ``fpir`` says what to expect from it.
+    Without either, both defaults apply: in a small gallery the FPIR alone would decide laxer than `verify_point`. If
+    that needs a rate that was not measured (a very large gallery), the nearest measured one is used, and the point's
+    ``fpir`` says what to expect from it.
     Raises OperatingPointUnavailable if a rate asked for was not measured.
     """
     limited, comparisons = False, count_comparisons(sizes, thresholds.independence)
     if fmr is None:
-        wanted = fmr_for(default if fpir is None else fpir, comparisons)
-        fmr = _measured(thresholds, wanted) if fpir is None else wanted
+        fmr = wanted = fmr_for(default.fpir if fpir is None else fpir, comparisons)
+        if fpir is None:
+            wanted = min(wanted, fmr_for(default.fmr, mean_comparisons(sizes, thresholds.independence)))
+            fmr = _measured(thresholds, wanted)
         limited = fmr > wanted
-    threshold = thresholds.threshold(fmr)
-    uncertain = thresholds.threshold(_measured(thresholds, fmr * UNCERTAIN_FACTOR))
+    threshold, uncertain = thresholds.threshold(fmr), _uncertain(thresholds, fmr)
     expected, by = fpir_of(fmr, comparisons), thresholds.decided_by(fmr)
     return IdentifyPoint(threshold, uncertain, fmr, expected, by, limited=limited, comparisons=comparisons)
+
+
+def _uncertain(thresholds: Thresholds, fmr: float) -> float:
+    """Return the threshold from which on a face is `uncertain` where one at ``fmr`` decides."""
+    return thresholds.threshold(_measured(thresholds, fmr * UNCERTAIN_FACTOR))
 
 
 def fpir_of(fmr: float, comparisons: float) -> float:
@@ -286,8 +308,19 @@ def assign(rankings: Sequence[Sequence[Candidate]], floor: float) -> list[list[C
     ]
 
 
-def decide(score: float | None, point: IdentifyPoint) -> Decision:
-    """Decide from the first candidate's ``score``; None means that there is no candidate."""
-    if score is None or score < point.uncertain:
-        return "unknown"
-    return "known" if score >= point.threshold else "uncertain"
+def decide(
+    score: float | None,
+    point: VerifyPoint | IdentifyPoint,
+    quality: float = BEST,
+    level: QualityLevel = QualityLevel.NONE,
+) -> tuple[Decision, Doubt | None]:
+    """Decide from a subject's ``score``, and return why if a face that reaches the threshold is only `uncertain`.
+
+    ``score`` None: there is no candidate. A face of a ``quality`` below the ``level`` is never `known`: what two faces
+    that hardly show anything have in common is no sign of one person, at whatever rate.
+    """
+    if score is None or score < min(point.uncertain, point.threshold):
+        return "unknown", None
+    if score < point.threshold:
+        return "uncertain", None
+    return ("known", None) if quality >= level.minimum else ("uncertain", "low_quality")

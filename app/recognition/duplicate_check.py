@@ -17,7 +17,7 @@ from app.gallery.records import Candidate, Gallery
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id, is_unnamed
 from app.inference.thresholds import Thresholds
-from app.recognition.decisions import LINKED_FMR, AnsweredScores, identify_point, verify_point
+from app.recognition.decisions import LINKED_FMR, AnsweredScores, Defaults, identify_point, verify_point
 from app.types import Template
 
 DUPLICATE_SCORE = 0.9
@@ -91,11 +91,12 @@ def look(
     home: Gallery,
     faces: Sequence[tuple[str, Template]],
     measured: Thresholds,
+    fmr: float,
     *,
     refuse: bool,
     tell: bool = True,
 ) -> list[Findings]:
-    """Return what each face, given with its subject's id, resembles.
+    """Return what each face, given with its subject's id, resembles; ``fmr``: a conflict with one subject is as rare.
 
     With `refuse`, faces with a finding are refused; with `tell`, findings name whom a face resembles. A package without
     measured operating points has no conflicts.
@@ -103,7 +104,9 @@ def look(
     """
     conflict_at = None
     if measured.calibration is not None:
-        conflict_at = identify_point(measured, None, None, CONFLICT_FPIR, galleries.sizes(home)).threshold
+        conflict_at = identify_point(
+            measured, None, None, Defaults(fmr, CONFLICT_FPIR), galleries.sizes(home)
+        ).threshold
     templates = [template for _, template in faces]
     least = DUPLICATE_SCORE if conflict_at is None else min(DUPLICATE_SCORE, conflict_at)
     rankings = [

@@ -25,8 +25,10 @@ from app.recognition.corrections import Correction, Corrections
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
+    Defaults,
     assign,
     cosine,
+    decide,
     identify_point,
     population_warnings,
     verify_point,
@@ -84,8 +86,7 @@ class Operations:
         self._galleries = galleries
         self._corrections = corrections
         self._gates = gates
-        self.fmr = fmr
-        self.fpir = fpir
+        self.defaults = Defaults(fmr, fpir)
         self._calibrated = calibrated
         self._observe = observe
 
@@ -124,17 +125,18 @@ class Operations:
         faces: tuple[int | None, int | None] = (None, None),
         liveness: LivenessMode = "off",
         liveness_of: LivenessOf = "both",
+        quality: QualityLevel = QualityLevel.LOW,
     ) -> Verified:
         """Compare two photos' ``faces``, by their indexes in `detect`; None: the most prominent one.
 
-        ``population``: whom the photos show, as the caller declares.
+        ``population``: whom the photos show, as the caller declares. ``quality``: what both faces need to be a match.
 
         Raises OperatingPointUnavailable, NoFace and NotLive (``details.image`` names the photo), what `embed` says of
         ``model``, and what `Gates.open` raises.
         """
         gate = self._gates.open(liveness)
         with self._embedders.use(self._embedders.choose(model).id) as used:
-            point = verify_point(used.thresholds, fmr, self.fmr)
+            point = verify_point(used.thresholds, fmr, self.defaults.fmr)
             images = {"image1": (image1, faces[0]), "image2": (image2, faces[1])}
             both = {
                 name: self._photos.choose(image, name, gate if liveness_of in {"both", name} else OFF, index)
@@ -143,7 +145,8 @@ class Operations:
             first, second = self._photos.probes(both, used, gate)
         score = cosine(first.template, second.template)
         warnings = population_warnings(used.thresholds, population, point)
-        return Verified(score >= point.threshold, score, point, first, second, used.id, warnings)
+        worse = min(first.face.quality.score, second.face.quality.score)
+        return Verified(*decide(score, point, worse, quality), score, point, first, second, used.id, warnings)
 
     @retried
     def verify_subject(
@@ -156,6 +159,7 @@ class Operations:
         exact: bool,
         population: str | None = None,
         liveness: LivenessMode | None = None,
+        quality: QualityLevel = QualityLevel.LOW,
         explain: bool = False,
     ) -> SubjectVerified:
         """Compare the photo's most prominent face with one subject; ``explain`` also finds the nearest other subject.
@@ -166,22 +170,25 @@ class Operations:
         home, gate = self._open(gallery, liveness)
         with self._used_by(home) as used:
             thresholds = self._calibrated(home, used.thresholds)
-            verify_point(thresholds, fmr, self.fmr)  # these two fail before any work on the photo
+            verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
             self._galleries.store.subject(home, subject)
             (chosen,) = self._photos.probes({"image": self._photos.choose(image, "image", gate)}, used, gate)
             stages: dict[str, float] = {}
             with timed(stages, "search"):
                 candidate = self._galleries.verify(gallery, subject, chosen.template)
-            point = verify_point(thresholds, fmr, self.fmr, candidate.faces)
-            scores = AnsweredScores.of(thresholds, point.threshold, exact=exact)
+            point = verify_point(thresholds, fmr, self.defaults.fmr, candidate.faces)
+            scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             warnings = population_warnings(used.thresholds, population, point, home.population)
         with timed(stages, "search"):
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
-            ((_, ruled_out),) = self._corrections.sift(home, [chosen.template], [[candidate]], point.threshold)
+            ((_, ruled_out),) = self._corrections.sift(home, [chosen.template], [[candidate]], point.uncertain)
         self._observe(stages)
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
+        score = None if ruled_out else candidate.score
+        decision, reason = decide(score, point, chosen.face.quality.score, quality)
         return SubjectVerified(
-            match=candidate.score >= point.threshold and not ruled_out,
+            decision=decision,
+            reason=reason,
             candidate=scores.candidate(candidate),
             point=point,
             chosen=chosen,
@@ -204,18 +211,19 @@ class Operations:
         fpir: float | None = None,
         population: str | None = None,
         liveness: LivenessMode | None = None,
+        quality: QualityLevel = QualityLevel.LOW,
     ) -> Identification:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
         ``population`` replaces the gallery's. Faces that liveness is required of and that are not live are not searched
-        for; they are unknown. Raises NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what
-        `Gates.open` raises.
+        for; they are unknown. Faces below ``quality`` are `uncertain` at most. Raises NotFound,
+        OperatingPointUnavailable, NotLive if that is all faces, and what `Gates.open` raises.
         """
         home, gate = self._open(gallery, liveness)
         with self._used_by(home) as used:
             sizes = self._galleries.sizes(home)
             thresholds = self._calibrated(home, used.thresholds)
-            point = identify_point(thresholds, fmr, fpir, self.fpir, sizes)
+            point = identify_point(thresholds, fmr, fpir, self.defaults, sizes)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = self._photos.embed(image, used, gate)
             warnings = population_warnings(used.thresholds, population, point, home.population)
@@ -229,7 +237,15 @@ class Operations:
         possible = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
         ruled_out = dict(zip(places, (out for _, out in sifted), strict=True))
         faces = tuple(
-            identified(face, possible.get(place, ()), ruled_out.get(place, ()), point=point, scores=scores, limit=limit)
+            identified(
+                face,
+                possible.get(place, ()),
+                ruled_out.get(place, ()),
+                point=point,
+                scores=scores,
+                limit=limit,
+                level=quality,
+            )
             for place, face in enumerate(photo.faces)
         )
         return Identification(photo, faces, point, sum(sizes.values()), stages, used.id, warnings)
@@ -361,7 +377,9 @@ class Operations:
             return [NOTHING] * len(faces)
         measured = self.thresholds_in(home, faces[0][1].package)
         with timed({} if stages is None else stages, "search"):
-            findings = look(self._galleries, home, faces, measured, refuse=policy == "reject", tell=tell)
+            findings = look(
+                self._galleries, home, faces, measured, self.defaults.fmr, refuse=policy == "reject", tell=tell
+            )
             return find_unlike(self._galleries, home, faces, measured, findings) if unlike else findings
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from app.choices import Decision
+from app.choices import Decision, Doubt
 from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate, Gallery, NewFace, Origin, StoredFace
@@ -49,10 +49,11 @@ class Chosen:
 class Verified:
     """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below).
 
-    ``warnings`` is None where no population was declared (here and below).
+    ``warnings`` is None where no population was declared, ``reason`` is that of `decide` (here and below).
     """
 
-    match: bool
+    decision: Decision
+    reason: Doubt | None
     score: float
     point: VerifyPoint
     first: Chosen
@@ -60,10 +61,15 @@ class Verified:
     model: str
     warnings: Sequence[PopulationWarning] | None = None
 
+    @property
+    def match(self) -> bool:
+        return self.decision == "known"
+
 
 @dataclass(frozen=True, slots=True)
 class SubjectVerified:
-    match: bool
+    decision: Decision
+    reason: Doubt | None
     candidate: AnsweredCandidate
     point: VerifyPoint
     chosen: Chosen
@@ -73,6 +79,10 @@ class SubjectVerified:
     warnings: Sequence[PopulationWarning] | None = None
     ruled_out: RuledOut | None = None
 
+    @property
+    def match(self) -> bool:
+        return self.decision == "known"
+
 
 @dataclass(frozen=True, slots=True)
 class Identified:
@@ -80,6 +90,7 @@ class Identified:
 
     face: Face
     decision: Decision
+    reason: Doubt | None
     candidates: tuple[AnsweredCandidate, ...]
     margin: float | None
     nearest_other: AnsweredCandidate | None
@@ -156,15 +167,16 @@ def identified(
     point: IdentifyPoint,
     scores: AnsweredScores,
     limit: int,
+    level: QualityLevel,
 ) -> Identified:
     """Return what a face's ranking means at an operating point; at most ``limit`` candidates are answered."""
-    decision = decide(ranking[0].score if ranking else None, point)
+    decision, reason = decide(ranking[0].score if ranking else None, point, face.quality.score, level)
     answered = scores.candidates(ranking)
     first, second = ([candidate.score for candidate in answered] + [None, None])[:2]
     margin = None if first is None or second is None else first - second
     others = answered if decision == "unknown" else answered[1:]
     out = tuple(subject.answered(scores.answered) for subject in ruled_out)
-    return Identified(face, decision, tuple(answered[:limit]), margin, others[0] if others else None, out)
+    return Identified(face, decision, reason, tuple(answered[:limit]), margin, others[0] if others else None, out)
 
 
 class Photos:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 from app.api import schemas
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, enroll, error_of
@@ -66,6 +68,58 @@ def test_verification_tells_people_apart(api: httpx.Client) -> None:
     assert same.fmr_asked is None
     assert same.face1.image.width == 512
     assert same.face1.faces == 1
+
+
+def changed(photo: bytes, *, side: int = 256, light: float = 1.0) -> bytes:
+    """The photo with no more details than one of ``side`` pixels has, and this share of its light."""
+    picture = Image.open(io.BytesIO(photo)).convert("RGB")
+    blurred = picture.resize((side, side), Image.Resampling.BOX).resize((256, 256), Image.Resampling.BILINEAR)
+    return encoded((np.asarray(blurred) * light).astype(np.uint8))
+
+
+def test_a_face_that_hardly_looks_like_one_is_never_known(api: httpx.Client, gallery: str) -> None:
+    """The same dark photo twice scores 1, and shows hardly anybody."""
+    poor = changed(COLLINS, light=0.05)
+    enroll(api, gallery, "eileen", poor, quality="none").raise_for_status()
+    for quality, decision, reason in (("low", "uncertain", "low_quality"), ("none", "known", None)):
+        asked = {} if quality == "low" else {"quality": quality}
+        (face,) = send(api, f"{gallery}/identify", poor, **asked).json()["faces"]
+        two = api.post("/v1/verify", files={"image1": poor, "image2": poor}, params=asked).json()
+        one = send(api, f"{gallery}/subjects/eileen/verify", poor, **asked).json()
+        assert face["quality"]["score"] < 20
+        for answer in (face, two, one):
+            assert (answer["decision"], answer["reason"]) == (decision, reason)
+        assert two["match"] is one["match"] is (decision == "known")
+        assert two["score"] >= two["threshold"]
+
+
+def test_a_small_gallery_decides_as_strictly_as_verification(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "eileen", COLLINS)
+    enroll(api, gallery, "grace", HOPPER)
+    by_default, asked = (send(api, f"{gallery}/identify", AGAIN, **rate).json() for rate in ({}, {"fpir": "0.01"}))
+    verified = api.post("/v1/verify", files={"image1": COLLINS, "image2": AGAIN}).json()
+    assert by_default["faces"][0]["threshold"] == verified["threshold"]
+    assert by_default["fmr"] == pytest.approx(1e-4)
+    assert by_default["fpir"] == pytest.approx(2e-4, rel=0.01)
+    assert asked["faces"][0]["threshold"] < verified["threshold"]
+    assert asked["fpir"] == pytest.approx(0.01)
+
+
+def test_a_pair_between_the_thresholds_is_uncertain(api: httpx.Client, gallery: str) -> None:
+    """In verification as in identification."""
+    less = changed(COLLINS, side=90)
+    enroll(api, gallery, "eileen", COLLINS)
+    decisions = []
+    for fmr in ("1e-2", "1e-3", "1e-4", "1e-5", "1e-6"):
+        two = api.post("/v1/verify", files={"image1": COLLINS, "image2": less}, params={"fmr": fmr}).json()
+        one = send(api, f"{gallery}/subjects/eileen/verify", less, fmr=fmr).json()
+        assert one["decision"] == two["decision"]
+        for answer in (two, one):
+            reached = [answer["score"] >= answer[name] for name in ("threshold", "threshold_uncertain")]
+            assert answer["decision"] == {2: "known", 1: "uncertain", 0: "unknown"}[sum(reached)]
+            assert (answer["match"], answer["reason"]) == (answer["decision"] == "known", None)
+        decisions.append(two["decision"])
+    assert {"known", "uncertain"} <= set(decisions)
 
 
 def test_chosen_faces_are_verified(api: httpx.Client) -> None:

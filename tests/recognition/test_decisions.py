@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Conflict, OperatingPointUnavailable
+from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
 from app.inference.package import find_packages, select
 from app.inference.thresholds import DecidedBy, Thresholds, fmr_for
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
+    Defaults,
     IdentifyPoint,
     VerifyPoint,
     assign,
@@ -38,6 +40,7 @@ counts = st.integers(min_value=1, max_value=1_000_000)
 
 
 THRESHOLDS = packages.thresholds(MEASURED)
+DEFAULTS = Defaults(1e-4, 0.01)
 
 
 def candidate(subject: str, score: float) -> Candidate:
@@ -55,8 +58,8 @@ def test_verification_decides_at_the_rate_asked_for() -> None:
 def test_a_rate_that_was_never_measured_is_refused_with_the_measured_range(fmr: float) -> None:
     for ask in (
         lambda: verify_point(THRESHOLDS, fmr, 1e-4),
-        lambda: identify_point(THRESHOLDS, fmr, None, 0.01, {1: 10}),
-        lambda: identify_point(THRESHOLDS, None, fmr, 0.01, {1: 1}),
+        lambda: identify_point(THRESHOLDS, fmr, None, Defaults(1.0, 0.01), {1: 10}),
+        lambda: identify_point(THRESHOLDS, None, fmr, Defaults(1.0, 0.01), {1: 1}),
     ):
         with pytest.raises(OperatingPointUnavailable) as caught:
             ask()
@@ -69,7 +72,7 @@ def test_a_package_without_operating_points_decides_nothing() -> None:
         with pytest.raises(OperatingPointUnavailable):
             verify_point(nothing, fmr, 1e-4)
         with pytest.raises(OperatingPointUnavailable):
-            identify_point(nothing, fmr, None, 0.01, {1: 5})
+            identify_point(nothing, fmr, None, Defaults(1.0, 0.01), {1: 5})
 
 
 @given(fpir=rates, subjects=counts)
@@ -86,29 +89,66 @@ def test_fpir_is_the_chance_that_any_of_independent_comparisons_errs(fpir: float
 
 
 def test_fpir_is_corrected_for_the_number_of_subjects() -> None:
-    small, large = (identify_point(THRESHOLDS, None, 0.01, 0.5, {1: subjects}) for subjects in (10, 1000))
+    small, large = (identify_point(THRESHOLDS, None, 0.01, DEFAULTS, {1: subjects}) for subjects in (10, 1000))
     assert large.threshold > small.threshold
     assert large.fmr == pytest.approx(1e-5, rel=0.01)
     assert small.fpir == large.fpir == pytest.approx(0.01)
 
 
 def test_the_highest_measured_rate_is_reached_exactly_with_one_subject() -> None:
-    assert identify_point(THRESHOLDS, None, 0.01, 0.5, {1: 1}).threshold == pytest.approx(0.2)
-    assert identify_point(THRESHOLDS, None, None, 0.01, {1: 0}).threshold == pytest.approx(0.2)
+    assert identify_point(THRESHOLDS, None, 0.01, Defaults(1.0, 0.5), {1: 1}).threshold == pytest.approx(0.2)
+    assert identify_point(THRESHOLDS, None, None, Defaults(1.0, 0.01), {1: 0}).threshold == pytest.approx(0.2)
 
 
 def test_the_default_falls_back_to_the_strictest_measured_point_and_says_what_to_expect() -> None:
-    point = identify_point(THRESHOLDS, None, None, 0.01, {1: 100_000})
+    point = identify_point(THRESHOLDS, None, None, Defaults(1.0, 0.01), {1: 100_000})
     assert point.threshold == pytest.approx(0.6)
     assert point.fmr == 1e-6
     assert point.fpir == pytest.approx(1 - (1 - 1e-6) ** 100_000)
     with pytest.raises(OperatingPointUnavailable):
-        identify_point(THRESHOLDS, None, 0.01, 0.01, {1: 100_000})
+        identify_point(THRESHOLDS, None, 0.01, Defaults(1.0, 0.01), {1: 100_000})
+
+
+@given(
+    sizes=st.dictionaries(st.integers(1, 10), st.integers(1, 10_000), min_size=1, max_size=4),
+    fmr=st.floats(1e-5, 1e-2),
+    fpir=st.floats(1e-4, 0.5),
+)
+def test_by_default_identification_is_never_laxer_than_verification(
+    sizes: dict[int, int], fmr: float, fpir: float
+) -> None:
+    """However small the gallery. A subject of several faces is looked at for itself in verification, and counts as the
+    mean of all subjects here."""
+    point = identify_point(THRESHOLDS, None, None, Defaults(fmr, fpir), sizes)
+    strictest = verify_point(THRESHOLDS, None, fmr, min(sizes)).threshold
+    assert point.threshold >= strictest - 1e-9 or point.limited
+    assert point.fpir <= fpir + 1e-12 or point.limited
+    assert point.uncertain <= point.threshold
+
+
+def test_a_gallery_of_four_decides_as_verification_does_and_says_so() -> None:
+    by_default, asked = (identify_point(THRESHOLDS, None, fpir, DEFAULTS, {1: 4}) for fpir in (None, 0.01))
+    assert by_default.threshold == pytest.approx(verify_point(THRESHOLDS, None, 1e-4).threshold)
+    assert by_default.fmr == pytest.approx(1e-4)
+    assert by_default.fpir == pytest.approx(4e-4, rel=1e-3)
+    assert asked.threshold < by_default.threshold, "what is asked for is given"
+    assert asked.fpir == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("quality", "level", "decision"), [(16, "low", "uncertain"), (20, "low", "known"), (0, "none", "known")]
+)
+def test_a_face_below_the_quality_asked_for_is_uncertain_at_most(quality: float, level: str, decision: str) -> None:
+    for point in (verify_point(THRESHOLDS, 1e-6, 1e-4), identify_point(THRESHOLDS, 1e-6, None, DEFAULTS, {1: 4})):
+        decided, reason = decide(0.99, point, quality, QualityLevel(level))
+        assert (decided, reason) == (decision, "low_quality" if decision == "uncertain" else None)
+        assert decide(0.55, point, quality, QualityLevel(level)) == ("uncertain", None), "1e-5: by its score"
+        assert decide(0.3, point, quality, QualityLevel(level)) == ("unknown", None)
 
 
 @given(fmr=st.floats(min_value=1e-6, max_value=1e-2), subjects=counts)
 def test_the_uncertain_band_lies_below_the_threshold(fmr: float, subjects: int) -> None:
-    point = identify_point(THRESHOLDS, fmr, None, 0.01, {1: subjects})
+    point = identify_point(THRESHOLDS, fmr, None, Defaults(1.0, 0.01), {1: subjects})
     assert point.uncertain <= point.threshold
     if fmr <= 1e-3:
         assert point.uncertain == pytest.approx(THRESHOLDS.threshold(fmr * 10))
@@ -120,7 +160,7 @@ def test_a_face_is_known_uncertain_or_unknown_by_its_first_candidate() -> None:
     point = IdentifyPoint(
         threshold=0.4, uncertain=0.3, fmr=1e-4, fpir=0.01, calibration=DecidedBy("package", "made-up")
     )
-    decisions = [decide(score, point) for score in (None, -1.0, 0.299, 0.3, 0.399, 0.4, 1.0)]
+    decisions = [decide(score, point)[0] for score in (None, -1.0, 0.299, 0.3, 0.399, 0.4, 1.0)]
     assert decisions == ["unknown", "unknown", "unknown", "uncertain", "uncertain", "known", "known"]
 
 

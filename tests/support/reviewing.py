@@ -22,6 +22,7 @@ from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore
 from app.recognition.corrections import Corrections
+from app.recognition.decisions import Defaults
 from app.search.follower import LocalBackend
 from app.types import Box, Quality, Template, Vector
 from tests.support.changing import changed
@@ -77,8 +78,7 @@ class Reviewing:
             self.corrections,
             self.jobs,
             lambda _: self.thresholds,
-            fmr=FMR,
-            fpir=FPIR,
+            defaults=Defaults(FMR, FPIR),
         )
         self.scheduler = Scheduler()
         self.galleries.create_gallery("staff", PACKAGE, DIMENSION, store="none")

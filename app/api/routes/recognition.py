@@ -82,7 +82,7 @@ def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.
     """Do two photos show the same person?
 
     Compares the most prominent face of each photo (large, and near the middle), or the faces at `face1` and `face2`, at
-    the operating point of `fmr`.
+    the operating point of `fmr`, and decides: known, uncertain or unknown.
     """
     params = sent.params
     verified = operations.verify(
@@ -94,11 +94,13 @@ def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.
         faces=(params.face1, params.face2),
         liveness=params.liveness or "off",
         liveness_of=params.liveness_of,
+        quality=QualityLevel(params.quality),
     )
     both = [verified.first, verified.second]
     return schemas.VerifyAnswer.of(
         verified,
         verified.point,
+        threshold_uncertain=verified.point.uncertain,
         fmr_asked=params.fmr,
         face1=_chosen_face(verified.first),
         face2=_chosen_face(verified.second),
@@ -124,10 +126,10 @@ def identify(
     """Who is in this photo?
 
     Searches the gallery for every face of the photo, and decides for each: known, uncertain or unknown. A subject is
-    given to at most one face of the photo, the best-scoring one. Without `fmr` or `fpir` the server's default FPIR is
-    used, or the strictest measured operating point if the gallery is too large for it. Unless the key has the scope
-    `templates`, scores are rounded down without changing a decision, and candidates below the most lenient operating
-    point are left out, because enough exact scores show the enrolled templates.
+    given to at most one face of the photo, the best-scoring one. Without `fmr` or `fpir` the server's defaults
+    for both are kept, or the strictest measured operating point if the gallery is too large. Unless the key has the
+    scope `templates`, scores are rounded down without changing a decision, and candidates below the most lenient
+    operating point are left out, because enough exact scores show the enrolled templates.
     """
     params = sent.params
     identification = operations.identify(
@@ -139,6 +141,7 @@ def identify(
         fpir=params.fpir,
         population=params.population,
         liveness=params.liveness,
+        quality=QualityLevel(params.quality),
     )
     guard.count_faces(grant, len(identification.faces))
     return identify_answer(identification, params)
@@ -172,6 +175,7 @@ def verify_subject(
         exact=grant.sees_exact_scores,
         population=params.population,
         liveness=params.liveness,
+        quality=QualityLevel(params.quality),
         explain=params.explain,
     )
     return subject_verify_answer(verified, params.fmr, explain=params.explain)
@@ -259,6 +263,7 @@ def subject_verify_answer(
         verified,
         verified.candidate,
         verified.point,
+        threshold_uncertain=verified.point.uncertain,
         fmr_asked=fmr_asked,
         face=_chosen_face(chosen),
         explain=why,

@@ -97,7 +97,7 @@ def list_models(components: Components) -> schemas.ModelList:
     Folders whose manifest can't be used are in `skipped`.
     """
     operations = components.operations
-    defaults = schemas.Defaults(fmr=operations.fmr, fpir=operations.fpir, embedder=operations.package)
+    defaults = schemas.Defaults.of(operations.defaults, embedder=operations.package)
     installed, skipped = list(components.models()), list(components.skipped_models())
     return schemas.ModelList(defaults=defaults, models=installed, skipped=skipped)
 

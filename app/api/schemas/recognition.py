@@ -7,7 +7,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from app.api.schemas.base import MAX_CANDIDATES, MAX_ID_LENGTH, Example, Params, Population, Rate, Wire
-from app.choices import CalibrationSource, Decision, Fallback, LivenessMode, LivenessOf, PopulationCode
+from app.choices import (
+    CalibrationSource,
+    Decision,
+    Doubt,
+    Fallback,
+    LivenessMode,
+    LivenessOf,
+    PopulationCode,
+    QualityName,
+)
 
 Verdict: TypeAlias = Literal["live", "spoof", "uncertain", "not_measured"]
 FaceIndex: TypeAlias = Annotated[int, Field(ge=0)]
@@ -51,6 +60,12 @@ class PointParams(DetectParams, PopulationParams):
     )
 
 
+class QualityParams(Params):
+    quality: QualityName = Field(
+        default="low", description="The least quality of a face to be `known`; one below it is `uncertain` at most."
+    )
+
+
 class LivenessParams(Params):
     liveness: LivenessMode | None = Field(
         default=None,
@@ -59,7 +74,7 @@ class LivenessParams(Params):
     )
 
 
-class VerifyParams(PointParams, ModelParams, LivenessParams):
+class VerifyParams(PointParams, ModelParams, LivenessParams, QualityParams):
     face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
     face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
     liveness_of: LivenessOf = Field(
@@ -67,11 +82,11 @@ class VerifyParams(PointParams, ModelParams, LivenessParams):
     )
 
 
-class SubjectVerifyParams(PointParams, LivenessParams):
+class SubjectVerifyParams(PointParams, LivenessParams, QualityParams):
     pass
 
 
-class IdentifyParams(DetectParams, PopulationParams, LivenessParams):
+class IdentifyParams(DetectParams, PopulationParams, LivenessParams, QualityParams):
     example: ClassVar[Example] = {"limit": 5, "fpir": 0.01}
     limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="The most candidates for each face.")
     fmr: Rate | None = Field(
@@ -266,14 +281,25 @@ class DecidedBy(Wire):
     )
 
 
+Reason: TypeAlias = Annotated[
+    Doubt | None, Field(description="Why a face whose score reaches `threshold` is only `uncertain`; null otherwise.")
+]
+
+
 class Verified(Wire):
-    match: bool
+    match: bool = Field(description="Whether `decision` is `known`.")
+    decision: Decision = Field(
+        description="`known`: the score reaches `threshold`, and the faces the quality asked for; `uncertain`: it "
+        "reaches only `threshold_uncertain`, or a face is too poor (`reason`); `unknown`: neither."
+    )
+    reason: Reason
     score: float | None = Field(
         description="The best score over the subject's faces, which the decision is based on; unless the key has the "
         "scope `templates`, rounded down, and null below the most lenient operating point."
     )
     threshold: float
-    fmr: float = Field(description="The false match rate measured at this threshold.")
+    threshold_uncertain: float = Field(description="The operating point of ten times the FMR, as in `identify`.")
+    fmr: float = Field(description="The false match rate measured at `threshold`.")
     fmr_asked: float | None = Field(description="The requested one; null: the server's default.")
     calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     model: str
@@ -314,16 +340,17 @@ class SubjectVerifyAnswer(Verified):
 
 class IdentifiedFace(DetectedFace):
     decision: Decision = Field(
-        description="`known`: the first candidate's score reaches `threshold`; `uncertain`: it reaches only "
-        "`threshold_uncertain`; `unknown`: neither."
+        description="`known`: the first candidate's score reaches `threshold`, and the face the quality asked for; "
+        "`uncertain`: it reaches only `threshold_uncertain`, or the face is too poor (`reason`); `unknown`: neither."
     )
+    reason: Reason
     candidates: list[Candidate] = Field(
         description="The nearest subjects, best first, without those assigned to another face of the photo."
     )
     margin: float | None = Field(
         description="First candidate's answered score minus the second's; null without a second."
     )
-    threshold: float = Field(description="A face with at least this score is `known`.")
+    threshold: float = Field(description="A face must reach this score to be `known`.")
     threshold_uncertain: float = Field(
         description="A face between this score and `threshold` is `uncertain`: the operating point of ten times the "
         "FMR, or the highest one that was measured."
@@ -339,11 +366,14 @@ class IdentifyAnswer(Wire):
     image: ImageSize
     faces: list[IdentifiedFace]
     fmr: float = Field(description="The false match rate of one comparison at `threshold`.")
-    fpir: float = Field(description="The expected false positive identification rate for the whole gallery.")
+    fpir: float = Field(
+        description="The expected false positive identification rate for the whole gallery; lower than the server's "
+        "default where its default FMR is stricter (small galleries), unless a rate was asked for."
+    )
     fmr_asked: float | None
     fpir_asked: float | None
     limited: bool = Field(
-        description="Whether the server's default FPIR needs a rate that was not measured: `fpir` is what to expect."
+        description="Whether the server's default rates need one that was not measured: `fpir` is what to expect."
     )
     calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     subjects: int = Field(ge=0, description="How many subjects with at least one face the gallery has.")

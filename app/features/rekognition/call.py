@@ -15,7 +15,7 @@ from app.features.rekognition import errors
 from app.features.rekognition.answers import largest_first
 from app.features.rekognition.errors import Refused
 from app.features.rekognition.requests import ImageSource
-from app.features.similarity import AnsweredSimilarity
+from app.features.similarity import AnsweredSimilarity, of_fmr
 from app.gallery.records import Gallery, StoredFace
 from app.gallery.service import Galleries
 from app.recognition.operations import Operations
@@ -23,6 +23,8 @@ from app.types import Face, Photo, Sizes
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
 """Rekognition's limit; the server's own applies too."""
+FACE_SIMILARITY = 0.8
+"""Rekognition's default threshold of searches and comparisons."""
 LEVELS = {
     "NONE": QualityLevel.NONE,
     "LOW": QualityLevel.LOW,
@@ -83,13 +85,20 @@ class Call:
             raise _too_large(limit)
         return data
 
-    def answered(self, gallery: Gallery, threshold: float, users: Sizes | None = None) -> AnsweredSimilarity:
+    def similarity_asked(self, threshold: float | None) -> float:
+        """Return a request's threshold, in percent, as a similarity; without one the higher of Rekognition's default
+        and that of the server's FMR: a client that asks for nothing gets no laxer decision than `identify`."""
+        return max(FACE_SIMILARITY, of_fmr(self.operations.defaults.fmr)) if threshold is None else threshold / 100
+
+    def answered(self, gallery: Gallery, threshold: float | None, users: Sizes | None = None) -> AnsweredSimilarity:
         """Return how scores of the gallery's faces are answered, or of its ``users``, by their numbers of faces.
 
-        ``threshold``: the request's, in percent.
+        ``threshold``: the request's, in percent (`similarity_asked`).
         """
         thresholds = self.operations.thresholds_in(gallery, gallery.embedder)
-        return AnsweredSimilarity.of(thresholds, threshold / 100, exact=self.grant.sees_exact_scores, sizes=users)
+        return AnsweredSimilarity.of(
+            thresholds, self.similarity_asked(threshold), exact=self.grant.sees_exact_scores, sizes=users
+        )
 
     def count_faces(self, count: int) -> None:
         """Count the faces that were compared with enrolled ones as that many requests (`Guard.count_faces`)."""

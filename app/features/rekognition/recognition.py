@@ -40,7 +40,7 @@ def compare(call: Call, wanted: requests.CompareFaces) -> Shape:
         raise no_faces()
     target, _ = call.operations.embed(images[1], package)
     scale = Similarity.of(call.operations.thresholds(package))
-    floor = scale.cosine_of(wanted.SimilarityThreshold / 100)
+    floor = scale.cosine_of(call.similarity_asked(wanted.SimilarityThreshold))
     probe = template_of(sources[0])
     scored = [
         (cosine(probe, template_of(face)), face) for face in good_enough(target, wanted.QualityFilter)[:MOST_FACES]
@@ -89,7 +89,7 @@ PAGE = 1000
 
 
 def match_faces(
-    call: Call, gallery: Gallery, probe: Template, threshold: float, limit: int, *, leave_out: str | None = None
+    call: Call, gallery: Gallery, probe: Template, threshold: float | None, limit: int, *, leave_out: str | None = None
 ) -> list[Shape]:
     """Return the `limit` faces most like the probe, without the face `leave_out`. The result is exact.
 
@@ -114,7 +114,7 @@ def match_users(
     call: Call,
     gallery: Gallery,
     probes: Sequence[Template],
-    threshold: float,
+    threshold: float | None,
     limit: int,
     *,
     leave_out: str | None = None,

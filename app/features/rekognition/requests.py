@@ -39,7 +39,6 @@ Attribute = Literal[
 PageSize = Annotated[int, Field(ge=0, le=4096)]
 MAX_MATCHES = 80
 """Matches in an answer if the request does not say."""
-FACE_THRESHOLD = 80.0
 ASSOCIATION_THRESHOLD = 75.0
 SERIALIZATION_KINDS = ("_type", "_parsing", "model_attributes_type")
 """Suffixes of pydantic's error types for a value of another JSON type."""
@@ -101,20 +100,20 @@ class DeleteFaces(CollectionRequest):
 class SearchFaces(CollectionRequest):
     FaceId: FaceText
     MaxFaces: int = Field(default=MAX_MATCHES, ge=1, le=4096)
-    FaceMatchThreshold: Percent = FACE_THRESHOLD
+    FaceMatchThreshold: Percent | None = None
 
 
 class SearchFacesByImage(CollectionRequest):
     Image: ImageSource
     MaxFaces: int = Field(default=MAX_MATCHES, ge=1, le=4096)
-    FaceMatchThreshold: Percent = FACE_THRESHOLD
+    FaceMatchThreshold: Percent | None = None
     QualityFilter: Filter = "NONE"
 
 
 class CompareFaces(RekognitionModel):
     SourceImage: ImageSource
     TargetImage: ImageSource
-    SimilarityThreshold: Percent = FACE_THRESHOLD
+    SimilarityThreshold: Percent | None = None
     QualityFilter: Filter = "NONE"
 
 
@@ -144,13 +143,13 @@ class AssociateFaces(DisassociateFaces):
 class SearchUsers(CollectionRequest):
     UserId: UserText | None = None
     FaceId: FaceText | None = None
-    UserMatchThreshold: Percent = FACE_THRESHOLD
+    UserMatchThreshold: Percent | None = None
     MaxUsers: int = Field(default=MAX_MATCHES, ge=1, le=500)
 
 
 class SearchUsersByImage(CollectionRequest):
     Image: ImageSource
-    UserMatchThreshold: Percent = FACE_THRESHOLD
+    UserMatchThreshold: Percent | None = None
     MaxUsers: int = Field(default=MAX_MATCHES, ge=1, le=500)
     QualityFilter: Filter = "NONE"
 

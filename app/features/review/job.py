@@ -21,7 +21,7 @@ from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, UnderWay, new_job_id
 from app.recognition.corrections import Corrections
-from app.recognition.decisions import LINKED_FMR, identify_point, verify_point
+from app.recognition.decisions import LINKED_FMR, Defaults, identify_point, verify_point
 from app.search.registry import Searchable
 from app.search.rows import WIDEN
 from app.search.types import FaceBlock, Match
@@ -49,16 +49,15 @@ class Reviewer:
         jobs: JobStore,
         thresholds: Callable[[Gallery], Thresholds],
         *,
-        fmr: float,
-        fpir: float,
+        defaults: Defaults,
     ) -> None:
-        """``thresholds`` returns a gallery's operating points; ``fmr`` and ``fpir`` name those that decide."""
+        """``thresholds`` returns a gallery's operating points; ``defaults`` name those that decide."""
         self.reviews = reviews
         self._galleries = galleries
         self._corrections = corrections
         self._jobs = jobs
         self._thresholds = thresholds
-        self._fmr, self._fpir = fmr, fpir
+        self._defaults = defaults
 
     def begin(self, gallery_id: str, *, who: str | None = None) -> Job:
         """Start a review, unless one is under way; return its job.
@@ -124,8 +123,8 @@ class Reviewer:
     def _points(self, thresholds: Thresholds, sizes: Sizes) -> Points:
         """Return the operating points that decide by default. Raises OperatingPointUnavailable."""
         return Points(
-            verify_point(thresholds, None, self._fmr),
-            identify_point(thresholds, None, None, self._fpir, sizes),
+            verify_point(thresholds, None, self._defaults.fmr),
+            identify_point(thresholds, None, None, self._defaults, sizes),
             lambda faces: verify_point(thresholds, None, STRANGERS_FMR, faces).threshold,
             verify_point(thresholds, None, LINKED_FMR).threshold,
         )

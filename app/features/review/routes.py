@@ -133,8 +133,7 @@ def _start(core: Components) -> Part:
         core.corrections,
         core.jobs,
         lambda gallery: operations.thresholds_in(gallery, gallery.embedder),
-        fmr=operations.fmr,
-        fpir=operations.fpir,
+        defaults=operations.defaults,
     )
     return Part(reviewer, {KIND: reviewer.work})
 

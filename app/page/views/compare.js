@@ -187,13 +187,13 @@ function said(answer, points, places, pairs) {
     );
   });
   return h(
-    `div.answer.${answer.match ? "known" : "unknown"}`,
+    `div.answer.${answer.decision}`,
     {},
     h("div.crops", {}, crops),
     h(
       "div.said",
       {},
-      h("h2", {}, answer.match ? "The same person" : "Not the same person"),
+      h("h2", {}, SAID[/** @type {keyof typeof SAID} */ (answer.decision)]),
       h("p", {}, sentence(answer)),
       pairs > 1 &&
         h(
@@ -213,6 +213,8 @@ function said(answer, points, places, pairs) {
     ),
   );
 }
+
+const SAID = { known: "The same person", uncertain: "Perhaps the same person", unknown: "Not the same person" };
 
 /** @param {Api.Quality} quality */
 const poor = (quality) => (quality.reasons.length ? h("span", {}, list(quality.reasons.map(reason))) : null);
@@ -235,6 +237,8 @@ function sentence(answer) {
     `The score ${score(answer.score)} reaches the threshold ${score(answer.threshold)}, ` + `which ${strangers} too.`;
   const missed =
     `The score ${score(answer.score)} stays below the threshold ${score(answer.threshold)}, ` + `which ${strangers}.`;
+  if (answer.reason) return `${reached} But such a poor photo proves nothing.`;
+  if (answer.decision === "uncertain") return `${missed} Many pairs of one person's photos stay below it too.`;
   return answer.match ? reached : missed;
 }
 

@@ -67,7 +67,7 @@ function card(state, shot, face, index) {
           h(`span.pill.${face.decision}`, {}, face.decision),
           named && best.name && h("span.small", {}, ` ${best.subject}`),
         ),
-        h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}`),
+        h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}${face.reason ? ": proves nothing" : ""}`),
         verdict(face),
       ),
     ),

@@ -54,7 +54,7 @@ export async function merge(gallery, subjects) {
   ];
   if (subjects.length > 1) void compare(subjects[0].id);
   const into = await request(`Merge ${list(subjects.map(nameOf))}`, fields, "Merge", async () => {
-    const unlike = (await compare(who.id)).filter((pair) => pair.match === false).map((pair) => nameOf(pair.subject));
+    const unlike = (await compare(who.id)).filter((pair) => pair.decision === "unknown").map((pair) => nameOf(pair.subject));
     if (unlike.length && !(await confirm(surely(unlike, who.id)))) return null;
     return mergeAll(gallery, subjects, who.id);
   });
@@ -98,8 +98,8 @@ function oneOf(subjects, onchange) {
 }
 
 /**
- * Show each pair's pictures and score in `place`. Return [{subject, match, words}], `match` null where it can't be
- * said.
+ * Show each pair's pictures and score in `place`. Return [{subject, decision, words}], `decision` null where it
+ * can't be said.
  * @param {string} gallery
  * @param {Api.Subject[]} subjects
  * @param {Api.Subject} into
@@ -129,6 +129,8 @@ function compareAll(gallery, subjects, into, place) {
  */
 const picture = (gallery, subject) => captioned(nameOf(subject), portrait(gallery, subject, true));
 
+const PEOPLE = { known: "one person", uncertain: "perhaps one person", unknown: "two people" };
+
 /**
  * Verify one person's cover or first face against the other person.
  * @param {string} gallery
@@ -136,21 +138,22 @@ const picture = (gallery, subject) => captioned(nameOf(subject), portrait(galler
  * @param {Api.Subject} into
  */
 async function compare(gallery, subject, into) {
-  if (!session.may("recognize")) return { match: null, words: "Your key may not compare the two." };
+  if (!session.may("recognize")) return { decision: null, words: "Your key may not compare the two." };
   try {
     const crop = await coverOf(gallery, subject);
-    if (!crop) return { match: null, words: "No picture is kept, so the two can't be compared." };
-    const answer = await sendPhoto(`${pathOf(gallery, into.id)}/verify`, await get(crop, {}, { as: "blob" }));
+    if (!crop) return { decision: null, words: "No picture is kept, so the two can't be compared." };
+    const picture = await get(crop, {}, { as: "blob" });
+    const answer = await sendPhoto(`${pathOf(gallery, into.id)}/verify`, picture, { quality: "none" });
     const reached = answer.score === null ? "The score" : `The score ${score(answer.score)}`;
     const words = answer.match ? "reaches" : "stays below";
     return {
-      match: answer.match,
+      decision: answer.decision,
       words:
         `${reached} ${words} the threshold ${score(answer.threshold)}: ` +
-        `${answer.match ? "one person" : "two people"}, by these faces.`,
+        `${PEOPLE[/** @type {keyof typeof PEOPLE} */ (answer.decision)]}, by these faces.`,
     };
   } catch (error) {
-    return { match: null, words: explain(error) };
+    return { decision: null, words: explain(error) };
   }
 }
 

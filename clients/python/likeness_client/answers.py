@@ -389,6 +389,7 @@ class IdentifiedFace(Answer):
     score: float
     quality: Quality
     decision: str
+    reason: str | None
     candidates: list[Candidate]
     margin: float | None
     threshold: float
@@ -783,8 +784,11 @@ class SubjectPage(Answer):
 
 class SubjectVerifyAnswer(Answer):
     match: bool
+    decision: str
+    reason: str | None
     score: float | None
     threshold: float
+    threshold_uncertain: float
     fmr: float
     fmr_asked: float | None
     calibration: DecidedBy
@@ -813,8 +817,11 @@ class SuspiciousPair(Answer):
 
 class VerifyAnswer(Answer):
     match: bool
+    decision: str
+    reason: str | None
     score: float
     threshold: float
+    threshold_uncertain: float
     fmr: float
     fmr_asked: float | None
     calibration: DecidedBy

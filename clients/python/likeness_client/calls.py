@@ -40,6 +40,7 @@ def verify(
     image1: Image,
     image2: Image,
     *,
+    quality: str | None = None,
     liveness: str | None = None,
     model: str | None = None,
     population: str | None = None,
@@ -52,12 +53,13 @@ def verify(
     """Do two photos show the same person?
 
     Compares the most prominent face of each photo (large, and near the middle), or the faces at
-    `face1` and `face2`, at the operating point of `fmr`."""
+    `face1` and `face2`, at the operating point of `fmr`, and decides: known, uncertain or unknown."""
     return call(
         "POST",
         "/v1/verify",
         answers.VerifyAnswer,
         params=given(
+            quality=quality,
             liveness=liveness,
             model=model,
             population=population,
@@ -75,6 +77,7 @@ def identify(
     gallery: str,
     image: Image,
     *,
+    quality: str | None = None,
     liveness: str | None = None,
     population: str | None = None,
     explain: bool | None = None,
@@ -86,8 +89,8 @@ def identify(
 
     Searches the gallery for every face of the photo, and decides for each: known, uncertain or
     unknown. A subject is given to at most one face of the photo, the best-scoring one. Without
-    `fmr` or `fpir` the server's default FPIR is used, or the strictest measured operating point if
-    the gallery is too large for it. Unless the key has the scope `templates`, scores are rounded
+    `fmr` or `fpir` the server's defaults for both are kept, or the strictest measured operating
+    point if the gallery is too large. Unless the key has the scope `templates`, scores are rounded
     down without changing a decision, and candidates below the most lenient operating point are left
     out, because enough exact scores show the enrolled templates."""
     return call(
@@ -95,7 +98,9 @@ def identify(
         "/v1/galleries/{gallery}/identify",
         answers.IdentifyAnswer,
         gallery=gallery,
-        params=given(liveness=liveness, population=population, explain=explain, limit=limit, fmr=fmr, fpir=fpir),
+        params=given(
+            quality=quality, liveness=liveness, population=population, explain=explain, limit=limit, fmr=fmr, fpir=fpir
+        ),
         files=[part("image", image)],
     )
 
@@ -105,6 +110,7 @@ def verify_subject(
     subject: str,
     image: Image,
     *,
+    quality: str | None = None,
     liveness: str | None = None,
     population: str | None = None,
     explain: bool | None = None,
@@ -120,7 +126,7 @@ def verify_subject(
         answers.SubjectVerifyAnswer,
         gallery=gallery,
         subject=subject,
-        params=given(liveness=liveness, population=population, explain=explain, fmr=fmr),
+        params=given(quality=quality, liveness=liveness, population=population, explain=explain, fmr=fmr),
         files=[part("image", image)],
     )
 
