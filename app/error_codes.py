@@ -43,7 +43,7 @@ KEY, REQUEST, PHOTO, MISSING, STATE, BUSY, SERVER = About
 
 _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
     (400, SERVER): {
-        "invalid_http": "The request is not HTTP, or its head is longer than 16 KiB.",
+        "invalid_http": "The request is not HTTP.",
     },
     (400, REQUEST): {
         "invalid_json": "The body is not JSON (NaN and Infinity are not JSON either).",
@@ -107,6 +107,9 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "payload_too_large": "The body is larger than the operation accepts.",
         "image_too_large": "The image has more bytes, more pixels or a longer side than is accepted.",
     },
+    (414, SERVER): {
+        "uri_too_long": "The URL is longer than 8 KiB.",
+    },
     (415, PHOTO): {
         "unsupported_media_type": "The operation does not accept this content type.",
         "unsupported_image": "The bytes are not an image of a supported format.",
@@ -150,6 +153,9 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "duplicate_face": "The face is enrolled already, and the gallery or the request rejects such faces.",
         "face_conflict": "The face matches another subject; `details` says which, if the key may know.",
         "nothing_enrolled": "No image could be enrolled, for different reasons; `details.rejected` lists them.",
+    },
+    (431, SERVER): {
+        "head_too_large": "The request's head is longer than 16 KiB, or has more than 100 headers.",
     },
     (429, BUSY): {
         "overloaded": "Too many requests at once; try again after `Retry-After` seconds.",

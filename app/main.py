@@ -57,6 +57,7 @@ from app.recognition.challenge import ChallengeJudge
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.server import data_folder
+from app.server.http import HEAD_BYTES
 from app.server.models import Models, open_models
 from app.server.storage import Storage, open_storage
 from app.types import Pixels
@@ -278,7 +279,7 @@ def _start_features(core: Components, features: Sequence[Feature], scheduler: Sc
 
 def _for_requests(memory: int) -> int:
     """Return the bytes for what requests become. Raises Unusable (``memory_too_small``)."""
-    rest = memory_in_use()
+    rest = memory_in_use() + HEAD_BYTES
     size = int(memory * (1 - MEMORY_RESERVE)) - rest
     if size < LEAST_BUDGET:
         message = (

@@ -40,6 +40,8 @@ HEADERS = {
 CORS_METHODS = ("GET", "POST", "PATCH", "DELETE")
 CORS_HEADERS = ("authorization", "x-api-key", "content-type", "x-request-id")
 CORS_EXPOSED = ("x-request-id", "retry-after")
+MAX_QUERY = 100
+"""Parameters in the query; no operation has a third as many."""
 PREFLIGHT_S = 600
 """How long a browser may cache which requests it may send."""
 _RAW = tuple((name.encode(), value.encode()) for name, value in (HEADERS | {CSP: ANSWER_POLICY}).items())
@@ -67,6 +69,7 @@ class RequestMiddleware:
         start = time.perf_counter()
         try:
             raw = scope.get("raw_path")
+            _check_query(scope)
             try:
                 scope["path"] = raw.decode("ascii") if raw else scope["path"]
                 unquote(scope["path"], errors="strict")
@@ -98,6 +101,12 @@ class _Answer:
             added = [header for header in _RAW if header[0] not in names]
             message["headers"] = [*given, (_ID_NAME, self._id), *added]
         await self._send(message)
+
+
+def _check_query(scope: Scope) -> None:
+    """Refuse a query of too many parameters before anything reads them."""
+    if scope["query_string"].count(b"&") >= MAX_QUERY:
+        raise InvalidInput(f"The query has more than {MAX_QUERY} parameters.", code="invalid_request", limit=MAX_QUERY)
 
 
 def _check_host(scope: Scope) -> None:

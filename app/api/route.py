@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, expected, sen
 from app.db.engine import again_if_ended
 from app.error_codes import KINDS
 from app.errors import GalleryNotFound, InvalidInput, LikenessError, Overloaded
+from app.gallery.text import to_nfc
 
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
@@ -132,7 +133,7 @@ class OperationRoute(APIRoute):
         components = components_of(scope["app"].state)
         scope["operation"] = operation
         # The path was matched as it was sent.
-        ids = {name: unicodedata.normalize("NFC", unquote(text)) for name, text in scope["path_params"].items()}
+        ids = {name: to_nfc(unquote(text)) for name, text in scope["path_params"].items()}
         trail = AuditTrail(components.audit, operation, ids, scope["request_id"], send)
         try:
             try:
@@ -179,9 +180,9 @@ def authorize(grant: Grant, operation: Operation, gallery: str | None) -> None:
 def check_query(operation: Operation, query: bytes) -> None:
     """Raise InvalidInput (``invalid_request``) if a parameter in the query is unknown or given twice."""
     known = operation.query.model_fields if operation.query else {}
-    names = [name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)]
-    wrong = [(name, "There is no such parameter") for name in dict.fromkeys(names) if name not in known]
-    wrong += [(name, "Given more than once") for name in dict.fromkeys(names) if names.count(name) > 1]
+    names = Counter(name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    wrong = [(name, "There is no such parameter") for name in names if name not in known]
+    wrong += [(name, "Given more than once") for name, count in names.items() if count > 1]
     if wrong:
         raise invalid_request([{"loc": (name,), "msg": message} for name, message in wrong], "query")
 

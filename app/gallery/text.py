@@ -21,6 +21,8 @@ MAX_METADATA_DEPTH = 16
 """Objects and lists inside each other, the outermost object counted."""
 _NFC_SHRINKS = 4
 """NFC joins up to four code points (U+1F82 is an example), so longer raw text can't fit."""
+_MARKS = 30
+"""Combining marks in a row; no script needs more (UAX #15, Stream-Safe Text Format)."""
 UNNAMED_SIGN = "~"
 UNNAMED_LENGTH = 33
 _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
@@ -93,10 +95,31 @@ def clean_search(text: str) -> str:
     return _clean_text(text, "search text", "invalid_search")
 
 
+def to_nfc(text: str, longest: int = MAX_TEXT) -> str:
+    """Return the text in NFC, or as it is if it can't be valid: too long, or with more than 30 marks in a row.
+
+    Sorting marks takes time in the square of their number, and this is called before a key is checked.
+    """
+    return text if len(text) > longest * _NFC_SHRINKS or _piles_marks(text) else unicodedata.normalize("NFC", text)
+
+
+def _piles_marks(text: str) -> bool:
+    if text.isascii():
+        return False
+    in_a_row = 0
+    for character in text:
+        in_a_row = in_a_row + 1 if unicodedata.combining(character) else 0
+        if in_a_row > _MARKS:
+            return True
+    return False
+
+
 def _clean_text(text: str, what: str, code: str, longest: int = MAX_TEXT) -> str:
-    cleaned = unicodedata.normalize("NFC", text) if len(text) <= longest * _NFC_SHRINKS else text
+    cleaned = to_nfc(text, longest)
     if not 1 <= len(cleaned) <= longest:
         raise InvalidInput(f"A {what} has 1 to {longest} characters, not {len(cleaned)}.", code=code)
+    if _piles_marks(cleaned):
+        raise InvalidInput(f"A {what} has at most {_MARKS} combining marks in a row.", code=code)
     for character in cleaned:
         if unicodedata.category(character) in _REFUSED_CATEGORIES:
             raise InvalidInput(f"A {what} can't hold the character U+{ord(character):04X}.", code=code)

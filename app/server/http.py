@@ -10,9 +10,9 @@ import secrets
 import signal
 import ssl
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -33,7 +33,9 @@ RESERVED = 256
 MOST = 4096
 """Connections at most: each takes some 20 kB, and up to 64 KiB more while a body arrives faster than it is read."""
 ADDRESS_SHARE = 0.25
-"""Of all connections, for one address. A proxy that is trusted may have all of them."""
+"""Of all connections and heads' bytes, for one address. A proxy that is trusted may have all of them."""
+HEAD_BYTES = 32 * 1024**2
+"""What the heads of all requests may take: those of 800 requests of the largest, 30,000 of the usual size."""
 
 
 class Closable(Protocol):
@@ -43,20 +45,35 @@ class Closable(Protocol):
         """Close it between two requests, or within a request's head."""
 
 
+@dataclass(slots=True)
+class _Crowd:
+    """The connections of one address, all trusted proxies together; ``share`` is what it may have of everything."""
+
+    address: str
+    share: float
+    count: int = 0
+    idle: dict[Closable, None] = field(default_factory=dict)
+    """In the order in which they became idle."""
+    heads: dict[Closable, int] = field(default_factory=dict)
+    """Bytes of the heads of those that have any, in the order in which these began."""
+    head_bytes: int = 0
+
+
 class Connections:
     """The open connections of one event loop. One that has no request in progress is idle.
 
-    ``descriptors`` is how many files the process may open, ``proxies`` the networks of trusted proxies.
+    ``descriptors`` is how many files the process may open, ``proxies`` the networks of trusted proxies, ``head_bytes``
+    what the heads of all requests may take.
     """
 
-    def __init__(self, descriptors: int, proxies: Sequence[str] = ()) -> None:
+    def __init__(self, descriptors: int, proxies: Sequence[str] = (), head_bytes: int = HEAD_BYTES) -> None:
         self._most = min(MOST, max(1, descriptors - RESERVED))
-        self._share = max(1, int(self._most * ADDRESS_SHARE))
+        self._most_head_bytes = head_bytes
         self._proxies = [ipaddress.ip_network(proxy) for proxy in proxies]
-        self._open: dict[Closable, str] = {}
-        self._by_address: Counter[str] = Counter()
-        self._idle: dict[Closable, None] = {}
-        """In the order in which they became idle."""
+        self._open: dict[Closable, _Crowd] = {}
+        self._crowds: dict[str, _Crowd] = {}
+        self.head_bytes = 0
+        """What the heads take now."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -67,43 +84,78 @@ class Connections:
         An idle one is closed for it: of this address if that has its share, else of the address that has the most.
         """
         address = "" if self._is_proxy(host) else address_group(host)
-        if address and self._by_address[address] >= self._share:
-            added = self._close_one(address)
+        crowd = self._crowds.get(address) or _Crowd(address, ADDRESS_SHARE if address else 1)
+        if crowd.count >= max(1, int(self._most * crowd.share)):
+            added = self._close(crowd.idle)
         elif len(self._open) >= self._most:
-            added = any(self._close_one(crowd) for crowd, _ in self._by_address.most_common())
+            crowds = sorted(self._crowds.values(), key=lambda other: other.count, reverse=True)
+            added = any(self._close(other.idle) for other in crowds)
         else:
             added = True
         if added:
-            self._open[connection] = address
-            self._by_address[address] += 1
-            self._idle[connection] = None
+            self._crowds[address] = self._open[connection] = crowd
+            crowd.count += 1
+            crowd.idle[connection] = None
         return added
 
     def remove(self, connection: Closable) -> None:
         """Forget a connection that was closed, if it was counted."""
-        address = self._open.pop(connection, None)
-        if address is None:
+        crowd = self._open.pop(connection, None)
+        if crowd is None:
             return
-        self._idle.pop(connection, None)
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
+        crowd.idle.pop(connection, None)
+        self._set_head(crowd, connection, 0)
+        crowd.count -= 1
+        if not crowd.count:
+            del self._crowds[crowd.address]
 
     def begin(self, connection: Closable) -> None:
         """Note that a request on it begins."""
-        self._idle.pop(connection, None)
+        if connection in self._open:
+            self._open[connection].idle.pop(connection, None)
 
     def end(self, connection: Closable) -> None:
         """Note that it has no request any more."""
         if connection in self._open:
-            self._idle[connection] = None
+            self._open[connection].idle[connection] = None
 
-    def _close_one(self, address: str) -> bool:
-        longest = next((connection for connection in self._idle if self._open[connection] == address), None)
-        if longest is None:
+    def hold(self, connection: Closable, size: int) -> bool:
+        """Note that the heads of its requests take ``size`` bytes; return False if there is no room for them.
+
+        Connections that wait for the rest of a head are closed for it, as for a new connection.
+        """
+        crowd = self._open.get(connection)
+        if crowd is None:  # it is being closed
+            return True
+        self._set_head(crowd, connection, size)
+        while size and crowd.head_bytes > self._most_head_bytes * crowd.share:
+            if not self._close(self._waiting(crowd, connection)):
+                return False
+        while size and self.head_bytes > self._most_head_bytes:
+            crowds = sorted(self._crowds.values(), key=lambda other: other.head_bytes, reverse=True)
+            if not any(self._close(self._waiting(other, connection)) for other in crowds):
+                return False
+        return True
+
+    def _set_head(self, crowd: _Crowd, connection: Closable, size: int) -> None:
+        added = size - crowd.heads.get(connection, 0)
+        crowd.head_bytes += added
+        self.head_bytes += added
+        if size:
+            crowd.heads[connection] = size
+        else:
+            crowd.heads.pop(connection, None)
+
+    def _waiting(self, crowd: _Crowd, but: Closable) -> Iterator[Closable]:
+        return (connection for connection in crowd.heads if connection in crowd.idle and connection is not but)
+
+    def _close(self, connections: Iterable[Closable]) -> bool:
+        """Close the first of them; return False without any."""
+        first = next(iter(connections), None)
+        if first is None:
             return False
-        self.remove(longest)
-        longest.close_idle()
+        self.remove(first)
+        first.close_idle()
         return True
 
     def _is_proxy(self, host: str) -> bool:
@@ -117,11 +169,25 @@ class Connections:
 FLUSH_S = 5.0
 """Seconds that closing may take once the requests are done; then the process ends."""
 MAX_HEAD_BYTES = 16 * 1024
-NOT_HTTP = "The request is not HTTP, or its head is too long."
+MAX_URL_BYTES = 8 * 1024
+"""An id of 255 Korean syllables takes 6,885 as macOS spells it."""
+MAX_HEADERS = 100
+"""AWS's clients send about 15, browsers 20."""
+HEADER_OBJECTS = 256
+"""Bytes that a header takes beside its text: a tuple and two byte strings (162), and the parser's own copy."""
+URL_COPIES = 2
+"""Beside the URL itself: path and query, and the path decoded."""
+REQUEST_OBJECTS = 4096
+"""Bytes that a request takes beside its head: scope, event, task (3.4 kB as tracemalloc counts)."""
+MAX_CHUNKS, CHUNK_BYTES = 4096, 16
+"""A body in chunks has so many of any length; beyond them, its chunks have so many bytes in the mean. Clients send each
+line of an import as a chunk."""
+NOT_HTTP = "The request is not HTTP."
 LINGER_S = 0.5
 """Seconds between the answer to invalid HTTP and closing the connection."""
 MAX_PIPELINED = 100
 """Requests that a client may send before it gets answers."""
+_NO_SCOPE: Any = {}
 _log = logging.getLogger(LOGGER)
 
 
@@ -154,9 +220,12 @@ class Connection(HttpToolsProtocol):
         self._head: asyncio.TimerHandle | None = None
         self._answer: asyncio.TimerHandle | None = None
         self._refused = False
+        self._problem: LikenessError | None = None  # of the head that is being parsed
         self._in_head = False
         self._head_bytes = 0
+        self._body_bytes = self._chunks = 0
         self._unheard = 0  # bytes since the parser last completed something: it keeps what is incomplete
+        self._heads: deque[int] = deque()  # what the heads of the requests without an answer take, in order
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
@@ -177,23 +246,32 @@ class Connection(HttpToolsProtocol):
             return
         self._unheard += len(data)
         super().data_received(data)
-        if self._unheard > MAX_HEAD_BYTES and not self._refused:
-            self.send_400_response(NOT_HTTP)
+        if not self._refused:
+            if self._unheard > MAX_HEAD_BYTES:
+                self._problem = _too_large() if self._in_head else _not_http()
+            elif not self._hold():
+                self._problem = Why.CONNECTIONS.error()
+            if self._problem is not None:
+                self.send_400_response(NOT_HTTP)
         self._watch_head()
 
-    # Called by the parser; if one of these raises, `send_400_response` answers the request.
+    # Called by the parser; if one of these raises, `send_400_response` answers the request with `_problem`.
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._head_bytes, self._body_bytes, self._chunks = True, 0, 0, 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        self._count(url)
+        if self._head_bytes + len(url) > MAX_URL_BYTES:
+            raise self._refusal(InvalidInput(f"The URL is longer than {MAX_URL_BYTES} bytes.", code="uri_too_long"))
+        self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # trailers after a body are ignored: proxies don't check them
-            self._count(name + value)
+            self._count(len(name) + len(value) + len(": \r\n"))
+            if len(self.headers) == MAX_HEADERS:
+                raise self._refusal(_too_large())
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -202,22 +280,32 @@ class Connection(HttpToolsProtocol):
             raise ValueError("a request needs exactly one Host (RFC 9112, 3.2)")
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many pipelined requests")
+        self._heads.append(self._head_size())
         self._in_head, self._unheard = False, 0
         self.crowd.begin(self)
+        if not self._hold():
+            raise self._refusal(Why.CONNECTIONS.error())
         super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        self._chunks += 1
+        if self._chunks > MAX_CHUNKS + self._body_bytes // CHUNK_BYTES:
+            raise ValueError("the chunks are too short")
 
     def on_body(self, body: bytes) -> None:
         self._unheard = 0
+        self._body_bytes += len(body)
         super().on_body(body)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._forget_head()
         if self.transport.is_closing():
             self._watch_answer()
         elif not self._between_requests:  # the next one was there already
             self._stop_head()
         elif self._refused:
-            self._refuse(_not_http())
+            self._refuse(self._problem or _not_http())
         else:
             self.crowd.end(self)
 
@@ -236,13 +324,14 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer invalid HTTP, which never reaches the application, in the common shape and in order."""
         self._refused = True
+        problem = self._problem or _not_http(msg)
         if self._between_requests:
-            self._refuse(_not_http(msg))
+            self._refuse(problem)
         elif self.cycle.more_body:  # of the body that is being read
             if self.pipeline or self.cycle.response_started:
                 self.transport.abort()
             else:
-                self._refuse(_not_http(msg))
+                self._refuse(problem)
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()
 
@@ -265,10 +354,32 @@ class Connection(HttpToolsProtocol):
     def _between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    def _count(self, part: bytes) -> None:
-        self._head_bytes += len(part)
+    def _refusal(self, problem: LikenessError) -> LikenessError:
+        self._problem = problem
+        return problem
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
-            raise ValueError("the head is too long")
+            raise self._refusal(_too_large())
+
+    def _head_size(self) -> int:
+        """Return the bytes that the head which is being parsed takes; more than it has come to be once it is whole."""
+        text = max(self._head_bytes, self._unheard) + URL_COPIES * len(self.url)
+        return REQUEST_OBJECTS + text + HEADER_OBJECTS * len(self.headers)
+
+    def _hold(self) -> bool:
+        return self.crowd.hold(self, sum(self._heads) + (self._head_size() if self._in_head else 0))
+
+    def _forget_head(self) -> None:
+        """Free the head of the request that was answered: uvicorn keeps it until the next one."""
+        if self._heads:
+            self._heads.popleft()
+        if self._between_requests:
+            self.cycle.scope = _NO_SCOPE
+            if not self._in_head:
+                self.scope, self.headers, self.url = _NO_SCOPE, [], b""
+        self._hold()
 
     def _watch_head(self) -> None:
         """Start the timer with the connection or the first byte after an answer; further bytes don't restart it."""
@@ -343,6 +454,11 @@ def _no_password() -> str:
 
 def _not_http(message: str = NOT_HTTP) -> InvalidInput:
     return InvalidInput(message, code="invalid_http")
+
+
+def _too_large() -> InvalidInput:
+    message = f"The request's head is longer than {MAX_HEAD_BYTES} bytes, or has more than {MAX_HEADERS} headers."
+    return InvalidInput(message, code="head_too_large")
 
 
 class Server(uvicorn.Server):

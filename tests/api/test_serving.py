@@ -152,25 +152,51 @@ CHUNKED = POST + b"transfer-encoding: chunked\r\n"
     "sent",
     [
         b"nonsense\r\n\r\n",
-        GET + b"x: " + b"y" * 70_000,
-        GET + b"x: " + b"y" * 17_000 + b"\r\n\r\n",
-        b"GET /" + b"y" * 17_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
         b"GET /livez HTTP/1.1\r\n\r\n",
         GET + b"host: y\r\n\r\n",
         POST + b"content-length: 1\r\ncontent-length: 2\r\n\r\nxy",
         CHUNKED + b"content-length: 1\r\n\r\n0\r\n\r\n",
         CHUNKED + b"\r\nzz\r\n",
     ],
-    ids=range(9),
+    ids=range(6),
 )
 def test_what_is_no_http_is_answered_as_every_error_is(strict: LiveServer, sent: bytes) -> None:
+    _assert_refused(strict, sent, 400, "invalid_http")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        (GET + b"x: " + b"y" * 70_000, 431, "head_too_large"),
+        (GET + b"x: " + b"y" * 17_000 + b"\r\n\r\n", 431, "head_too_large"),
+        (GET + b"a:\r\n" * 4_100, 431, "head_too_large"),
+        (GET + b"a:\r\n" * 100 + b"\r\n", 431, "head_too_large"),
+        (b"GET /" + b"y" * 17_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n", 414, "uri_too_long"),
+        (b"GET /livez?" + b"y" * 8_190 + b" HTTP/1.1\r\nhost: x\r\n\r\n", 414, "uri_too_long"),
+        (b"GET /livez?" + b"y&" * 100 + b" HTTP/1.1\r\nhost: x\r\n\r\n", 422, "invalid_request"),
+    ],
+    ids=["unending", "long", "many unending", "many", "path", "query", "parameters"],
+)
+def test_heads_have_limits_and_each_its_status(strict: LiveServer, sent: bytes, status: int, code: str) -> None:
+    _assert_refused(strict, sent, status, code)
+
+
+def test_the_largest_head_that_is_allowed_is_read(strict: LiveServer) -> None:
+    with opened(strict) as connection:
+        connection.sendall(GET + b"ab:\r\n" * 99 + b"\r\n")
+        assert b" 200 " in connection.recv(65536)
+        connection.sendall(GET + b"ab: " + b"y" * 15_000 + b"\r\n\r\n")
+        assert b" 200 " in connection.recv(65536)
+
+
+def _assert_refused(strict: LiveServer, sent: bytes, status: int, code: str) -> None:
     with opened(strict) as connection:
         connection.sendall(sent)
-        status, _, rest = connection.recv(65536).partition(b"\r\n")
+        line, _, rest = connection.recv(65536).partition(b"\r\n")
     head, _, body = rest.partition(b"\r\n\r\n")
-    assert b" 400 " in status
+    assert b" %d " % status in line
     answer = json.loads(body)
-    assert answer["error"]["code"] == "invalid_http"
+    assert answer["error"]["code"] == code
     names = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
     assert {name: names[name] for name in HEADERS} == HEADERS
     assert names["x-request-id"] == answer["request_id"]
@@ -185,6 +211,14 @@ def test_a_body_is_not_wrapped_in_endless_words(strict: LiveServer, begin: bytes
                 time.sleep(0.05)
                 connection.sendall(b"y" * 9_000)
         assert b"invalid_http" in _all_of(connection, connection.recv(65536))
+
+
+@pytest.mark.parametrize(("chunk", "status"), [(b"y", 400), (b"collins,Eileen Collins\n", 415)], ids=["bytes", "lines"])
+def test_a_body_is_not_sent_byte_by_byte_in_chunks(strict: LiveServer, chunk: bytes, status: int) -> None:
+    head = CHUNKED.replace(b"detect", b"embed") + b"x-api-key: " + strict.key.encode() + b"\r\n\r\n"
+    with opened(strict) as connection:
+        connection.sendall(head + (b"%x\r\n%b\r\n" % (len(chunk), chunk)) * 5_000 + b"0\r\n\r\n")
+        assert b" %d " % status in _all_of(connection, connection.recv(65536))
 
 
 def test_what_comes_behind_a_body_is_no_header(strict: LiveServer) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import resource
 import socket
+import tracemalloc
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
+import uvicorn
+from fastapi import FastAPI, Response
+from starlette.types import Receive, Scope, Send
 
 from app.machine import raise_descriptors
-from app.server.http import ADDRESS_SHARE, MOST, RESERVED, Connections
+from app.server.http import ADDRESS_SHARE, MOST, RESERVED, Connections, Waits, server_config
 from tests.support.connections import opened
 from tests.support.live import LiveServer, serving
 from tests.support.service import COLLINS
@@ -69,6 +78,98 @@ def test_a_trusted_proxy_may_have_all_connections() -> None:
     assert not connections.add(Line(), "192.168.0.1")
     connections.end(lines[0])
     assert connections.add(Line(), "192.168.0.1")
+
+
+def test_heads_of_an_address_take_the_room_of_its_own_unfinished_ones() -> None:
+    connections = Connections(RESERVED + PLACES, head_bytes=4000)
+    other, busy, *unfinished = [Line() for _ in range(6)]
+    assert connections.add(other, "10.0.0.2")
+    assert connections.hold(other, 500)
+    for line in (busy, *unfinished):
+        assert connections.add(line, "10.0.0.1")
+        assert connections.hold(line, 200)
+    connections.begin(busy)
+    assert connections.hold(unfinished[-1], 700)
+    assert [line.closed for line in (other, busy, *unfinished)] == [False, False, True, True, True, False]
+    assert not connections.hold(busy, 1001), "more than its share, and the unfinished ones are gone"
+    connections.remove(busy)
+    assert unfinished[-1].closed
+    assert connections.head_bytes == 500
+
+
+def test_heads_of_all_addresses_have_a_limit() -> None:
+    connections = Connections(RESERVED + PLACES, head_bytes=4000)
+    lines = {f"10.0.{host}.1": Line() for host in range(6)}
+    for host, line in lines.items():
+        assert connections.add(line, host)
+        assert connections.hold(line, 900)
+    assert connections.head_bytes <= 4000
+    assert [line.closed for line in lines.values()].count(True) == 2
+    assert not lines["10.0.5.1"].closed
+
+
+def test_an_idle_connection_holds_nothing_of_the_head_that_it_sent() -> None:
+    """Measured with tracemalloc, after the answer and before a head's end."""
+    large = HEAD + (b"ab: " + b"y" * 150 + b"\r\n") * 98 + b"\r\n"
+    held = asyncio.run(_measured([large, large[:-2]]))
+    assert held[large].bytes < ITSELF
+    assert held[large].counted == 0
+    assert held[large[:-2]].bytes < ITSELF + held[large[:-2]].counted
+
+
+HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n"
+EACH = 40
+ITSELF = 20_000
+"""Bytes of a connection without any head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a connection takes, and what of it was counted as its head's."""
+
+    bytes: float
+    counted: float
+
+
+async def _measured(heads: Sequence[bytes]) -> dict[bytes, Held]:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response()(scope, receive, send)
+
+    config = server_config(cast(FastAPI, app), Waits(head_s=60, idle_s=60, answer_s=60, drain_s=1), descriptors=2000)
+    config.load()
+    crowd: Connections = config.http_protocol_class.crowd  # type: ignore[attr-defined]
+    server = uvicorn.Server(config)
+    held = {}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        tracemalloc.start()
+        try:
+            for head in [heads[0], *heads]:  # the first one pays for what is made once
+                gc.collect()
+                before = tracemalloc.get_traced_memory()[0]
+                with ExitStack() as stack:
+                    for _ in range(EACH):
+                        connection = stack.enter_context(socket.create_connection(listener.getsockname()))
+                        connection.setblocking(False)
+                        connection.send(head)
+                        whole = head.endswith(b"\r\n\r\n")
+                        async with asyncio.timeout(30):
+                            while whole and b"200" not in await asyncio.get_running_loop().sock_recv(connection, 999):
+                                pass
+                            while not whole and not crowd.head_bytes:
+                                await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.2)
+                    gc.collect()
+                    taken = tracemalloc.get_traced_memory()[0] - before
+                    held[head] = Held(taken / EACH, crowd.head_bytes / EACH)
+                async with asyncio.timeout(30):
+                    while len(crowd):
+                        await asyncio.sleep(0.01)
+        finally:
+            tracemalloc.stop()
+        server.should_exit = True
+        await running
+    return held
 
 
 def test_idle_connections_shut_nobody_out(shared_server: LiveServer) -> None:

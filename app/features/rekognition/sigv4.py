@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote_to_bytes
 
@@ -42,15 +42,14 @@ class SignedRequest:
     method: str
     path: str
     query: bytes
-    headers: Mapping[str, tuple[bytes, ...]]
+    headers: Mapping[str, Sequence[bytes]]
 
     @classmethod
     def of(cls, method: str, path: str, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> SignedRequest:
         """Read a request with ``headers`` as in ASGI."""
-        by_name: dict[str, tuple[bytes, ...]] = {}
+        by_name: dict[str, list[bytes]] = {}
         for name, value in headers:
-            key = name.decode("latin-1").lower()
-            by_name[key] = (*by_name.get(key, ()), value)
+            by_name.setdefault(name.decode("latin-1").lower(), []).append(value)
         return cls(method, path, query, by_name)
 
     def header(self, name: str) -> str:
