@@ -83,6 +83,12 @@ READER_ERRORS = (
 """Everything that damaged files make Pillow and libheif raise, found by mutating files."""
 
 
+_NOT_READ = re.compile(
+    "unknown pixel mode|unknown data organization|[Uu]nsupported BMP|cannot handle .*layer|not yet supp"
+)
+"""What Pillow raises at opening for a whole file of a kind that it does not read, such as a TIFF of float colours."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The largest image that is accepted; ``max_pixels`` and the sides hold for the size that the header claims."""
@@ -141,6 +147,9 @@ def open_file(data: bytes, limits: Limits) -> Opened:
     except MemoryError as error:
         raise no_memory(name, size_before_opening(data) or (0, 0)) from error
     except READER_ERRORS as error:
+        if _NOT_READ.search(str(error)):
+            message = f"{name} images with this kind of pixels are not read; save it as an ordinary JPEG or PNG."
+            raise UnsupportedImage(message, format=name) from error
         raise InvalidImage(f"The {name} image is damaged or cut short.", format=name) from error
     width, height = opened.image.size
     check_size(width, height, limits)
@@ -245,7 +254,7 @@ def _read_jpeg(data: bytes, _limits: Limits) -> Opened:
             raise UnsupportedImage(f"The JPEG has {scans} scans; {MAX_JPEG_SCANS} are read.", format="JPEG")
     image = JpegImageFile(io.BytesIO(data))
     kept = 0 if _is_interleaved(data) else image.layers
-    return Opened(image, _plain(image.mode, held=COEFFICIENT * kept * image.width * image.height))
+    return Opened(image, _plain("RGB", held=COEFFICIENT * kept * image.width * image.height))
 
 
 START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
@@ -413,10 +422,16 @@ def _read_bmp(data: bytes, _limits: Limits) -> Opened:
     return Opened(image, _plain(image.mode, held=2 * image.width * image.height if image.info["compression"] else 0))
 
 
+NEW_SUBFILE_TYPE, REDUCED = 254, 1
+"""The tag that says what a TIFF's first picture is; its value for a smaller one of another picture (TIFF 6.0, 36)."""
+
+
 def _read_tiff(data: bytes, limits: Limits) -> Opened:
     _silence_libtiff()
     image = TiffImageFile(io.BytesIO(data))
     tags, (width, height) = image.tag_v2, image.size
+    if tags.get(NEW_SUBFILE_TYPE, 0) == REDUCED:
+        raise UnsupportedImage("The TIFF begins with a preview, as cameras' raw files do; send a JPEG.", format="TIFF")
     # A tile is decoded whole, however little of it the picture needs.
     tile = (tags.get(322, 1), tags.get(323, 1))
     if not all(isinstance(side, int) for side in tile) or tile[0] * tile[1] > limits.max_pixels:

@@ -1,8 +1,8 @@
 """Decode an image file: read its header, check the limits, and only then decode.
 
-Pillow decodes, and libheif for HEIC. The format is recognised here by its signature, and only that format's reader is
-called. The bytes are untrusted: whatever a reader raises becomes one of the errors of `app.errors`, and a picture is
-decoded completely or not at all.
+Pillow decodes, TurboJPEG for JPEG and libheif for HEIC. The format is recognised here by its signature, and only that
+format's reader is called. The bytes are untrusted: whatever a reader raises becomes one of the errors of `app.errors`,
+and a picture is decoded completely or not at all.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageCms, ImageFile
+from PIL.BmpImagePlugin import BmpImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from app.errors import ImageTooLarge, InvalidImage
+from app.errors import ImageTooLarge, InvalidImage, UnsupportedImage
+from app.face import jpeg
 from app.face.formats import (
     READER_ERRORS,
     Cost,
@@ -36,6 +38,10 @@ REDUCTIONS = (8, 4, 2)
 MAX_SAVING = 2
 """What reducing a JPEG saves of its memory: a progressive one keeps up to 6 bytes of coefficients a pixel, and other
 formats take up to 17 while they are decoded."""
+PHOTOMETRIC = 262
+"""The tag of a TIFF that is 0 where white is zero."""
+DARK = 16
+"""What is left of colours of 10 or 12 bits in 16, of which the upper 8 are kept, is below."""
 WHITE = (255, 255, 255)
 BAND_PIXELS = 1 << 16
 """Pixels of a band: its copies fit the processor's cache, and take 3 MB at most."""
@@ -84,7 +90,7 @@ class EncodedImage:
     def decode(self, factor: int = 1) -> Decoded:
         """Decode the first picture, upright, as `decode` does; ``factor``: 1, or of REDUCTIONS. Call it once."""
         with closing(self._opened or open_file(self.data, self.limits).image) as image:  # frees the reader's own pixels
-            return _decode(image, factor)
+            return _decode(image, self.data, factor)
 
 
 def open_image(data: bytes, limits: Limits) -> EncodedImage:
@@ -101,18 +107,22 @@ def open_image(data: bytes, limits: Limits) -> EncodedImage:
 def decode(data: bytes, limits: Limits) -> Decoded:
     """Return the first (or only) picture in ``data``, upright, RGB, transparency on white.
 
-    16-bit grey keeps its upper 8 bits, 32-bit integers and floats are stretched from lowest to highest.
+    16-bit grey keeps the upper 8 of the bits that are used, 32-bit integers and floats are stretched from lowest to
+    highest.
     Raises EmptyImage, UnsupportedImage, InvalidImage, ImageTooLarge and ImageTooSmall.
     """
     return open_image(data, limits).decode()
 
 
-def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
+def _decode(image: ImageFile.ImageFile, data: bytes, factor: int) -> Decoded:
     name, size = str(image.format), image.size
     try:
+        is_deep = any(";16" in str(tile.args) for tile in image.tile)
         whole = _upright_size(image)  # decodes some PNGs
-        scale = _reduce(image, factor)
-        size = image.size
+        scale = _reduction(image, factor)
+        rgb = _read_jpeg(image, data, scale) if name == "JPEG" else None
+        if rgb is not None:
+            return _upright(rgb, _orientation(image), scale, whole)
         image.load()
         if isinstance(image, WebPImageFile):
             image._decoder = image.fp = None  # its two canvases and a copy of the pixels, 12 bytes a pixel
@@ -121,6 +131,8 @@ def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
         # Some formats keep orientation behind the pixels, and Pillow turns TIFF by itself.
         orientation = _orientation(image)
         rgb = _to_rgb(image)
+        if is_deep and 0 < rgb.max() < DARK:  # Pillow keeps the upper 8 bits of colours
+            raise UnsupportedImage(f"The {name} image leaves the upper bits of its colours empty; save it with 8 bits.")
         image.close()  # its pixels are not needed while these are turned
         return _upright(rgb, orientation, scale, whole)
     except Image.DecompressionBombError as error:
@@ -148,14 +160,23 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _reduce(image: ImageFile.ImageFile, wanted: int) -> int:
-    """Have libjpeg decode ``wanted`` times smaller, or as near below it as it can; answers by how much."""
-    if image.format != "JPEG" or wanted < 2:
+def _reduction(image: ImageFile.ImageFile, wanted: int) -> int:
+    """Return by how much libjpeg decodes the image smaller: ``wanted``, or as near below it as it can."""
+    if image.format != "JPEG":
         return 1
-    factor = next((f for f in REDUCTIONS if f <= wanted and min(image.size) >= f), 1)
+    return next((factor for factor in REDUCTIONS if factor <= wanted and min(image.size) >= factor), 1)
+
+
+def _read_jpeg(image: ImageFile.ImageFile, data: bytes, scale: int) -> Pixels | None:
+    """Return a JPEG's pixels, RGB; None if Pillow has to decode it, reduced then by ``scale``. Raises as
+    `jpeg.decode`."""
     width, height = image.size
-    image.draft(None, (width // factor, height // factor))
-    return round(width / image.size[0])
+    cmyk = image.mode == "CMYK"
+    pixels = jpeg.decode(data, width, height, scale=scale, colours="CMYK" if cmyk else "RGB")
+    if pixels is not None and not cmyk:
+        return pixels
+    image.draft(None, (width // scale, height // scale))
+    return None
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: int, scale: int, whole: tuple[int, int]) -> Decoded:
@@ -209,10 +230,12 @@ def _bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
 
 def _converter(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
     """Return what turns a band of the image into (H, W, 3) or, for grey values, (H, W, 1)."""
-    if image.mode.startswith("I;16"):
-        return _upper_bits(image)
-    if image.mode in ("I", "F"):
-        return _stretch(image)
+    if image.mode.startswith(("I", "F")):
+        convert = _upper_bits(image) if image.mode.startswith("I;16") else _stretch(image)
+        white_is_zero = isinstance(image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == 0
+        return (lambda band: 255 - convert(band)) if white_is_zero else convert  # Pillow turns 8 bits itself
+    if isinstance(image, BmpImageFile) and image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0):
+        return lambda band: np.asarray(band.convert("RGB"), np.uint8)  # most programs leave the fourth byte 0
     if image.mode == "LAB":
         lab, srgb = (ImageCms.ImageCmsProfile(ImageCms.createProfile(space)) for space in ("LAB", "sRGB"))
         transform = ImageCms.buildTransform(lab, srgb, "LAB", "RGB")
@@ -233,15 +256,17 @@ def _opaque(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def _upper_bits(image: Image.Image) -> Callable[[Image.Image], NDArray[np.uint8]]:
-    """Keep the upper 8 bits of grey values; ``transparency`` is a PNG's one transparent value."""
-    # A TIFF may say that it has 12, and Pillow opens it as 16.
-    twelve = isinstance(image, TiffImageFile) and image.tag_v2.get(258) in ((12,), 12)
-    shift = 4 if twelve else 8
+    """Keep the upper 8 of the bits that grey values use: cameras put values of 10 or 12 bits into 16.
+
+    ``transparency`` is a PNG's one transparent value.
+    """
+    highest = max(int(np.asarray(band).max()) for _, band in _bands(image))
+    shift = max(highest.bit_length() - 8, 0)
     transparent = image.info.get("transparency")
 
     def convert(band: Image.Image) -> NDArray[np.uint8]:
         values = np.asarray(band)
-        grey = (values >> shift).clip(0, 255).astype(np.uint8)
+        grey = (values >> shift).astype(np.uint8)
         if isinstance(transparent, int):
             grey[values == transparent] = 255
         return grey[:, :, None]

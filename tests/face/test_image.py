@@ -26,6 +26,7 @@ from PIL.PngImagePlugin import PngInfo
 from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, InvalidInput, UnsupportedImage
 from app.face.formats import Limits, _heif_reader, open_file
 from app.face.image import Decoded, decode, open_image
+from tests.support import images
 from tests.support.images import EVERY_KIND, ORIENTATION, encoded, grey16, heic, lab, photo, pixels, turned
 
 LIMITS = Limits()
@@ -120,6 +121,41 @@ class TestFormats:
         decoded = decode(encoded(grey16(grey * 256 + 77), kind), LIMITS)
         assert (decoded.pixels == grey[:, :, None]).all()
 
+    @pytest.mark.parametrize("bits", [10, 12, 14, 16])
+    def test_grey_values_of_fewer_bits_in_sixteen_are_as_bright_as_the_picture(self, bits: int) -> None:
+        grey = np.asarray(photo().convert("L"), np.uint16)
+        grey[0, 0] = 255
+        decoded = decode(encoded(grey16(grey << bits - 8), "PNG"), LIMITS)
+        assert (decoded.pixels == grey[:, :, None]).all()
+
+    def test_colours_of_ten_bits_in_sixteen_are_refused_not_black(self) -> None:
+        _, data = cv2.imencode(".png", np.asarray(photo(), np.uint16)[:, :, ::-1] << 2)
+        with pytest.raises(UnsupportedImage, match="upper bits"):
+            decode(data.tobytes(), LIMITS)
+        _, black = cv2.imencode(".png", np.zeros((32, 32, 3), np.uint16))
+        assert decode(black.tobytes(), LIMITS).pixels.max() == 0
+
+    @pytest.mark.parametrize("bits", [10, 16])
+    def test_a_tiff_whose_white_is_zero_is_no_negative(self, bits: int) -> None:
+        grey = np.asarray(photo().convert("L"), np.uint16)
+        grey[0, 0] = 0
+        white_is_zero = images.white_is_zero((255 - grey) << bits - 8)
+        assert (decode(white_is_zero, LIMITS).pixels == grey[:, :, None]).all()
+
+    def test_a_bmp_whose_fourth_byte_is_always_zero_is_no_white_page(self) -> None:
+        for size in ((96, 64), (400, 300)):
+            image = photo(*size)
+            assert difference(decode(images.bmp_without_alpha(image), LIMITS), image) == 0
+
+    @pytest.mark.parametrize(
+        ("make", "said"), [(images.float_colours, "kind of pixels"), (images.preview_first, "preview")]
+    )
+    def test_whole_files_of_kinds_that_are_not_read_are_not_called_damaged(
+        self, make: Callable[[], bytes], said: str
+    ) -> None:
+        with pytest.raises(UnsupportedImage, match=said):
+            decode(make(), LIMITS)
+
     def test_sixteen_bit_colour_keeps_its_upper_bits(self) -> None:
         rgb = np.asarray(photo(), np.uint16)
         _, data = cv2.imencode(".png", rgb[:, :, ::-1] * 256 + 200)
@@ -146,7 +182,7 @@ class TestFormats:
 
     def test_a_transparent_grey_value_of_16_bits_is_white(self) -> None:
         values = np.full((32, 32), 300, np.uint16)
-        values[0, 0] = 301
+        values[0, 0], values[0, 1] = 301, 65535
         chunk = png_chunk(b"tRNS", struct.pack(">H", 301))
         data = encoded(grey16(values), "PNG")
         decoded = decode(data[:33] + chunk + data[33:], LIMITS)
@@ -283,6 +319,49 @@ class TestRefusals:
             except (InvalidImage, UnsupportedImage):
                 continue
             assert np.array_equal(part, whole), length
+
+    @pytest.mark.parametrize("factor", [1, 4])
+    @pytest.mark.parametrize("kind", [kind for kind in EVERY_KIND if kind.startswith("jpeg")])
+    def test_a_jpeg_that_lost_bytes_is_refused(self, kind: str, factor: int) -> None:
+        """libjpeg fills up what is missing, and only warns."""
+        data = EVERY_KIND[kind]()
+        start, end = data.index(b"\xff\xda") + 20, data.index(b"\xff\xd9", data.index(b"\xff\xda"))
+        for share in (0.3, 0.55, 0.9):
+            at = start + round((end - start) * share)
+            for damaged in (data[:at] + b"\xff\xd9", data[: at - 150] + data[at:]):
+                with pytest.raises(InvalidImage):
+                    open_image(damaged, LIMITS).decode(factor)
+
+    @pytest.mark.parametrize("kind", ["jpeg", "jpeg progressive", "jpeg in restart intervals", "jpeg cmyk"])
+    def test_what_is_odd_about_a_jpeg_and_costs_no_pixel_is_read(self, kind: str) -> None:
+        data = EVERY_KIND[kind]()
+        scan, whole = data.index(b"\xff\xda"), decode(data, LIMITS).pixels
+        revision = data.find(b"JFIF\0") + 5
+        odd = {
+            "bytes behind the end": data + b"\0" * 70 + b"trailer",
+            "another picture behind the end": data + data,
+            "fill bytes before the end": data[:-2] + bytes(40) + data[-2:],
+            "markers' own fill": data[:-2] + b"\xff" * 9 + data[-2:],
+            "bytes between two segments": data[:scan] + b"\0\0abc" + data[scan:],
+            "a revision of JFIF": patched(data, revision, b"\x09") if revision > 5 else data,
+        }
+        for what, written in odd.items():
+            assert (decode(written, LIMITS).pixels == whole).all(), what
+
+    def test_a_scan_header_as_some_phones_write_it_is_read(self) -> None:
+        data = EVERY_KIND["jpeg"]()
+        at = data.index(b"\xff\xda") + 4
+        spectrum = at + 1 + 2 * data[at]
+        assert data[spectrum : spectrum + 2] == b"\0?"
+        assert (decode(patched(data, spectrum + 1, b"\0"), LIMITS).pixels == decode(data, LIMITS).pixels).all()
+
+    def test_colours_sampled_as_turbojpeg_does_not_read_them_are_read(self) -> None:
+        data = EVERY_KIND["jpeg"]()
+        at = data.index(b"\xff\xc0") + 11
+        assert data[at : at + 7 : 3] == b"\x22\x11\x11"
+        # Still four blocks of brightness and one of each colour, arranged in a row of four that TurboJPEG refuses.
+        decoded = decode(patched(data, at, b"\x14"), LIMITS)
+        assert (decoded.width, decoded.height) == (96, 64)
 
     @kinds
     def test_damage_is_refused_or_survived(self, kind: str) -> None:

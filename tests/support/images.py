@@ -121,9 +121,45 @@ def grey16(values: Any) -> Image.Image:
     return Image.fromarray(np.asarray(values, np.uint16))
 
 
+def white_is_zero(values: Any) -> bytes:
+    """A TIFF of 16-bit grey values of which 0 is white."""
+    return _tagged(encoded(grey16(values), "TIFF"), 262, 1, 0)
+
+
+def float_colours() -> bytes:
+    """A TIFF of three floats a pixel."""
+    tags = {256: 32, 257: 32, 258: 32, 259: 1, 262: 2, 273: 8, 277: 3, 278: 32, 279: 32 * 32 * 12, 339: 3}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
+    at = 8 + 32 * 32 * 12
+    return b"II*\0" + struct.pack("<I", at) + bytes(at - 8) + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+def preview_first() -> bytes:
+    """A TIFF that says of its first picture, as raw files of cameras do, that it is a smaller one of another."""
+    return encoded(photo(), "TIFF", tiffinfo={254: 1})
+
+
+def bmp_without_alpha(image: Image.Image) -> bytes:
+    """A BMP of 32 bits a pixel whose fourth byte is 0 everywhere, with the masks of a version 4 header."""
+    below = np.zeros((image.height, image.width, 4), np.uint8)
+    below[:, :, :3] = np.asarray(image.convert("RGB"))[::-1, :, ::-1]
+    masks = struct.pack("<4I", 0xFF0000, 0xFF00, 0xFF, 0xFF000000)
+    head = struct.pack("<IiiHHIIiiII", 108, image.width, image.height, 1, 32, 3, below.size, 0, 0, 0, 0)
+    head += masks + bytes(108 - len(head) - len(masks))
+    return b"BM" + struct.pack("<IHHI", 14 + len(head) + below.size, 0, 0, 14 + len(head)) + head + below.tobytes()
+
+
+def _tagged(tiff: bytes, tag: int, old: int, new: int) -> bytes:
+    """The little-endian TIFF with another value of a tag that is one SHORT."""
+    entry = "<HHIHH"
+    assert tiff.count(struct.pack(entry, tag, 3, 1, old, 0)) == 1
+    return tiff.replace(struct.pack(entry, tag, 3, 1, old, 0), struct.pack(entry, tag, 3, 1, new, 0))
+
+
 EVERY_KIND: dict[str, Callable[[], bytes]] = {
     "jpeg": lambda: encoded(photo(), "JPEG"),
     "jpeg progressive": lambda: encoded(photo(), "JPEG", progressive=True),
+    "jpeg in restart intervals": lambda: encoded(photo().convert("L"), "JPEG", restart_marker_rows=1),
     "jpeg cmyk": lambda: encoded(photo().convert("CMYK"), "JPEG"),
     "jpeg of two pictures": lambda: encoded(photo(), "MPO", save_all=True, append_images=[photo()]),
     "png": lambda: encoded(photo(), "PNG"),
@@ -135,6 +171,7 @@ EVERY_KIND: dict[str, Callable[[], bytes]] = {
     "webp animated": lambda: encoded(photo(), "WEBP", save_all=True, append_images=[photo().rotate(90)]),
     "bmp": lambda: encoded(photo(), "BMP"),
     "bmp palette": lambda: encoded(photo().convert("P"), "BMP"),
+    "bmp of 32 bits": lambda: bmp_without_alpha(photo()),
     "gif": lambda: encoded(photo(), "GIF"),
     "heic": lambda: heic(photo()),
     "heic turned": lambda: heic(photo(), 6),
@@ -146,6 +183,7 @@ EVERY_KIND: dict[str, Callable[[], bytes]] = {
     "avif of tiles": lambda: avif_grid(photo(64, 64), 2, 3),
     "avif 4:4:4": lambda: encoded(photo(), "AVIF", subsampling="4:4:4"),
     "tiff": lambda: encoded(photo(), "TIFF"),
+    "tiff 16 bit, white is zero": lambda: white_is_zero(pixels(photo())[:, :, 0] * 257),
     "tiff lzw": lambda: encoded(photo(), "TIFF", compression="tiff_lzw"),
     "tiff jpeg": lambda: encoded(photo(), "TIFF", compression="jpeg"),
     "tiff deflate": lambda: encoded(photo(), "TIFF", compression="tiff_adobe_deflate"),

@@ -119,6 +119,15 @@ def test_crops_are_decoded_as_photos_are(data: bytes) -> None:
     np.testing.assert_array_equal(decode_crop(data), decode(data, Limits()).pixels)
 
 
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_crop_that_lost_bytes_is_damaged(progressive: bool) -> None:
+    data = images.encoded(images.photo(112, 112), "JPEG", progressive=progressive)
+    at = data.rindex(b"\xff\xda") + (len(data) - data.rindex(b"\xff\xda")) // 2
+    for lost in (data[:at] + b"\xff\xd9", data[: at - 200] + data[at:], data[:at]):
+        with pytest.raises(InvalidImage):
+            decode_crop(lost)
+
+
 def test_damaged_images_raise_and_are_named_or_skipped_where_asked_and_counted(tmp_path: Path) -> None:
     as_folder(tmp_path)
     (tmp_path / "bob" / "1.png").write_bytes(png(1)[:60])
