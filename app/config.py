@@ -276,6 +276,12 @@ class Settings(BaseSettings):
         le=3650,
         description="How long finished jobs are kept, with their reports and the files they left to be fetched.",
     )
+    session_days: float = Field(
+        default=30,
+        ge=0,
+        le=365,
+        description="How long a browser stays signed in where its user asks for that; 0: nobody stays signed in.",
+    )
     compreface: Literal["on", "off"] = Field(
         default="on", description="Whether CompreFace's REST interface is answered below `/api/v1/`."
     )

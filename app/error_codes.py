@@ -56,8 +56,10 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "expired_key": "The key has expired.",
         "revoked_key": "The key was revoked.",
         "wrong_sign_in_code": "The sign-in code was used, is older than a minute, or is not this server's.",
+        "session_ended": "The browser's session was ended, or is too old: sign in again.",
     },
     (403, KEY): {
+        "sessions_not_allowed": "This server keeps nobody signed in (`LIKENESS_SESSION_DAYS=0`).",
         "missing_scope": "The key lacks the scope that the operation needs, which is `details.scope`.",
         "gallery_restricted": "The key is restricted to galleries, and the operation affects all of them.",
     },

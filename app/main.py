@@ -219,6 +219,7 @@ def _build(
         scheduler.every(seconds, name, clock.guarded(work))
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(audit.prune), at_once=True)
     scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)
+    scheduler.every(PRUNE_CODES_S, "sessions", clock.guarded(storage.sessions.prune), at_once=True)
     scheduler.every(CALIBRATIONS_S, "calibrations", calibrator.look)
     scheduler.every(MEMORY_S, "memory", release_memory)
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
@@ -245,6 +246,7 @@ def _build(
         guard=_guard(settings, key, keys),
         keys=keys,
         codes=storage.codes,
+        sessions=storage.sessions,
         challenges=Challenges(storage.sealer, signatures),
         challenge_judge=ChallengeJudge(pipeline, embedders, galleries, settings.fmr),
         audit=audit,

@@ -13,7 +13,8 @@ from starlette.datastructures import State
 
 from app.access.audit import AuditLog
 from app.access.keys import Keys
-from app.access.one_time import Challenges, SeenSignatures, SignInCodes
+from app.access.one_time import Challenges, SeenSignatures
+from app.access.sign_in import Sessions, SignInCodes
 from app.api import schemas
 from app.api.auth import Guard
 from app.api.body import BodyLimits
@@ -49,6 +50,7 @@ class Components:
     guard: Guard
     keys: Keys
     codes: SignInCodes
+    sessions: Sessions
     challenges: Challenges
     challenge_judge: ChallengeJudge
     audit: AuditLog

@@ -19,12 +19,13 @@ from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope
 
 from app.access.grants import Grant, address_group
-from app.api.auth import is_browser_path, key_of
+from app.api.auth import given_key, is_browser_path, key_of, session_of
 from app.api.body import invalid_request
 from app.api.components import Components, components_of
 from app.api.schemas import ErrorAnswer, Problem
@@ -128,6 +129,15 @@ class OwnFormat(WireFormat):
 
     security = ("bearer", "api_key")
     strict = True
+
+    async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
+        headers = Headers(scope=scope)
+        session = session_of(headers)
+        if session is not None and given_key(headers, scope["path"]) is None:
+            guard, sessions = components.guard, components.sessions
+            scope["session"], recalled = session, sessions.recall(session)
+            scope["session_key"] = recalled or await guard.attempt(lambda: sessions.open(session), address_of(scope))
+        return await super().authenticate(scope, receive, components)
 
     def speaks(self, scope: Scope) -> bool:  # noqa: ARG002 (every request that is in no other format)
         return True

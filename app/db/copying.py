@@ -14,11 +14,11 @@ from sqlalchemy.engine import Connection
 from app.db.engine import Database
 from app.db.migrations import VERSION
 from app.db.opening import connected, draft_of, sqlite_file, sqlite_files
-from app.db.schema import METADATA, SECRETS, SIGN_IN_CODES
+from app.db.schema import METADATA, SECRETS, SIGN_INS
 from app.errors import Conflict
 from app.files import sqlite_url, sync_folder
 
-MADE_AT_START = {VERSION.name, SECRETS.name, SIGN_IN_CODES.name}
+MADE_AT_START = {VERSION.name, SECRETS.name, SIGN_INS.name}
 """Tables that a server fills although nothing has been asked of it."""
 ROWS_AT_ONCE = 500
 """Rows in memory at a time: templates and crops take some 10 kB each."""

@@ -268,10 +268,11 @@ SEEN_SIGNATURES = _table(
     Index(None, "seen_at"),
 )
 
-SIGN_IN_CODES = _table(
-    # Codes that sign a browser in once, within a minute: the SHA-256 of each, and the key it stands for, encrypted.
-    "sign_in_codes",
+SIGN_INS = _table(
+    # Codes that sign a browser in once, and sessions: the SHA-256 of each, and the key it stands for, encrypted.
+    "sign_ins",
     Column("id", String(16), primary_key=True),
+    Column("kind", String(8), nullable=False),
     Column("digest", LargeBinary, nullable=False),
     Column("sealed", LargeBinary, nullable=False),
     Column("made_at", Float, nullable=False),  # seconds since 1970

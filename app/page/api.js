@@ -47,7 +47,11 @@ export const path = (...segments) => `/v1/${segments.map(encodeURIComponent).joi
 export async function call(method, where, { query, json, body, type, signal, secret, as = "json" } = {}) {
   const asking = session.who();
   /** @type {Record<string, string>} */
-  const headers = { "x-api-key": secret ?? session.key() ?? "" };
+  const headers = {};
+  const key = secret ?? session.key();
+  // Other sites' pages can't send this header.
+  if (key === null) headers["x-likeness-session"] = "page";
+  else headers["x-api-key"] = key;
   if (json !== undefined) headers["content-type"] = "application/json";
   if (type) headers["content-type"] = type;
   const asked = new URLSearchParams(
@@ -61,7 +65,7 @@ export async function call(method, where, { query, json, body, type, signal, sec
       signal,
       body: json === undefined ? body : JSON.stringify(json),
       cache: "no-store",
-      credentials: "omit",
+      credentials: "same-origin",
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;

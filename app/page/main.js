@@ -1,6 +1,6 @@
 /** Starts the page: the key, the frame around every view, and which view is shown. */
 
-import { call, path } from "./api.js";
+import { call, path, post, remove } from "./api.js";
 import { forget } from "./crops.js";
 import { byId, confirm, h, leaveDialogs, put, select, toast } from "./dom.js";
 import { icon, mark } from "./icons.js";
@@ -13,6 +13,7 @@ import * as theme from "./theme.js";
 import { discardAll, showUnderWay, underWay } from "./views/enrolling.js";
 import { explain, list } from "./words.js";
 
+const UNAUTHORIZED = 401;
 const shell = byId("shell");
 let leave = () => {};
 let shown = 0;
@@ -37,15 +38,28 @@ async function begin() {
   const code = session.fromLink();
   const own = session.key();
   if (own) await enter(own);
+  else if (session.stays()) await resume();
+  else if (!code) showSignIn();
   if (code) await follow(code);
-  else if (!own) showSignIn();
+}
+
+/** Goes on with this device's session. */
+async function resume() {
+  try {
+    session.begin(null, await call("GET", path("key")));
+    await open();
+  } catch (error) {
+    if (error.status === UNAUTHORIZED) session.end();
+    showSignIn(error);
+  }
 }
 
 /**
  * Asks the server what `secret` may do; with that the page is there.
  * @param {string} secret
+ * @param {boolean} [stay] whether this device is to stay signed in
  */
-async function enter(secret) {
+async function enter(secret, stay = false) {
   try {
     session.begin(secret, await call("GET", path("key"), { secret }));
   } catch (error) {
@@ -53,8 +67,24 @@ async function enter(secret) {
     showSignIn(error);
     return;
   }
+  if (stay) await keep();
+  await open();
+}
+
+async function open() {
   frame();
   await show();
+}
+
+/** Stays signed in on this device: the browser keeps a session, and this tab forgets the key. */
+async function keep() {
+  try {
+    await post(path("session"));
+    session.begin(null, session.signedIn());
+    toast("You stay signed in on this device.");
+  } catch (error) {
+    toast(explain(error));
+  }
 }
 
 /**
@@ -69,8 +99,7 @@ async function follow(code) {
     forget();
     discardAll();
     session.begin(found.secret, found);
-    frame();
-    await show();
+    await open();
   } catch (error) {
     if (session.who()) toast(explain(error));
     else showSignIn(error);
@@ -114,7 +143,12 @@ function end(code = null) {
   showSignIn(code && { code });
 }
 
-function signOut() {
+async function signOut() {
+  try {
+    if (session.key() === null) await remove(path("session"));
+  } catch (error) {
+    return toast(explain(error)); // this device would stay signed in
+  }
   end();
   toast("Signed out.");
 }
@@ -177,8 +211,14 @@ function foot() {
     {},
     h("p.small", {}, "Signed in as ", h("strong", {}, own.id), own.galleries && ` for ${own.galleries.join(", ")}`),
     select(theme.THEMES, theme.chosen(), theme.choose, { "aria-label": "Colours" }),
+    session.key() && h("button.quiet", { type: "button", onclick: keepHere }, "Stay signed in"),
     h("button.quiet", { type: "button", onclick: signOut }, icon("out"), "Sign out"),
   );
+}
+
+async function keepHere() {
+  await keep();
+  await open();
 }
 
 function leaveView() {

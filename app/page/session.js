@@ -1,9 +1,13 @@
-/** The key and what it may do. It lives in this tab's session storage: gone with the tab, and in no other. */
+/**
+ * Who is signed in, and what they may do. The key lives in this tab's session storage: gone with the tab, and in no
+ * other. On a device that stays signed in there is no key here: the browser has a cookie that no script can read.
+ */
 
 const PLACE = "likeness.key";
+const STAYS = "likeness.stays";
 const IN_LINK = /^#code=([^&]+)/;
 
-/** @type {{id: string, scopes: string[], galleries: string[] | null} | null} */
+/** @type {Api.OwnKey | null} */
 let own = null;
 
 /** The code of a link such as `/#code=…`, or null; the address is then that of `before`. Browsers keep the link in
@@ -20,15 +24,22 @@ export const key = () => sessionStorage.getItem(PLACE);
 
 /**
  * Keeps the key, and what `/v1/key` says of it.
- * @param {string} secret
+ * @param {string | null} secret null: the browser's session stands for the key
  * @param {Api.OwnKey} allowed
  */
 export function begin(secret, allowed) {
-  sessionStorage.setItem(PLACE, secret);
+  if (secret === null) {
+    sessionStorage.removeItem(PLACE);
+    localStorage.setItem(STAYS, "yes");
+  } else sessionStorage.setItem(PLACE, secret);
   own = allowed;
 }
 
+/** Whether this device, and not one tab alone, was signed in and not signed out again. */
+export const stays = () => localStorage.getItem(STAYS) !== null;
+
 export function end() {
+  if (key() === null) localStorage.removeItem(STAYS);
   sessionStorage.removeItem(PLACE);
   own = null;
 }

@@ -5,8 +5,8 @@ import { mark } from "./icons.js";
 import { busy, problemPlace } from "./problem.js";
 
 /**
- * `enter(secret)` tries it; `error` is what was wrong with the last one.
- * @param {(secret: string) => Promise<unknown>} enter
+ * `enter(secret, stay)` tries it; `error` is what was wrong with the last one.
+ * @param {(secret: string, stay: boolean) => Promise<unknown>} enter
  * @param {any} error
  */
 export function signIn(enter, error) {
@@ -20,6 +20,7 @@ export function signIn(enter, error) {
     autocapitalize: "none",
     placeholder: "lk_…",
   });
+  const stay = h("input", { type: "checkbox", name: "stay" });
   const button = h("button.primary", { type: "submit" }, "Sign in");
   if (error) place.show(error);
   queueMicrotask(() => key.focus());
@@ -30,8 +31,9 @@ export function signIn(enter, error) {
     h("h1", {}, "Sign in"),
     h(
       "form",
-      { onsubmit: () => busy(button, () => enter(key.value.trim())) },
+      { onsubmit: () => busy(button, () => enter(key.value.trim(), stay.checked)) },
       field("Key", key, "The key is kept in this tab only, until you close it."),
+      h("label.check", {}, stay, "Stay signed in on this device"),
       place.element,
       button,
     ),

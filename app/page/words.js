@@ -9,6 +9,8 @@ const PROBLEMS = {
   expired_key: "That key has expired. Ask the administrator of this server for a new one.",
   revoked_key: "That key was revoked. Ask the administrator of this server for a new one.",
   wrong_sign_in_code: "This link was used already, or is older than a minute. likeness keys link prints a new one.",
+  session_ended: "You are signed out on this device. Paste a key to go on.",
+  sessions_not_allowed: "This server lets nobody stay signed in: you are signed in in this tab only.",
   missing_scope: "Your key doesn't allow this. Sign in with one that does, or ask for the scope.",
   gallery_restricted: "Your key is restricted to some galleries, and this concerns all of them.",
   not_found: "There is nothing here any more. Go back and look again.",

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from app.access.audit import AuditLog, AuditSink, AuditStore
-from app.access.one_time import SignInCodes
+from app.access.sign_in import Sessions, SignInCodes
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.encryption import VAULT_FILE, Sealer
@@ -42,6 +42,7 @@ class Storage:
     secrets: SecretStore
     signer: Signer
     codes: SignInCodes
+    sessions: Sessions
     audit: AuditLog
     jobs: JobStore
     files: JobFiles
@@ -80,6 +81,7 @@ def open_storage(settings: Settings, stack: ExitStack, open_index: OpenIndex | N
         secrets=secrets,
         signer=signer,
         codes=SignInCodes(sql.database, rings.secrets),
+        sessions=Sessions(sql.database, rings.secrets, settings.session_days),
         audit=audit,
         jobs=JobStore(sql.database, sql.blobs),
         files=JobFiles(settings.data_dir / JOBS_FOLDER),

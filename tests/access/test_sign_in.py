@@ -1,4 +1,4 @@
-"""Sign-in codes: once, within a minute, on every server of the database, and of no use to whoever finds them later."""
+"""Sign-in codes and sessions, on every server of the database: of no use to whoever finds them later."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.access.one_time import CODE_VALID_S, SignInCodes
+from app.access.sign_in import CACHE_S, CODE_VALID_S, DAY_S, Sessions, SignInCodes
+from app.api.auth import SESSION_COOKIE, SESSION_HEADER
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
-from app.db.schema import SIGN_IN_CODES
+from app.db.schema import SIGN_INS
 from app.errors import InvalidInput
 from app.server.data_folder import load_key
 from tests.support.commands import run as likeness
@@ -53,7 +54,7 @@ def fails(codes: SignInCodes, code: str) -> None:
 
 def rows(database: Database) -> int:
     with database.read() as connection:
-        return connection.execute(sa.select(sa.func.count()).select_from(SIGN_IN_CODES)).scalar_one()
+        return connection.execute(sa.select(sa.func.count()).select_from(SIGN_INS)).scalar_one()
 
 
 def test_a_code_is_good_once(database: Database, vault: Sealer) -> None:
@@ -122,8 +123,8 @@ def test_neither_the_database_nor_the_vault_shows_the_key(database: Database, va
     code = SignInCodes(database, vault).make(KEY).text
     name, secret = code.removeprefix("lc_").split("_", 1)
     with database.read() as connection:
-        row = connection.execute(sa.select(SIGN_IN_CODES)).one()
-    inner = vault.open(bytes(row.sealed), b"sign-in\0" + name.encode())
+        row = connection.execute(sa.select(SIGN_INS)).one()
+    inner = vault.open(bytes(row.sealed), b"code\0" + name.encode())
     for stored in (bytes(row.digest), bytes(row.sealed), inner):
         assert KEY.encode() not in stored
         assert secret.encode() not in stored
@@ -183,3 +184,89 @@ def test_without_a_server_there_is_no_link(tmp_path: Path) -> None:
     done = likeness(tmp_path, "keys", "link")
     assert (done.returncode, done.stdout) == (4, "")
     assert "likeness serve" in done.stderr
+
+
+def ended(sessions: Sessions, session: str) -> None:
+    with refused("session_ended", InvalidInput):
+        sessions.open(session)
+
+
+def test_a_session_lasts_its_days_and_is_no_code(database: Database, vault: Sealer) -> None:
+    clock = Clock()
+    sessions, codes = Sessions(database, vault, 2, clock), SignInCodes(database, vault, clock)
+    session, code = sessions.make(KEY).text, codes.make(KEY).text
+    assert [sessions.open(session) for _ in range(2)] == [KEY, KEY]
+    ended(sessions, code)
+    fails(codes, session)
+    ended(sessions, session.replace("ls_", "lc_")[::-1])
+    codes.prune()
+    clock.now += 2 * DAY_S - 1
+    assert sessions.open(session) == KEY
+    clock.now += 2
+    ended(sessions, session)
+    sessions.prune()
+    clock.now = NOW - 3600
+    codes.prune()
+    assert rows(database) == 0
+
+
+def test_a_session_ends_here_at_once_and_elsewhere_after_its_cache(database_url: str, vault: Sealer) -> None:
+    with closing(Database(database_url)) as one, closing(Database(database_url)) as other:
+        monotonic = Clock()
+        here, there = (Sessions(each, vault, 30, monotonic=monotonic) for each in (one, other))
+        session = here.make(KEY).text
+        assert there.recall(session) is None
+        assert there.open(session) == KEY
+        here.end("ls_" + session[3:7])
+        here.end(session)
+        ended(here, session)
+        assert there.recall(session) == KEY
+        monotonic.now += CACHE_S
+        assert there.recall(session) is None
+        ended(there, session)
+
+
+def test_a_browser_stays_signed_in_by_a_cookie_that_other_sites_cannot_use(tmp_path: Path) -> None:
+    page = {SESSION_HEADER: "page"}
+    with running(tmp_path / "data") as client:
+        door = client.post("/v1/keys", json={"id": "door", "scopes": ["read"]}).raise_for_status().json()["secret"]
+        made = client.post("/v1/session", headers={"x-api-key": door})
+        assert made.status_code == 201
+        cookie = made.headers["set-cookie"]
+        session = cookie.partition("=")[2].partition(";")[0]
+        for attribute in ("HttpOnly", "SameSite=Strict", "Path=/v1", f"Max-Age={30 * 86400}"):
+            assert attribute in cookie
+        assert door not in made.text + cookie
+        del client.headers["x-api-key"]
+        assert dict(client.cookies) == {SESSION_COOKIE: session}
+        assert client.get("/v1/key", headers=page).raise_for_status().json()["id"] == "door"
+        error_of(client.get("/v1/key"), 401, "missing_key")
+        cross = page | {"sec-fetch-site": "same-site"}
+        error_of(client.get("/v1/key", headers=cross), 401, "missing_key")
+        error_of(client.post("/v1/galleries", json={"id": "x"}, headers=page), 403, "missing_scope")
+        code = client.post("/v1/sign-in-codes", headers=page).json()["code"]
+    with running(tmp_path / "data") as client:  # after a restart, and another way of sending it
+        admin = client.headers.pop("x-api-key")
+        header = page | {"cookie": f"a=b; {SESSION_COOKIE}={session}"}
+        assert client.get("/v1/key", headers=header).raise_for_status().json()["id"] == "door"
+        assert sign_in(client, code).json()["secret"] == door
+        gone = client.delete("/v1/session", headers=header)
+        assert gone.status_code == 204
+        assert "Max-Age=0" in gone.headers["set-cookie"]
+        error_of(client.get("/v1/key", headers=header), 401, "session_ended")
+        other = client.post("/v1/session", headers={"x-api-key": door}).headers["set-cookie"].partition("=")[2]
+        header["cookie"] = f"{SESSION_COOKIE}={other.partition(';')[0]}"
+        client.delete("/v1/keys/door", headers={"x-api-key": admin}).raise_for_status()
+        error_of(client.get("/v1/key", headers=header), 401, "revoked_key")
+        text = client.get("/v1/audit?limit=1000", headers={"x-api-key": admin}).text
+        assert not any(secret in text for secret in (session[-20:], door[-20:], code[-20:]))
+
+
+def test_a_server_may_keep_nobody_signed_in(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as client:
+        session = client.post("/v1/session").raise_for_status().headers["set-cookie"].partition(";")[0]
+    with running(tmp_path / "data", session_days=0) as client:
+        error_of(client.post("/v1/session"), 403, "sessions_not_allowed")
+        del client.headers["x-api-key"]
+        headers = {SESSION_HEADER: "page", "cookie": session}
+        error_of(client.get("/v1/key", headers=headers), 401, "session_ended")

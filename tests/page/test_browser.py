@@ -54,6 +54,40 @@ def test_a_key_is_pasted_and_forgotten_with_the_tab(visitor: Visitor) -> None:
     assert len(visitor.refusals) == 1
 
 
+def test_a_device_stays_signed_in_until_somebody_signs_out(visitor: Visitor) -> None:
+    page = visitor.page
+    page.goto(visitor.server.url)
+    page.get_by_label("Stay signed in on this device").check()
+    visitor.picture("sign-in")
+    page.get_by_label("Key", exact=True).fill(visitor.server.key)
+    page.keyboard.press("Enter")
+    visitor.heading("Overview").wait_for()
+    assert page.evaluate("[sessionStorage.length, document.cookie]") == [0, ""], "no script can read what signs in"
+    cookies = visitor.context.cookies()
+    assert [(cookie["httpOnly"], cookie["sameSite"]) for cookie in cookies] == [(True, "Strict")]
+    second = visitor.context.new_page()
+    second.goto(f"{visitor.server.url}/#/galleries")
+    second.get_by_role("heading", name="Galleries", level=1).wait_for()
+    page.get_by_role("button", name="Sign out").click()
+    visitor.heading("Sign in").wait_for()
+    second.reload()
+    second.get_by_role("heading", name="Sign in", level=1).wait_for()
+    second.close()
+    page.reload()
+    visitor.heading("Sign in").wait_for()
+
+
+def test_a_tab_that_is_signed_in_by_a_link_can_stay_so(visitor: Visitor) -> None:
+    page = visitor.page
+    page.goto(visitor.link())
+    visitor.heading("Overview").wait_for()
+    page.get_by_role("button", name="Stay signed in").click()
+    expect(page.get_by_role("button", name="Stay signed in")).to_have_count(0)
+    assert page.evaluate("sessionStorage.length") == 0
+    page.reload()
+    visitor.heading("Overview").wait_for()
+
+
 def test_answers_that_arrive_after_signing_out_are_nobodys(visitor: Visitor, api: httpx.Client) -> None:
     page = visitor.page
 

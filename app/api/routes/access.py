@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Set
 from typing import Annotated
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.types import Receive
 from starlette.types import Scope as RequestScope
@@ -14,17 +14,18 @@ from starlette.types import Scope as RequestScope
 from app.access.audit import AuditEntry, AuditFilter, AuditLog, fit_id
 from app.access.grants import Grant, Scope
 from app.access.keys import Key, Keys, KeyTerms, NewKey, access_key_of
-from app.access.one_time import SignInCodes
+from app.access.sign_in import Sessions, SignInCodes
 from app.api import schemas
-from app.api.auth import key_of, require_scope
+from app.api.auth import key_of, require_scope, session_cookie
 from app.api.components import Components, KeyId, ReceiptId
 from app.api.operation import CURSOR, NO_KEY
-from app.api.route import Router, operations_of
+from app.api.route import Router, operations_of, respond
 from app.api.wire import address_of
 from app.gallery.erasure import Erasures
 
 router = Router("access")
 
+SESSION = "/v1/session"
 KEYS = "/v1/keys"
 KEY = f"{KEYS}/{{key}}"
 KEY_ID_BYTES = 6
@@ -67,6 +68,37 @@ async def sign_in(request: Request, grant: Grant) -> schemas.SignedIn:
     Send the code where other operations take a key. It works once; a wrong code counts as a wrong key of the address.
     """
     return schemas.SignedIn(**dict(_own(grant)), secret=request.scope["signed_in_key"])
+
+
+@router.operation(
+    "POST", SESSION, scope=None, answer=schemas.Session, changes=True, status=201, codes=("sessions_not_allowed",)
+)
+def begin_session(request: Request, sessions: Sessions) -> Response:
+    """Stay signed in.
+
+    Has the browser keep a session of the request's own key: a cookie that no script can read. With it and the header
+    `x-likeness-session`, requests of the page need no key. It ends after `LIKENESS_SESSION_DAYS`, with its key, or by
+    signing out.
+    """
+    made = sessions.make(key_of(request.scope))
+    return _keeping(request, respond(schemas.Session.of(made), 201), made.text, int(sessions.valid_s))
+
+
+@router.operation("DELETE", SESSION, scope=None, changes=True, status=204, codes=("session_ended",))
+def end_session(request: Request, sessions: Sessions) -> Response:
+    """Sign out.
+
+    Ends the session that the request came with, and has the browser forget it.
+    """
+    if session := request.scope.get("session"):
+        sessions.end(session)
+    return _keeping(request, respond(None, 204), "", 0)
+
+
+def _keeping(request: Request, response: Response, session: str, seconds: int) -> Response:
+    """Have the browser keep the session for so long."""
+    response.headers["set-cookie"] = session_cookie(session, seconds, secure=request.url.scheme == "https")
+    return response
 
 
 @router.operation("GET", KEYS, scope=Scope.ADMIN, unrestricted=True, codes=CURSOR)

@@ -96,6 +96,12 @@ class SignInCode(Wire):
     expires_at: datetime
 
 
+class Session(Wire):
+    """A browser that stays signed in."""
+
+    expires_at: datetime
+
+
 class SignedIn(OwnKey):
     """The key that a sign-in code stood for."""
 

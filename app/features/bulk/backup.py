@@ -53,7 +53,7 @@ OWN = OWN_FOLDER, CALIBRATIONS
 MAX_SMALL = 64 * 1024
 """Bytes of the keys, and of what the backup says of itself."""
 COUNTED = "galleries", "subjects", "faces"
-LEFT_OUT = "DELETE FROM sign_in_codes", "UPDATE jobs SET secret = NULL"
+LEFT_OUT = "DELETE FROM sign_ins", "UPDATE jobs SET secret = NULL"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.access.one_time import SignInCodes
+from app.access.sign_in import SignInCodes
 from app.db import usage
 from app.db.copying import copy_database
 from app.db.encryption import Sealer, encode_key, new_key
 from app.db.opening import open_engine
-from app.db.schema import FACES, JOBS, METADATA, SIGN_IN_CODES
+from app.db.schema import FACES, JOBS, METADATA, SIGN_INS
 from app.db.secrets import FoundRings
 from app.db.signing import Signer, canonical, signed
 from app.errors import Conflict, InvalidInput, LikenessError
@@ -136,7 +136,7 @@ def test_what_is_restored_is_what_there_was(galleries: Galleries, here: Path, tm
     assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
     assert b"k" * 32 not in (tmp_path / "backup").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"here", "backup"}
-    expected = rows(galleries.store) | {SIGN_IN_CODES.name: []}
+    expected = rows(galleries.store) | {SIGN_INS.name: []}
     assert trusted(tmp_path / "backup", tmp_path / "there").rows == summary.rows
     again = Store(sqlite_in(tmp_path / "there"))
     assert rows(again) == expected

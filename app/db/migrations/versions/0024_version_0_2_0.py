@@ -22,7 +22,7 @@ TABLES = (
     "corrections",
     "calibration_pairs",
     "gallery_calibrations",
-    "sign_in_codes",
+    "sign_ins",
     "dismissals",
     "findings",
     "reviews",
@@ -77,8 +77,9 @@ def _create_access_tables() -> None:
     )
     op.create_index("ix_seen_signatures_seen_at", "seen_signatures", ["seen_at"])
     op.create_table(
-        "sign_in_codes",
+        "sign_ins",
         sa.Column("id", sa.String(16), primary_key=True),
+        sa.Column("kind", sa.String(8), nullable=False),
         sa.Column("digest", sa.LargeBinary, nullable=False),
         sa.Column("sealed", sa.LargeBinary, nullable=False),
         sa.Column("made_at", sa.Float, nullable=False),

@@ -1,0 +1,193 @@
+"""What signs a browser in: codes, once and within a minute, and sessions of a device that stays signed in.
+
+Both are a text that stands for a key. The database holds the text's SHA-256 and the key, sealed with the text and with
+the server's secrets, so that neither the database nor the server's files alone show a key. All servers of a database
+share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import sqlalchemy as sa
+
+from app.access.keys import digest_of
+from app.db.encryption import Sealer
+from app.db.engine import Database
+from app.db.schema import SIGN_INS
+from app.errors import InvalidInput, SealedUnreadable
+from app.timestamps import utc_text
+
+CODE_VALID_S = 60.0
+SKEW_S = 5.0
+"""How far the clocks of a database's servers may differ."""
+ID_BYTES, SECRET_BYTES = 8, 32
+CACHE_S = 5.0
+"""How long a session is not looked up again: after that time it has ended on all servers."""
+CACHE_SIZE = 1_000
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """A new code or session; ``text`` is as secret as the key that it stands for."""
+
+    text: str = field(repr=False)
+    expires_at: str
+
+
+class SignIns:
+    """Makes texts that stand for keys, and finds the key of one. Safe to share between threads.
+
+    Every call may raise what `Database` does. `sealer` is the one of the server's secrets, the same for all servers of
+    the database. `clock` returns seconds since 1970.
+    """
+
+    kind: ClassVar[str]
+    prefix: ClassVar[str]
+
+    def __init__(
+        self, database: Database, sealer: Sealer, valid_s: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.valid_s = valid_s
+        self._database = database
+        self._sealer = sealer
+        self._clock = clock
+
+    def make(self, key: str) -> SignIn:
+        name, secret, now = secrets.token_hex(ID_BYTES), secrets.token_urlsafe(SECRET_BYTES), self._clock()
+        purpose = self._purpose(name)
+        sealed = self._sealer.seal(_own_sealer(secret).seal(key.encode(), purpose), purpose)
+        values = {"id": name, "kind": self.kind, "digest": digest_of(secret), "sealed": sealed, "made_at": now}
+        with self._database.write() as connection:
+            connection.execute(sa.delete(SIGN_INS).where(self._mine(), ~self._valid()))
+            connection.execute(sa.insert(SIGN_INS).values(values))
+        return SignIn(f"{self.prefix}{name}_{secret}", utc_text(now + self.valid_s))
+
+    def prune(self) -> None:
+        """Delete what has expired. The scheduler calls it."""
+        self._delete(~self._valid())
+
+    def _open(self, text: str) -> str | None:
+        """Return the key that the text stands for; None if there is none."""
+        name, _, secret = text.removeprefix(self.prefix).partition("_")
+        query = sa.select(SIGN_INS.c.digest, SIGN_INS.c.sealed).where(
+            self._mine(), SIGN_INS.c.id == name, self._valid()
+        )
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None or not hmac.compare_digest(bytes(row.digest), digest_of(secret)):
+            return None
+        purpose = self._purpose(name)
+        try:
+            return _own_sealer(secret).open(self._sealer.open(bytes(row.sealed), purpose), purpose).decode()
+        except SealedUnreadable:  # the server's keys were exchanged meanwhile
+            return None
+
+    def _remove(self, text: str) -> bool:
+        """Delete one, whose text was checked; of simultaneous calls one returns True."""
+        name = text.removeprefix(self.prefix).partition("_")[0]
+        return self._delete(SIGN_INS.c.id == name, self._valid()) > 0
+
+    def _delete(self, *which: sa.ColumnElement[bool]) -> int:
+        query = sa.delete(SIGN_INS).where(self._mine(), *which).returning(SIGN_INS.c.id)
+        with self._database.write() as connection:
+            deleted = len(connection.execute(query).all())
+        if deleted:
+            self._database.request_scrub()
+        return deleted
+
+    def _mine(self) -> sa.ColumnElement[bool]:
+        return SIGN_INS.c.kind == self.kind
+
+    def _valid(self) -> sa.ColumnElement[bool]:
+        """Return SQL for what is still valid. A clock that was set back makes none of them last longer."""
+        now = self._clock()
+        return SIGN_INS.c.made_at.between(now - self.valid_s, now + SKEW_S)
+
+    def _purpose(self, name: str) -> bytes:
+        return f"{self.kind}\0{name}".encode()
+
+
+class SignInCodes(SignIns):
+    """Codes of links: each signs in once."""
+
+    kind = "code"
+    prefix = "lc_"
+
+    def __init__(self, database: Database, sealer: Sealer, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(database, sealer, CODE_VALID_S, clock)
+
+    def spend(self, code: str) -> str:
+        """Return the key that the code stands for, and delete the code: of simultaneous calls one succeeds.
+
+        Raises InvalidInput ``wrong_sign_in_code``.
+        """
+        key = self._open(code)
+        if key is None or not self._remove(code):
+            message = "The sign-in code was used, or is older than a minute. `likeness keys link` prints a new link."
+            raise InvalidInput(message, code="wrong_sign_in_code")
+        return key
+
+
+class Sessions(SignIns):
+    """Sessions of browsers that stay signed in for some days. A session ends with its key, too."""
+
+    kind = "session"
+    prefix = "ls_"
+
+    def __init__(
+        self,
+        database: Database,
+        sealer: Sealer,
+        days: float,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """With 0 `days` there are none."""
+        super().__init__(database, sealer, days * DAY_S, clock)
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._cache: dict[bytes, tuple[str, float]] = {}  # a session's digest -> its key, and when it was looked up
+
+    def make(self, key: str) -> SignIn:
+        """Raises InvalidInput ``sessions_not_allowed``."""
+        if not self.valid_s:
+            raise InvalidInput(
+                "This server keeps nobody signed in: LIKENESS_SESSION_DAYS is 0.", code="sessions_not_allowed"
+            )
+        return super().make(key)
+
+    def recall(self, session: str) -> str | None:
+        """Return the key of a session that was looked up in the last CACHE_S seconds, None for others."""
+        key, looked_up_at = self._cache.get(digest_of(session), ("", -CACHE_S))
+        return key if key and self._monotonic() - looked_up_at < CACHE_S else None
+
+    def open(self, session: str) -> str:
+        """Look up the key that the session stands for. Raises InvalidInput ``session_ended``."""
+        now, key = self._monotonic(), self._open(session) if self.valid_s else None
+        with self._lock:
+            self._cache = {digest: kept for digest, kept in self._cache.items() if now - kept[1] < CACHE_S}
+            if key is not None and len(self._cache) < CACHE_SIZE:
+                self._cache[digest_of(session)] = (key, now)
+        if key is None:
+            raise InvalidInput("You are signed out on this device: sign in again.", code="session_ended")
+        return key
+
+    def end(self, session: str) -> None:
+        """End a session, in this process at once, in others within CACHE_S seconds."""
+        with self._lock:
+            self._cache.pop(digest_of(session), None)
+        if self._open(session) is not None:
+            self._remove(session)
+
+
+def _own_sealer(secret: str) -> Sealer:
+    return Sealer([hashlib.sha256(b"likeness sign-in\0" + secret.encode()).digest()])
