@@ -56,7 +56,7 @@ export function signedIn() {
  * Whether the key has a scope, among `read`, `recognize`, `enroll`, `admin`.
  * @param {string} scope
  */
-export const may = (scope) => own !== null && (own.scopes.includes(scope) || own.scopes.includes("admin"));
+export const may = (scope) => own?.scopes.some((mine) => mine === scope || mine === "admin") ?? false;
 
 /** Whether it is an `admin` key that is not restricted to galleries. */
 export const mayEverything = () => may("admin") && own?.galleries === null;

@@ -83,6 +83,8 @@ NEEDS: dict[str, str] = {
     "GET /v1/server-key": "any",
     "GET /v1/key": "any",
     "POST /v1/sign-in-codes": "any",
+    "POST /v1/session": "any",
+    "DELETE /v1/session": "any",
     "GET /v1/keys": "admin",
     "POST /v1/keys": "admin",
     "GET /v1/keys/{key}": "admin",

@@ -310,6 +310,8 @@ def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(
     do("rotate_key", "POST", "/v1/keys/door/rotate", (None, None, "door"), json={})
     made_code = do("create_sign_in_code", "POST", "/v1/sign-in-codes", (None, None, None))["code"]
     do("sign_in", "POST", "/v1/sign-in", (None, None, None), headers={"x-api-key": made_code})
+    do("begin_session", "POST", "/v1/session", (None, None, None))
+    do("end_session", "DELETE", "/v1/session", (None, None, None))
     do("revoke_key", "DELETE", "/v1/keys/door", (None, None, "door"))
     assert {name for name, _, _ in made} == CHANGES - OF_JOBS
     text = service.get("/v1/audit?limit=1000").text.lower()

@@ -54,7 +54,9 @@ export async function merge(gallery, subjects) {
   ];
   if (subjects.length > 1) void compare(subjects[0].id);
   const into = await request(`Merge ${list(subjects.map(nameOf))}`, fields, "Merge", async () => {
-    const unlike = (await compare(who.id)).filter((pair) => pair.decision === "unknown").map((pair) => nameOf(pair.subject));
+    const unlike = (await compare(who.id))
+      .filter((pair) => pair.decision === "unknown")
+      .map((pair) => nameOf(pair.subject));
     if (unlike.length && !(await confirm(surely(unlike, who.id)))) return null;
     return mergeAll(gallery, subjects, who.id);
   });

@@ -730,6 +730,12 @@ class ServerKey(Answer):
     pem: str
 
 
+class Session(Answer):
+    """A browser that stays signed in."""
+
+    expires_at: datetime
+
+
 class SignInCode(Answer):
     """A code that signs a browser in with the request's key: once, within a minute."""
 

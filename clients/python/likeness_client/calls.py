@@ -567,6 +567,22 @@ def create_sign_in_code() -> Call[answers.SignInCode]:
     return call("POST", "/v1/sign-in-codes", answers.SignInCode)
 
 
+def begin_session() -> Call[answers.Session]:
+    """Stay signed in.
+
+    Has the browser keep a session of the request's own key: a cookie that no script can read. With
+    it and the header `x-likeness-session`, requests of the page need no key. It ends after
+    `LIKENESS_SESSION_DAYS`, with its key, or by signing out."""
+    return call("POST", "/v1/session", answers.Session)
+
+
+def end_session() -> Call[None]:
+    """Sign out.
+
+    Ends the session that the request came with, and has the browser forget it."""
+    return call("DELETE", "/v1/session", NoneType)
+
+
 def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.KeyPage]:
     """List the keys.
 

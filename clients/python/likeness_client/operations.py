@@ -45,6 +45,8 @@ class Operations:
     move_faces = Method(calls.move_faces)
     own_key = Method(calls.own_key)
     create_sign_in_code = Method(calls.create_sign_in_code)
+    begin_session = Method(calls.begin_session)
+    end_session = Method(calls.end_session)
     keys = Method(calls.keys)
     create_key = Method(calls.create_key)
     key = Method(calls.key)
