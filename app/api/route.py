@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 from urllib.parse import parse_qsl, unquote
 
@@ -25,13 +24,14 @@ from app.access.grants import Grant
 from app.api import openapi
 from app.api.auth import require_scope
 from app.api.body import JSON_TYPE, PARSED_COPIES, ImageFields, Sent, invalid_request, is_quick, parse_json, read_body
-from app.api.components import components_of
+from app.api.components import GalleryId, components_of
 from app.api.operation import Operation
 from app.api.schemas.base import Base64
 from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, expected, send_error
-from app.db.engine import again_if_ended
+from app.db.engine import again_if_overtaken
 from app.error_codes import KINDS
 from app.errors import GalleryNotFound, InvalidInput, LikenessError, Overloaded
+from app.gallery.records import Gallery
 from app.gallery.text import to_nfc
 
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
@@ -220,8 +220,9 @@ class Router:
         and ``extra`` are further parts of the OpenAPI document.
 
         The function takes parts of `Components`, the request, its `Grant` or its `AuditEntry` by their types; ids of
-        the path; a model of the query (``Query()``); and the body, as a model of its JSON or as `Sent`. One that isn't
-        a coroutine runs in a worker thread, where the body is parsed; a coroutine takes no body.
+        the path, of which a `Gallery` comes opened; a model of the query (``Query()``); and the body, as a model of its
+        JSON or as `Sent`. One that isn't a coroutine runs in a worker thread, where the body is parsed and the gallery
+        opened; a coroutine takes neither.
         """
 
         def declare(handler: Handler) -> Handler:
@@ -281,6 +282,8 @@ class _Parameters:
     """The name of the one that is the body; empty without any."""
     model: Any = None
     """Its type: a model of JSON, or `Sent`, whose parameters are then those of the query."""
+    gallery: str = ""
+    """The name of the one that is the gallery of the path's id, opened; empty without any."""
 
 
 QUERY = "query_"
@@ -297,6 +300,9 @@ def _parameters_of(signature: inspect.Signature) -> _Parameters:
             parameters.read.append(parameter.replace(name=QUERY, annotation=Annotated[parameters.query, Query()]))
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             parameters.body, parameters.model = name, kind
+        elif kind is Gallery:
+            parameters.gallery = name
+            parameters.read.append(parameter.replace(annotation=GalleryId))
         elif isinstance(kind, type) and not issubclass(kind, (str, int, float)):
             parameters.supplied[name] = kind
         else:
@@ -342,7 +348,12 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
             if parameters.body:
                 copies = PARSED_COPIES * len(raw.data)
                 given[parameters.body] = parse() if is_quick(raw) else admission.budget.run(parse, copies, threads=0)
-            return respond(again_if_ended(partial(handler, **given)), operation.status)
+            return respond(again_if_overtaken(call), operation.status)
+
+        def call() -> object:
+            if name := parameters.gallery:
+                return handler(**given | {name: components.galleries.open(given[name])})
+            return handler(**given)
 
         return await components.workers.run(work)
 

@@ -71,7 +71,7 @@ class Calibrator:
 
         Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``.
         """
-        gallery = self._galleries.store.gallery(gallery_id)
+        gallery = self._galleries.open(gallery_id)
         self._embedders.thresholds(gallery.embedder)
         job_id = new_job_id()
         assign = partial(self._calibrations.assign, gallery=gallery, job_id=job_id)
@@ -81,13 +81,13 @@ class Calibrator:
 
     def keep(self, gallery_id: str, *, who: str | None = None) -> None:
         """Start to measure if the gallery is to decide by its own calibration, and that is missing or stale."""
-        gallery = self._galleries.store.gallery(gallery_id)
+        gallery = self._galleries.open(gallery_id)
         if gallery.calibration == "gallery" and self._calibrations.standing(gallery).is_due:
             self.begin(gallery_id, who=who)
 
     def find(self, gallery_id: str) -> State:
         """Return how it stands. Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``."""
-        gallery = self._galleries.store.gallery(gallery_id)
+        gallery = self._galleries.open(gallery_id)
         package = self._embedders.thresholds(gallery.embedder)
         return State(
             gallery,
@@ -122,7 +122,7 @@ class Calibrator:
 
     def work(self, running: Running) -> None:
         """Run a job; see `app.jobs.runner.Work`. A resumed job begins again: it takes seconds."""
-        gallery = self._galleries.store.gallery(running.job.gallery or "")
+        gallery = self._galleries.open(running.job.gallery or "")
         package = self._embedders.thresholds(gallery.embedder)
         try:
             sizes = self._galleries.store.change_reader.sizes(gallery.index_spec)

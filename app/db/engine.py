@@ -22,7 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from app.db import usage
 from app.db.migrations import VERSION, bring_up_to_date, is_current
 from app.db.opening import BUSY_TIMEOUT_S, inserting, open_engine
-from app.errors import DatabaseBusy, DatabaseUnavailable, TransactionEnded
+from app.errors import DatabaseBusy, DatabaseUnavailable, PackageMismatch, TransactionEnded, TwoPackages
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,7 +38,7 @@ SCRUB_BUSY_MS = 100
 SCRUB_RETRY_S = (0.2, 5.0)
 """The first pause between attempts, and the longest; it doubles each time."""
 AGAIN = 2
-"""How often work is done again that PostgreSQL ended, before its caller is told that the database is busy."""
+"""How often overtaken work is done again before its caller gets the error."""
 AGAIN_S = 0.05
 """The longest pause before that, drawn at random, so that two who were in each other's way aren't again."""
 
@@ -52,10 +52,11 @@ class _Commits(threading.local):
 _commits = _Commits()
 
 
-def again_if_ended(work: Callable[[], R]) -> R:
-    """Do the work, and again if PostgreSQL ended its transaction for another's sake, as it ends a deadlock.
+def again_if_overtaken(work: Callable[[], R]) -> R:
+    """Do the work, and again if another change overtook it.
 
-    What has committed something in this thread is not done again.
+    That is: PostgreSQL ended its transaction in favour of another, as it ends a deadlock, unless this thread has
+    committed something by then; or the gallery that the work opened has other packages now, by a re-embedding.
     """
     for left in reversed(range(AGAIN + 1)):
         before = _commits.count
@@ -65,6 +66,9 @@ def again_if_ended(work: Callable[[], R]) -> R:
             if not left or _commits.count != before:
                 raise
             time.sleep(random.uniform(AGAIN_S / 2, AGAIN_S))  # noqa: S311 (no secret)
+        except (PackageMismatch, TwoPackages):
+            if not left:
+                raise
     raise AssertionError
 
 

@@ -32,7 +32,7 @@ from app.db.engine import Database, select_in
 from app.db.opening import Inserting
 from app.db.schema import ANSWERED_REQUESTS, CHANGES, FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.errors import GalleryNotFound
+from app.errors import GalleryNotFound, PackageMismatch
 from app.gallery.records import Gallery, to_block
 from app.gallery.rows import GALLERY_ROWS, is_unnamed_row, join_templates, template_column, template_sets
 from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition, Moved, Removed, Step
@@ -129,6 +129,7 @@ def _reading() -> sa.Select[Any]:
 
 
 _READ = _reading()
+_STATE = GALLERY_ROWS.where(GALLERIES.c.key == sa.bindparam("gallery"))
 _SNAPSHOT = sa.text("SELECT pg_current_snapshot()::text")
 
 
@@ -188,9 +189,13 @@ class ChangeReader:
     @contextmanager
     def read_all(self, spec: IndexSpec, *, named: bool = False) -> Iterator[tuple[LogPosition, Iterator[FaceBlock]]]:
         with self._database.read(one_moment=True) as connection:
-            position = _head(connection, spec)
-            if position is None:
+            row = connection.execute(_STATE, {"gallery": spec.key.gallery}).one_or_none()
+            if row is None:
                 raise GalleryNotFound.of(spec.gallery_id)
+            if spec.key not in (kept.key for templates in template_sets(row) for kept in templates):
+                message = f"Gallery {spec.gallery_id!r} has no templates of {spec.key.package} any more."
+                raise PackageMismatch(message, given=spec.key.package)
+            position = LogPosition(row.last_change, row.last_stamp)
             query = _faces(spec, named=named).order_by(FACES.c.key)
             with connection.execution_options(yield_per=STREAM_ROWS).execute(query) as result:
                 parts = result.partitions()

@@ -105,7 +105,7 @@ class Erasures:
         With the reason ``expired``, a subject that hasn't expired isn't found. Raises as `erase` does.
         """
         receipt_id = secrets.token_hex(16)
-        with self._galleries.change(gallery_id) as change:
+        with self._galleries.change(self._galleries.open(gallery_id)) as change:
             corrections = self._drop_like(change, subject_id)
             expired_by = utc_now() if reason == "expired" else None
             erased_id, erased = erase_subject(change, subject_id, expired_by=expired_by)

@@ -95,9 +95,16 @@ class Galleries:
         self._check_kind(settings.get("search", "fp32"))
         return self.store.create_gallery(gallery_id, embedder, dimension, **settings)
 
-    def update_gallery(self, gallery_id: str, **changes: Unpack[GalleryChanges]) -> Gallery:
+    def open(self, gallery_id: str) -> Gallery:
+        """Return the gallery as it is now. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``.
+
+        All other calls take a gallery that was opened before. If it has changed its packages since, they raise Conflict
+        ``package_mismatch``: open it again (`app.db.engine.again_if_overtaken`).
+        """
+        return self.store.gallery(gallery_id)
+
+    def update_gallery(self, gallery: Gallery, **changes: Unpack[GalleryChanges]) -> Gallery:
         """Change what is given; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
-        gallery = self.store.gallery(gallery_id)
         if not changes:
             return gallery
         if "search" in changes:
@@ -107,9 +114,8 @@ class Galleries:
             self.indexes.set_kind(gallery.key, changes["search"])
         return updated
 
-    def delete_gallery(self, gallery_id: str) -> Counts:
+    def delete_gallery(self, gallery: Gallery) -> Counts:
         """Delete the gallery with its subjects, faces, crops and vectors; return their numbers."""
-        gallery = self.store.gallery(gallery_id)
         with self.indexes.ending(gallery.index_specs):
             return self.store.delete_gallery(gallery)
 
@@ -121,50 +127,48 @@ class Galleries:
         """Return the id of the package that probes of this gallery should be embedded with."""
         return self.indexes.answering(gallery.index_specs).key.package
 
-    def prepare(self, gallery_id: str, package: str) -> None:
+    def prepare(self, gallery: Gallery, package: str) -> None:
         """Build the index of this package's templates. Raises Conflict ``package_mismatch``."""
-        self.indexes.ready(self.store.gallery(gallery_id).view(package).index_spec)
+        self.indexes.ready(gallery.view(package).index_spec)
 
     # Subjects and faces
 
     @contextmanager
-    def change(self, gallery_id: str) -> Iterator[Change]:
+    def change(self, gallery: Gallery) -> Iterator[Change]:
         """Open a change of the gallery; at the end it is committed, and then this process's indexes hold it."""
-        gallery = self.store.gallery(gallery_id)
         with self.indexes.changing(gallery.index_specs), self.store.change(gallery) as change:
             yield change
 
     def enroll(
-        self, gallery_id: str, subject_id: str, faces: Sequence[NewFace], *, terms: Terms = NO_TERMS
+        self, gallery: Gallery, subject_id: str, faces: Sequence[NewFace], *, terms: Terms = NO_TERMS
     ) -> Enrolled:
         """Add one or more faces to the subject, all or none; create the subject if it is missing. Raises as
         `enrolling.enroll`; requests that come together share a transaction."""
-        gallery = self.store.gallery(gallery_id)
         wanted = Enrollment(subject_id, faces, [crop_to_keep(gallery, face) for face in faces], terms)
 
         def work(some: Sequence[Enrollment]) -> list[Enrolled]:
-            with self.change(gallery_id) as change:
+            with self.change(gallery) as change:
                 return enroll(change, some)
 
         return self._enrollments.run(gallery.key, wanted, work)
 
     # Search
 
-    def search(self, gallery_id: str, probes: Sequence[Template], limit: int) -> list[list[Candidate]]:
+    def search(self, gallery: Gallery, probes: Sequence[Template], limit: int) -> list[list[Candidate]]:
         """Return for each probe the `limit` subjects with the highest scores, best first.
 
         A subject that is deleted meanwhile is left out. Raises InvalidInput ``invalid_template``; Conflict
         ``package_mismatch``; Overloaded if too many searches wait.
         """
-        spec, vectors = self._compared(self.store.gallery(gallery_id), probes)
+        spec, vectors = self._compared(gallery, probes)
         return self._name(self.searches.run(self.indexes.ready(spec), vectors, limit))
 
     def resembling(
-        self, gallery_id: str, probes: Sequence[Template], limit: int, least: float
+        self, gallery: Gallery, probes: Sequence[Template], limit: int, least: float
     ) -> list[list[Candidate]]:
         """Search for an enrollment: return the subjects with a score of `least` or more, mostly none; `limit` named
         ones if there are as many, however many unnamed ones come before them. Raises as `search`."""
-        spec, vectors = self._compared(self.store.gallery(gallery_id), probes)
+        spec, vectors = self._compared(gallery, probes)
         index, places, wanted = self.indexes.ready(spec), list(range(len(vectors))), limit
         rankings: list[list[Candidate]] = [[] for _ in vectors]
         while places:
@@ -177,21 +181,20 @@ class Galleries:
             wanted *= WIDEN
         return rankings
 
-    def verify(self, gallery_id: str, subject_id: str, probe: Template) -> Candidate:
+    def verify(self, gallery: Gallery, subject_id: str, probe: Template) -> Candidate:
         """Compare the probe with one subject.
 
         Raises InvalidInput ``invalid_template``; SubjectNotFound; Conflict ``package_mismatch``,
         ``subject_without_faces``.
         """
-        (candidate,) = self.compare(gallery_id, subject_id, [probe])
+        (candidate,) = self.compare(gallery, subject_id, [probe])
         if candidate is None:
             message = f"Subject {subject_id!r} has no faces to compare with."
-            raise Conflict(message, code="subject_without_faces", gallery=gallery_id, subject=subject_id)
+            raise Conflict(message, code="subject_without_faces", gallery=gallery.id, subject=subject_id)
         return candidate
 
-    def compare(self, gallery_id: str, subject_id: str, probes: Sequence[Template]) -> list[Candidate | None]:
+    def compare(self, gallery: Gallery, subject_id: str, probes: Sequence[Template]) -> list[Candidate | None]:
         """Compare each probe with one subject; None if that has no faces. Raises as `verify`."""
-        gallery = self.store.gallery(gallery_id)
         spec, vectors = self._compared(gallery, probes)
         subject = self.store.current_subject(gallery, subject_id)
         matches = self.indexes.ready(spec).verify(vectors, subject.key)
@@ -200,10 +203,9 @@ class Galleries:
 
     # The index
 
-    def check(self, gallery_id: str) -> CheckReport:
+    def check(self, gallery: Gallery) -> CheckReport:
         """Compare every face in the database with the index. This process's changes to the gallery wait meanwhile,
         searches don't."""
-        gallery = self.store.gallery(gallery_id)
         with self.indexes.inspecting(gallery.index_specs) as index:
             difference, indexed = index.compare()
         counts = self.store.counts(gallery)
@@ -219,15 +221,15 @@ class Galleries:
             examples=tuple(face_id for face_id, _, _ in examples.values()),
         )
 
-    def rebuild(self, gallery_id: str) -> None:
-        with self.indexes.inspecting(self.store.gallery(gallery_id).index_specs) as index:
+    def rebuild(self, gallery: Gallery) -> None:
+        with self.indexes.inspecting(gallery.index_specs) as index:
             index.rebuild()
 
     def scrub_index(self, gallery_id: str) -> bool:
         """Remove copies of the index on disk that may hold erased faces; False if another server has to, which does it
         within a second or two."""
         try:
-            with self.indexes.inspecting(self.store.gallery(gallery_id).index_specs) as index:
+            with self.indexes.inspecting(self.open(gallery_id).index_specs) as index:
                 return index.scrub()
         except NotFound:
             return True

@@ -18,6 +18,7 @@ from app.errors import InvalidInput
 from app.face.align import Cut
 from app.face.detect import SURE_SCORE
 from app.face.pose import pose_of
+from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.inference.manifest import LivenessCut
@@ -79,18 +80,18 @@ class ChallengeJudge:
         self._galleries = galleries
         self._fmr = fmr
 
-    def check(self, gallery: str, steps: Sequence[Step], frames: Sequence[bytes]) -> None:
+    def check(self, gallery: Gallery, steps: Sequence[Step], frames: Sequence[bytes]) -> None:
         """Check that each frame shows its step, and all of them the same person, by the gallery's package.
 
         Raises InvalidInput: ``challenge_failed`` with the first step that failed and why, and the errors of
-        `Pipeline.detect`; NotFound ``gallery_not_found``; Overloaded.
+        `Pipeline.detect`; Overloaded.
         """
         seen: list[Seen] = []
         for place, frame in enumerate(frames):
             seen.append(self._look(frame, place, steps[place]))
             if reason := why_not(steps[place], seen[place], seen[0]):
                 raise _failed(place, steps[place], reason)
-        with self._embedders.use(self._galleries.probed_by(self._galleries.store.gallery(gallery))) as used:
+        with self._embedders.use(self._galleries.probed_by(gallery)) as used:
             (first, *others), _ = used.embedder.embed([face.crop for face in seen])
             threshold = verify_point(used.thresholds, None, self._fmr).threshold
         for place, other in enumerate(others, 1):

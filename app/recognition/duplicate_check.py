@@ -112,7 +112,7 @@ def look(
     rankings = [
         ranking
         for start in range(0, len(faces), AT_ONCE)
-        for ranking in galleries.resembling(home.id, templates[start : start + AT_ONCE], NEAREST, least)
+        for ranking in galleries.resembling(home, templates[start : start + AT_ONCE], NEAREST, least)
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
     findings = compare(subjects, templates, rankings, conflict_at, refuse=refuse)
@@ -135,7 +135,7 @@ def find_unlike(
     """
     subject, templates = faces[0][0], [template for _, template in faces]
     try:
-        enrolled = galleries.compare(home.id, subject, templates)
+        enrolled = galleries.compare(home, subject, templates)
     except SubjectNotFound:
         enrolled = [None] * len(templates)
     most = len(before) - 1 + max((old.faces for old in enrolled if old), default=0)

@@ -47,7 +47,6 @@ from app.recognition.photos import (
     complete,
     identified,
     new_face,
-    retried,
     template_of,
 )
 from app.types import Face, Photo, Template
@@ -59,10 +58,11 @@ Calibrated: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
 class Operations:
     """Detect, embed, verify, identify, enroll. Synchronous; safe to share between threads.
 
-    Operations on a gallery use the gallery's package and its operating points, all others the default package's. Scores
-    of enrolled faces are answered in steps and above a floor, or as they are if ``exact`` (`decisions` says why).
-    Every method that embeds may raise Unusable ``package_unavailable``; every method that takes an image, the errors
-    of `app.face.image.decode`.
+    Operations on a gallery, which the caller has opened, use its package and its operating points, all others the
+    default package's. Scores of enrolled faces are answered in steps and above a floor, or as they are if ``exact``
+    (`decisions` says why). Every method that embeds may raise Unusable ``package_unavailable``; every method that
+    takes an image, the errors of `app.face.image.decode`; every one that takes a gallery, NotFound and Conflict
+    ``package_mismatch`` as `Galleries.open` says.
     """
 
     def __init__(
@@ -148,10 +148,9 @@ class Operations:
         worse = min(first.face.quality.score, second.face.quality.score)
         return Verified(*decide(score, point, worse, quality), score, point, first, second, used.id, warnings)
 
-    @retried
     def verify_subject(
         self,
-        gallery: str,
+        gallery: Gallery,
         subject: str,
         image: bytes,
         fmr: float | None = None,
@@ -167,21 +166,21 @@ class Operations:
         ``population`` replaces the gallery's. Raises NotFound, Conflict (``subject_without_faces``), and what `verify`
         raises.
         """
-        home, gate = self._open(gallery, liveness)
-        with self._used_by(home) as used:
-            thresholds = self._calibrated(home, used.thresholds)
+        gate = self._gates.open(liveness, gallery.liveness)
+        with self._used_by(gallery) as used:
+            thresholds = self._calibrated(gallery, used.thresholds)
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
-            self._galleries.store.subject(home, subject)
+            self._galleries.store.subject(gallery, subject)
             (chosen,) = self._photos.probes({"image": self._photos.choose(image, "image", gate)}, used, gate)
             stages: dict[str, float] = {}
             with timed(stages, "search"):
                 candidate = self._galleries.verify(gallery, subject, chosen.template)
             point = verify_point(thresholds, fmr, self.defaults.fmr, candidate.faces)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
-            warnings = population_warnings(used.thresholds, population, point, home.population)
+            warnings = population_warnings(used.thresholds, population, point, gallery.population)
         with timed(stages, "search"):
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
-            ((_, ruled_out),) = self._corrections.sift(home, [chosen.template], [[candidate]], point.uncertain)
+            ((_, ruled_out),) = self._corrections.sift(gallery, [chosen.template], [[candidate]], point.uncertain)
         self._observe(stages)
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
         score = None if ruled_out else candidate.score
@@ -199,10 +198,9 @@ class Operations:
             ruled_out=ruled_out[0].answered(scores.answered) if ruled_out else None,
         )
 
-    @retried
     def identify(
         self,
-        gallery: str,
+        gallery: Gallery,
         image: bytes,
         *,
         exact: bool,
@@ -219,20 +217,20 @@ class Operations:
         for; they are unknown. Faces below ``quality`` are `uncertain` at most. Raises NotFound,
         OperatingPointUnavailable, NotLive if that is all faces, and what `Gates.open` raises.
         """
-        home, gate = self._open(gallery, liveness)
-        with self._used_by(home) as used:
-            sizes = self._galleries.sizes(home)
-            thresholds = self._calibrated(home, used.thresholds)
+        gate = self._gates.open(liveness, gallery.liveness)
+        with self._used_by(gallery) as used:
+            sizes = self._galleries.sizes(gallery)
+            thresholds = self._calibrated(gallery, used.thresholds)
             point = identify_point(thresholds, fmr, fpir, self.defaults, sizes)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = self._photos.embed(image, used, gate)
-            warnings = population_warnings(used.thresholds, population, point, home.population)
+            warnings = population_warnings(used.thresholds, population, point, gallery.population)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
             probes = [template_of(photo.faces[place]) for place in places]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
-            sifted = self._corrections.sift(home, probes, rankings, point.uncertain)
+            sifted = self._corrections.sift(gallery, probes, rankings, point.uncertain)
         self._observe(stages)
         possible = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
         ruled_out = dict(zip(places, (out for _, out in sifted), strict=True))
@@ -252,7 +250,7 @@ class Operations:
 
     def correct(
         self,
-        gallery: str,
+        gallery: Gallery,
         subject: str,
         image: bytes,
         face: int | None = None,
@@ -267,22 +265,16 @@ class Operations:
         (``correction_unlikely``).
         """
         chosen = self._photos.choose(image, "image", OFF, face)
-
-        @retried
-        def record() -> Correction:
-            home = self._galleries.store.gallery(gallery)
-            with self._used_by(home) as used:
-                (embedded,) = self._photos.embed_chosen([chosen], used)
-            (probe,) = complete(self._embedders, home, [new_face(embedded.photo, embedded.face)])
-            if not confirm:
-                self._check_doubt(home, subject, probe)
-            return self._corrections.add(home, subject, probe, expires_at)
-
-        return record()
+        with self._used_by(gallery) as used:
+            (embedded,) = self._photos.embed_chosen([chosen], used)
+        (probe,) = complete(self._embedders, gallery, [new_face(embedded.photo, embedded.face)])
+        if not confirm:
+            self._check_doubt(gallery, subject, probe)
+        return self._corrections.add(gallery, subject, probe, expires_at)
 
     def enroll(
         self,
-        gallery: str,
+        gallery: Gallery,
         subject: str,
         images: Sequence[bytes],
         quality: QualityLevel = QualityLevel.MEDIUM,
@@ -302,17 +294,16 @@ class Operations:
         """
         if face is not None and len(images) > 1:
             raise InvalidInput("Send one image with `face`.", code="invalid_request")
-        home, gate = self._open(gallery, liveness)
-        policy = on_conflict or home.on_conflict
+        gate, policy = self._gates.open(liveness, gallery.liveness), on_conflict or gallery.on_conflict
         stages: dict[str, float] = {}
         with nullcontext() if policy == "allow" else self._galleries.searches.enrolling():
             taken, rejected = self._taken(images, quality, gate, face)  # by the index of their image
             if not taken:
                 raise all_rejected(rejected)
-            with self._embedders.use(home.embedder) as used:
+            with self._embedders.use(gallery.embedder) as used:
                 faces = self._photos.embed_chosen(taken.values(), used)
             own = [(subject, chosen.template) for chosen in faces]
-            findings = self.look(home, own, policy, tell=tell, unlike=tell, stages=stages)
+            findings = self.look(gallery, own, policy, tell=tell, unlike=tell, stages=stages)
         good: dict[int, tuple[Chosen, Findings]] = {}
         for index, chosen, finding in zip(taken, faces, findings, strict=True):
             if finding.refused and finding.error:
@@ -362,7 +353,7 @@ class Operations:
 
     def look(
         self,
-        home: Gallery,
+        gallery: Gallery,
         faces: Sequence[tuple[str, Template]],
         on_conflict: OnConflict | None = None,
         *,
@@ -372,23 +363,23 @@ class Operations:
     ) -> list[Findings]:
         """Return what each face, given with its subject's id, resembles in the gallery (`duplicate_check.look`); with
         ``unlike``, for faces of one subject, also which look like none of its others."""
-        policy = on_conflict or home.on_conflict
+        policy = on_conflict or gallery.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
-        measured = self.thresholds_in(home, faces[0][1].package)
+        measured = self.thresholds_in(gallery, faces[0][1].package)
         with timed({} if stages is None else stages, "search"):
             findings = look(
-                self._galleries, home, faces, measured, self.defaults.fmr, refuse=policy == "reject", tell=tell
+                self._galleries, gallery, faces, measured, self.defaults.fmr, refuse=policy == "reject", tell=tell
             )
-            return find_unlike(self._galleries, home, faces, measured, findings) if unlike else findings
+            return find_unlike(self._galleries, gallery, faces, measured, findings) if unlike else findings
 
-    def embed_for(self, gallery: str, image: bytes) -> Photo:
+    def embed_for(self, gallery: Gallery, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package.
 
-        Raises NotFound, and NotLive if the gallery requires liveness and one of the faces is not live.
+        Raises NotLive if the gallery requires liveness and one of the faces is not live.
         """
-        home, gate = self._open(gallery, "off")
-        with self._used_by(home) as used:
+        gate = self._gates.open("off", gallery.liveness)
+        with self._used_by(gallery) as used:
             photo, _ = self._photos.embed(image, used, gate)
         for face in photo.faces:
             gate.check(face)
@@ -396,7 +387,7 @@ class Operations:
 
     def rank(
         self,
-        gallery: str,
+        gallery: Gallery,
         templates: Sequence[Template],
         limit: int,
         scores: AnsweredScores,
@@ -420,7 +411,7 @@ class Operations:
 
     def enroll_face(
         self,
-        gallery: str,
+        gallery: Gallery,
         subject: str,
         photo: Photo,
         face: Face,
@@ -432,9 +423,8 @@ class Operations:
         gallery rejects such faces of named subjects. A finding that only warns has no room in the callers' answers, so
         it isn't looked for.
         """
-        home = self._galleries.store.gallery(gallery)
-        if home.on_conflict == "reject" and not is_unnamed(subject):
-            (finding,) = self.look(home, [(subject, template_of(face))], tell=False)
+        if gallery.on_conflict == "reject" and not is_unnamed(subject):
+            (finding,) = self.look(gallery, [(subject, template_of(face))], tell=False)
             if finding.error is not None:
                 raise finding.error
         stages: dict[str, float] = {}
@@ -443,13 +433,13 @@ class Operations:
         self._observe(stages)
         return made.faces[0]
 
-    def examine(self, gallery: str, image: bytes, quality: QualityLevel = QualityLevel.MEDIUM) -> NewFace:
+    def examine(self, gallery: Gallery, image: bytes, quality: QualityLevel = QualityLevel.MEDIUM) -> NewFace:
         """Return the photo's face as `enroll` would add it, without adding it.
 
-        Raises NotFound, and the InvalidInput that `enroll` would reject the photo with.
+        Raises the InvalidInput that `enroll` would reject the photo with.
         """
-        home, gate = self._open(gallery)
-        with self._used_by(home) as used:
+        gate = self._gates.open(None, gallery.liveness)
+        with self._used_by(gallery) as used:
             chosen = self._photos.choose_enrollable(image, quality, gate)
             (chosen,) = self._photos.probes({"image": chosen}, used, gate)
             return new_face(chosen.photo, chosen.face)
@@ -473,38 +463,27 @@ class Operations:
         with self._embedders.use(package.id) as used:
             return self._galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
 
-    def changed_package(self, gallery: str) -> str | None:
+    def changed_package(self, gallery: Gallery) -> str | None:
         """Return what is wrong if the gallery's templates were made with another model than its package has now."""
         try:
-            self._embedders.thresholds(self._galleries.store.gallery(gallery).embedder)
+            self._embedders.thresholds(gallery.embedder)
         except PackageUnavailable as error:
             return error.message if error.details.get("reason") == "package_changed" else None
         return None
 
-    def _check_doubt(self, home: Gallery, subject: str, probe: NewFace) -> None:
+    def _check_doubt(self, gallery: Gallery, subject: str, probe: NewFace) -> None:
         """Raise Conflict ``correction_unlikely`` if the probe matches the subject at the strictest operating point."""
-        points = self._embedders.thresholds(home.embedder).points
-        if not points or not self._galleries.store.current_subject(home, subject).face_count:
+        points = self._embedders.thresholds(gallery.embedder).points
+        if not points or not self._galleries.store.current_subject(gallery, subject).face_count:
             return
-        if self._galleries.verify(home.id, subject, probe.templates[0]).score >= points[-1].threshold:
+        if self._galleries.verify(gallery, subject, probe.templates[0]).score >= points[-1].threshold:
             message = "The photo matches the person beyond doubt: remembered, it would make that person unknown."
             raise Conflict(message, code="correction_unlikely", subject=subject)
 
-    def _open(self, gallery: str, liveness: LivenessMode | None = None) -> tuple[Gallery, Gate]:
-        """Read the gallery, once an operation: what it decides by then holds for all of it; and open its gate.
-
-        Raises NotFound, and what `Gates.open` raises.
-        """
-        home = self._galleries.store.gallery(gallery)
-        return home, self._gates.open(liveness, home.liveness)
-
-    def _used_by(self, home: Gallery) -> AbstractContextManager[Model]:
+    def _used_by(self, gallery: Gallery) -> AbstractContextManager[Model]:
         """Open the package that the gallery is searched by."""
-        return self._embedders.use(self._galleries.probed_by(home))
+        return self._embedders.use(self._galleries.probed_by(gallery))
 
-    @retried
-    def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
+    def _add(self, gallery: Gallery, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         check_deadline()  # what was given up is not stored
-        return self._galleries.enroll(
-            gallery, subject, complete(self._embedders, self._galleries.store.gallery(gallery), faces), terms=terms
-        )
+        return self._galleries.enroll(gallery, subject, complete(self._embedders, gallery, faces), terms=terms)

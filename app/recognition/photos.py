@@ -5,11 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
 from app.choices import Decision, Doubt
-from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
+from app.errors import AmbiguousFace, InvalidInput, NoFace
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate, Gallery, NewFace, Origin, StoredFace
 from app.inference.embedders import Embedders, Model
@@ -255,32 +253,10 @@ class Photos:
         return [replace(face, photo=photo) for face, photo in zip(chosen, photos, strict=True)]
 
 
-ATTEMPTS = 3
-"""How often something is tried while its gallery's packages change under it."""
-T = TypeVar("T")
-Arguments = ParamSpec("Arguments")
-
-
-def retried(work: Callable[Arguments, T]) -> Callable[Arguments, T]:
-    """Return a function that calls ``work`` again if the gallery changed its packages meanwhile, by a re-embedding."""
-
-    @wraps(work)
-    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return work(*args, **kwargs)
-            except (PackageMismatch, TwoPackages):
-                continue
-        return work(*args, **kwargs)
-
-    return run
-
-
 def complete(embedders: Embedders, home: Gallery, faces: Sequence[NewFace]) -> list[NewFace]:
     """Return the faces with a template of each package that the gallery stores now, made from their crops.
 
-    A gallery's packages may change before the faces are written; writing then raises Conflict ``package_mismatch``
-    (see `retried`).
+    A gallery's packages may change before the faces are written; writing then raises Conflict ``package_mismatch``.
     """
     made = [{template.package: template for template in face.templates} for face in faces]
     for package in home.packages:

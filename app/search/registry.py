@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from app.choices import IndexKind
 from app.db.engine import Database
-from app.errors import Conflict, GalleryNotFound, InvalidInput, LikenessError, NotFound, Overloaded
+from app.errors import Conflict, GalleryNotFound, InvalidInput, LikenessError, NotFound, Overloaded, PackageMismatch
 from app.search.types import (
     Answer,
     Difference,
@@ -82,7 +82,7 @@ class GalleryIndex(ABC, Generic[S_co]):
     def ready(self) -> S_co:
         """Return an index with everything that this process acknowledged; build it first if necessary.
 
-        Raises GalleryNotFound.
+        Raises GalleryNotFound; PackageMismatch if the gallery has left the package.
         """
         if (current := self._current()) is not None:
             return current
@@ -103,6 +103,8 @@ class GalleryIndex(ABC, Generic[S_co]):
                 raise
             try:
                 self._catch_up()
+            except PackageMismatch:  # the gallery left this package meanwhile, so that no search uses this index
+                self.mark_stale()
             except BaseException:
                 self.mark_stale()
                 raise
@@ -355,7 +357,7 @@ class IndexRegistry:
             elif spec is None:
                 self._drop(key)
             else:
-                with suppress(NotFound):  # deleted meanwhile
+                with suppress(NotFound, PackageMismatch):  # deleted or re-embedded meanwhile
                     if index.follow(state.head) and index.set_kind(spec.kind):
                         self._up_to_date.add(key)
         if self._load_new:
@@ -382,7 +384,7 @@ class IndexRegistry:
 
     def _load(self, states: Iterable[GalleryState]) -> None:
         for state in states:
-            with suppress(NotFound):  # deleted meanwhile
+            with suppress(NotFound, PackageMismatch):  # deleted or re-embedded meanwhile
                 self.ready(self.answering(state.specs))
 
     def _known(self, gallery: int | None = None) -> dict[IndexKey, GalleryIndex[Searchable]]:

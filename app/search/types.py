@@ -195,7 +195,7 @@ class FaceSource(Protocol):
         self, spec: IndexSpec, *, named: bool = False
     ) -> AbstractContextManager[tuple[LogPosition, Iterator[FaceBlock]]]:
         """Yield the log's end and all faces in order of their keys, both as of one moment; with `named`, only those of
-        subjects that have a name. Raises GalleryNotFound."""
+        subjects that have a name. Raises GalleryNotFound; PackageMismatch if the gallery has left the package."""
         ...
 
     def faces_of(self, spec: IndexSpec, subjects: Sequence[int]) -> FaceBlock | None:

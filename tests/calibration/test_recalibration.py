@@ -109,7 +109,7 @@ class Server:
         return self.calibrator.find("staff")
 
     def use(self, *, allow_laxer: bool = False) -> None:
-        self.galleries.update_gallery("staff", calibration="gallery", allow_laxer=allow_laxer)
+        self.galleries.update_gallery(self.galleries.open("staff"), calibration="gallery", allow_laxer=allow_laxer)
 
     def threshold(self, fmr: float) -> tuple[float, str, str | None]:
         """What decides now, as an identification would find it."""
@@ -212,7 +212,7 @@ def test_suspicious_pairs_stand_in_nobodys_way(server: Server) -> None:
         for source in {first, second, "s7"} - {target}:
             with suppress(NotFound):
                 changed(server.galleries, "staff", merge_subjects, source, target)
-    assert server.galleries.check("staff").ok
+    assert server.galleries.check(server.galleries.open("staff")).ok
 
 
 def test_suspicious_pairs_go_with_their_subjects_and_everything_with_the_gallery(server: Server) -> None:
@@ -224,7 +224,7 @@ def test_suspicious_pairs_go_with_their_subjects_and_everything_with_the_gallery
     changed(server.galleries, "staff", delete_subject, "s0")
     with server.store.database.read() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(CALIBRATION_PAIRS)).scalar() == 0
-    server.galleries.delete_gallery("staff")
+    server.galleries.delete_gallery(server.galleries.open("staff"))
     with server.store.database.read() as connection:
         assert connection.execute(sa.select(sa.func.count()).select_from(GALLERY_CALIBRATIONS)).scalar() == 0
     with pytest.raises(NotFound):

@@ -62,7 +62,7 @@ def test_what_was_refused_has_none_and_a_deleted_gallery_leaves_none(galleries: 
         with pytest.raises(NotFound):
             call()
     assert log_of(database_url) == before
-    galleries.delete_gallery("staff")
+    galleries.delete_gallery(galleries.open("staff"))
     assert log_of(database_url) == []
 
 

@@ -46,7 +46,7 @@ def ends_of(galleries: Galleries) -> dict[str, str | None]:
 
 
 def test_faces_keep_the_promise_when_their_subject_is_dissolved_or_they_go_to_a_new_one(galleries: Galleries) -> None:
-    made = galleries.enroll("staff", "eileen", [face(1), face(1)], terms=Terms(expires_at=LATER))
+    made = galleries.enroll(galleries.open("staff"), "eileen", [face(1), face(1)], terms=Terms(expires_at=LATER))
     changed(galleries, "staff", move_faces, [Move(made.faces[0].face_id, "eileen", "grace")], create=True)
     changed(galleries, "staff", dissolve_subject, "eileen")
     assert ends_of(galleries) == {"grace": LATER, "~": LATER}
@@ -80,7 +80,7 @@ def test_terms_that_make_no_sense_change_nothing(galleries: Galleries) -> None:
             written(galleries.store, staff(galleries), create_subject, "eileen", terms=terms)
         assert caught.value.code == code
         with pytest.raises(InvalidInput):
-            galleries.enroll("staff", "eileen", [face(1)], terms=terms)
+            galleries.enroll(galleries.open("staff"), "eileen", [face(1)], terms=terms)
     with pytest.raises(NotFound):
         galleries.store.subject(staff(galleries), "eileen")
 
@@ -92,12 +92,12 @@ def test_who_has_expired_is_not_answered_before_anybody_sweeps(galleries: Galler
     assert found(galleries, 1) == []
     assert found(galleries, 2) == ["grace"]
     with pytest.raises(NotFound) as caught:
-        galleries.verify("staff", "eileen", template(1))
+        galleries.verify(galleries.open("staff"), "eileen", template(1))
     assert caught.value.code == "subject_not_found"
     with pytest.raises(Conflict) as conflict:
         enroll(galleries, "eileen", 3)
     assert conflict.value.code == "subject_expired"
-    assert galleries.check("staff").faces == 2, "nothing came of the enrollment"
+    assert galleries.check(galleries.open("staff")).faces == 2, "nothing came of the enrollment"
     written(galleries.store, staff(galleries), edit_subject, "eileen", terms=Terms(expires_at=LATER))
     assert found(galleries, 1) == ["eileen"]
 
@@ -113,7 +113,7 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galler
     assert work.sweep() == 2
     assert work.sweep() == 0
     assert [one.id for one in galleries.store.subjects(staff(galleries)).items] == ["s0", "s2"]
-    assert galleries.check("staff").ok
+    assert galleries.check(galleries.open("staff")).ok
     receipts = erasures(galleries).receipts().items
     assert [(one["reason"], one["erased"]["faces"]) for one in receipts] == [("expired", 1)] * 2
     for receipt in receipts:
@@ -139,7 +139,7 @@ def test_two_servers_erase_each_subject_once(pair: tuple[Galleries, Galleries], 
     for galleries, (_, log) in zip(pair, opened, strict=True):
         log.close()
         galleries.indexes.follow()
-        assert galleries.check("staff").indexed == 0
+        assert galleries.check(galleries.open("staff")).indexed == 0
 
 
 def test_more_time_given_just_before_the_sweep_is_kept(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:

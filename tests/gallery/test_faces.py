@@ -28,14 +28,14 @@ from tests.support.service import COLLINS, error_of
 def unnamed(galleries: Galleries, seed: int, origin: Origin | None = None) -> tuple[str, str]:
     """Face id and subject id of a face that nobody named."""
     face = NewFace((template(seed),), Quality(50, ()), Box(1, 2, 3, 4), origin=origin)
-    made = galleries.enroll("staff", unnamed_id(), [face])
+    made = galleries.enroll(galleries.open("staff"), unnamed_id(), [face])
     return made.faces[0].face_id, made.subject
 
 
 def agree(*galleries: Galleries) -> bool:
     for one in galleries:
         one.indexes.follow()
-    return all(one.check("staff").ok for one in galleries)
+    return all(one.check(one.open("staff")).ok for one in galleries)
 
 
 def test_a_moved_face_keeps_its_key_and_the_log_says_so(pair: tuple[Galleries, Galleries], database_url: str) -> None:
@@ -86,7 +86,7 @@ def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleri
     one, other = pair
 
     def make(galleries: Galleries, subject: str, token: str, digest: bytes = b"digest") -> None:
-        with galleries.change("staff") as change:
+        with galleries.change(galleries.open("staff")) as change:
             keep_answer(change, "CreateUser", token, digest, "{}")
             create_subject(change, subject)
 
@@ -103,7 +103,7 @@ def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleri
 
 
 def again(galleries: Galleries, operation: str, verb: Callable[..., object], *args: object) -> None:
-    with galleries.change("staff") as change:
+    with galleries.change(galleries.open("staff")) as change:
         keep_answer(change, operation, "token", b"digest", "{}")
         verb(change, *args)
 

@@ -139,7 +139,7 @@ def test_others_that_may_show_the_erased_go_with_them_and_are_counted(
     assert [one.id for one in corrections.of_subject(staff(galleries), "bob")] == [kept]
     strict = corrections.add(staff(galleries), "bob", face(3)).id
     enroll(galleries, "cid", 3)
-    with galleries.change("staff") as change:
+    with galleries.change(galleries.open("staff")) as change:
         assert corrections.drop_like(change, "cid", lambda _: None) == 0, "no more like him than like Bob"
         assert corrections.drop_like(change, "cid", lambda _: 0.5) == 2
     assert strict not in [one.id for one in corrections.of_subject(staff(galleries), "bob")]
@@ -206,9 +206,9 @@ def test_what_is_exported_comes_back_once(galleries: Galleries, corrections: Cor
     enroll(galleries, "ann", 1, gallery="copy")
     for _ in range(2):
         corrections.restore(copy, written, lambda _: None)
-    (moved,) = corrections.read_all(galleries.store.gallery("copy"), crops=True)
+    (moved,) = corrections.read_all(galleries.open("copy"), crops=True)
     assert (moved.subject, moved.template, moved.crop) == ("ann", written[0].template, written[0].crop)
     assert moved.id != written[0].id
     past = Correction("f" * 32, "ann", PACKAGE, written[0].template, None, "2025", "2026-01-01T00:00:00.000000Z")
     corrections.restore(copy, [past], lambda _: None)
-    assert len(list(corrections.read_all(galleries.store.gallery("copy"), crops=True))) == 1
+    assert len(list(corrections.read_all(galleries.open("copy"), crops=True))) == 1

@@ -96,19 +96,19 @@ def test_a_start_reads_the_snapshot_and_the_log_and_nothing_else(
     del moments[:]
     galleries = start(database_url, folder)
     galleries.indexes.load()
-    answers = [galleries.search("staff", [template(seed)], 5) for seed in range(100, 110)]
+    answers = [galleries.search(galleries.open("staff"), [template(seed)], 5) for seed in range(100, 110)]
     assert [found(galleries, seed) for seed in (FACES, 0, 8)] == [["late"], ["s0"], []]
     assert moments == []
-    report = galleries.check("staff")
+    report = galleries.check(galleries.open("staff"))
     assert (report.ok, report.indexed) == (True, FACES + 1 - 3)
     without = quiet(database_url)
-    assert [without.search("staff", [template(seed)], 5) for seed in range(100, 110)] == answers
+    assert [without.search(without.open("staff"), [template(seed)], 5) for seed in range(100, 110)] == answers
     without.close()
     made = enroll(galleries, "ann", 500, 501)
     changed(galleries, "staff", delete_subject, "s1")
     changed(galleries, "staff", delete_face, "ann", made.faces[0].face_id)
     assert [found(galleries, seed) for seed in (500, 501, 1)] == [[], ["ann"], []]
-    assert galleries.check("staff").ok, "an index from a snapshot takes every change"
+    assert galleries.check(galleries.open("staff")).ok, "an index from a snapshot takes every change"
     galleries.close()
 
 
@@ -166,7 +166,7 @@ def test_whatever_is_odd_about_a_snapshot_the_index_is_made_from_sql_with_a_warn
     galleries.indexes.load()
     assert moments == ["staff"]
     assert [record.levelname for record in caplog.records if "snapshot" in record.message] == ["WARNING"]
-    assert galleries.check("staff").ok
+    assert galleries.check(galleries.open("staff")).ok
     assert (found(galleries, FACES), found(galleries, 8)) == (["late"], [])
     galleries.indexes.keep()  # the next one is in order again
     galleries.close()
@@ -204,7 +204,7 @@ def test_deleted_templates_leave_the_folder_with_the_next_round(saved: str, fold
     assert not holds(0)
     assert not holds(8)
     assert holds(1)
-    galleries.delete_gallery("staff")  # at once
+    galleries.delete_gallery(galleries.open("staff"))  # at once
     assert not holds(1)
     galleries.close()
 
@@ -214,7 +214,7 @@ def test_a_gallery_that_another_process_deleted_leaves_no_snapshot(saved: str, f
     galleries, other = start(saved, folder), quiet(saved)
     if runs:
         galleries.indexes.load()
-    other.delete_gallery("staff")
+    other.delete_gallery(other.open("staff"))
     if runs:
         galleries.indexes.follow()
     else:
@@ -312,7 +312,7 @@ def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pyte
         process.communicate()
         galleries = start(saved, folder)
         galleries.indexes.load()
-        assert galleries.check("staff").ok
+        assert galleries.check(galleries.open("staff")).ok
         galleries.indexes.keep()
         assert {path.suffix for path in folder.iterdir()} == {".snapshot", ".lock"}
         galleries.close()

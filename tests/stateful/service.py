@@ -143,7 +143,7 @@ class Service:
         return vector
 
     def correction_crop(self, gallery: str, correction: str) -> bytes | None:
-        home = self.parts.galleries.store.gallery(gallery)
+        home = self.parts.galleries.open(gallery)
         kept: dict[str, bytes | None] = {one.id: one.crop for one in self.parts.corrections.read_all(home, crops=True)}
         return kept[correction]
 

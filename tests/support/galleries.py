@@ -34,15 +34,15 @@ def face(seed: int, quality: float = 50.0, crop: Pixels | None = None) -> NewFac
 
 def staff(galleries: Galleries) -> Gallery:
     """The gallery `staff` as it is now."""
-    return galleries.store.gallery("staff")
+    return galleries.open("staff")
 
 
 def enroll(galleries: Galleries, subject: str, *seeds: int, gallery: str = "staff") -> Enrolled:
-    return galleries.enroll(gallery, subject, [face(seed) for seed in seeds])
+    return galleries.enroll(galleries.open(gallery), subject, [face(seed) for seed in seeds])
 
 
 def found(galleries: Galleries, seed: int, limit: int = 3) -> list[str]:
-    return [candidate.subject for candidate in galleries.search("staff", [template(seed)], limit)[0]]
+    return [candidate.subject for candidate in galleries.search(galleries.open("staff"), [template(seed)], limit)[0]]
 
 
 def erasures(galleries: Galleries) -> Erasures:

@@ -98,7 +98,7 @@ class Reviewing:
         return self.store.gallery("staff")
 
     def enroll(self, subject: str, vectors: Sequence[Vector], quality: float = GOOD) -> Enrolled:
-        return self.galleries.enroll("staff", subject, [face(one, quality) for one in vectors])
+        return self.galleries.enroll(self.galleries.open("staff"), subject, [face(one, quality) for one in vectors])
 
     def correct(self, subject: str, *probes: Vector, first: Vector | None = None) -> None:
         """Record that these probes are not the subject, who is enrolled first if a face is given."""

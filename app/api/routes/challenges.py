@@ -13,7 +13,6 @@ from app.access.one_time import Bound, Challenges
 from app.api import schemas
 from app.api.auth import require_scope
 from app.api.body import MANY_IMAGES, Sent
-from app.api.components import GalleryId
 from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.routes.recognition import (
@@ -25,7 +24,9 @@ from app.api.routes.recognition import (
 )
 from app.api.schemas.base import Example, Id, Params, Wire
 from app.choices import Step
+from app.db.engine import again_if_overtaken
 from app.errors import InvalidInput, Overloaded
+from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id
 from app.recognition.challenge import ChallengeJudge
@@ -81,9 +82,8 @@ class ChallengeAnswer(Wire):
 @router.operation("POST", CHALLENGES, scope=Scope.RECOGNIZE, status=201)
 def create_challenge(
     challenges: Challenges,
-    galleries: Galleries,
     grant: Grant,
-    gallery: GalleryId,
+    gallery: Gallery,
     asked: ChallengeCreate,
 ) -> Challenge:
     """Ask a person to follow steps.
@@ -93,9 +93,8 @@ def create_challenge(
     generated, nor photos of all the poses. To enroll, the key needs the scope `enroll`, too.
     """
     subject = None if asked.subject is None else clean_id(asked.subject, "subject")
-    bound = Bound(grant.key_id, gallery, asked.operation, subject)
+    bound = Bound(grant.key_id, gallery.id, asked.operation, subject)
     _authorize(grant, bound)
-    galleries.store.gallery(gallery)
     made = challenges.make(bound)
     return Challenge.of(made, challenge=made.token)
 
@@ -112,9 +111,10 @@ def answer_challenge(
     challenges: Challenges,
     judge: ChallengeJudge,
     operations: Operations,
+    galleries: Galleries,
     grant: Grant,
     entry: AuditEntry,
-    gallery: GalleryId,
+    gallery: Gallery,
     sent: Sent[ChallengeParams],
 ) -> ChallengeAnswer:
     """Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
@@ -124,7 +124,7 @@ def answer_challenge(
     challenge is used up whether it is met or not.
     """
     frames, token = sent.images, sent.params.challenge
-    bound, steps = challenges.read(token, grant.key_id, gallery)
+    bound, steps = challenges.read(token, grant.key_id, gallery.id)
     entry.subject = fit_id(bound.subject)
     _authorize(grant, bound)
     if len(frames) != len(steps):
@@ -135,7 +135,8 @@ def answer_challenge(
     except Overloaded:
         challenges.release(token)
         raise
-    return _carry_out(operations, grant, bound, frames[0])
+    # Again if need be, and not the whole request, whose challenge is used up.
+    return again_if_overtaken(lambda: _carry_out(operations, galleries.open(gallery.id), grant, bound, frames[0]))
 
 
 def _authorize(grant: Grant, bound: Bound) -> None:
@@ -144,16 +145,16 @@ def _authorize(grant: Grant, bound: Bound) -> None:
         require_scope(grant, Scope.ENROLL)
 
 
-def _carry_out(operations: Operations, grant: Grant, bound: Bound, image: bytes) -> ChallengeAnswer:
+def _carry_out(operations: Operations, gallery: Gallery, grant: Grant, bound: Bound, image: bytes) -> ChallengeAnswer:
     """Call the challenge's operation with its defaults."""
     exact = grant.sees_exact_scores
     if bound.operation == "identify":
-        identification = operations.identify(bound.gallery, image, exact=exact)
+        identification = operations.identify(gallery, image, exact=exact)
         answer = identify_answer(identification, schemas.IdentifyParams())
         return ChallengeAnswer(operation="identify", identify=answer)
     subject = str(bound.subject)
     if bound.operation == "verify":
-        verified = operations.verify_subject(bound.gallery, subject, image, exact=exact)
+        verified = operations.verify_subject(gallery, subject, image, exact=exact)
         return ChallengeAnswer(operation="verify", verify=subject_verify_answer(verified, None, explain=False))
-    enrolled = operations.enroll(bound.gallery, subject, [image])
+    enrolled = operations.enroll(gallery, subject, [image])
     return ChallengeAnswer(operation="enroll", enroll=enroll_answer(enrolled, explain=False))

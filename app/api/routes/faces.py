@@ -10,7 +10,7 @@ from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Scope
 from app.api import schemas
 from app.api.body import JPEG_TYPE, File
-from app.api.components import FaceId, GalleryId, SubjectId
+from app.api.components import FaceId, SubjectId
 from app.api.operation import CURSOR, FACES, NO_FACE, NO_SUBJECT
 from app.api.route import Router
 from app.errors import NotFound
@@ -27,7 +27,7 @@ FACE = f"{FACES}/{{face_id}}"
 @router.operation("GET", FACES, scope=Scope.READ, codes=(*NO_SUBJECT, *CURSOR))
 def list_faces(
     galleries: Galleries,
-    gallery: GalleryId,
+    gallery: Gallery,
     subject: SubjectId,
     query: Annotated[schemas.PageParams, Query()],
 ) -> schemas.FacePage:
@@ -35,25 +35,21 @@ def list_faces(
 
     In the order of their enrollment, page by page.
     """
-    store = galleries.store
-    home = store.gallery(gallery)
-    page = store.faces(home, subject, cursor=query.cursor, limit=query.limit)
-    return schemas.FacePage.of(page, faces=[_stored_face(face, home) for face in page.items])
+    page = galleries.store.faces(gallery, subject, cursor=query.cursor, limit=query.limit)
+    return schemas.FacePage.of(page, faces=[_stored_face(face, gallery) for face in page.items])
 
 
 @router.operation("GET", FACE, scope=Scope.READ, name="show_face", codes=NO_FACE)
-def get_face(galleries: Galleries, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
+def get_face(galleries: Galleries, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
     """Show a face.
 
     Where the face was in its photo, its quality, and the model that computed its template.
     """
-    store = galleries.store
-    home = store.gallery(gallery)
-    return _stored_face(store.face(home, subject, face_id), home)
+    return _stored_face(galleries.store.face(gallery, subject, face_id), gallery)
 
 
 @router.operation("DELETE", FACE, scope=Scope.ENROLL, changes=True, codes=NO_FACE)
-def delete_face(galleries: Galleries, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> None:
+def delete_face(galleries: Galleries, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> None:
     """Delete a face.
 
     Deletes the face, its stored crop and its vector. The subject stays, even without any face; an unnamed one goes.
@@ -70,13 +66,12 @@ def delete_face(galleries: Galleries, gallery: GalleryId, subject: SubjectId, fa
     file=File((JPEG_TYPE,), "The aligned face, 112x112."),
     codes=(*NO_FACE, "crop_not_stored"),
 )
-def get_crop(galleries: Galleries, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> Response:
+def get_crop(galleries: Galleries, gallery: Gallery, subject: SubjectId, face_id: FaceId) -> Response:
     """Show a face's crop.
 
     The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
     """
-    store = galleries.store
-    face = store.face(store.gallery(gallery), subject, face_id)
+    face = galleries.store.face(gallery, subject, face_id)
     if face.crop is None:
         raise NotFound("The gallery keeps no crops.", code="crop_not_stored")
     return Response(face.crop, media_type=JPEG_TYPE)
@@ -85,7 +80,7 @@ def get_crop(galleries: Galleries, gallery: GalleryId, subject: SubjectId, face_
 @router.operation("POST", f"{FACE}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
 def move_face(
     galleries: Galleries,
-    gallery: GalleryId,
+    gallery: Gallery,
     subject: SubjectId,
     face_id: FaceId,
     asked: schemas.FaceMove,
@@ -96,19 +91,18 @@ def move_face(
     The old subject stays, even without any face.
     """
     store = galleries.store
-    home = store.gallery(gallery)
-    known = store.face(home, subject, face_id)
-    target = store.subject(home, asked.subject).id
+    known = store.face(gallery, subject, face_id)
+    target = store.subject(gallery, asked.subject).id
     with galleries.change(gallery) as change:
         moving.move_faces(change, [Move(known.face_id, known.subject, target)])
-    return _stored_face(store.face(home, target, face_id), home)
+    return _stored_face(store.face(gallery, target, face_id), gallery)
 
 
 @router.operation("POST", f"{FACES}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
 def move_faces(
     galleries: Galleries,
     entry: AuditEntry,
-    gallery: GalleryId,
+    gallery: Gallery,
     subject: SubjectId,
     asked: schemas.FacesMove,
 ) -> schemas.Subject:
@@ -118,12 +112,11 @@ def move_faces(
     """
     entry.target = fit_id(asked.subject)
     store = galleries.store
-    home = store.gallery(gallery)
-    source, target = store.subject(home, subject).id, clean_id(asked.subject, "subject")
+    source, target = store.subject(gallery, subject).id, clean_id(asked.subject, "subject")
     moves = [Move(face_id, source, target) for face_id in asked.faces]
     with galleries.change(gallery) as change:
         moving.move_faces(change, moves, create=asked.create)
-    return schemas.Subject.model_validate(store.subject(home, target))
+    return schemas.Subject.model_validate(store.subject(gallery, target))
 
 
 def _stored_face(face: StoredFace, gallery: Gallery) -> schemas.StoredFace:

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
-from app.api.components import GalleryId
 from app.api.operation import CURSOR, GALLERIES, GALLERY, GALLERY_PACKAGE, SEARCH
 from app.api.route import Router
 from app.api.schemas.base import (
@@ -149,12 +148,12 @@ def create_gallery(
 
 
 @router.operation("GET", GALLERY, scope=Scope.READ, name="show_gallery")
-def get_gallery(galleries: Galleries, gallery: GalleryId) -> Gallery:
+def get_gallery(galleries: Galleries, gallery: records.Gallery) -> Gallery:
     """Show a gallery.
 
     The gallery with the number of its subjects and faces.
     """
-    return _answer(galleries, galleries.store.gallery(gallery))
+    return _answer(galleries, gallery)
 
 
 @router.operation("PATCH", GALLERY, scope=Scope.ADMIN, changes=True, codes=(*SEARCH, "package_unavailable"))
@@ -162,7 +161,7 @@ def update_gallery(
     galleries: Galleries,
     calibrator: Calibrator,
     grant: Grant,
-    gallery: GalleryId,
+    gallery: records.Gallery,
     asked: GalleryPatch,
 ) -> Gallery:
     """Change how a gallery is searched, what decides in it, its duplicates, its liveness, or whom it is for.
@@ -178,7 +177,7 @@ def update_gallery(
 
 
 @router.operation("DELETE", GALLERY, scope=Scope.ADMIN, changes=True, unrestricted=True)
-def delete_gallery(galleries: Galleries, gallery: GalleryId) -> None:
+def delete_gallery(galleries: Galleries, gallery: records.Gallery) -> None:
     """Delete a gallery with everyone in it.
 
     Deletes the gallery, its subjects, their faces, stored crops and vectors. This can't be undone.
@@ -187,7 +186,7 @@ def delete_gallery(galleries: Galleries, gallery: GalleryId) -> None:
 
 
 @router.operation("GET", f"{GALLERY}/check", scope=Scope.ADMIN)
-def check_gallery(operations: Operations, galleries: Galleries, gallery: GalleryId) -> GalleryCheck:
+def check_gallery(operations: Operations, galleries: Galleries, gallery: records.Gallery) -> GalleryCheck:
     """Check a gallery.
 
     Compares the database with the search index: do both hold the same faces with the same vectors? Is the model package

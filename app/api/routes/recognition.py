@@ -8,12 +8,11 @@ from app.access.grants import Grant, Scope
 from app.api import schemas
 from app.api.auth import Guard, require_scope
 from app.api.body import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES, Sent
-from app.api.components import GalleryId, SubjectId
+from app.api.components import SubjectId
 from app.api.operation import FACES, GALLERY, LIVENESS, PACKAGE, RATES, SUBJECT, TEMPLATES
 from app.api.route import Router
 from app.face.quality import QualityLevel
-from app.gallery.records import UNSET, Consent, Terms
-from app.gallery.service import Galleries
+from app.gallery.records import UNSET, Consent, Gallery, Terms
 from app.recognition.corrections import RuledOut
 from app.recognition.decisions import AnsweredCandidate, IdentifyPoint, PopulationWarning, VerifyPoint
 from app.recognition.operations import Operations
@@ -120,7 +119,7 @@ def identify(
     operations: Operations,
     guard: Guard,
     grant: Grant,
-    gallery: GalleryId,
+    gallery: Gallery,
     sent: Sent[schemas.IdentifyParams],
 ) -> schemas.IdentifyAnswer:
     """Who is in this photo?
@@ -157,7 +156,7 @@ def identify(
 def verify_subject(
     operations: Operations,
     grant: Grant,
-    gallery: GalleryId,
+    gallery: Gallery,
     subject: SubjectId,
     sent: Sent[schemas.SubjectVerifyParams],
 ) -> schemas.SubjectVerifyAnswer:
@@ -192,9 +191,8 @@ def verify_subject(
 )
 def enroll(
     operations: Operations,
-    galleries: Galleries,
     grant: Grant,
-    gallery: GalleryId,
+    gallery: Gallery,
     subject: SubjectId,
     sent: Sent[schemas.EnrollParams],
 ) -> schemas.EnrollAnswer:
@@ -212,7 +210,7 @@ def enroll(
     alone tells whether a face is there: where the gallery says `allow`, asking for more needs `recognize` too.
     """
     params = sent.params
-    if params.on_conflict not in {None, "allow"} and galleries.store.gallery(gallery).on_conflict == "allow":
+    if params.on_conflict not in {None, "allow"} and gallery.on_conflict == "allow":
         require_scope(grant, Scope.RECOGNIZE)
     terms = Terms(
         params.expires_at or UNSET,

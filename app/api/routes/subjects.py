@@ -16,7 +16,7 @@ from app.api.operation import NO_FACE, NO_SUBJECT, SUBJECT, SUBJECT_FIELDS, SUBJ
 from app.api.route import Router
 from app.gallery import moving, subjects
 from app.gallery.erasure import Erasures
-from app.gallery.records import UNSET, Consent, Terms
+from app.gallery.records import UNSET, Consent, Gallery, Terms
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id
 from app.recognition.corrections import Corrections
@@ -30,16 +30,15 @@ CORRECTIONS = f"{SUBJECT}/corrections"
 
 @router.operation("GET", SUBJECTS, scope=Scope.READ, codes=("invalid_cursor", "invalid_search"))
 def list_subjects(
-    galleries: Galleries, gallery: GalleryId, query: Annotated[schemas.SubjectPageParams, Query()]
+    galleries: Galleries, gallery: Gallery, query: Annotated[schemas.SubjectPageParams, Query()]
 ) -> schemas.SubjectPage:
     """List the subjects of a gallery.
 
     In the order of their creation, page by page; with `search` only those whose id or name contains it.
     """
 
-    store = galleries.store
-    page = store.subjects(
-        store.gallery(gallery),
+    page = galleries.store.subjects(
+        gallery,
         cursor=query.cursor,
         limit=query.limit,
         search=query.search,
@@ -52,32 +51,30 @@ def list_subjects(
     "POST", SUBJECTS, scope=Scope.ENROLL, changes=True, status=201, codes=(*SUBJECT_FIELDS, "subject_exists")
 )
 def create_subject(
-    galleries: Galleries, entry: AuditEntry, gallery: GalleryId, asked: schemas.SubjectCreate
+    galleries: Galleries, entry: AuditEntry, gallery: Gallery, asked: schemas.SubjectCreate
 ) -> schemas.Subject:
     """Create a subject.
 
     The new subject has no faces. Enrolling creates a missing subject too; this is for giving it a name first.
     """
     entry.subject = fit_id(asked.id)
-    store = galleries.store
-    with store.change(store.gallery(gallery)) as change:
+    with galleries.store.change(gallery) as change:
         made = subjects.create_subject(change, asked.id, asked.name, asked.metadata, terms=_terms_of(asked))
     return schemas.Subject.model_validate(made)
 
 
 @router.operation("GET", SUBJECT, scope=Scope.READ, name="show_subject", codes=NO_SUBJECT)
-def get_subject(galleries: Galleries, gallery: GalleryId, subject: SubjectId) -> schemas.Subject:
+def get_subject(galleries: Galleries, gallery: Gallery, subject: SubjectId) -> schemas.Subject:
     """Show a subject.
 
     The subject with its name, metadata and number of faces.
     """
-    store = galleries.store
-    return schemas.Subject.model_validate(store.subject(store.gallery(gallery), subject))
+    return schemas.Subject.model_validate(galleries.store.subject(gallery, subject))
 
 
 @router.operation("PATCH", SUBJECT, scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, *SUBJECT_FIELDS))
 def update_subject(
-    galleries: Galleries, gallery: GalleryId, subject: SubjectId, asked: schemas.SubjectPatch
+    galleries: Galleries, gallery: Gallery, subject: SubjectId, asked: schemas.SubjectPatch
 ) -> schemas.Subject:
     """Change a subject's name, metadata, expiry, consent or cover.
 
@@ -86,15 +83,14 @@ def update_subject(
     name = asked.name if "name" in asked.model_fields_set else UNSET
     metadata = asked.metadata if "metadata" in asked.model_fields_set else UNSET
     cover = asked.cover if "cover" in asked.model_fields_set else UNSET
-    store = galleries.store
     terms = _terms_of(asked)
-    with store.change(store.gallery(gallery)) as change:
+    with galleries.store.change(gallery) as change:
         edited = subjects.edit_subject(change, subject, name=name, metadata=metadata, terms=terms, cover=cover)
     return schemas.Subject.model_validate(edited)
 
 
 @router.operation("DELETE", SUBJECT, scope=Scope.ENROLL, changes=True, codes=NO_SUBJECT)
-def delete_subject(galleries: Galleries, gallery: GalleryId, subject: SubjectId) -> None:
+def delete_subject(galleries: Galleries, gallery: Gallery, subject: SubjectId) -> None:
     """Delete a subject with its faces.
 
     Deletes the subject, its faces, their stored crops and vectors. This can't be undone.
@@ -119,7 +115,7 @@ def erase_subject(
 def merge_subject(
     galleries: Galleries,
     entry: AuditEntry,
-    gallery: GalleryId,
+    gallery: Gallery,
     subject: SubjectId,
     asked: schemas.SubjectMerge,
 ) -> schemas.MergedSubject:
@@ -132,20 +128,17 @@ def merge_subject(
     entry.target = fit_id(asked.into)
     with galleries.change(gallery) as change:
         faces = moving.merge_subjects(change, subject, asked.into)
-    store = galleries.store
-    kept = schemas.Subject.model_validate(store.subject(store.gallery(gallery), asked.into))
+    kept = schemas.Subject.model_validate(galleries.store.subject(gallery, asked.into))
     return schemas.MergedSubject(subject=kept, merged=clean_id(subject, "subject"), faces=faces)
 
 
 @router.operation("GET", CORRECTIONS, scope=Scope.READ, codes=NO_SUBJECT)
-def list_corrections(
-    corrections: Corrections, galleries: Galleries, gallery: GalleryId, subject: SubjectId
-) -> schemas.CorrectionList:
+def list_corrections(corrections: Corrections, gallery: Gallery, subject: SubjectId) -> schemas.CorrectionList:
     """List a subject's corrections.
 
     Those that have not expired, oldest first.
     """
-    listed = corrections.of_subject(galleries.store.gallery(gallery), subject)
+    listed = corrections.of_subject(gallery, subject)
     return schemas.CorrectionList.of(corrections=listed)
 
 
@@ -159,7 +152,7 @@ def list_corrections(
     codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "subject_expired", "invalid_expiry", "correction_unlikely"),
 )
 def add_correction(
-    operations: Operations, gallery: GalleryId, subject: SubjectId, sent: Sent[schemas.CorrectionParams]
+    operations: Operations, gallery: Gallery, subject: SubjectId, sent: Sent[schemas.CorrectionParams]
 ) -> schemas.Correction:
     """Say that a photo does not show the subject.
 
@@ -184,8 +177,7 @@ def add_correction(
 )
 def delete_correction(
     corrections: Corrections,
-    galleries: Galleries,
-    gallery: GalleryId,
+    gallery: Gallery,
     subject: SubjectId,
     correction: CorrectionId,
 ) -> None:
@@ -193,7 +185,7 @@ def delete_correction(
 
     The correction no longer counts when people are identified.
     """
-    corrections.delete(galleries.store.gallery(gallery), subject, correction)
+    corrections.delete(gallery, subject, correction)
 
 
 def _terms_of(asked: schemas.SubjectCreate | schemas.SubjectPatch) -> Terms:

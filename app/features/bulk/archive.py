@@ -134,7 +134,7 @@ def _write_parts(
     core: Components, job: Running, begin: Callable[[], SealedWriter]
 ) -> tuple[Gallery, Mapping[str, SealedWriter]] | None:
     """Write the files of the archive. Return them with the gallery as of that moment, or None if cancelled."""
-    crops, gallery = bool(job.params["crops"]), core.galleries.store.gallery(job.job.gallery or "")
+    crops, gallery = bool(job.params["crops"]), core.galleries.open(job.job.gallery or "")
     parts = {name: begin() for name in (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))}
     with core.galleries.store.everything(gallery, crops=crops) as contents:
         for subjects in _chunks(contents.subjects, ROWS_AT_ONCE):
@@ -311,7 +311,7 @@ def _drop_faceless(run: Import) -> None:
     lines = json_lines.split(run.member(SUBJECTS).pieces())
     ids = (json_lines.parse(line, SubjectLine).id for line in lines)
     for some in _chunks(filter(is_unnamed, ids), WRITTEN_AT_ONCE):
-        with run.core.galleries.change(run.gallery.id) as change:
+        with run.core.galleries.change(run.core.galleries.open(run.gallery.id)) as change:
             subjects = brief_subjects(change.connection, change.gallery, some)
             drop_unnamed(change, [row.key for row in subjects.values()])
 

@@ -15,7 +15,7 @@ from app.features.bulk.json_lines import FaceLine
 from app.features.bulk.npy import RowReader
 from app.features.bulk.tar_stream import PieceReader
 from app.gallery.enrolling import BulkSubject, subject_columns, write_many
-from app.gallery.records import Origin, StoredFace, from_bytes
+from app.gallery.records import Gallery, Origin, StoredFace, from_bytes
 from app.gallery.text import check_visible
 from app.jobs.files import read_sealed
 from app.jobs.runner import Running
@@ -56,7 +56,7 @@ class Import:
     def __init__(self, core: Components, job: Running) -> None:
         self.core = core
         self.job = job
-        self.gallery = core.galleries.store.gallery(job.job.gallery or "")
+        self.gallery = core.galleries.open(job.job.gallery or "")
         self._path = core.files.upload(job.job.id)
         self._sealer = Sealer([job.secret])
 
@@ -89,7 +89,8 @@ class Import:
         The templates are of `package`, by default the gallery's.
         """
         job, package = self.job, package or self.gallery.embedder
-        looked = self._look(batch, package)
+        gallery = self.core.galleries.open(self.gallery.id)  # an import may outlast a re-embedding
+        looked = self._look(gallery, batch, package)
         refused = {row.face.subject for row, findings in looked if findings.refused}
         rows = [row for row, findings in looked if not findings.refused]
         left = {row.face.subject for row in rows}
@@ -98,7 +99,7 @@ class Import:
             self._report(looked)
             job.checkpoint(saved)
             return
-        with self.core.galleries.change(self.gallery.id) as change:
+        with self.core.galleries.change(gallery) as change:
             written = write_many(change, package, subjects, [row.face for row in rows])
             job.counts["enrolled"] += written.faces
             job.counts["new_subjects"] += written.subjects
@@ -107,10 +108,10 @@ class Import:
             self._report(looked)
             job.checkpoint(saved, change.connection)
 
-    def _look(self, batch: Batch, package: str) -> list[tuple[Row, Findings]]:
+    def _look(self, gallery: Gallery, batch: Batch, package: str) -> list[tuple[Row, Findings]]:
         policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions have none
         faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in batch.rows]
-        return list(zip(batch.rows, self.core.operations.look(self.gallery, faces, policy), strict=True))
+        return list(zip(batch.rows, self.core.operations.look(gallery, faces, policy), strict=True))
 
     def _report(self, looked: list[tuple[Row, Findings]]) -> None:
         """Report the faces that resemble others, with whom and how much."""

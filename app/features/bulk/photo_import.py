@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from app.db.engine import again_if_overtaken
 from app.errors import ImageTooLarge, InvalidInput
 from app.face.quality import QualityLevel
 from app.features.bulk import json_lines
@@ -21,7 +22,7 @@ from app.features.bulk.tar_stream import Entry
 from app.gallery.enrolling import BulkSubject, crop_to_keep
 from app.gallery.records import NewFace
 from app.jobs.runner import Running
-from app.recognition.photos import complete, retried
+from app.recognition.photos import complete
 
 if TYPE_CHECKING:
     from app.api.components import Components
@@ -75,7 +76,7 @@ def import_photos(core: Components, job: Running) -> None:
                     run.refuse(photo.item, photo.name, examined)
             last = photos[-1].item + 1
             job.progress(last)
-            retried(_write)(run, good, last)
+            again_if_overtaken(partial(_write, run, good, last))
             if job.cancelled:
                 return
 
@@ -83,7 +84,7 @@ def import_photos(core: Components, job: Running) -> None:
 def _write(run: Import, good: Sequence[Examined], last: int) -> None:
     """Write one batch. Raises Conflict ``package_mismatch`` if the gallery changed its packages meanwhile."""
     batch, package = Batch(), None
-    current = run.core.galleries.store.gallery(run.gallery.id)
+    current = run.core.galleries.open(run.gallery.id)
     faces = complete(run.core.embedders, current, [examined.face for examined in good]) if good else []
     for examined, face in zip(good, faces, strict=True):
         package = face.templates[0].package
@@ -107,7 +108,7 @@ def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], phot
         else:
             return InvalidInput(PROBLEMS["no_subject"], code="no_subject")
         run.check(subject)
-        return Examined(photo, subject, run.core.operations.examine(run.gallery.id, photo.content, level))
+        return Examined(photo, subject, run.core.operations.examine(run.gallery, photo.content, level))
     except InvalidInput as error:
         return error
 

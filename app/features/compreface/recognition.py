@@ -103,7 +103,7 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
         raise Refused(VALIDATION, message)
     gallery = home.find()
     if is_stored(gallery):
-        photo, sizes = operations.embed_for(gallery.id, sent.images[0]), home.galleries.sizes(gallery)
+        photo, sizes = operations.embed_for(gallery, sent.images[0]), home.galleries.sizes(gallery)
     else:
         photo, sizes = operations.embed(sent.images[0], gallery.embedder)[0], {}
     faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
@@ -154,7 +154,7 @@ def verify_face(
     row = home.galleries.store.find_face(gallery, wanted)
     enrolled = stored_template(row)
     similarity = _answered(operations, gallery, row.package, exact=home.grant.sees_exact_scores)
-    photo = operations.embed_for(gallery.id, sent.images[0])
+    photo = operations.embed_for(gallery, sent.images[0])
     faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
     home.components.guard.count_faces(home.grant, len(faces))
     result = [
@@ -216,9 +216,7 @@ def _rank(
     """Return the nearest subjects of each template, with their similarities."""
     if not is_stored(gallery):
         return [[] for _ in templates]
-    rankings = operations.rank(
-        gallery.id, templates, min(count, MAX_PREDICTIONS), similarity.scores, one_photo=one_photo
-    )
+    rankings = operations.rank(gallery, templates, min(count, MAX_PREDICTIONS), similarity.scores, one_photo=one_photo)
     return [
         [
             {"subject": candidate.subject, "similarity": _rounded(similarity.scale.of_cosine(candidate.score))}

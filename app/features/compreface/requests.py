@@ -175,7 +175,7 @@ class Collection:
         Raises NotFound (``gallery_not_found``) if the key is restricted to a missing one.
         """
         try:
-            return self.galleries.store.gallery(self.name)
+            return self.galleries.open(self.name)
         except NotFound:
             if self.grant.galleries is not None:
                 raise
@@ -198,7 +198,7 @@ class Collection:
         try:
             made, entry.status = self.operations.create_gallery(DEFAULT, None), CREATED
         except Conflict:
-            made, entry.status = self.galleries.store.gallery(DEFAULT), THERE_ALREADY
+            made, entry.status = self.galleries.open(DEFAULT), THERE_ALREADY
         audit.write(entry).result()
         return made
 

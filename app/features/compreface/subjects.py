@@ -104,7 +104,7 @@ def rename_subject(
         return {"updated": False}
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
-    with home.galleries.change(gallery.id) as change:
+    with home.galleries.change(gallery) as change:
         moving.rename_subject(change, subject, name)
     return {"updated": True}
 
@@ -115,7 +115,7 @@ def delete_subject(home: CollectionDep, subject: SubjectId) -> Json:
     gallery = home.find()
     if not is_stored(gallery):
         raise subject_not_found(gallery, subject)
-    with home.galleries.change(gallery.id) as change:
+    with home.galleries.change(gallery) as change:
         return {"subject": subjects.delete_subject(change, subject).id}
 
 
@@ -125,7 +125,7 @@ def delete_all_subjects(home: CollectionDep) -> Json:
     gallery = home.find()
     if not is_stored(gallery):
         return {"deleted": 0}
-    with home.galleries.change(gallery.id) as change:
+    with home.galleries.change(gallery) as change:
         return {"deleted": subjects.delete_subjects(change).subjects}
 
 
@@ -162,11 +162,11 @@ def add_face(
         raise Refused(VALIDATION, "Subject name is empty")
     home.entry.subject = fit_id(subject)
     gallery = home.find_or_create()
-    photo = home.operations.embed_for(gallery.id, sent.images[0])
+    photo = home.operations.embed_for(gallery, sent.images[0])
     faces = wanted_faces(photo, sent.params.det_prob_threshold)
     if len(faces) > 1:
         raise AmbiguousFace("More than one face in the source image")
-    row = home.operations.enroll_face(gallery.id, subject, photo, faces[0])
+    row = home.operations.enroll_face(gallery, subject, photo, faces[0])
     return {"image_id": image_id_of(row.face_id), "subject": row.subject}
 
 
@@ -182,7 +182,7 @@ def delete_faces_of(home: CollectionDep, subject: str | None = None) -> Json:
     gallery = home.find()
     if not is_stored(gallery):
         return {"deleted": 0}
-    with suppress(SubjectNotFound), home.galleries.change(gallery.id) as change:
+    with suppress(SubjectNotFound), home.galleries.change(gallery) as change:
         if subject is None:
             return {"deleted": subjects.delete_subjects(change).faces}
         return {"deleted": subjects.delete_subject(change, subject).face_count}
@@ -230,7 +230,7 @@ def _delete(home: Collection, face_ids: Sequence[str]) -> list[Json]:
     stored = home.galleries.store.find_faces(gallery, face_ids)
     if not stored:
         return []
-    with home.galleries.change(gallery.id) as change:
+    with home.galleries.change(gallery) as change:
         deleted = set(moving.delete_faces(change, list(stored)))
     return [
         {"image_id": image_id_of(face_id), "subject": stored[face_id].subject}

@@ -65,7 +65,7 @@ class Reembedder:
 
         Raises InvalidInput and Unusable as `Embedders.choose_for_gallery` does; Conflict as `Reembeddings.begin` says.
         """
-        gallery = self._galleries.store.gallery(gallery_id)
+        gallery = self._galleries.open(gallery_id)
         package = self._embedders.choose_for_gallery(embedder, force=force, accept_non_commercial=accept_non_commercial)
         with self._embedders.use(package.id) as used:
             move = self._reembeddings.begin(
@@ -74,28 +74,28 @@ class Reembedder:
         return self._work_on(gallery, move, EMBED, who)
 
     def find(self, gallery_id: str) -> Reembedding:
-        return self._reembeddings.find(self._galleries.store.gallery(gallery_id))
+        return self._reembeddings.find(self._galleries.open(gallery_id))
 
     def rollback(self, gallery_id: str) -> Reembedding:
         """Return to the previous package once it is open and its index is built.
 
         Raises Conflict ``reembedding_not_switched``, Unusable ``package_unavailable``.
         """
-        gallery = self._galleries.store.gallery(gallery_id)
+        gallery = self._galleries.open(gallery_id)
         move = self._reembeddings.find(gallery)
         if move.state == "switched":
             with self._embedders.use(move.source):
-                self._galleries.prepare(gallery.id, move.source)
+                self._galleries.prepare(gallery, move.source)
         return self._reembeddings.rollback(gallery)
 
     def finish(self, gallery_id: str, *, who: str | None = None) -> Reembedding:
         """Remove the previous package's templates. Raises Conflict ``reembedding_not_switched``."""
-        gallery = self._galleries.store.gallery(gallery_id)
+        gallery = self._galleries.open(gallery_id)
         return self._work_on(gallery, self._reembeddings.finish(gallery), CLEAR, who)
 
     def cancel(self, gallery_id: str, *, who: str | None = None) -> Reembedding:
         """Give up and remove the target's templates. Raises Conflict ``reembedding_switched``."""
-        gallery = self._galleries.store.gallery(gallery_id)
+        gallery = self._galleries.open(gallery_id)
         return self._work_on(gallery, self._reembeddings.cancel(gallery), CLEAR, who)
 
     def look(self) -> None:
@@ -106,13 +106,13 @@ class Reembedder:
                 if move.keep_until is not None and move.keep_until <= now:
                     self.finish(move.gallery)
                 elif move.state == "ending":
-                    self._work_on(self._galleries.store.gallery(move.gallery), move, CLEAR, None)
+                    self._work_on(self._galleries.open(move.gallery), move, CLEAR, None)
             except LikenessError as error:
                 _log.warning("A re-embedding could not be finished: %s", error.code)
 
     def work(self, running: Running) -> None:
         """Run a job; see `app.jobs.runner.Work`."""
-        gallery = self._galleries.store.gallery(running.job.gallery or "")
+        gallery = self._galleries.open(running.job.gallery or "")
         if running.params["step"] == CLEAR:
             self._clear(running, gallery)
             return
@@ -128,7 +128,7 @@ class Reembedder:
             move = self._reembeddings.complete(gallery, running.counts["unreadable"])
         if move.state == "ready":
             self._embed_corrections(running, gallery, move.target)
-            self._galleries.prepare(gallery.id, move.target)
+            self._galleries.prepare(gallery, move.target)
             if not running.cancelled:
                 self._reembeddings.switch(gallery)
 
@@ -188,10 +188,10 @@ class Reembedder:
         while not running.cancelled:
             keys, doomed = self._reembeddings.clear(gallery, after, CLEAR_BATCH)
             if doomed:
-                with self._galleries.change(gallery.id) as change:
+                with self._galleries.change(gallery) as change:
                     running.counts["dropped"] += len(delete_faces(change, doomed))
             if not keys and self._reembeddings.forget(gallery):
-                self._corrections.keep_only(gallery, self._galleries.store.gallery(gallery.id).embedder)
+                self._corrections.keep_only(gallery, self._galleries.open(gallery.id).embedder)
                 return
             after = keys[-1] if keys else 0
             running.progress(running.done + len(keys))

@@ -59,7 +59,7 @@ class Call:
         self.entry.gallery = collection
         if not self.grant.sees(collection):
             raise GalleryNotFound.of(collection)
-        return self.galleries.store.gallery(collection)
+        return self.galleries.open(collection)
 
     def image(self, source: ImageSource) -> bytes:
         """Return an image's bytes.

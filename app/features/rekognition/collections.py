@@ -59,7 +59,7 @@ def list_all(call: Call, wanted: requests.ListCollections) -> Shape:
 
 def delete(call: Call, wanted: requests.CollectionRequest) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    call.galleries.delete_gallery(gallery.id)
+    call.galleries.delete_gallery(gallery)
     return {"StatusCode": OK}
 
 
@@ -72,7 +72,7 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
     """Store the faces of a photo. A face of the same photo and external id is not stored twice."""
     gallery = call.gallery(wanted.CollectionId)
     image = call.image(wanted.Image)
-    photo = call.operations.embed_for(gallery.id, image)
+    photo = call.operations.embed_for(gallery, image)
     good = good_enough(photo, wanted.QualityFilter)
     chosen = good[: min(wanted.MaxFaces or MOST_INDEXED, MOST_INDEXED)]
     image_id = _image_id(gallery, image, wanted.ExternalImageId)
@@ -117,7 +117,7 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
     stored = call.galleries.store.find_faces(gallery, ids)
     free = [face for face in ids if face in stored and is_unnamed(stored[face].subject)]
-    with call.galleries.change(gallery.id) as change:
+    with call.galleries.change(gallery) as change:
         deleted = set(moving.delete_faces(change, free))
     refused: list[Shape] = []
     for face in ids:
@@ -133,7 +133,7 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
 
 
 def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origin) -> StoredFace:
-    row = call.operations.enroll_face(gallery.id, unnamed_id(), photo, face, origin)
+    row = call.operations.enroll_face(gallery, unnamed_id(), photo, face, origin)
     stored = call.galleries.store.find_faces(gallery, [row.face_id])
     if row.face_id not in stored:
         raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)

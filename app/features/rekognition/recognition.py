@@ -68,7 +68,7 @@ def search(call: Call, wanted: requests.SearchFaces) -> Shape:
 
 def search_by_image(call: Call, wanted: requests.SearchFacesByImage) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    photo = call.operations.embed_for(gallery.id, call.image(wanted.Image))
+    photo = call.operations.embed_for(gallery, call.image(wanted.Image))
     faces = good_enough(photo, wanted.QualityFilter)
     if not faces:
         raise no_faces()
@@ -97,7 +97,7 @@ def match_faces(
     is among the best; so all faces of those subjects are compared.
     """
     similarity = call.answered(gallery, threshold)
-    ranking = call.operations.rank(gallery.id, [probe], limit + 1, similarity.scores)[0]
+    ranking = call.operations.rank(gallery, [probe], limit + 1, similarity.scores)[0]
     near = [candidate for candidate in ranking if candidate.exact >= similarity.threshold]
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     passing = [(-score, face) for score, face in scored if score >= similarity.threshold and face != leave_out]
@@ -146,7 +146,7 @@ def _users(
 ) -> list[AnsweredCandidate]:
     wanted = max(FIRST_LOOK, limit)
     while True:
-        ranking = call.operations.rank(gallery.id, [probe], wanted, similarity.scores)[0]
+        ranking = call.operations.rank(gallery, [probe], wanted, similarity.scores)[0]
         near = [candidate for candidate in ranking if candidate.exact >= similarity.threshold]
         users = [candidate for candidate in near if not is_unnamed(candidate.subject)]
         if len(users) >= limit or len(near) < len(ranking) or len(ranking) < wanted:

@@ -20,7 +20,7 @@ from app.api.json_reader import load_json
 from app.api.openapi import REF
 from app.api.operation import Operation
 from app.api.route import OperationRoute, Router
-from app.db.engine import again_if_ended
+from app.db.engine import again_if_overtaken
 from app.errors import LikenessError, NotFound
 from app.features.rekognition import collections, recognition, requests, users
 from app.features.rekognition.answers import Shape
@@ -151,7 +151,7 @@ async def call(request: Request, components: Components, grant: Grant, entry: Au
         use_once(signatures, claim, request.headers, changes=target.operation.changes)
         used = True
         values = admission.budget.run(parse, JSON_COPIES * len(body), threads=0)
-        return again_if_ended(lambda: target.work(called, values))
+        return again_if_overtaken(lambda: target.work(called, values))
 
     try:
         answer = await components.workers.run(work)

@@ -90,7 +90,7 @@ def create(call: Call, gallery: Gallery, wanted: requests.UserRequest, store_ans
 @once
 def delete(call: Call, gallery: Gallery, wanted: requests.UserRequest, store_answer: StoreAnswer) -> Shape:
     """Delete a user; its faces stay, and belong to no user."""
-    with call.galleries.change(gallery.id) as change:
+    with call.galleries.change(gallery) as change:
         store_answer(change, {})
         moving.dissolve_subject(change, wanted.UserId)
     return {}
@@ -123,7 +123,7 @@ def search(call: Call, wanted: requests.SearchUsers) -> Shape:
 
 def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    photo = call.operations.embed_for(gallery.id, call.image(wanted.Image))
+    photo = call.operations.embed_for(gallery, call.image(wanted.Image))
     good = good_enough(photo, wanted.QualityFilter)
     answer: Shape = {"UserMatches": [], "FaceModelVersion": gallery.embedder}
     if good:
@@ -200,7 +200,7 @@ def _refusal(face: str, stored: dict[str, StoredFace], user: str) -> Shape | Non
 
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
     probe = stored_template(call.stored(gallery, face))
-    verified = call.galleries.verify(gallery.id, wanted.UserId, probe)
+    verified = call.galleries.verify(gallery, wanted.UserId, probe)
     similarity, score = call.answered(gallery, wanted.UserMatchThreshold, {verified.faces: 1}), verified.score
     if score >= similarity.threshold:
         return None
@@ -211,7 +211,7 @@ def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.Associa
 def _move(call: Call, gallery: Gallery, moves: list[Move], answer: Shape, store_answer: StoreAnswer) -> Shape:
     """Move faces and store the answer. Raises Refused if one was moved or deleted meanwhile; then none is moved."""
     try:
-        with call.galleries.change(gallery.id) as change:
+        with call.galleries.change(gallery) as change:
             store_answer(change, answer)
             moving.move_faces(change, moves)
     except FaceNotFound:

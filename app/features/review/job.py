@@ -64,7 +64,7 @@ class Reviewer:
 
         Raises NotFound ``gallery_not_found``, OperatingPointUnavailable.
         """
-        gallery = self._galleries.store.gallery(gallery_id)
+        gallery = self._galleries.open(gallery_id)
         self._points(self._thresholds(gallery), {})
         job_id = new_job_id()
         begin = partial(self.reviews.begin, gallery=gallery, job=job_id)
@@ -75,7 +75,7 @@ class Reviewer:
 
     def work(self, running: Running) -> None:
         """Run a job; see `app.jobs.runner.Work`."""
-        gallery = self._galleries.store.gallery(running.job.gallery or "")
+        gallery = self._galleries.open(running.job.gallery or "")
         terms = running.saved.get("terms") or {
             "package": self._galleries.probed_by(gallery),
             "sizes": list(self._galleries.sizes(gallery).items()),

@@ -18,6 +18,7 @@ from app.features.review.job import KIND, Reviewer
 from app.features.review.records import Kind
 from app.features.review.records import Review as Reviewed
 from app.features.review.store import Reviews
+from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.jobs.store import JobStore
 from app.recognition.decisions import AnsweredScores
@@ -61,7 +62,7 @@ def get_review(
     Those of the last finished review that were not called right, the strongest first, page by page. A finding
     disappears when a face of it is moved or deleted.
     """
-    home, reviews = galleries.store.gallery(gallery), reviewer.reviews
+    home, reviews = galleries.open(gallery), reviewer.reviews
     reviewed = reviews.find(home)
     kind = None if query.kind is None else Kind(query.kind)
     page = reviews.findings(home, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
@@ -79,21 +80,21 @@ def get_review(
 
 
 @router.operation("POST", f"{FINDING}/dismiss", scope=Scope.ENROLL, changes=True, codes=NO_FINDING)
-def dismiss_finding(galleries: Galleries, reviewer: Reviewer, gallery: GalleryId, finding: FindingId) -> None:
+def dismiss_finding(reviewer: Reviewer, gallery: Gallery, finding: FindingId) -> None:
     """Call a finding right.
 
     It leaves the list, and later reviews don't ask again unless other faces are its evidence.
     """
-    reviewer.reviews.dismiss(galleries.store.gallery(gallery), finding)
+    reviewer.reviews.dismiss(gallery, finding)
 
 
 @router.operation("DELETE", f"{FINDING}/dismiss", scope=Scope.ENROLL, changes=True, codes=NO_FINDING)
-def reopen_finding(galleries: Galleries, reviewer: Reviewer, gallery: GalleryId, finding: FindingId) -> None:
+def reopen_finding(reviewer: Reviewer, gallery: Gallery, finding: FindingId) -> None:
     """Take back that a finding is right.
 
     It is in the list again, and later reviews ask about it.
     """
-    reviewer.reviews.dismiss(galleries.store.gallery(gallery), finding, dismissed=False)
+    reviewer.reviews.dismiss(gallery, finding, dismissed=False)
 
 
 def _summary(reviewed: Reviewed) -> schemas.ReviewSummary | None:

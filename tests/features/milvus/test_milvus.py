@@ -121,15 +121,15 @@ def test_what_one_acknowledged_the_other_answers_at_once(one: Galleries, other: 
     assert found(one, 3) == ["ann"]
     changed(other, "staff", delete_face, "ann", made.faces[0].face_id)
     assert found(one, 1) == []
-    one.rebuild("staff")
+    one.rebuild(one.open("staff"))
     enroll(other, "bob", 4)  # which still knew the old collection
     assert (found(one, 4), found(other, 4)) == (["bob"], ["bob"])
-    other.rebuild("staff")
+    other.rebuild(other.open("staff"))
     assert (found(one, 4), found(one, 2)) == (["bob"], ["ann"])
     changed(one, "staff", delete_subject, "ann")
     assert (found(other, 2), found(other, 3), found(other, 4)) == ([], [], ["bob"])
-    assert (one.check("staff").ok, other.check("staff").ok) == (True, True)
-    other.delete_gallery("staff")
+    assert (one.check(one.open("staff")).ok, other.check(other.open("staff")).ok) == (True, True)
+    other.delete_gallery(other.open("staff"))
     with pytest.raises(NotFound):
         found(one, 4)
     one.create_gallery("staff", PACKAGE, DIMENSION)
@@ -166,8 +166,8 @@ def test_a_face_moved_while_another_server_still_adds_it_is_its_new_subjects(
     meanwhile(monkeypatch, move)
     enroll(one, "ann", 3)
     assert found(one, 3) == ["bob"]
-    assert one.check("staff").ok
-    assert other.check("staff").ok
+    assert one.check(one.open("staff")).ok
+    assert other.check(other.open("staff")).ok
 
 
 def test_two_first_faces_at_once_end_in_one_collection(
@@ -185,7 +185,7 @@ def test_two_first_faces_at_once_end_in_one_collection(
     enroll(one, "ann", 1)
     for galleries in (one, other):
         assert (found(galleries, 1), found(galleries, 2)) == (["ann"], ["bob"])
-        assert galleries.check("staff").ok
+        assert galleries.check(galleries.open("staff")).ok
     assert sorted(state for _, state in place.collections()) == ["current", "old"]
 
 
@@ -194,10 +194,10 @@ def test_a_collection_that_is_replaced_while_another_server_writes_to_it(
 ) -> None:
     enroll(one, "ann", 1)
     enroll(other, "bob", 2)
-    meanwhile(monkeypatch, lambda: one.rebuild("staff"), added=True)
+    meanwhile(monkeypatch, lambda: one.rebuild(one.open("staff")), added=True)
     enroll(other, "cem", 3)
     assert (found(one, 3), found(other, 3)) == (["cem"], ["cem"])
-    assert one.check("staff").ok
+    assert one.check(one.open("staff")).ok
 
 
 def test_a_face_deleted_by_one_while_another_still_adds_it_does_not_come_back(
@@ -209,7 +209,7 @@ def test_a_face_deleted_by_one_while_another_still_adds_it_does_not_come_back(
     enroll(one, "cem", 3)
     assert found(one, 3) == []
     assert len(place.keys()) == 2
-    assert one.check("staff").ok
+    assert one.check(one.open("staff")).ok
 
 
 KILLED = """
@@ -256,7 +256,7 @@ def test_killed_between_the_commit_and_milvus(tmp_path: Path, port: int) -> None
         assert (found(started, 1), found(started, 2)) == ([], ["bob"])
         assert len(held(url, address)) == 1
         for galleries in (survivor, started):
-            assert galleries.check("staff").ok
+            assert galleries.check(galleries.open("staff")).ok
             galleries.close()
 
 
@@ -285,10 +285,10 @@ def test_what_a_dead_server_added_too_late_is_removed_later(one: Galleries, plac
     late = block(face.key, face.key + 1, subject=subject.key)
     place.milvus().add(place.name(), late)
     assert (found(one, 2), found(one, 3)) == ([], [])  # SQL is asked
-    assert one.check("staff").extra == 2
+    assert one.check(one.open("staff")).extra == 2
     one.indexes.keep()
     one.indexes.keep()
-    assert one.check("staff").ok
+    assert one.check(one.open("staff")).ok
     assert len(place.keys()) == 1
 
 
@@ -297,7 +297,7 @@ def test_collections_that_nobody_needs_are_dropped_and_no_others(
 ) -> None:
     enroll(one, "ann", 1)
     place.milvus().make("somebody_elses", DIMENSION)
-    one.rebuild("staff")
+    one.rebuild(one.open("staff"))
     one.indexes.keep()
     assert len(place.in_milvus()) == 3  # the one replaced is kept for those who are just searching it
     monkeypatch.setattr(module, "REPLACED_KEPT", timedelta())
@@ -310,14 +310,14 @@ def test_collections_that_nobody_needs_are_dropped_and_no_others(
     with monkeypatch.context() as broken:
         broken.setattr(Milvus, "add", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            one.rebuild("staff")
+            one.rebuild(one.open("staff"))
     one.indexes.keep()
     assert len(place.in_milvus()) == 3
     monkeypatch.setattr(module, "ABANDONED", timedelta())
     one.indexes.keep()
     assert place.in_milvus() == sorted([place.name(), "somebody_elses"])
     assert found(one, 1) == ["ann"]
-    one.delete_gallery("staff")
+    one.delete_gallery(one.open("staff"))
     assert (place.in_milvus(), place.collections()) == (["somebody_elses"], [])
 
 
@@ -358,7 +358,7 @@ def test_whatever_is_odd_about_a_collection_it_is_made_anew(
     harm(place)
     started = place.open()
     assert (found(started, 1), found(started, 2)) == (["ann"], ["bob"])
-    assert started.check("staff").ok
+    assert started.check(started.open("staff")).ok
     assert place.name() != before
     assert "written again" in caplog.text
     started.close()
@@ -375,7 +375,7 @@ def test_a_collection_dropped_under_a_running_server_is_made_anew(one: Galleries
     dropped(place)
     changed(one, "staff", delete_subject, "ann")
     dropped(place)
-    assert one.check("staff").ok
+    assert one.check(one.open("staff")).ok
     dropped(place)
     enroll(one, "cem", 3)
     settle(one)
@@ -394,11 +394,11 @@ def test_check_names_what_disagrees_and_rebuild_mends_it(one: Galleries, place: 
     milvus.add(name, block(keys[1] + 100, 999))  # one that SQL doesn't know, and another
     milvus.add(name, replace(block(keys[1] + 100), faces=np.array(keys[1:2])))
     milvus.remove(name, [keys[1] + 100])
-    report = one.check("staff")
+    report = one.check(one.open("staff"))
     assert (report.missing, report.different, report.extra, report.indexed) == (1, 1, 1, 4)
     assert set(report.examples) == {faces[0].face_id, faces[1].face_id}
-    one.rebuild("staff")
-    assert one.check("staff").ok
+    one.rebuild(one.open("staff"))
+    assert one.check(one.open("staff")).ok
 
 
 def test_without_milvus_with_it_again_and_with_an_older_copy_of_it(
@@ -423,21 +423,21 @@ def test_without_milvus_with_it_again_and_with_an_older_copy_of_it(
             lambda: found(galleries, 1),
             lambda: enroll(galleries, "cem", 4),
             lambda: changed(galleries, "staff", delete_face, "ann", ann.face_id),
-            lambda: galleries.rebuild("staff"),
+            lambda: galleries.rebuild(galleries.open("staff")),
         ):
             with pytest.raises(Unusable) as caught:
                 work()
             assert caught.value.code == "index_unavailable"
         assert galleries.store.subject(staff(galleries), "ann").face_count == 2  # nothing was written any more
-        assert galleries.verify("guests", "gil", template(9)).score > 0.999
-        galleries.delete_gallery("guests")
+        assert galleries.verify(galleries.open("guests"), "gil", template(9)).score > 0.999
+        galleries.delete_gallery(galleries.open("guests"))
         assert comes_to(galleries, available=False)
     with milvus_server(folder, port):
         assert comes_to(galleries, available=True)
         assert (found(galleries, 1), found(galleries, 3), found(galleries, 4)) == (["ann"], ["bob"], ["cem"])
         enroll(galleries, "dan", 5)
         assert found(galleries, 5) == ["dan"]
-        assert galleries.check("staff").ok
+        assert galleries.check(galleries.open("staff")).ok
         galleries.indexes.keep()
         with engine_of(url).connect() as connection:
             left = connection.execute(sa.select(COLLECTIONS.c.gallery_key).distinct()).scalars().all()
@@ -449,7 +449,7 @@ def test_without_milvus_with_it_again_and_with_an_older_copy_of_it(
     with milvus_server(tmp_path / "copy", port):
         started = remote(url, Milvus(address))
         assert [found(started, seed) for seed in (1, 3, 4, 5)] == [[], ["bob"], ["cem"], ["dan"]]
-        assert started.check("staff").ok
+        assert started.check(started.open("staff")).ok
         assert current_collection(url) == searched, "it was brought up to date, not made anew"
         started.close()
 
@@ -567,7 +567,7 @@ def test_an_approximate_collection_answers_too(tmp_path: Path) -> None:
     for seed in range(20):
         enroll(galleries, f"subject {seed}", seed)
     assert [found(galleries, seed) for seed in range(20)] == [[f"subject {seed}"] for seed in range(20)]
-    assert galleries.check("staff").ok
+    assert galleries.check(galleries.open("staff")).ok
     galleries.close()
 
 
@@ -623,5 +623,5 @@ def test_milvus_has_its_own_kinds_of_search(one: Galleries) -> None:
         one.create_gallery("guests", PACKAGE, DIMENSION, search="int8")
     assert (caught.value.code, caught.value.details["known"]) == ("search_unavailable", ["fp32"])
     with pytest.raises(Conflict, match="has no kind"):
-        one.update_gallery("staff", search="int8")
-    assert one.update_gallery("staff", search="fp32").search == "fp32"
+        one.update_gallery(one.open("staff"), search="int8")
+    assert one.update_gallery(one.open("staff"), search="fp32").search == "fp32"

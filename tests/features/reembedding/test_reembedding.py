@@ -19,7 +19,7 @@ from PIL import Image
 
 from app.concurrency.scheduler import Scheduler
 from app.db.encryption import Sealer, new_key
-from app.db.engine import Database
+from app.db.engine import Database, again_if_overtaken
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.db.sealed_columns import Blobs, reseal
 from app.errors import Conflict, LikenessError, NotFound, PackageUnavailable
@@ -39,7 +39,6 @@ from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.models.opening import open_embedder
 from app.recognition.corrections import Corrections
-from app.recognition.photos import retried
 from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Pixels, Quality, Template
@@ -137,11 +136,11 @@ class Server:
 
     def enroll(self, *numbers: int, keep_crop: bool = True) -> None:
         for number in numbers:
-            self.galleries.enroll("staff", f"s{number}", [self.new(number, keep_crop=keep_crop)])
+            self.galleries.enroll(self.galleries.open("staff"), f"s{number}", [self.new(number, keep_crop=keep_crop)])
 
     def found(self, number: int, package: str | None = None) -> tuple[str, float] | None:
         probe = self.template(number, package or self.galleries.probed_by(self.staff))
-        (candidates,) = self.galleries.search("staff", [probe], 1)
+        (candidates,) = self.galleries.search(self.galleries.open("staff"), [probe], 1)
         return (candidates[0].subject, candidates[0].score) if candidates else None
 
     def finds(self, *numbers: int) -> bool:
@@ -238,7 +237,7 @@ def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_s
         assert server.staff.embedder == NEW
         assert server.finds(*numbers[::7])
         server.enroll(1000 + id(server) % 100)
-        assert server.galleries.check("staff").ok
+        assert server.galleries.check(server.galleries.open("staff")).ok
     until(lambda: other.galleries.probed_by(other.staff) == NEW)
     (face,) = other.galleries.store.faces(other.staff, "s3").items
     expected = other.template(3, NEW).vector
@@ -266,7 +265,7 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
             gone = server.found(1)
             assert gone is not None
             assert gone[0] != "s1"
-            assert server.galleries.check("staff").ok
+            assert server.galleries.check(server.galleries.open("staff")).ok
         if package == NEW:
             state = one.reembedder.rollback("staff")
             assert (state.state, state.keep_until) == ("ready", None)
@@ -304,7 +303,7 @@ def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
     server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
     assert server.staff.packages == (OLD, NEW)
     with pytest.raises(Conflict) as caught:
-        server.galleries.enroll("staff", "s2", [server.new(2, OLD)])
+        server.galleries.enroll(server.galleries.open("staff"), "s2", [server.new(2, OLD)])
     assert (caught.value.code, caught.value.details["expected"]) == ("package_mismatch", [OLD, NEW])
     server.enroll(2)
     assert server.reembeddings.left(gallery, NEW) == 1, "only the face that was there before"
@@ -312,7 +311,9 @@ def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
     with pytest.raises(Conflict):
         server.found(2, NEW)
     server.cancel()
-    server.galleries.enroll("staff", "s3", [server.new(3, OLD, NEW)])  # who embedded before it was over
+    server.galleries.enroll(
+        server.galleries.open("staff"), "s3", [server.new(3, OLD, NEW)]
+    )  # who embedded before it was over
     server.over()
     assert server.finds(1, 2, 3)
 
@@ -330,7 +331,7 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
         one = face.stored("s1", crop_to_keep(gallery, face))
         changed(server.galleries, "staff", write_many, face.templates[0].package, [], [one])
 
-    retried(write)()
+    again_if_overtaken(write)
     assert tried == [2, 2]
     assert server.reembeddings.left(gallery, NEW) == 0
     assert server.finds(1)
@@ -367,7 +368,7 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
     assert lost is not None
     assert lost[0] != "s3"
     assert server.galleries.store.counts(server.staff).faces == 3
-    assert server.galleries.check("staff").ok
+    assert server.galleries.check(server.galleries.open("staff")).ok
     server.reembedder.rollback("staff")
     assert server.finds(1, 2, 3)
     server.move(without_crop="drop")
@@ -399,7 +400,7 @@ def test_what_was_derived_from_templates_that_were_removed_is_not_used_again(
         assert server.staff.embedder == NEW
         assert server.finds(1, 2)
         assert not server.finds(3)
-        assert server.galleries.check("staff").ok
+        assert server.galleries.check(server.galleries.open("staff")).ok
 
 
 def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: Path, embedders: Embedders) -> None:
@@ -556,11 +557,11 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
     stop.set()
     thread.join()
     assert trouble == []
-    assert server.galleries.check("staff").ok
+    assert server.galleries.check(server.galleries.open("staff")).ok
     assert server.reembedder.find("staff").missing == 0
     server.finish()
     counts = server.galleries.store.counts(server.staff)
-    assert server.galleries.check("staff").indexed == counts.faces
+    assert server.galleries.check(server.galleries.open("staff")).indexed == counts.faces
 
 
 def test_an_enrollment_that_waited_for_the_beginning_of_a_move_knows_of_it(
@@ -576,7 +577,7 @@ def test_an_enrollment_that_waited_for_the_beginning_of_a_move_knows_of_it(
             move = {"gallery_key": gallery.key, "source": OLD, "source_dimension": OLD_DIMENSION, "target": NEW}
             move |= {"target_dimension": NEW_DIMENSION, "state": "embedding", "without_crop": "refuse", "keep_days": 1}
             connection.execute(sa.insert(REEMBEDDINGS).values(move | {"started_at": "2026-01-01T00:00:00Z"}))
-            enrolled = pool.submit(server.galleries.enroll, "staff", "s1", [face])
+            enrolled = pool.submit(server.galleries.enroll, gallery, "s1", [face])
             while not enrolled.done() and not _somebody_waits(database):
                 time.sleep(0.01)
         with pytest.raises(Conflict) as refused:

@@ -214,7 +214,7 @@ def test_work_takes_its_findings_along(planted: Reviewing) -> None:
 def test_nothing_is_left_of_a_deleted_gallery(planted: Reviewing) -> None:
     planted.review()
     planted.reviews.dismiss(planted.gallery, planted.findings()[0].id)
-    planted.galleries.delete_gallery("staff")
+    planted.galleries.delete_gallery(planted.galleries.open("staff"))
     assert [rows(planted, table) for table in (REVIEWS, FINDINGS, DISMISSALS)] == [0, 0, 0]
 
 
