@@ -1,0 +1,58 @@
+"""How often a request asks the database: each statement is a journey, to PostgreSQL even to another machine."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from tests.support.service import BOTH, COLLINS, enroll, running
+from tests.support.trace import BACKGROUND
+
+GALLERY = "/v1/galleries/staff"
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """Count the commits, and the statements on each table but the audit log's, of all threads of requests."""
+    counts: Counter[str] = Counter()
+
+    def is_of_a_request() -> bool:
+        return not threading.current_thread().name.startswith(BACKGROUND)
+
+    def statement(_connection: object, _cursor: object, text: str, *_: Any) -> None:
+        tables = set(re.findall(r"(?:FROM|INTO|UPDATE) (\w+)", text)) - {"audit"}
+        if tables and is_of_a_request():
+            counts.update({*tables, "statements"})
+
+    def commit(_connection: object) -> None:
+        counts["commits"] += is_of_a_request()
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", statement)
+    sa.event.listen(sa.Engine, "commit", commit)
+    try:
+        yield counts
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", statement)
+        sa.event.remove(sa.Engine, "commit", commit)
+
+
+def test_a_request_reads_its_gallery_once_and_a_change_again_under_its_lock(tmp_path: Path, database_url: str) -> None:
+    with running(tmp_path, database_url=database_url) as api:
+        api.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
+        enroll(api, GALLERY, "eileen", COLLINS).raise_for_status()
+        with counted() as enrolled:
+            enroll(api, GALLERY, "eileen", COLLINS).raise_for_status()
+        api.patch(f"{GALLERY}/subjects/eileen", json={"name": "Eileen Collins"}).raise_for_status()  # empties the cache
+        with counted() as identified:
+            api.post(f"{GALLERY}/identify", files={"image": BOTH}).raise_for_status()
+    locked = not database_url.startswith("sqlite")
+    assert enrolled["galleries"] == 3 + locked  # opened; again in the change, under a lock; the log's new end
+    assert enrolled["statements"] == 14 + locked
+    assert identified == {"statements": 2, "galleries": 1, "corrections": 1, "faces": 1}
