@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve train-demo bench docs words pictures test test-long test-full test-portable stateful fuzz check format lint \
+.PHONY: serve train-demo bench docs pictures test test-long test-full test-portable stateful fuzz check format lint \
 	types imports page \
 	hashes sbom audit advisories digests clean
 
@@ -27,17 +27,12 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m bench $(BENCH)
 
 # The documentation as a site in site/, to be opened in a browser without a server. A broken link is an
-# error, and so are more than 22,000 words.
+# error.
 docs: $(VENV)/.docs
 	rm -rf site .cache
 	$(BIN)/python docs/reference.py
 	$(BIN)/zensical build --strict
 	$(BIN)/python docs/check_site.py site
-	$(BIN)/python docs/count_words.py > /dev/null
-
-# How many words people have to read: all pages that are not written from code or figures. At most 22,000.
-words:
-	@$(PYTHON) docs/count_words.py
 
 # The README's pictures, of a real server and docs/samples; needs Chromium.
 pictures: $(VENV)/.dev
