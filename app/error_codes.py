@@ -184,6 +184,7 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "see `details.reason`.",
         "liveness_not_measured": "Liveness is required, and its packages were not measured at the server's error "
         "rates: measure them first.",
+        "workers_unusable": "No process that reads photos could be started.",
         "index_unavailable": "Milvus, where vectors are searched, can't be reached.",
         "unusable": "The installation has an error (a model, a device).",
     },

@@ -35,7 +35,7 @@ from app.db import usage
 from app.db.clock import ClockGuard
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, InvalidSetting, Unusable
-from app.face.formats import Limits
+from app.face.detect import Detector
 from app.features.bulk.routes import FEATURE as BULK
 from app.features.compreface import FEATURE as COMPREFACE
 from app.features.liveness.gate import FEATURE as LIVENESS
@@ -52,16 +52,17 @@ from app.inference.package import Package, find_packages, scan_packages
 from app.inference.session import PROVIDERS
 from app.jobs.runner import Runner
 from app.machine import cores, memory_in_use, memory_limit, release_memory
-from app.pipeline import Pipeline
+from app.pipeline import Pipeline, Reader
 from app.recognition.challenge import ChallengeJudge
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.server import data_folder
 from app.server.http import HEAD_BYTES
-from app.server.models import Models, open_models
+from app.server.models import Models, image_limits, open_models
 from app.server.storage import Storage, open_storage
 from app.types import Pixels
 from app.version import VERSION
+from app.workers.queue import PhotoWorkers
 
 JSON_OVERHEAD = 64 * 1024
 """Bytes of a JSON body beside the metadata; escapes make six bytes of one."""
@@ -84,6 +85,12 @@ MIB = 1024**2
 MEMORY_RESERVE = 0.2
 """Of all memory, for what no request is counted for: the models' arenas, answers, connections, fragments."""
 LEAST_BUDGET = 64 * MIB
+WORKERS_SHARE = 0.5
+"""Of the memory for requests, for photo workers."""
+PHOTO_SHARE = 0.5
+"""Of a request's time, the processor time that one photo may take."""
+TEND_S = 1.0
+"""Between looks for photo workers that have ended."""
 MEMORY_S = 60.0
 """Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
 FEATURES: tuple[Feature, ...] = (
@@ -175,7 +182,8 @@ def _build(
     settings = models.settings
     stack.callback(models.detector.close)
     budget = Budget(cores())
-    embedders = _embedders(models, budget, partial(bind_package, storage.database))
+    reader = _reader(models, budget, stack)
+    embedders = _embedders(models, reader, partial(bind_package, storage.database))
     stack.callback(embedders.close)
     open_gates = next((feature.open_gates for feature in FEATURES if feature.open_gates), lambda *_: Gates())
     gates = open_gates(embedders.packages, models.open, settings.liveness, settings.apcer, settings.bpcer)
@@ -183,10 +191,8 @@ def _build(
     calibrator = Calibrator(galleries, embedders, storage.jobs, recorded=partial(audit.recorded, "calibrate_gallery"))
 
     # Recognition
-    limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
-    pipeline = Pipeline(models.detector, limits, budget=budget)
     operations = Operations(
-        pipeline,
+        reader,
         embedders,
         galleries,
         storage.corrections,
@@ -199,7 +205,7 @@ def _build(
     admission = Admission(budget, settings.queue_limit)
     workers = WorkerPool(settings.threads, settings.request_timeout, admission)
     stack.callback(workers.close)
-    models.detector.detect(GREY)
+    reader.best_score(GREY)
     _open_embedders(embedders, galleries, settings.max_embedders)
     loading.result()
 
@@ -222,6 +228,8 @@ def _build(
     scheduler.every(PRUNE_CODES_S, "sessions", clock.guarded(storage.sessions.prune), at_once=True)
     scheduler.every(CALIBRATIONS_S, "calibrations", calibrator.look)
     scheduler.every(MEMORY_S, "memory", release_memory)
+    if isinstance(reader, PhotoWorkers):
+        scheduler.every(TEND_S, "photo workers", reader.tend)
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)
 
@@ -248,7 +256,7 @@ def _build(
         codes=storage.codes,
         sessions=storage.sessions,
         challenges=Challenges(storage.sealer, signatures),
-        challenge_judge=ChallengeJudge(pipeline, embedders, galleries, settings.fmr),
+        challenge_judge=ChallengeJudge(reader, embedders, galleries, settings.fmr),
         audit=audit,
         signatures=signatures,
         signer=storage.signer,
@@ -292,6 +300,18 @@ def _for_requests(memory: int) -> int:
     return size
 
 
+def _reader(models: Models, budget: Budget, stack: ExitStack) -> Pipeline | PhotoWorkers:
+    """Return what finds the faces of photos, in this process or in photo workers."""
+    settings = models.settings
+    if isinstance(models.detector, Detector):
+        return Pipeline(models.detector, image_limits(settings), budget=budget)
+    memory = WORKERS_SHARE * _for_requests(settings.memory_bytes or memory_limit())
+    seconds = PHOTO_SHARE * settings.request_timeout
+    reader = PhotoWorkers(models.detector, settings.photo_workers, memory=memory, seconds=seconds, keep=budget.keep)
+    stack.callback(reader.close)
+    return reader
+
+
 def _keys(settings: Settings, storage: Storage, clock: ClockGuard) -> Keys:
     """Return the API keys, with those of the keys file. One that has expired stays so where the clock is set back.
 
@@ -321,7 +341,7 @@ def _rate(name: str, text: str) -> Rate | None:
         raise InvalidSetting(f"{PREFIX}{name.upper()}: {error.message}") from None
 
 
-def _embedders(models: Models, budget: Budget, bind: Callable[[Package], None]) -> Embedders:
+def _embedders(models: Models, reader: Reader, bind: Callable[[Package], None]) -> Embedders:
     """Make the owner of the embedders; none is open yet."""
     settings = models.settings
 
@@ -331,7 +351,7 @@ def _embedders(models: Models, budget: Budget, bind: Callable[[Package], None]) 
             max_batch=settings.max_batch,
             queue_limit=CROPS_WAITING,
             workers=settings.embed_workers,
-            spare=lambda busy: busy < budget.free,  # of other packages' embedders nothing is known here
+            spare=lambda busy: busy < reader.free,  # of other packages' embedders nothing is known here
         )
         embedder.embed([GREY])
         return embedder
@@ -361,7 +381,7 @@ def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> N
 
 def _models(models: Models, embedders: Embedders, gates: Gates) -> list[schemas.Model]:
     """List the installed packages, and the device that each loaded one runs on."""
-    devices = {models.detector_package.id: models.detector.device, **embedders.devices(), **gates.devices}
+    devices = {models.detector_package.id: models.detector_device, **embedders.devices(), **gates.devices}
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
     return [model_answer(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
 

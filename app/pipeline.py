@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -32,8 +32,6 @@ the other 9 are unsure when upright."""
 
 RGB_BYTES = 3
 """Of a decoded pixel."""
-ANY_NUMBER = 1024
-"""Of photos in work at once, where the caller counts them."""
 
 VIEW_SIDE, VIEW_ZOOM = 256, 2.0
 """How large a face is shown to the detector to measure its landmarks again: twice the crop's scale, 70 pixels between
@@ -55,8 +53,32 @@ class Choice:
     LFW View 1 with several faces, half have less than 0.09, 41 more than 0.3 and 4 more than 0.5."""
 
 
+class TooCostly(Exception):
+    """The photo decodes to more pixels than `Pipeline.most_pixels`."""
+
+
+class Reader(Protocol):
+    """Finds faces: a `Pipeline`, in this process or in others (`app.workers`). Safe to share between threads."""
+
+    def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
+        """Return every face of a photo, as `Pipeline.detect` does."""
+        ...
+
+    def best_score(self, pixels: Pixels) -> float:
+        """Return the score of the surest face in a small picture; 0 without one."""
+        ...
+
+    @property
+    def free(self) -> int:
+        """Return how many more small photos could be worked on now."""
+        ...
+
+
 class Pipeline:
     """Decode, detect, align, assess quality and embed. Safe to share between threads."""
+
+    most_pixels: float = math.inf
+    """Photos that decode to more are not read: `detect` raises TooCostly."""
 
     def __init__(
         self, detector: Detector, limits: Limits, *, refine: bool = True, budget: Budget | None = None
@@ -68,7 +90,7 @@ class Pipeline:
         self._detector = detector
         self._limits = limits
         self._refine = refine
-        self._budget = budget or Budget(ANY_NUMBER)
+        self._budget = budget
 
     def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
         """Return every face of a photo with its aligned crop and quality, highest detector score first.
@@ -94,11 +116,16 @@ class Pipeline:
                 encoded, 1, lambda: self._aligned(_decoded(encoded, 1, stages), places, turned, cuts, stages)
             )
         task = current_task()
-        if task.caller:  # the crops count for the request until its work ends; raises Overloaded
+        if self._budget and task.caller:  # the crops count for the request until its work ends; raises Overloaded
             size = sum(pixels.nbytes for face in seen.faces for pixels in (face.crop, *face.cuts))
             self._budget.keep(task.caller, size)
             task.kept += size
         return seen
+
+    @property
+    def free(self) -> int:
+        """Return how many more small photos could be worked on now; 1 where nothing limits them."""
+        return self._budget.free if self._budget else 1
 
     def bytes_needed(self, encoded: EncodedImage, factor: int = 1) -> int:
         """Return the most memory that a photo decoded ``factor`` times smaller takes beside its file, known from the
@@ -114,6 +141,10 @@ class Pipeline:
 
         Raises ImageTooLarge if the server never has so much memory.
         """
+        if encoded.pixels(factor) > self.most_pixels:
+            raise TooCostly
+        if self._budget is None:
+            return work()
         size, most = self.bytes_needed(encoded, factor), self._budget.most_work
         if size > most:
             message = f"Working on the image takes {size} bytes; this server has {most:.0f} for one image."

@@ -373,14 +373,14 @@ def _gif_size(data: bytes) -> tuple[int, int] | None:
 
 def _read_heif(data: bytes, limits: Limits) -> Opened:
     container = _checked_container(data, limits, "HEIF")
-    image = _heif_reader()(io.BytesIO(data))
+    image = heif_reader()(io.BytesIO(data))
     deep = image.info["bit_depth"] > 8
     # Its parts (tiles of a grid) are decoded one by one.
     return Opened(image, Cost(PLANES * container.largest_part(), HEIF_DEEP if deep else HEIF_PLAIN))
 
 
 @cache
-def _heif_reader() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
+def heif_reader() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
     """Load libheif when the first such photo comes: it takes 20 ms and most servers never see one.
 
     Raises UnsupportedImage where the extra `heic` is not installed.

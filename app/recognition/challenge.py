@@ -22,7 +22,7 @@ from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.inference.manifest import LivenessCut
-from app.pipeline import AMBIGUOUS_SHARE, Pipeline, choose_face
+from app.pipeline import AMBIGUOUS_SHARE, Reader, choose_face
 from app.recognition.decisions import cosine, verify_point
 from app.types import Pixels
 
@@ -73,9 +73,9 @@ class Seen:
 class ChallengeJudge:
     """Checks the frames of a challenge. Safe to share between threads; keeps nothing of the frames."""
 
-    def __init__(self, pipeline: Pipeline, embedders: Embedders, galleries: Galleries, fmr: float) -> None:
+    def __init__(self, reader: Reader, embedders: Embedders, galleries: Galleries, fmr: float) -> None:
         """``fmr``: of the operating point at which two frames show one person."""
-        self._pipeline = pipeline
+        self._reader = reader
         self._embedders = embedders
         self._galleries = galleries
         self._fmr = fmr
@@ -105,7 +105,7 @@ class ChallengeJudge:
         head.
         """
         try:
-            photo = self._pipeline.detect(frame, (CUT,))
+            photo = self._reader.detect(frame, (CUT,))
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **error.details, index=place) from error
         if not photo.faces:
@@ -114,7 +114,7 @@ class ChallengeJudge:
         if choice.runner_up >= AMBIGUOUS_SHARE:
             raise _failed(place, step, "several_faces")
         face = photo.faces[choice.index]
-        if face.score < SURE_SCORE and _is_surer_tilted(face.cuts[0], self._pipeline):
+        if face.score < SURE_SCORE and _is_surer_tilted(face.cuts[0], self._reader):
             raise _failed(place, step, "tilted")
         landmarks = face.landmarks
         pose = pose_of(landmarks)
@@ -123,13 +123,13 @@ class ChallengeJudge:
         return Seen(pose.yaw, float(np.linalg.norm(landmarks[1] - landmarks[0])) / photo.width, face.crop)
 
 
-def _is_surer_tilted(seen: Pixels, pipeline: Pipeline) -> bool:
+def _is_surer_tilted(seen: Pixels, reader: Reader) -> bool:
     """Return whether a face is surer when its CUT is turned in its plane, either way."""
     middle = ((CUT.side - 1) / 2, (CUT.side - 1) / 2)
 
     def score(degrees: float) -> float:
         matrix = cv2.getRotationMatrix2D(middle, degrees, 1)
-        return pipeline.best_score(np.asarray(cv2.warpAffine(seen, matrix, (CUT.side, CUT.side)), np.uint8))
+        return reader.best_score(np.asarray(cv2.warpAffine(seen, matrix, (CUT.side, CUT.side)), np.uint8))
 
     return max(score(TILT), score(-TILT)) > score(0)
 

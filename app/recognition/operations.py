@@ -20,7 +20,7 @@ from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.thresholds import Thresholds
-from app.pipeline import Pipeline, timed
+from app.pipeline import Reader, timed
 from app.recognition.corrections import Correction, Corrections
 from app.recognition.decisions import (
     AnsweredCandidate,
@@ -67,7 +67,7 @@ class Operations:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        reader: Reader,
         embedders: Embedders,
         galleries: Galleries,
         corrections: Corrections,
@@ -81,7 +81,7 @@ class Operations:
         """``calibrated`` returns the thresholds that decide in a gallery, by default its package's; ``observe``
         receives the milliseconds that each stage of a photo or an operation took.
         """
-        self._photos = Photos(pipeline, observe)
+        self._photos = Photos(reader, observe)
         self._embedders = embedders
         self._galleries = galleries
         self._corrections = corrections

@@ -11,7 +11,7 @@ from app.errors import AmbiguousFace, InvalidInput, NoFace
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate, Gallery, NewFace, Origin, StoredFace
 from app.inference.embedders import Embedders, Model
-from app.pipeline import AMBIGUOUS_SHARE, Choice, Pipeline, choose_face, embed_faces, pick_face
+from app.pipeline import AMBIGUOUS_SHARE, Choice, Reader, choose_face, embed_faces, pick_face
 from app.recognition.corrections import RuledOut
 from app.recognition.decisions import (
     AnsweredCandidate,
@@ -180,19 +180,19 @@ def identified(
 class Photos:
     """Detect, judge and embed faces. ``observe`` receives the milliseconds that each stage took."""
 
-    def __init__(self, pipeline: Pipeline, observe: Callable[[Mapping[str, float]], None]) -> None:
-        self._pipeline = pipeline
+    def __init__(self, reader: Reader, observe: Callable[[Mapping[str, float]], None]) -> None:
+        self._reader = reader
         self._observe = observe
 
     def detect(self, image: bytes, gate: Gate = OFF) -> Photo:
         """Return the photo's faces, cut out for the gate's packages."""
-        photo = self._pipeline.detect(image, gate.cuts)
+        photo = self._reader.detect(image, gate.cuts)
         self._observe(photo.stages)
         return photo
 
     def embed(self, image: bytes, used: Model, gate: Gate = OFF) -> tuple[Photo, list[int]]:
         """Judge all faces and embed those that the gate accepts; return the photo and these faces' indices."""
-        photo = self._pipeline.detect(image, gate.cuts)
+        photo = self._reader.detect(image, gate.cuts)
         (photo,) = gate.judged([photo], [range(len(photo.faces))])
         places = gate.accepted(photo)
         (photo,) = embed_faces([photo], used.embedder, [places])

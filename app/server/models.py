@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.config import Settings
-from app.errors import Unusable
+from app.errors import InvalidSetting, Unusable
 from app.face.detect import Detector
+from app.face.formats import Limits
 from app.inference.package import Package, Scan, scan_packages, select
-from app.inference.session import EmbedderSession, Session
+from app.inference.session import EmbedderSession, Session, Used
 from app.models.opening import open_detector, open_prepared
+from app.models.prepare import prepared
+from app.workers.parent import Stages
+from app.workers.start import Parent
 
 FOLDER = "models"
 """Folder in the data folder for prepared graphs and fetched files."""
@@ -27,9 +31,14 @@ class Models:
 
     settings: Settings
     detector_package: Package
-    detector: Detector
+    detector: Detector | Parent
+    """Opened here, or by the process that photo workers are forked from."""
     embedder_package: Package
     _default: EmbedderSession
+
+    @property
+    def detector_device(self) -> Used:
+        return self.detector.device if isinstance(self.detector, Detector) else "cpu"
 
     def session(self, package: Package) -> EmbedderSession:
         """Return the default embedder's session, or open another. Raises Unusable as `open_embedder` does."""
@@ -55,16 +64,31 @@ def open_models(settings: Settings) -> Models:
     return Models(
         settings=settings,
         detector_package=detector,
-        detector=open_detector(
-            detector,
-            _cache(settings),
-            settings.detect_device,
-            threads=settings.detect_threads,
-            min_face=settings.min_face,
-            gpu_memory_mib=settings.gpu_memory_mib,
-        ),
+        detector=_open_detector(detector, settings),
         embedder_package=embedder,
         _default=EmbedderSession(embedder, _open(embedder, settings)),
+    )
+
+
+def image_limits(settings: Settings) -> Limits:
+    """Return the limits of the photos that requests send."""
+    return Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
+
+
+def _open_detector(package: Package, settings: Settings) -> Detector | Parent:
+    if settings.photo_workers:
+        if settings.detect_device != "cpu" or settings.detect_threads != 1:
+            message = "LIKENESS_PHOTO_WORKERS: workers find faces on the CPU, with one thread each; set it to 0"
+            raise InvalidSetting(message, setting="LIKENESS_PHOTO_WORKERS")
+        model = prepared(package, _cache(settings), "cpu")
+        return Parent(Stages(model, settings.min_face, image_limits(settings)))
+    return open_detector(
+        package,
+        _cache(settings),
+        settings.detect_device,
+        threads=settings.detect_threads,
+        min_face=settings.min_face,
+        gpu_memory_mib=settings.gpu_memory_mib,
     )
 
 

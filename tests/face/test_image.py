@@ -24,7 +24,7 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, InvalidInput, UnsupportedImage
-from app.face.formats import Limits, _heif_reader, open_file
+from app.face.formats import Limits, heif_reader, open_file
 from app.face.image import Decoded, decode, open_image
 from tests.support import images
 from tests.support.images import EVERY_KIND, ORIENTATION, encoded, grey16, heic, lab, photo, pixels, turned
@@ -65,7 +65,7 @@ class TestFormats:
         assert difference(decode(file.getvalue(), LIMITS), photo()) <= 8
 
     def test_heic_is_refused_where_its_reader_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        _heif_reader.cache_clear()
+        heif_reader.cache_clear()
         monkeypatch.setitem(sys.modules, "pillow_heif", None)
         with pytest.raises(UnsupportedImage, match="heic"):
             decode(heic(photo()), LIMITS)

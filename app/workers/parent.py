@@ -1,0 +1,129 @@
+"""The workers' parent: a process that has loaded everything a worker needs, and forks one when the server asks.
+
+It runs as a program of its own, so that it has no threads, no connections, and none of the server's secrets. Workers
+share its memory until they change it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from app.errors import LikenessError
+from app.face.detect import Detector
+from app.face.formats import Limits, heif_reader
+from app.pipeline import Pipeline
+from app.workers.worker import Terms, work
+
+SAMPLES = "JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"
+"""Formats that Pillow writes too, one of which is read before the first worker starts."""
+SIDE = 64
+"""Pixels of these samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What a worker's pipeline is made of."""
+
+    detector: Path
+    """YuNet's prepared file."""
+    min_face: int
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Fork a worker, whose end of a socket comes with this message. Answered with its process id."""
+
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Kill a worker, unless it has ended, and answer with how it did, as `os.waitstatus_to_exitcode` says it."""
+
+    process: int
+
+
+NONE = -1
+"""In place of a process id: no worker could be started."""
+
+
+def main() -> None:
+    """Serve the server's requests from the socket whose descriptor is this program's argument."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they are for the server, whose end is the end of its sockets
+    server = socket.socket(fileno=int(sys.argv[1]))
+    pipeline = _prepared(pickle.loads(server.recv(1 << 16)))  # noqa: S301 - from the server
+    gc.collect()
+    gc.freeze()
+    server.send(pickle.dumps(_threads()))
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(server, 1 << 16, 1)
+        if not message:
+            return
+        request = pickle.loads(message)  # noqa: S301 - from the server
+        if isinstance(request, Start):
+            server.send(pickle.dumps(_start(server, descriptors[0], pipeline, request.terms)))
+        elif isinstance(request, End):
+            server.send(pickle.dumps(_end(request.process)))
+
+
+def _threads() -> int:
+    """Return how many threads this process has."""
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
+
+
+def _prepared(stages: Stages) -> Pipeline:
+    """Load the detector and every reader: a worker can open no file."""
+    cv2.setNumThreads(1)
+    pipeline = Pipeline(Detector(stages.detector, min_face=stages.min_face), stages.limits)
+    pixels = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+    for name in SAMPLES:
+        file = BytesIO()
+        Image.fromarray(pixels).save(file, name)
+        with suppress(LikenessError):
+            pipeline.detect(file.getvalue())
+    with suppress(LikenessError):  # it is not installed
+        heif_reader()
+    return pipeline
+
+
+def _start(server: socket.socket, descriptor: int, pipeline: Pipeline, terms: Terms) -> int:
+    parent = os.getpid()
+    try:
+        process = os.fork()
+    except OSError:  # no memory, or no process left: the server sees that its socket has no other end
+        process = NONE
+    if process:
+        os.close(descriptor)
+        return process
+    try:
+        server.close()
+        work(socket.socket(fileno=descriptor), pipeline, terms, parent)
+    except BaseException:  # noqa: BLE001 - it must not go on as a second parent
+        sys.excepthook(*sys.exc_info())
+    os._exit(1)
+
+
+def _end(process: int) -> int:
+    try:
+        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            os.kill(process, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    except ChildProcessError:  # of a parent before this one, whose end was its end
+        return -signal.SIGKILL

@@ -1,0 +1,235 @@
+"""Give each photo to a worker: first come, first served, fair between callers, and no worker's end ends more than its
+photo.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+
+from app.concurrency.admission import check_deadline, current_task
+from app.concurrency.turns import Turns
+from app.errors import ImageTooLarge, InvalidImage, LikenessError, Unusable
+from app.face.align import Cut
+from app.types import Photo, Pixels
+from app.workers.start import Ended, Parent, Worker
+from app.workers.worker import Answer, Question, Terms
+
+COSTLY_PIXELS = 4_000_000
+"""From this size on, searching a photo without a face takes a core for half a second and more."""
+NICENESS = 10
+"""Added to the process's for workers with costly photos: they get a tenth of the core that others want."""
+COSTLY_WAIT_S = 10.0
+"""How long a costly photo waits for its worker before its request is answered with 429."""
+IDLE_S = 60.0
+"""How long a worker for costly photos is kept without one."""
+SMALL_MEMORY = 256 * 1024**2
+"""Bytes that a photo of less than COSTLY_PIXELS takes at most, whatever its format."""
+COSTLY_MEMORY = 2 * 1024**3
+"""Bytes that a photo of 50 megapixels takes at most."""
+TOO_LONG = "SIGXCPU"
+_log = logging.getLogger(__name__)
+
+
+class Crew:
+    """Workers of one kind, at most ``count``. Safe to share between threads."""
+
+    def __init__(self, parent: Parent, count: int, terms: Terms, *, patience_s: float, kept_s: float) -> None:
+        """A photo waits ``patience_s`` at most, and an idle worker ``kept_s``."""
+        self.turns = Turns(count)
+        self._count = count
+        self.terms = terms
+        self._parent, self._patience_s, self._kept_s = parent, patience_s, kept_s
+        self._idle: list[tuple[Worker, float]] = []
+        self._lock, self._filling = Lock(), Lock()
+        self._closed = False
+        self.running: set[Worker] = set()
+        """Every worker that has not ended, as far as is known."""
+
+    def ask(self, question: Question, payload: bytes) -> Answer:
+        """Return a worker's answer, in turn.
+
+        Raises Ended, LikenessError (``request_timeout``), Overloaded, and Unusable ``workers_unusable``.
+        """
+        with self.turns.hold(self._patience_s):
+            check_deadline()
+            worker = self._take()
+            answer = None
+            try:
+                answer = worker.ask(question, payload, check_deadline)
+            except Ended as error:
+                raise Ended(self._end(worker)) from error
+            finally:
+                if answer is not None and answer.outcome not in ("no_memory", "failed"):
+                    with self._lock:
+                        self._idle.append((worker, time.monotonic()))
+                else:
+                    self._end(worker)
+                    self._fill()
+            return answer
+
+    def tend(self) -> None:
+        """Replace idle workers that have ended, and end those that have been idle for too long."""
+        now = time.monotonic()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for worker, since in idle:
+            if worker.is_alive() and now - since < self._kept_s:
+                with self._lock:
+                    self._idle.insert(0, (worker, since))
+            else:
+                self._end(worker)
+        self._fill()
+
+    def close(self) -> None:
+        """End all workers; none is started any more."""
+        self._closed = True
+        with self._filling:  # one that is being started
+            for worker in list(self.running):
+                self._end(worker)
+
+    def _take(self) -> Worker:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                worker, _ = self._idle.pop()
+            if worker.is_alive():
+                return worker
+            self._end(worker)
+        return self._start()
+
+    def _fill(self) -> None:
+        """Start workers in place of those that have ended, where they are kept for ever."""
+        if math.isfinite(self._kept_s):
+            return
+        with self._filling, suppress(Unusable):  # `_take` tries again
+            while len(self.running) < self._count and not self._closed:
+                worker = self._start()
+                with self._lock:
+                    self._idle.insert(0, (worker, time.monotonic()))
+
+    def _start(self) -> Worker:
+        worker = self._parent.start(self.terms)
+        self.running.add(worker)
+        return worker
+
+    def _end(self, worker: Worker) -> str:
+        if worker not in self.running:
+            return "ended"
+        self.running.discard(worker)
+        worker.close()
+        return self._parent.end(worker.process)
+
+
+class PhotoWorkers:
+    """Finds faces as `Pipeline` does, in processes of its own. Safe to share between threads.
+
+    Photos of more than COSTLY_PIXELS, and those for which a worker's memory did not suffice, go to workers of low
+    priority, of which there are half as many: nothing else waits for them. A photo whose worker ends is tried once
+    more, there.
+    """
+
+    def __init__(
+        self, parent: Parent, count: int, *, memory: float, seconds: float, keep: Callable[[str, int], None]
+    ) -> None:
+        """Start ``count`` workers. All may take ``memory`` bytes together, and a photo ``seconds`` of processor time.
+        ``keep`` counts the bytes of a caller's crops, and raises Overloaded if there are too many.
+
+        Raises Unusable ``workers_unusable``.
+        """
+        self._parent, self._keep = parent, keep
+        self.ended: Counter[str] = Counter()
+        """How many photos were given up by a worker, by how it ended."""
+        whole, each = max(1, round(seconds)), min(SMALL_MEMORY, memory / 2 / count)
+        rest = memory - each * count
+        costly = max(1, min(count // 2, int(rest / COSTLY_MEMORY)))
+        small, large = Terms(int(each), whole, 0, COSTLY_PIXELS), Terms(int(rest / costly), whole, NICENESS, math.inf)
+        self._small = Crew(parent, count, small, patience_s=math.inf, kept_s=math.inf)
+        self._costly = Crew(parent, costly, large, patience_s=COSTLY_WAIT_S, kept_s=IDLE_S)
+        self._small.tend()
+        self._tell()
+
+    @property
+    def free(self) -> int:
+        """Return how many more small photos could be worked on now."""
+        return self._small.turns.free
+
+    @property
+    def waiting(self) -> int:
+        """Return how many photos wait for a worker."""
+        return self._small.turns.waiting + self._costly.turns.waiting
+
+    def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
+        """Return what `Pipeline.detect` returns.
+
+        Raises what it raises; ImageTooLarge for a photo that takes more memory than a worker has, and InvalidImage for
+        one that ends its worker twice, or takes too long.
+        """
+        photo = self._asked(Question(tuple(cuts)), image).photo
+        if photo is None:
+            raise LikenessError("A photo worker's answer has no photo.")
+        task = current_task()
+        if task.caller:  # the crops count for the request until its work ends
+            size = sum(pixels.nbytes for face in photo.faces for pixels in (face.crop, *face.cuts))
+            self._keep(task.caller, size)
+            task.kept += size
+        return photo
+
+    def best_score(self, pixels: Pixels) -> float:
+        """Return what `Pipeline.best_score` returns."""
+        return self._asked(Question(shape=pixels.shape), pixels.tobytes()).score
+
+    def tend(self) -> None:
+        """Replace workers that have ended, and end those that are not needed. To be called every few seconds."""
+        self._small.tend()
+        self._costly.tend()
+
+    def close(self) -> None:
+        """End all workers, but not their parent."""
+        self._small.close()
+        self._costly.close()
+
+    def _asked(self, question: Question, payload: bytes) -> Answer:
+        for crew, last in ((self._small, False), (self._costly, True)):
+            try:
+                answer = crew.ask(question, payload)
+            except Ended as ended:
+                self._note(str(ended), payload, again=not last and str(ended) != TOO_LONG)
+                if last or str(ended) == TOO_LONG:
+                    raise InvalidImage("The image could not be read.") from ended
+                continue
+            except LikenessError as error:
+                if error.code == "request_timeout":
+                    self._note("the request's time ended", payload, again=False)
+                raise
+            if answer.outcome == "refused":
+                raise answer.error()
+            if answer.outcome in ("photo", "score"):
+                return answer
+            if answer.outcome != "costly":
+                self._note(answer.message or answer.outcome, payload, again=not last)
+            if last and answer.outcome == "no_memory":
+                raise ImageTooLarge("Reading the image takes more memory than this server has for one image.")
+        raise InvalidImage("The image could not be read.")
+
+    def _note(self, reason: str, payload: bytes, *, again: bool) -> None:
+        """Count and log why a worker gave up a photo, which the log names by its SHA-256 alone."""
+        self.ended[reason] += 1
+        fields = {"reason": reason, "photo": hashlib.sha256(payload).hexdigest(), "again": again}
+        _log.warning("a photo worker ended", extra={"fields": fields})
+
+    def _tell(self) -> None:
+        held = sorted({each for worker in self._small.running for each in worker.held})
+        fields = {
+            "workers": len(self._small.running),
+            "sandbox": " and ".join(held) or "none",
+            "threads": self._parent.threads,
+        }
+        _log.log(logging.INFO if held else logging.WARNING, "photo workers", extra={"fields": fields})

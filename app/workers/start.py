@@ -1,0 +1,185 @@
+"""Start and end workers, seen from the server: the parent of all of them, and one at a time."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import app
+from app.errors import Unusable
+from app.workers import wire
+from app.workers.parent import NONE, End, Stages, Start
+from app.workers.worker import Answer, Question, Terms
+
+START_S = 60.0
+"""For the parent to load its libraries: one second on an idle machine."""
+FORK_S = 10.0
+"""For the parent to start or end a worker: milliseconds, unless the machine swaps."""
+LOOK_S = 0.1
+"""How often a thread that waits for a worker looks whether it still should."""
+KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+"""Of the environment, which else holds passwords."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Libraries start none when they are loaded: a process with threads can't be forked safely."""
+MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(8 * 2**20)}
+"""What a photo took returns to the system when it is freed."""
+
+
+class Ended(Exception):
+    """A worker has ended, or was ended, while it had a photo; the text says how."""
+
+
+class Parent:
+    """The process that workers are forked from. Safe to share between threads; started again when it has ended."""
+
+    def __init__(self, stages: Stages) -> None:
+        """Raises Unusable ``workers_unusable`` if it does not start."""
+        self._stages = stages
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+        self.threads = 0
+        """Threads that it has: one, if forking it is safe."""
+        with self._lock:
+            self._begin()
+
+    @property
+    def process(self) -> int:
+        """Return its process id."""
+        return self._process.pid if self._process else NONE
+
+    def start(self, terms: Terms) -> Worker:
+        """Return a new worker. Raises Unusable ``workers_unusable``."""
+        ours, theirs = socket.socketpair()
+        process = NONE
+        try:
+            with theirs:
+                process = self._ask(Start(terms), theirs)
+            ours.settimeout(FORK_S)
+            return Worker(process, ours, wire.decode(tuple[str, ...], *wire.receive(ours)))
+        except (wire.Broken, OSError, Unusable) as error:
+            ours.close()
+            if process != NONE:
+                self.end(process)
+            raise error if isinstance(error, Unusable) else _unusable(f"one did not start: {error}") from error
+
+    def end(self, process: int) -> str:
+        """Kill a worker unless it has ended, and return how it ended."""
+        try:
+            code = self._ask(End(process))
+        except Unusable:  # its parent has ended, and so has it
+            return "its parent ended"
+        if code >= 0:
+            return f"exit code {code}"
+        with suppress(ValueError):
+            return signal.Signals(-code).name
+        return f"signal {-code}"
+
+    def close(self) -> None:
+        """End the parent, and with it its workers."""
+        with self._lock:
+            self._closed = True
+            self._stop()
+
+    def _ask(self, request: Start | End, descriptor: socket.socket | None = None) -> int:
+        with self._lock:
+            if self._closed:
+                raise _unusable("the service is shutting down")
+            for attempt in (1, 2):
+                if self._process is None:
+                    if isinstance(request, End):
+                        raise _unusable("it is the child of another parent")
+                    self._begin()
+                try:
+                    descriptors = [descriptor.fileno()] if descriptor else []
+                    socket.send_fds(self._control, [pickle.dumps(request)], descriptors)
+                    return self._hear()
+                except (OSError, EOFError, wire.Broken) as error:
+                    self._stop()
+                    if attempt == 2 or isinstance(request, End):
+                        raise _unusable(f"their parent ended: {error}") from error
+        raise AssertionError
+
+    def _begin(self) -> None:
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(START_S)
+        places = [str(Path(app.__file__).parent.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        environ = {name: value for name, value in os.environ.items() if name in KEPT} | ONE_THREAD | MALLOC
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter
+                [sys.executable, "-m", "app.workers", str(theirs.fileno())],
+                env=environ | {"PYTHONPATH": os.pathsep.join(filter(None, places)), "PYTHONSAFEPATH": "1"},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        try:
+            self._control.send(pickle.dumps(self._stages))
+            self.threads = self._hear()
+        except (OSError, EOFError, wire.Broken) as error:
+            self._stop()
+            raise _unusable(f"their parent did not start: {error}") from error
+        self._control.settimeout(FORK_S)
+
+    def _hear(self) -> int:
+        if not (message := self._control.recv(1 << 10)):
+            raise wire.Broken("its socket was closed")
+        return int(pickle.loads(message))  # noqa: S301 - the parent reads no photo but its own
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._control.close()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def _unusable(reason: str) -> Unusable:
+    return Unusable(f"Photo workers can't be used: {reason}.", code="workers_unusable")
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One process that reads photos, and the socket to it; for one thread at a time."""
+
+    process: int
+    _peer: socket.socket
+    held: tuple[str, ...]
+    """What keeps it from everything else: of `landlock`, `seccomp`."""
+
+    def is_alive(self) -> bool:
+        """Return whether it waits for a photo: one that has ended has closed its socket."""
+        return not self._readable(0)
+
+    def ask(self, question: Question, payload: bytes, check: Callable[[], None]) -> Answer:
+        """Return the worker's answer. ``check`` is called now and then, and ends the wait by raising.
+
+        Raises Ended when the worker ends, or what it sends is no answer; then, and after an error of ``check``, the
+        caller must end it.
+        """
+        try:
+            self._peer.settimeout(FORK_S)
+            wire.send(self._peer, pickle.dumps(question), [payload])
+            while not self._readable(LOOK_S):
+                check()
+            return wire.decode(Answer, *wire.receive(self._peer))
+        except (wire.Broken, OSError) as error:
+            raise Ended(str(error)) from error
+
+    def _readable(self, seconds: float) -> bool:
+        poll = select.poll()  # `select` takes no descriptor above 1023
+        poll.register(self._peer, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
+
+    def close(self) -> None:
+        """Close the socket: the worker ends when it next looks."""
+        self._peer.close()

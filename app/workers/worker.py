@@ -1,0 +1,114 @@
+"""One worker: reads one photo after the other, in a process that can do nothing else."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import socket
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from app.errors import InvalidInput, LikenessError, Overloaded
+from app.face.align import Cut
+from app.pipeline import Pipeline, TooCostly
+from app.types import Photo
+from app.workers import limits, sandbox, wire
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a worker may take: ``memory`` in bytes beyond what it starts with, ``seconds`` of processor time a photo,
+    ``niceness`` added to its parent's, and ``most_pixels`` that it decodes."""
+
+    memory: int
+    seconds: int
+    niceness: int
+    most_pixels: float
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Find the faces of the photo that follows, with these cuts; or, given a ``shape``, say how sure the surest face is
+    in the pixels that follow."""
+
+    cuts: tuple[Cut, ...] = ()
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The faces, a score, or why there are none."""
+
+    outcome: str
+    """`photo`, `score`; `refused`: an error for who sent the photo; `costly`: it has more pixels than this worker
+    decodes; `no_memory`; `failed`: an error that nobody expected."""
+    photo: Photo | None = None
+    score: float = 0.0
+    kind: str = ""
+    """Name of the error's class in `app.errors`."""
+    code: str = ""
+    message: str = ""
+    details: dict[str, str] = field(default_factory=dict)
+    """JSON by name."""
+
+    def error(self) -> LikenessError:
+        """Return the error that refuses the photo."""
+        return ERRORS.get(self.kind, InvalidInput)(
+            self.message, code=self.code, **{name: json.loads(text) for name, text in self.details.items()}
+        )
+
+
+ERRORS = {kind.__name__: kind for kind in InvalidInput.__subclasses__()}
+
+
+def refused(error: LikenessError) -> Answer:
+    """Return the answer that `Answer.error` makes the error of again."""
+    details = {name: json.dumps(value) for name, value in error.details.items()}
+    return Answer("refused", kind=type(error).__name__, code=error.code, message=error.message, details=details)
+
+
+def work(peer: socket.socket, pipeline: Pipeline, terms: Terms, parent: int) -> None:
+    """Answer questions until the server closes the socket; then, and after a failure, end this process."""
+    limits.end_with_parent(parent)
+    limits.lower_priority(terms.niceness)
+    limits.limit_memory(terms.memory)
+    pipeline.most_pixels = terms.most_pixels
+    held = sandbox.enter()
+    gc.enable()
+    wire.send(peer, *wire.encode(held))
+    outcome = ""
+    while outcome not in ("no_memory", "failed"):  # it is replaced: memory may be left in pieces, a library astray
+        try:
+            head, data = wire.receive(peer)
+        except (wire.Broken, OSError):
+            break
+        limits.limit_processor(terms.seconds)
+        answer = _answer(pipeline, pickle.loads(head), data)  # noqa: S301 - from the server
+        del data
+        try:
+            wire.send(peer, *wire.encode(answer))
+        except OSError:
+            break
+        outcome = answer.outcome
+        del answer
+    os._exit(0)
+
+
+def _answer(pipeline: Pipeline, question: Question, data: bytearray) -> Answer:
+    try:
+        if question.shape is not None:
+            pixels = np.frombuffer(data, np.uint8).reshape(question.shape)
+            return Answer("score", score=pipeline.best_score(pixels))
+        return Answer("photo", pipeline.detect(bytes(data), question.cuts))
+    except TooCostly:
+        return Answer("costly")
+    except (MemoryError, Overloaded):  # the readers' word for no memory
+        return Answer("no_memory")
+    except InvalidInput as error:
+        return refused(error)
+    except Exception as error:  # noqa: BLE001 - the worker's edge: the server must be answered
+        text = f"{type(error).__name__}: {error}"
+        return Answer("no_memory" if "alloc" in text.lower() else "failed", message=text)

@@ -1,0 +1,110 @@
+"""What a worker sends becomes a value of the declared type, or an error: nothing else, whatever it sends."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from app.errors import ImageTooLarge, ImageTooSmall
+from app.types import Box, Face, Photo, Quality, Reason
+from app.workers.wire import Broken, decode, encode, receive, send
+from app.workers.worker import Answer, refused
+
+CROP = np.arange(112 * 112 * 3, dtype=np.uint8).reshape(112, 112, 3)
+FACE = Face(
+    Box(1.5, -2.0, 3.25, 4.0),
+    np.linspace(0, 1, 10, dtype=np.float32).reshape(5, 2),
+    0.875,
+    Quality(33.0, (Reason.SMALL_FACE, Reason.CUT_OFF)),
+    CROP,
+    cuts=(CROP[:80, :80], CROP[:3]),
+)
+PHOTO = Photo(640, 480, (FACE, replace(FACE, score=0.1, cuts=())), 90, {"decode": 1.25, "detect": 7.0})
+
+
+def passed(answer: Answer) -> Answer:
+    head, arrays = encode(answer)
+    return decode(Answer, head, bytearray(b"".join(array.tobytes() for array in arrays)))
+
+
+def shown(face: Face) -> tuple[object, ...]:
+    """Everything a face holds, comparable."""
+    arrays: list[NDArray[Any]] = [face.landmarks, face.crop, *face.cuts]
+    plain = {field.name: getattr(face, field.name) for field in fields(face)}
+    rest = {name: value for name, value in plain.items() if name not in ("landmarks", "crop", "cuts")}
+    return rest, [(array.dtype, array.shape, array.tobytes()) for array in arrays]
+
+
+def test_a_photo_arrives_as_it_was() -> None:
+    photo = passed(Answer("photo", PHOTO)).photo
+    assert photo is not None
+    assert replace(photo, faces=()) == replace(PHOTO, faces=())
+    assert [shown(face) for face in photo.faces] == [shown(face) for face in PHOTO.faces]
+
+
+@pytest.mark.parametrize(
+    "error", [ImageTooLarge("Too large.", width=3), ImageTooSmall("Small.", code="x", why=[1, "a"])]
+)
+def test_an_error_arrives_as_it_was(error: ImageTooLarge | ImageTooSmall) -> None:
+    again = passed(refused(error)).error()
+    assert (type(again), again.message, again.code, again.details) == (
+        type(error),
+        error.message,
+        error.code,
+        error.details,
+    )
+
+
+def test_messages_of_any_size_arrive_whole() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(ours, b"head", [b"", b"abc", np.zeros((0, 3), np.uint8), CROP[:2]])
+        head, data = receive(theirs)
+        assert (head, bytes(data)) == (b"head", b"abc" + CROP[:2].tobytes())
+        ours.close()
+        with pytest.raises(Broken):
+            receive(theirs)
+
+
+def test_a_message_that_says_it_is_huge_is_refused_before_it_is_read() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"\xff" * 12)
+        with pytest.raises(Broken):
+            receive(theirs)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda each: st.lists(each, max_size=4) | st.dictionaries(st.text(max_size=5), each, max_size=4),
+    max_leaves=10,
+)
+GOOD, ARRAYS = encode(Answer("photo", PHOTO))
+
+
+@given(st.data())
+def test_whatever_else_arrives_is_no_answer(data: st.DataObject) -> None:
+    """One place of a good answer is replaced by anything."""
+    answer = json.loads(GOOD)
+    at, bytes_ = answer, bytearray(b"".join(array.tobytes() for array in ARRAYS))
+    while True:
+        key = data.draw(st.sampled_from(sorted(at)) if isinstance(at, dict) else st.integers(0, len(at) - 1))
+        if not isinstance(at[key], (dict, list)) or not at[key] or data.draw(st.booleans()):
+            break
+        at = at[key]
+    at[key] = data.draw(VALUES)
+    try:
+        made = decode(Answer, json.dumps(answer).encode(), bytes_[: data.draw(st.integers(0, len(bytes_)))])
+    except Broken:
+        return
+    assert encode(made)[0]
+    for face in made.photo.faces if made.photo else ():
+        assert face.crop.dtype == np.uint8
