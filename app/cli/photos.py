@@ -7,26 +7,30 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from app import photo_folders
 from app.cli import output
 from app.errors import FileMissing
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif"})
-"""Files taken from folders. A file named on the command line is sent whatever its suffix."""
+
+def skipped(folder: Path, why: str) -> None:
+    """Print that a folder is left out."""
+    output.warn(f"{folder}: left out, {why}")
 
 
 def collect(paths: Sequence[Path]) -> tuple[list[Path], int]:
     """Return the files named and the photos below the folders named, sorted by name, and how many paths are missing.
 
+    A file named is sent whatever its ending.
     A missing path is reported on standard error. Raises InvalidInput (``file_not_found``) where no photo is left.
     """
     files: list[Path] = []
     missing = [path for path in paths if not path.exists()]
     for path in paths:
         if path.is_dir():
-            files += sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+            files += photo_folders.walk(path, skipped)
         elif path.exists():
             files.append(path)
     if not files:
@@ -45,13 +49,10 @@ def people(folder: Path) -> dict[str, list[Path]]:
     """
     if not folder.is_dir():
         raise FileMissing(f"{folder}: no such folder")
-    photos = {person.name: sorted(person.rglob("*")) for person in sorted(folder.iterdir()) if person.is_dir()}
-    usable = {
-        name: kept for name, files in photos.items() if (kept := [f for f in files if f.suffix.lower() in SUFFIXES])
-    }
-    if not usable:
+    found = photo_folders.people(folder, skipped)
+    if not found:
         raise FileMissing(f"{folder}: no folders with photos in it")
-    return usable
+    return found
 
 
 def each(

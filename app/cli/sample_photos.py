@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 import cv2
 import numpy as np
 
+from app import photo_folders
 from app.cli import output, photos
 from app.config import PROJECT, Settings
 from app.errors import InvalidInput
@@ -17,6 +18,7 @@ from app.face.formats import Limits
 from app.inference.package import Package, find_packages, select
 from app.models.opening import open_detector
 from app.models.presets import Crops
+from app.photo_folders import is_photo, walk
 from app.pipeline import Pipeline, choose_face
 from app.types import Face, Pixels
 
@@ -44,20 +46,15 @@ def load(source: Path, count: int) -> list[bytes]:
 
 
 def _of_folder(source: Path, count: int) -> list[bytes]:
-    paths = {str(path.relative_to(source)): path for path in sorted(source.rglob("*")) if _is_photo(path.name)}
+    paths = {str(path.relative_to(source)): path for path in walk(source, photos.skipped)}
     return [paths[name].read_bytes() for name in _spread(list(paths), count)]
 
 
 def _of_tar(source: Path, count: int) -> list[bytes]:
     with tarfile.open(source) as tar:
-        members = {member.name: member for member in tar if member.isfile() and _is_photo(member.name)}
+        members = {each.name: each for each in tar if each.isfile() and is_photo(PurePosixPath(each.name).parts)}
         opened = [tar.extractfile(members[name]) for name in _spread(sorted(members), count)]
         return [file.read() for file in opened if file is not None]
-
-
-def _is_photo(name: str) -> bool:
-    path = PurePosixPath(name)
-    return path.suffix.lower() in photos.SUFFIXES and not path.name.startswith(".")
 
 
 def _spread(names: Sequence[str], count: int) -> list[str]:
@@ -99,8 +96,8 @@ def crops_of_people(folder: Path, settings: Settings) -> Crops:
     """Return aligned crops of the people in a folder: the face that each photo is about."""
     pipeline = open_pipeline(settings)
     people: list[list[Pixels]] = []
-    for person in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
-        faces = (main_face(pipeline, path) for path in sorted(person.iterdir()) if path.is_file())
+    for files in photo_folders.people(folder, photos.skipped).values() if folder.is_dir() else []:
+        faces = (main_face(pipeline, path) for path in files)
         crops = [face.crop for face in islice((face for face in faces if face), PHOTOS_A_PERSON)]
         people += [crops] if len(crops) > 1 else []
         if len(people) == PEOPLE_COMPARED:

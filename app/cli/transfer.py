@@ -176,7 +176,7 @@ def _lines(name: str, lines: Iterable[dict[str, Any]]) -> Iterator[bytes]:
 def _folder(path: Path) -> Iterator[bytes]:
     for person, files in photos.people(path).items():
         for file in files:
-            yield from _member(f"{person}/{file.relative_to(path / person).as_posix()}", file)
+            yield from _member("/".join([person, *file.relative_to(path).parts[1:]]), file)
     yield tar_stream.TAR_END
 
 

@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-FORMAT = 2
+FORMAT = 3
 """Goes up when such files change, so that indexes are made anew."""
 
 

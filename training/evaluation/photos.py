@@ -7,6 +7,7 @@ import json
 import mmap
 import tarfile
 import time
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import LikenessError
+from app.photo_folders import is_photo, walk
 from app.types import Vector, Vectors
-from training.data.formats.folder import IMAGE_ENDINGS
 from training.evaluation.pairs import PACK_ENDING, PackPhotos, Photos, person_of
 
 Embed: TypeAlias = Callable[[str], tuple[Vector, float]]
@@ -29,7 +30,7 @@ def open_photos(path: Path) -> Photos:
     """Open a folder, an uncompressed tar file or a verification pack. Raises ValueError if it holds no photos, or two
     of one name."""
     if path.is_dir():
-        photos = Photos((_key(each), each.read_bytes) for each in sorted(path.rglob("*")) if _is_photo(each))
+        photos = Photos((_key(each), each.read_bytes) for each in walk(path))
     elif path.is_file() and path.suffix == PACK_ENDING:
         photos = PackPhotos(path)
     elif path.is_file():
@@ -51,15 +52,11 @@ def _in_tar(path: Path) -> Photos:
 
     with tarfile.open(path, "r:") as archive:
         files = ((PurePosixPath(each.name), each.offset_data, each.size) for each in archive if each.isfile())
-        return Photos((_key(name), reader(start, size)) for name, start, size in files if _is_photo(name))
-
-
-def _is_photo(path: PurePath) -> bool:
-    return path.suffix.lower() in IMAGE_ENDINGS
+        return Photos((_key(name), reader(start, size)) for name, start, size in files if is_photo(name.parts))
 
 
 def _key(path: PurePath) -> str:
-    return f"{path.parent.name}/{path.stem}"
+    return unicodedata.normalize("NFC", f"{path.parent.name}/{path.stem}")
 
 
 @dataclass(frozen=True, slots=True)

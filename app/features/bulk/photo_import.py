@@ -22,6 +22,7 @@ from app.features.bulk.tar_stream import Entry
 from app.gallery.enrolling import BulkSubject, crop_to_keep
 from app.gallery.records import NewFace
 from app.jobs.runner import Running
+from app.photo_folders import is_skipped
 from app.recognition.photos import complete
 
 if TYPE_CHECKING:
@@ -132,12 +133,12 @@ def _people(run: Import) -> dict[str, bytes]:
 
 
 def _photos(run: Import) -> Iterator[tuple[int, Entry]]:
-    """Yield the entries with their numbers, without `people.jsonl` and hidden files (`.DS_Store`, `._x`)."""
+    """Yield the entries with their numbers, without `people.jsonl` and the files that `is_skipped` names."""
     item = 0
     for place, entry in enumerate(run.entries()):
         name = _plain(entry.name)
-        hidden = entry.problem is None and any(part.startswith(".") for part in name.split("/"))
-        if not hidden and not (place == 0 and name == PEOPLE):
+        skipped = entry.problem is None and any(map(is_skipped, name.split("/")))
+        if not skipped and not (place == 0 and name == PEOPLE):
             yield item, entry
             item += 1
 
@@ -158,4 +159,4 @@ def _weighed(run: Import, begin: int) -> Iterator[tuple[Photo, int]]:
 
 
 def _plain(name: str) -> str:
-    return name.removeprefix("./")
+    return name.replace("\\", "/").removeprefix("./")

@@ -129,7 +129,7 @@ def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Itera
             regular = member.isreg() and not member.issparse()
             with _reading():
                 file = tar.extractfile(member) if regular else None
-            yield Entry(member.name, member.size, regular, _problem(member), file)
+            yield Entry(_plain(member.name), member.size, regular, _problem(member), file)
     if not limited.ended_well:
         raise truncated()
 
@@ -156,14 +156,20 @@ def _problem(member: tarfile.TarInfo) -> str | None:
     """Return the code of why an entry is rejected without looking into it, or None."""
     if not member.isreg() or member.issparse():
         return "not_a_file"
+    name = _plain(member.name)
     try:
-        member.name.encode()
+        name.encode()
     except UnicodeEncodeError:
         return "unsafe_path"
-    parts = member.name.split("/")
-    if member.name.startswith("/") or ".." in parts or "\\" in member.name or any(ord(c) < 32 for c in member.name):
+    absolute = name.startswith("/") or re.match("[A-Za-z]:", name)
+    if absolute or ".." in name.split("/") or any(ord(c) < 32 for c in name):
         return "unsafe_path"
     return None
+
+
+def _plain(name: str) -> str:
+    """Return a name with the separators of a tar, where Windows' were written."""
+    return name.replace("\\", "/")
 
 
 class PieceReader:

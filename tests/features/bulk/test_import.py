@@ -240,6 +240,7 @@ def test_entries_that_no_archive_should_have_are_refused_one_by_one(
         (entry(f"{target}/1.jpg", content=COLLINS), "unsafe_path"),
         (entry("a/../../1.jpg", content=COLLINS), "unsafe_path"),
         (entry("a\\..\\1.jpg", content=COLLINS), "unsafe_path"),
+        (entry("C:/a/1.jpg", content=COLLINS), "unsafe_path"),
         (entry("a/\x01.jpg", content=COLLINS), "unsafe_path"),
         (entry("a/\udcff.jpg", content=COLLINS), "unsafe_path"),
         (entry("a/link.jpg", tarfile.SYMTYPE, "/etc/passwd"), "not_a_file"),
@@ -248,11 +249,12 @@ def test_entries_that_no_archive_should_have_are_refused_one_by_one(
         (entry("a/pipe", tarfile.FIFOTYPE), "not_a_file"),
         (entry("x" * 300 + "/1.jpg", content=COLLINS), "invalid_id"),
     ]
-    upload = b"".join(part for part, _ in bad) + entry("eileen/1.jpg", content=COLLINS) + tar_stream.TAR_END
+    good = entry("eileen/1.jpg", content=COLLINS) + entry("grace\\more\\1.jpg", content=HOPPER)
+    upload = b"".join(part for part, _ in bad) + good + tar_stream.TAR_END
     job = send(service, home, upload)
     assert job["state"] == "done"
     assert [code for _, code in refused(service, job)] == [code for _, code in bad]
-    assert set(subjects(service, home)) == {"eileen"}
+    assert set(subjects(service, home)) == {"eileen", "grace"}
     assert not target.exists()
     assert not (tmp_path.parent / "up").exists()
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from app.errors import InvalidInput
+from app.photo_folders import folders_of_people, people
 from training.data.formats import Block, Listing
 from training.data.formats.parquet import open_parquet
 
-IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
 PATH_COLUMNS = ("path", "file", "filename", "image")
 PERSON_COLUMNS = ("person", "label", "identity", "subject", "name")
 """The first of these that the table has counts."""
@@ -22,28 +22,18 @@ LIST_ENDINGS = frozenset({".csv", ".tsv", ".parquet"})
 def list_folder(root: Path) -> Listing:
     """List ``root/person/.../image.jpg``: the first folder below ``root`` is the person.
 
-    Images come in the order of their paths; files beside the people's folders, hidden ones, and such that are no images
-    by their ending are left alone. Images that are added or deleted are noticed by the time of the person's folder.
+    Images come in the order of their paths, those that `app.photo_folders.people` finds; files beside the people's
+    folders are left alone. Images that are added or deleted are noticed by the time of the person's folder.
     Raises InvalidInput ``dataset_not_found``.
     """
     if not root.is_dir():
         raise InvalidInput(f"{root} is not a folder.", code="dataset_not_found")
 
     def blocks(_folder: Path) -> Iterator[Block]:
-        for person in _people(root):
-            paths = sorted(
-                path.relative_to(root).as_posix()
-                for path in person.rglob("*")
-                if path.suffix.lower() in IMAGE_ENDINGS and not path.name.startswith(".")
-            )
-            yield Block.of_paths([person.name] * len(paths), paths)
+        for person, paths in people(root).items():
+            yield Block.of_paths([person] * len(paths), [path.relative_to(root).as_posix() for path in paths])
 
-    return Listing("path", (root,), lambda: (root, *_people(root)), blocks)
-
-
-def _people(root: Path) -> list[Path]:
-    people = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return sorted(people, key=lambda path: f"{path.name}/")  # in the order of the images' paths
+    return Listing("path", (root,), lambda: (root, *folders_of_people(root, lambda _folder, _why: None)), blocks)
 
 
 def list_table(table: Path) -> Listing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -11,8 +12,8 @@ from typing import BinaryIO
 import numpy as np
 
 from app.errors import InvalidInput
+from app.photo_folders import is_photo, is_skipped
 from training.data.formats import COPIES, Block, Listing
-from training.data.formats.folder import IMAGE_ENDINGS
 from training.data.formats.remote import open_shard
 
 LABEL_ENDINGS = frozenset({".cls", ".json"})
@@ -44,9 +45,9 @@ def _read_shard(file: BinaryIO, number: int, shard: str) -> Block:
             while (info := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # undocumented, but it would keep all of them
                 path = PurePosixPath(info.name)
-                if not info.isreg() or path.name.startswith("."):
+                if not info.isreg() or any(map(is_skipped, path.parts)):
                     continue
-                if path.suffix.lower() in IMAGE_ENDINGS:
+                if is_photo(path.parts):
                     images.append(info)
                 elif path.suffix.lower() in LABEL_ENDINGS:
                     labels[_stem(info.name)] = info
@@ -66,7 +67,7 @@ def _person(file: BinaryIO, shard: str, image: tarfile.TarInfo, label: tarfile.T
         person = PurePosixPath(image.name).parent.name
         if not person:
             raise InvalidInput(f"{shard}: nothing says who is in {image.name}.", code="dataset_invalid")
-        return person
+        return unicodedata.normalize("NFC", person)
     file.seek(label.offset_data)
     try:
         text = file.read(label.size).decode("utf-8").strip()

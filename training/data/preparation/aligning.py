@@ -24,10 +24,10 @@ from app.errors import InvalidInput, LikenessError, LowQuality, Unusable
 from app.face.detect import Detector
 from app.files import PUBLIC, replacing
 from app.models.prepare import prepared
+from app.photo_folders import walk
 from app.pipeline import Pipeline, choose_face
 from app.stages import LIMITS
 from app.types import Pixels
-from training.data.formats.folder import IMAGE_ENDINGS
 from training.packages import DETECTOR, find_package
 from training.terminal import Advance
 
@@ -85,11 +85,7 @@ def list_jobs(source: Path) -> list[Job]:
     where two photos differ only in their extension."""
     if not source.is_dir():
         raise InvalidInput(f"{source} is not a folder.", code="dataset_not_found")
-    photos = sorted(
-        path.relative_to(source)
-        for path in source.rglob("*")
-        if path.suffix.lower() in IMAGE_ENDINGS and path.is_file() and not path.name.startswith(".")
-    )
+    photos = [path.relative_to(source) for path in walk(source)]
     stems = Counter(photo.with_suffix("") for photo in photos)
     return [
         Job(str(photo), str(photo.with_suffix(".jpg") if stems[photo.with_suffix("")] == 1 else f"{photo}.jpg"))

@@ -25,9 +25,9 @@ from app.inference.manifest import LivenessCalibration, LivenessPoint, Manifest,
 from app.inference.package import Package
 from app.inference.session import Device
 from app.models.opening import open_detector
+from app.photo_folders import folders_of_people, is_photo, walk
 from app.pipeline import Pipeline, choose_face
 from app.stages import LIMITS
-from training.data.formats.folder import IMAGE_ENDINGS
 from training.evaluation import bootstrap, metrics
 from training.packages import DETECTOR, find_package
 
@@ -63,11 +63,11 @@ def find_recordings(live: Path, spoof: Path) -> list[Recording]:
     attack; photos outside of one are of the kind `ONE_KIND`. Raises ValueError if one of them holds no photos.
     """
     recordings = [Recording(path, None, group) for path, group in _photos(live)]
-    for folder in sorted(path for path in spoof.iterdir() if path.is_dir()) if spoof.is_dir() else []:
+    for folder in folders_of_people(spoof) if spoof.is_dir() else []:
         kind = re.sub(r"[^a-z0-9._-]+", "-", folder.name.lower()).strip("-._") or ONE_KIND
         recordings += [Recording(path, kind, group) for path, group in _photos(folder)]
     if spoof.is_dir():
-        recordings += [Recording(path, ONE_KIND, None) for path in sorted(spoof.iterdir()) if _is_photo(path)]
+        recordings += [Recording(path, ONE_KIND, None) for path in sorted(spoof.iterdir()) if is_photo([path.name])]
     if not any(each.kind is None for each in recordings) or not any(each.kind for each in recordings):
         raise ValueError(f"{live} and {spoof} must hold photos: of live people, and of attacks")
     return recordings
@@ -75,14 +75,9 @@ def find_recordings(live: Path, spoof: Path) -> list[Recording]:
 
 def _photos(folder: Path) -> Iterator[tuple[Path, str | None]]:
     """Yield each photo below a folder, and the first folder it lies in there."""
-    for path in sorted(folder.rglob("*")):
-        if _is_photo(path):
-            parts = path.relative_to(folder).parts
-            yield path, parts[0] if len(parts) > 1 else None
-
-
-def _is_photo(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in IMAGE_ENDINGS
+    for path in walk(folder):
+        parts = path.relative_to(folder).parts
+        yield path, parts[0] if len(parts) > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
