@@ -32,9 +32,11 @@ from app.recognition.duplicate_check import CONFLICT_FPIR
 from app.types import Vectors
 from training.commands.options import Images, Out, TemplateOptions, templates_of, with_template_options
 from training.evaluation.pairs import person_of
+from training.terminal import told
 
-Source: TypeAlias = Literal["package", "others", "gallery"]
-"""Whose operating points decide: the package's, those of the half of the people that is not used, or the gallery's."""
+Source: TypeAlias = Literal["package", "others", "gallery", "laxer"]
+"""Whose operating points decide: the package's, those of the half of the people that is not used, or the gallery's as
+they are by default, or with `allow_laxer`."""
 MIXED = 0
 """Photos a subject: as many as a geometric distribution says, 2.9 on average."""
 MIXED_MEAN, MIXED_MOST = 2.9, 15
@@ -165,10 +167,12 @@ def thresholds_for(source: Source, faces: Faces, drawn: Drawn, others: Ints) -> 
     package, vectors = Thresholds(faces.manifest), faces.vectors
     if source == "package":
         return package
-    if source == "gallery":
-        own = drawn.subjects < drawn.named
-        measured = measure_population(vectors[drawn.faces[own]], drawn.subjects[own], package, measured_on="gallery")
-        return deciding(package, measured.calibration, allow_laxer=True) if measured.calibration else package
+    if source in {"gallery", "laxer"}:
+        named = drawn.subjects < drawn.named
+        faces_of = vectors[drawn.faces[named]], drawn.subjects[named]
+        measured = measure_population(*faces_of, package, measured_on="gallery")
+        own = measured.calibration
+        return deciding(package, own, allow_laxer=source == "laxer") if own else package
     who = points.numbered([str(one) for one in faces.people[others]])
     compared = points.compare_all(vectors[others], who)
     found = points.measure(compared, who, rounds=2)
@@ -220,7 +224,8 @@ def rates(
     same_above: Annotated[float | None, typer.Option(help="As in `models measure`: people under two names.")] = None,
 ) -> None:
     """Find the error rates that callers get where they ask for one, in galleries of people of yours."""
-    templates = templates_of(images, (), way).with_face()
+    with told(ValueError, OSError):
+        templates = templates_of(images, (), way).with_face()
     people = points.numbered([person_of(name) for name in templates.names])
     kept = one_person_each(templates.vectors, people, same_above)
     people = points.numbered([str(one) for one in people[kept]])

@@ -208,12 +208,15 @@ def floor_of(package: Thresholds, fmr: float, *, allow_laxer: bool = False) -> f
 def deciding(package: Thresholds, own: Calibration, *, allow_laxer: bool) -> Thresholds:
     """Return the thresholds that decide: the gallery's ``own``, raised to the floor, where its pairs support the rate.
 
-    Below its lowest rate the package's points decide, each at least as strict as the gallery's strictest.
+    Below its lowest rate, the rates of the package are carried down by the ratio measured there: found in the gallery
+    over stated, at the gallery's threshold. People unlike those of the package differ from them by about the same
+    factor at all rates (docs/explanation/accuracy.md). Where the gallery's threshold lies above all of the package's,
+    lower rates are not supported.
     """
     floors = [floor_of(package, point.fmr, allow_laxer=allow_laxer) for point in own.points]
-    floored = [
-        point if floor is None else raised(point, floor) for point, floor in zip(own.points, floors, strict=True)
-    ]
+    pairs = zip(own.points, floors, strict=True)
+    floored = extended([point if floor is None else raised(point, floor) for point, floor in pairs], ())
+    stated = package.fmr_of(floored[-1].threshold)
+    ratio = None if stated is None else floored[-1].fmr / stated
     independence = package.independence if own.independence is None else own.independence
-    decides = {"points": extended(floored, package.points), "independence": independence}
-    return package.with_gallery(own, own.model_copy(update=decides))
+    return package.with_gallery(own.model_copy(update={"points": floored}), independence, ratio)

@@ -24,6 +24,8 @@ class DecidedBy:
     source: CalibrationSource
     name: str | None
     fallback: Fallback | None = None
+    ratio: float | None = None
+    """A gallery's found FMR over the package's stated one, by which the package's rates below the gallery's count."""
 
 
 LEAST_RISE = 1e-6
@@ -51,6 +53,11 @@ def raised(point: Point, least: float) -> Point:
     high = max(point.threshold_high, least)
     unknown = {"fnmr": None, "fnmr_low": None, "fnmr_high": None}
     return point.model_copy(update={"threshold": least, "threshold_high": high, **unknown})
+
+
+def _at_ratio(point: Point, ratio: float) -> Point:
+    """Return the point at ``ratio`` times its rate; its FNMR is that of other people."""
+    return point.model_copy(update={"fmr": point.fmr * ratio, "fnmr": None, "fnmr_low": None, "fnmr_high": None})
 
 
 def fmr_for(fpir: float, comparisons: float) -> float:
@@ -93,12 +100,17 @@ class Thresholds:
         self._log_fmr = np.log10(np.array([point.fmr for point in reversed(self.points)], np.float64))
         self._threshold = np.array([point.threshold for point in reversed(self.points)], np.float64)
 
-    def with_gallery(self, own: Calibration, deciding: Calibration) -> Thresholds:
-        """Return the thresholds of a gallery: those of ``deciding``, which are its ``own`` where it supports a rate."""
-        thresholds = self.without_gallery("rate_not_supported")
-        thresholds._use(deciding)
-        thresholds._sources = (DecidedBy("gallery", own.name), *thresholds._sources)
-        thresholds._lowest_of_source = (own.points[-1].fmr, *thresholds._lowest_of_source)
+    def with_gallery(self, own: Calibration, independence: float, ratio: float | None) -> Thresholds:
+        """Return the thresholds of a gallery: its ``own``, and below its rates the package's, each at ``ratio`` times
+        its rate; without a ratio none."""
+        lowest, last = own.points[-1].fmr, own.points[-1].threshold
+        carried = () if ratio is None else tuple(_at_ratio(point, ratio) for point in self.points)
+        lower = tuple(one for one in carried if one.fmr < lowest and one.threshold >= last + LEAST_RISE)
+        thresholds = copy(self)
+        thresholds._use(own.model_copy(update={"points": own.points + lower, "independence": independence}))
+        fallen = [replace(each, fallback="rate_not_supported", ratio=ratio) for each in self._sources]
+        thresholds._sources = (DecidedBy("gallery", own.name), *fallen)
+        thresholds._lowest_of_source = (lowest, *(rate * (ratio or 1) for rate in self._lowest_of_source))
         return thresholds
 
     def without_gallery(self, fallback: Fallback) -> Thresholds:
@@ -114,6 +126,12 @@ class Thresholds:
                 return source
         return self._sources[-1]
 
+    def supports(self, fmr: float) -> bool:
+        """Return whether ``fmr`` lies within the measured range."""
+        if self.lowest is None or self.highest is None:
+            return False
+        return self.lowest * (1 - RATE_TOLERANCE) <= fmr <= self.highest * (1 + RATE_TOLERANCE)
+
     def threshold(self, fmr: float) -> float:
         """Return the lowest score at which a pair matches at false match rate ``fmr``.
 
@@ -121,7 +139,7 @@ class Thresholds:
         """
         if self.lowest is None or self.highest is None:
             raise self._unavailable(f"{self.package} has no measured operating points")
-        if not self.lowest * (1 - RATE_TOLERANCE) <= fmr <= self.highest * (1 + RATE_TOLERANCE):
+        if not self.supports(fmr):
             raise self._unavailable(
                 f"{self.package} was measured at false match rates {self.lowest:g} to {self.highest:g}, not at {fmr:g}"
             )

@@ -181,14 +181,15 @@ const FALLBACKS = {
  * Which calibration decided, as answers name it.
  * @param {Api.DecidedBy} calibration
  */
-export function decidedBy({ source, name, fallback }) {
+export function decidedBy({ source, name, fallback, ratio }) {
   const whose =
     source === "gallery"
       ? "the gallery's own calibration"
       : name
         ? `the package's calibration ${name}`
         : "nothing, since the package has no operating points";
-  return fallback ? `${whose}, because ${FALLBACKS[fallback]}` : whose;
+  const corrected = ratio ? `; its rates are multiplied by ${ratio.toFixed(2)}, which they show at higher ones` : "";
+  return fallback ? `${whose}, because ${FALLBACKS[fallback]}${corrected}` : whose;
 }
 
 /** @param {number} share */

@@ -34,6 +34,8 @@ pairs joins two people of ten photos each in every sixth case; at 1e-3 in one of
 
 BEST = 100.0
 """The highest quality."""
+FPIR_STEP = 1e-6
+"""To which the lowest FPIR is rounded up."""
 UNNAMED = DecidedBy("package", None)
 SCORE_DIGITS = 9
 """Decimals of a rounded score, so that none is 0.7300000000000001."""
@@ -121,9 +123,24 @@ def identify_point(
             wanted = min(wanted, fmr_for(default.fmr, mean_comparisons(sizes, thresholds.independence)))
             fmr = _measured(thresholds, wanted)
         limited = fmr > wanted
+    if fpir is not None and thresholds.lowest is not None and fmr < thresholds.lowest * (1 - RATE_TOLERANCE):
+        raise _unsupported(thresholds, fpir, fmr, comparisons)
     threshold, uncertain = thresholds.threshold(fmr), _uncertain(thresholds, fmr)
     expected, by = fpir_of(fmr, comparisons), thresholds.decided_by(fmr)
     return IdentifyPoint(threshold, uncertain, fmr, expected, by, limited=limited, comparisons=comparisons)
+
+
+def _unsupported(thresholds: Thresholds, fpir: float, fmr: float, comparisons: float) -> OperatingPointUnavailable:
+    """Return the error of an FPIR that needs a lower FMR than was measured: it says which FPIR there is."""
+    lowest = thresholds.lowest or fmr
+    least = math.ceil(fpir_of(lowest, comparisons) / FPIR_STEP) * FPIR_STEP
+    return OperatingPointUnavailable(
+        f"fpir={fpir:g} needs a false match rate of {fmr:.1e} in this gallery, whose faces count as {comparisons:,.0f} "
+        f"comparisons. {thresholds.package} was measured down to {lowest:g}: ask for fpir={least:g} or more",
+        lowest=lowest,
+        highest=thresholds.highest,
+        lowest_fpir=round(least, 6),
+    )
 
 
 def _uncertain(thresholds: Thresholds, fmr: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.support.calibrating import add_random_people, ended
 from tests.support.service import AGAIN, COLLINS
@@ -43,13 +44,16 @@ def test_a_gallery_is_calibrated_and_every_answer_says_what_decided(api: httpx.C
     assert points[1e-3]["threshold"] < points[1e-3]["package"], "random vectors are less alike than faces"
     assert points[1e-3]["decides"] >= max(points[1e-3]["threshold"], points[1e-2]["package"])
     assert points[1e-3]["found_low"] <= points[1e-3]["found"] < 1e-3
-    assert (points[1e-6]["threshold"], points[1e-6]["decides"]) == (None, points[1e-6]["package"])
+    assert points[1e-6]["threshold"] is None
+    assert points[1e-6]["decides"] < points[1e-6]["package"], "by the ratio at the lowest rate of its own"
 
     lax = identified(api, gallery, fmr="0.001")
     assert lax["faces"][0]["threshold"] == points[1e-3]["decides"]
     assert lax["calibration"]["source"] == "gallery"
     strict = identified(api, gallery, fmr="0.000001")
-    assert strict["calibration"] == {"source": "package", "name": "train112", "fallback": "rate_not_supported"}
+    assert strict["faces"][0]["threshold"] == points[1e-6]["decides"]
+    assert strict["calibration"]["fallback"] == "rate_not_supported"
+    assert strict["calibration"]["ratio"] < 1
     assert strict["limited"] is False
     one = api.post(f"{gallery}/subjects/collins/verify", params={"fmr": 1e-3}, files={"image": AGAIN})
     assert one.json()["calibration"]["source"] == "gallery"
@@ -60,6 +64,9 @@ def test_a_gallery_is_calibrated_and_every_answer_says_what_decided(api: httpx.C
     assert (held["calibration"], held["allow_laxer"]) == ("gallery", False)
     floor = identified(api, gallery, fmr="0.001")["faces"][0]["threshold"]
     assert points[1e-3]["decides"] < floor < points[1e-3]["package"]
+    held_down = identified(api, gallery, fmr="0.000001")
+    assert points[1e-6]["decides"] < held_down["faces"][0]["threshold"] < points[1e-6]["package"]
+    assert held_down["calibration"]["ratio"] == pytest.approx(10**-0.5, rel=0.01)
     api.patch(gallery, json={"calibration": "package"}).raise_for_status()
     assert identified(api, gallery)["calibration"] == before["calibration"]
     entries = api.get("/v1/audit", params={"gallery": name}).json()["entries"]

@@ -137,7 +137,7 @@ def test_a_running_server_decides_by_them_at_once(models: Path, people: Path, tm
         assert done.returncode == 0, done.stderr
         answer = identify(api).raise_for_status().json()
         assert answer["calibration"] == {"source": "package", "name": "measured", "fallback": None}
-        assert answer["limited"] is (answer["fpir"] > 0.01)
+        assert answer["limited"] is (answer["fmr"] > 1e-4)
 
 
 def identify(api: httpx.Client) -> httpx.Response:

@@ -134,16 +134,32 @@ def test_a_sample_takes_whole_subjects_and_few_faces_of_each() -> None:
 
 def test_the_gallerys_points_decide_where_its_pairs_support_the_rate() -> None:
     package = thresholds()
-    own = measured({1e-2: 0.3, 1e-3: 0.4, 1e-4: 0.47})
+    own = measured({1e-2: 0.3, 1e-3: 0.4, 1e-4: 0.44})
     found = deciding(package, own, allow_laxer=False)
-    assert [found.threshold(fmr) for fmr in (1e-2, 1e-3, 1e-4)] == pytest.approx([0.3, 0.4, 0.47])
-    assert found.threshold(1e-6) == pytest.approx(0.58)
+    assert [found.threshold(fmr) for fmr in (1e-2, 1e-3, 1e-4)] == pytest.approx([0.3, 0.4, 0.44])
     assert found.decided_by(1e-4) == DecidedBy("gallery", "gallery")
-    assert found.decided_by(9e-5) == DecidedBy("package", "made-up", "rate_not_supported")
+    below = found.decided_by(9e-5)
+    assert (below.source, below.name, below.fallback) == ("package", "made-up", "rate_not_supported")
     assert package.decided_by(1e-4) == DecidedBy("package", "made-up")
     assert package.without_gallery("not_measured").decided_by(1e-4) == DecidedBy("package", "made-up", "not_measured")
     with pytest.raises(OperatingPointUnavailable):
         found.threshold(1e-7)
+
+
+@pytest.mark.parametrize("ratio", [0.35, 0.7, 1.0, 1.6])
+def test_below_the_gallerys_rates_the_packages_are_carried_down_by_the_ratio_that_was_measured(ratio: float) -> None:
+    """Strangers here reach each of the package's thresholds ``ratio`` times as often as it states."""
+    package = thresholds()
+    own = measured(
+        {1e-2: package.threshold(1e-2 / max(ratio, 1)) - 1e-3 * (ratio < 1), 1e-3: package.threshold(1e-3 / ratio)}
+    )
+    found = deciding(package, own, allow_laxer=False)
+    assert found.decided_by(1e-4).ratio == pytest.approx(ratio)
+    for fmr in (9e-4, 1e-4, 1e-5):
+        assert found.threshold(fmr) == pytest.approx(package.threshold(fmr / ratio), abs=1e-5)
+    assert found.lowest == pytest.approx(ratio * 1e-6)
+    with pytest.raises(OperatingPointUnavailable):
+        found.threshold(ratio * 0.9e-6)
 
 
 def test_a_laxer_gallery_is_held_by_the_floor_unless_an_admin_says_so() -> None:
@@ -155,7 +171,7 @@ def test_a_laxer_gallery_is_held_by_the_floor_unless_an_admin_says_so() -> None:
     lax = deciding(package, measured({1e-2: 0.1, 1e-3: 0.31, 1e-4: 0.32}), allow_laxer=True)
     assert lax.threshold(1e-3) == pytest.approx(0.31)
     assert lax.threshold(1e-2) == pytest.approx(0.29), "below the package's most lenient point no score is answered"
-    assert deciding(package, own, allow_laxer=True).threshold(1e-6) == pytest.approx(0.58)
+    assert held.threshold(1e-5) == pytest.approx(package.threshold(1e-5 * FLOOR_FACTOR)), "below its rates too"
 
 
 def test_a_raised_threshold_has_no_fnmr_that_was_measured_at_a_lower_one() -> None:
@@ -176,10 +192,11 @@ def test_an_fnmr_of_nothing_that_failed_has_an_interval() -> None:
     assert point.fnmr_high == pytest.approx(wilson(0, 200).high, abs=1e-6)
 
 
-def test_a_gallery_harder_than_the_package_stays_as_strict_below_its_rates() -> None:
+def test_a_gallery_harder_than_all_of_the_packages_points_supports_no_lower_rate() -> None:
     found = deciding(thresholds(), measured({1e-2: 0.5, 1e-3: 0.7}), allow_laxer=False)
     assert found.threshold(1e-3) == pytest.approx(0.7)
-    assert found.threshold(1e-6) >= 0.7, "the package's own would be 0.58"
+    with pytest.raises(OperatingPointUnavailable, match=r"0\.001 to 0\.01"):
+        found.threshold(1e-4)
 
 
 def test_a_package_without_points_leaves_the_gallery_its_own() -> None:

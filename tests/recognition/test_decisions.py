@@ -63,7 +63,7 @@ def test_a_rate_that_was_never_measured_is_refused_with_the_measured_range(fmr: 
     ):
         with pytest.raises(OperatingPointUnavailable) as caught:
             ask()
-        assert caught.value.details == {"lowest": 1e-6, "highest": 1e-2}
+        assert caught.value.details.items() >= {"lowest": 1e-6, "highest": 1e-2}.items()
 
 
 def test_a_package_without_operating_points_decides_nothing() -> None:
@@ -144,6 +144,15 @@ def test_a_face_below_the_quality_asked_for_is_uncertain_at_most(quality: float,
         assert (decided, reason) == (decision, "low_quality" if decision == "uncertain" else None)
         assert decide(0.55, point, quality, QualityLevel(level)) == ("uncertain", None), "1e-5: by its score"
         assert decide(0.3, point, quality, QualityLevel(level)) == ("unknown", None)
+
+
+def test_an_fpir_that_no_measured_rate_gives_is_refused_with_the_one_that_is_there() -> None:
+    sizes = {5: 2_000}
+    with pytest.raises(OperatingPointUnavailable, match=r"ask for fpir=0\.0099") as caught:
+        identify_point(THRESHOLDS, None, 0.001, DEFAULTS, sizes)
+    least = caught.value.details["lowest_fpir"]
+    assert isinstance(least, float)
+    assert identify_point(THRESHOLDS, None, least, DEFAULTS, sizes).threshold == pytest.approx(0.6, abs=1e-3)
 
 
 @given(fmr=st.floats(min_value=1e-6, max_value=1e-2), subjects=counts)

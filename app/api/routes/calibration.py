@@ -32,7 +32,8 @@ class GalleryPoint(Wire):
     threshold_low: float | None
     threshold_high: float | None
     decides: float | None = Field(
-        description="The threshold with the gallery's calibration switched on: raised to the floor, or the package's."
+        description="The threshold with the gallery's calibration switched on: raised to the floor, or carried down; "
+        "null: no such rate is supported."
     )
     package: float | None = Field(description="The package's threshold.")
     found: float | None = Field(description="The false match rate in this gallery at the package's threshold.")
@@ -145,10 +146,7 @@ def _points(state: State) -> list[GalleryPoint]:
     calibration = measured.calibration if measured else None
     own = {point.fmr: point for point in calibration.points} if calibration else {}
     package = {point.fmr: point.threshold for point in state.package.points}
-    decides: dict[float, float] = {}
-    if calibration is not None:
-        whole = deciding(state.package, calibration, allow_laxer=state.gallery.allow_laxer)
-        decides = {point.fmr: point.threshold for point in whole.points}
+    whole = calibration and deciding(state.package, calibration, allow_laxer=state.gallery.allow_laxer)
     differences = {each.fmr: each.found for each in measured.figures.differences if each.found} if measured else {}
     rows = []
     for fmr in sorted({*own, *package}, reverse=True):
@@ -159,7 +157,7 @@ def _points(state: State) -> list[GalleryPoint]:
                 threshold=point.threshold if point else None,
                 threshold_low=point.threshold_low if point else None,
                 threshold_high=point.threshold_high if point else None,
-                decides=decides.get(fmr),
+                decides=whole.threshold(fmr) if whole and whole.supports(fmr) else None,
                 package=package.get(fmr),
                 found=rate.value if rate else None,
                 found_low=rate.low if rate else None,

@@ -279,6 +279,12 @@ class DecidedBy(Wire):
         description="Why the package's calibration decides where the gallery's own is switched on: it was not measured "
         "yet, has too few subjects, was measured with another model, or does not support this rate.",
     )
+    ratio: float | None = Field(
+        default=None,
+        exclude_if=lambda ratio: ratio is None,
+        description="Only below the gallery's own rates: found in it over stated by the package, at the lowest rate "
+        "that it supports. The package's lower rates are corrected by it.",
+    )
 
 
 Reason: TypeAlias = Annotated[

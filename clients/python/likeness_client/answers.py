@@ -134,6 +134,7 @@ class DecidedBy(Answer):
     source: str
     name: str | None
     fallback: str | None = None
+    ratio: float | None = None
 
 
 class Defaults(Answer):
