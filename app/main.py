@@ -231,6 +231,8 @@ def _build(
     if isinstance(reader, PhotoWorkers):
         scheduler.every(TEND_S, "photo workers", reader.tend)
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
+    if audit.sink:
+        scheduler.every(WRITE_RETRY_S, "audit sink", audit.sink.retry)
     stack.callback(runner.close)
 
     budget.size = _for_requests(settings.memory_bytes or memory_limit())

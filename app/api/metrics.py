@@ -107,6 +107,10 @@ class _ComponentsCollector(Collector):
         yield from self._batches()
         yield from self._galleries()
         yield from self._jobs()
+        if sink := self._components.audit.sink:
+            yield CounterMetricFamily(
+                "likeness_audit_sink_lost", "Audit entries that the sink did not get.", value=sink.lost
+            )
         model = GaugeMetricFamily(
             "likeness_model_info", "The running models.", labels=["model", "task", "device", "sha256"]
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -122,6 +123,37 @@ def test_a_sink_that_fails_stops_no_operation(
     assert "the audit sink" in caplog.text
     AuditSink("stdout").write(all_of(store))
     assert json.loads(capfdbinary.readouterr().out)["audit"]["operation"] == "enroll"
+
+
+def test_a_pipe_that_nobody_reads_holds_changes_up_once_and_what_it_lacks_is_counted(
+    store: Slow, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(Unusable):
+        AuditSink(str(pipe))
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    sink = AuditSink(str(pipe))
+    written = 0
+    with closing(AuditLog(store, sink=sink)) as log:
+        while log.sink_available:
+            log.write(log.entry("door", "enroll", str(written))).result(WAIT_S)
+            written += 1
+            assert written < 10_000, "the pipe takes everything"
+        for _ in range(50):
+            log.write(log.entry("door", "enroll", str(written))).result(WAIT_S)
+            written += 1
+        assert sink.lost > 0
+        read = os.read(reader, 2**20)
+        sink.retry()
+        until(lambda: log.sink_available)
+        log.write(log.entry("door", "enroll", "last")).result(WAIT_S)
+        read += os.read(reader, 2**20)
+    os.close(reader)
+    lines = [json.loads(line)["audit"]["request_id"] for line in read.splitlines()]
+    assert lines[-1] == "last"
+    assert len(lines) - 1 + sink.lost == written
+    assert len(all_of(store)) == written + 1
 
 
 def test_what_comes_together_shares_a_transaction(store: Slow) -> None:

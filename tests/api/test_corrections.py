@@ -93,6 +93,17 @@ def test_bad_requests_are_told_why(api: httpx.Client, gallery: str) -> None:
     api.delete(f"/v1/keys/{made['id']}")
 
 
+def test_enroll_alone_does_not_learn_whom_a_photo_shows(api: httpx.Client, gallery: str) -> None:
+    enrolled(api, gallery, "eileen", COLLINS)
+    api.patch(gallery, json={"on_conflict": "allow"}).raise_for_status()
+    made = api.post("/v1/keys", json={"scopes": ["enroll"]}).raise_for_status().json()
+    path, alone = f"{gallery}/subjects/eileen/corrections", {"x-api-key": made["secret"]}
+    for photo in (COLLINS, HOPPER):
+        answer = api.post(path, files={"image": photo}, headers=alone)
+        assert error_of(answer, 403, "missing_scope")["scope"] == "recognize"
+        assert api.post(path, files={"image": photo}, params=SURE, headers=alone).status_code == 201
+
+
 def test_a_right_photo_is_recorded_only_on_purpose(api: httpx.Client, gallery: str) -> None:
     """It would make its person unknown."""
     enrolled(api, gallery, "eileen", COLLINS)

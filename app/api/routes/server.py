@@ -49,8 +49,8 @@ async def readyz(request: Request) -> Response:
 
     200 when models are warm and galleries can be searched; 503 before that, and while the server stops. If vectors are
     searched in Milvus, also 503 while Milvus can't be reached; this is checked every 2 seconds. Also 503 after a write
-    to the database has failed, as on a full disk, until one succeeds; that is tried every 2 seconds. `warnings` tell of
-    what does not keep it from answering, and are renewed every minute.
+    to the database or to `LIKENESS_AUDIT_SINK` has failed, as on a full disk, until one succeeds; that is tried every
+    2 seconds. `warnings` tell of what does not keep it from answering, and are renewed every minute.
     """
     components: Components | None = request.app.state.components
     status = request.app.state.status
@@ -58,6 +58,8 @@ async def readyz(request: Request) -> Response:
         status = "index_unavailable"
     if components and status == "ok" and not components.galleries.store.database.writable:
         status = "storage_unavailable"
+    if components and status == "ok" and not components.audit.sink_available:
+        status = "audit_unavailable"
     health = schemas.Health(status=status, warnings=["clock_ahead"] if components and components.clock.ahead else [])
     return respond(health, 200 if status == "ok" else 503)
 

@@ -8,8 +8,9 @@ from fastapi import Query
 from fastapi.responses import JSONResponse
 
 from app.access.audit import AuditEntry, fit_id
-from app.access.grants import Scope
+from app.access.grants import Grant, Scope
 from app.api import schemas
+from app.api.auth import require_scope
 from app.api.body import ONE_IMAGE, Sent
 from app.api.components import CorrectionId, GalleryId, SubjectId
 from app.api.operation import NO_FACE, NO_SUBJECT, SUBJECT, SUBJECT_FIELDS, SUBJECTS, TEMPLATES
@@ -152,16 +153,22 @@ def list_corrections(corrections: Corrections, gallery: Gallery, subject: Subjec
     codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "subject_expired", "invalid_expiry", "correction_unlikely"),
 )
 def add_correction(
-    operations: Operations, gallery: Gallery, subject: SubjectId, sent: Sent[schemas.CorrectionParams]
+    operations: Operations,
+    grant: Grant,
+    gallery: Gallery,
+    subject: SubjectId,
+    sent: Sent[schemas.CorrectionParams],
 ) -> schemas.Correction:
     """Say that a photo does not show the subject.
 
     Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery keeps crops. From
     then on a probe that is more like it than like the subject's own faces is not `known` as the subject, nor a match;
     `explain` lists whom corrections ruled out. It is erased with the subject, dropped when the subject is merged, and
-    expires.
+    expires. Unless `confirm` is given, the photo is compared with the subject first, which needs `recognize` too.
     """
     params = sent.params
+    if not params.confirm:
+        require_scope(grant, Scope.RECOGNIZE)
     correction = operations.correct(
         gallery, subject, sent.images[0], params.face, params.expires_at, confirm=params.confirm
     )

@@ -176,7 +176,7 @@ class Version(Wire):
 
 
 class Health(Wire):
-    status: Literal["ok", "starting", "draining", "index_unavailable", "storage_unavailable"]
+    status: Literal["ok", "starting", "draining", "index_unavailable", "storage_unavailable", "audit_unavailable"]
     warnings: list[Literal["clock_ahead"]] = Field(
         default_factory=list,
         exclude_if=lambda warnings: not warnings,

@@ -17,6 +17,7 @@ const STATES = {
   starting: ["starting", "uncertain"],
   draining: ["stopping", "uncertain"],
   index_unavailable: ["search unavailable", "bad"],
+  audit_unavailable: ["can't write the audit log's copy (LIKENESS_AUDIT_SINK).", "bad"],
   storage_unavailable: ["can't write: is the disk full?", "bad"],
 };
 const WORDS = [

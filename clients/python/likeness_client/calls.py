@@ -448,7 +448,8 @@ def add_correction(
     Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery
     keeps crops. From then on a probe that is more like it than like the subject's own faces is not
     `known` as the subject, nor a match; `explain` lists whom corrections ruled out. It is erased
-    with the subject, dropped when the subject is merged, and expires."""
+    with the subject, dropped when the subject is merged, and expires. Unless `confirm` is given,
+    the photo is compared with the subject first, which needs `recognize` too."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/corrections",
@@ -729,9 +730,9 @@ def ready() -> Call[answers.Health]:
 
     200 when models are warm and galleries can be searched; 503 before that, and while the server
     stops. If vectors are searched in Milvus, also 503 while Milvus can't be reached; this is
-    checked every 2 seconds. Also 503 after a write to the database has failed, as on a full disk,
-    until one succeeds; that is tried every 2 seconds. `warnings` tell of what does not keep it from
-    answering, and are renewed every minute."""
+    checked every 2 seconds. Also 503 after a write to the database or to `LIKENESS_AUDIT_SINK` has
+    failed, as on a full disk, until one succeeds; that is tried every 2 seconds. `warnings` tell of
+    what does not keep it from answering, and are renewed every minute."""
     return call("GET", "/readyz", answers.Health)
 
 

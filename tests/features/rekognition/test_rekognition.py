@@ -436,6 +436,25 @@ def test_users_are_found(rekognition: Any, collection: str) -> None:
     assert "SearchedFace" not in nobody
 
 
+def test_enroll_alone_does_not_learn_how_alike_users_and_faces_are(
+    rekognition: Any, collection: str, place: Place
+) -> None:
+    mine, other = (index(rekognition, collection, photo)[0] for photo in (COLLINS, HOPPER))
+    alone = place.client("enroll")
+    for user in ("eileen", "grace"):
+        alone.create_user(CollectionId=collection, UserId=user)
+    alone.associate_faces(CollectionId=collection, UserId="eileen", FaceIds=[mine])  # nothing is compared
+    for threshold in (0, 75, 100):
+        refusal(
+            alone.associate_faces,
+            "AccessDeniedException",
+            CollectionId=collection,
+            UserId="eileen",
+            FaceIds=[other],
+            UserMatchThreshold=threshold,
+        )
+
+
 def test_a_user_has_a_hundred_faces_at_most(rekognition: Any, collection: str, place: Place) -> None:
     embedding = place.own.embed(COLLINS).faces[0].embedding
     with place.server.client() as api:
