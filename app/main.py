@@ -230,9 +230,8 @@ def _build(
     scheduler.every(MEMORY_S, "memory", release_memory)
     if isinstance(reader, PhotoWorkers):
         scheduler.every(TEND_S, "photo workers", reader.tend)
-    scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
-    if audit.sink:
-        scheduler.every(WRITE_RETRY_S, "audit sink", audit.sink.retry)
+    for name, retry in (("database", storage.database.retry_write), ("audit sink", audit.retry_sink)):
+        scheduler.every(WRITE_RETRY_S, name, retry)
     stack.callback(runner.close)
 
     budget.size = _for_requests(settings.memory_bytes or memory_limit())

@@ -193,7 +193,7 @@ class AuditSink:
         self._write("".join(f"{line}\n" for line in lines).encode())
 
     def retry(self) -> None:
-        """Look whether it can be written again after a failure. The scheduler calls it."""
+        """Look whether it can be written again after a failure."""
         if not self.available:
             self._write(b"")
 
@@ -294,6 +294,11 @@ class AuditLog:
     def sink_available(self) -> bool:
         """Return whether the sink takes entries, or there is none."""
         return self.sink is None or self.sink.available
+
+    def retry_sink(self) -> None:
+        """Look whether a sink that failed can be written again. The scheduler calls it."""
+        if self.sink:
+            self.sink.retry()
 
     def entry(self, key: str | None, operation: str, request_id: str) -> AuditEntry:
         """Return a new entry with the current time, not written yet."""
