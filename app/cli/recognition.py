@@ -232,6 +232,9 @@ def _identify_lines(path: Path, answer: answers.IdentifyAnswer) -> Iterator[str]
     for face in answer.faces:
         place = f"face at {face.box.x:.0f},{face.box.y:.0f}"
         live = f", {_liveness_words(face.liveness)}" if face.liveness else ""
+        if face.displaced_by is not None:
+            other = answer.faces[face.displaced_by].box
+            live += f", nearest to the person of the face at {other.x:.0f},{other.y:.0f}"
         if not face.candidates:
             yield f"{path}: {place}: {face.decision}{live}"
             continue

@@ -301,8 +301,17 @@ def cosine(a: Template, b: Template) -> float:
     return float(np.clip(dot, -1.0, 1.0))
 
 
-def assign(rankings: Sequence[Sequence[Candidate]], floor: float) -> list[list[Candidate]]:
-    """Return each face's ranking without the subjects assigned to other faces: nobody is in a photo twice.
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A face's ranking without the subjects assigned to other faces of its photo."""
+
+    candidates: Sequence[Candidate] = ()
+    displaced_by: int | None = None
+    """The face that this one's best candidate was assigned to; None if it reaches no floor or is this one's."""
+
+
+def assign(rankings: Sequence[Sequence[Candidate]], floor: float) -> list[Assigned]:
+    """Assign each subject to one face of a photo at most: nobody is in a photo twice, unless it is no plain photo.
 
     Greedy: the best-scoring pair of face and subject first, then the best of the rest, down to ``floor``. Scores below
     it decide nothing and assign nobody.
@@ -319,10 +328,12 @@ def assign(rankings: Sequence[Sequence[Candidate]], floor: float) -> list[list[C
         if face not in served and subject not in given:
             given[subject] = face
             served.add(face)
-    return [
-        [candidate for candidate in ranking if given.get(candidate.subject, face) == face]
-        for face, ranking in enumerate(rankings)
-    ]
+    assigned = []
+    for face, ranking in enumerate(rankings):
+        holder = given.get(ranking[0].subject, face) if ranking and ranking[0].score >= floor else face
+        left = [candidate for candidate in ranking if given.get(candidate.subject, face) == face]
+        assigned.append(Assigned(left, None if holder == face else holder))
+    return assigned
 
 
 def decide(

@@ -25,6 +25,7 @@ from app.recognition.corrections import Correction, Corrections
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
+    Assigned,
     Defaults,
     assign,
     cosine,
@@ -232,13 +233,14 @@ class Operations:
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
             sifted = self._corrections.sift(gallery, probes, rankings, point.uncertain)
         self._observe(stages)
-        possible = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
+        assigned = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
         ruled_out = dict(zip(places, (out for _, out in sifted), strict=True))
         faces = tuple(
             identified(
                 face,
-                possible.get(place, ()),
+                assigned.get(place, Assigned()),
                 ruled_out.get(place, ()),
+                places=places,
                 point=point,
                 scores=scores,
                 limit=limit,
@@ -391,22 +393,15 @@ class Operations:
         templates: Sequence[Template],
         limit: int,
         scores: AnsweredScores,
-        *,
-        one_photo: bool = False,
     ) -> list[list[AnsweredCandidate]]:
         """Return those of the ``limit`` best candidates of each template that are answered; nothing is decided.
-
-        ``one_photo``: the templates are of the faces of one photo; where scores are coarse, each subject is then
-        answered for one of them, as `identify` does.
 
         Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
         """
         stages: dict[str, float] = {}
         with timed(stages, "search"):
-            rankings = self._galleries.search(gallery, templates, limit + len(templates) * one_photo)
+            rankings = self._galleries.search(gallery, templates, limit)
         self._observe(stages)
-        if one_photo and scores.thresholds:
-            rankings = assign(rankings, scores.floor)
         return [scores.candidates(ranking[:limit]) for ranking in rankings]
 
     def enroll_face(

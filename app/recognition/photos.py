@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from app.choices import Decision, Doubt
 from app.errors import AmbiguousFace, InvalidInput, NoFace
 from app.face.quality import QualityLevel
-from app.gallery.records import Candidate, Gallery, NewFace, Origin, StoredFace
+from app.gallery.records import Gallery, NewFace, Origin, StoredFace
 from app.inference.embedders import Embedders, Model
 from app.pipeline import AMBIGUOUS_SHARE, Choice, Reader, choose_face, embed_faces, pick_face
 from app.recognition.corrections import RuledOut
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
+    Assigned,
     IdentifyPoint,
     PopulationWarning,
     VerifyPoint,
@@ -93,6 +94,7 @@ class Identified:
     margin: float | None
     nearest_other: AnsweredCandidate | None
     ruled_out: tuple[RuledOut, ...] = ()
+    displaced_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,22 +161,29 @@ def all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
 
 def identified(
     face: Face,
-    ranking: Sequence[Candidate],
+    assigned: Assigned,
     ruled_out: Iterable[RuledOut],
     *,
+    places: Sequence[int],
     point: IdentifyPoint,
     scores: AnsweredScores,
     limit: int,
     level: QualityLevel,
 ) -> Identified:
-    """Return what a face's ranking means at an operating point; at most ``limit`` candidates are answered."""
+    """Return what a face's ranking means at an operating point; at most ``limit`` candidates are answered.
+
+    ``places`` are those of the faces that were assigned subjects, among the photo's.
+    """
+    ranking = assigned.candidates
+    displaced_by = None if assigned.displaced_by is None else places[assigned.displaced_by]
     decision, reason = decide(ranking[0].score if ranking else None, point, face.quality.score, level)
     answered = scores.candidates(ranking)
     first, second = ([candidate.score for candidate in answered] + [None, None])[:2]
     margin = None if first is None or second is None else first - second
     others = answered if decision == "unknown" else answered[1:]
     out = tuple(subject.answered(scores.answered) for subject in ruled_out)
-    return Identified(face, decision, reason, tuple(answered[:limit]), margin, others[0] if others else None, out)
+    nearest_other = others[0] if others else None
+    return Identified(face, decision, reason, tuple(answered[:limit]), margin, nearest_other, out, displaced_by)
 
 
 class Photos:

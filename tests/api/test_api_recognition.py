@@ -195,6 +195,21 @@ def test_everyone_in_a_photo_is_identified_once(api: httpx.Client, gallery: str)
         assert face.candidates[0].template_score == pytest.approx(face.candidates[0].score, abs=1e-5)
 
 
+def test_a_face_of_somebody_who_is_in_the_photo_already_says_whose_it_is(api: httpx.Client, gallery: str) -> None:
+    """A mirror, a collage, the second picture on an ID card."""
+    enroll(api, gallery, "eileen", COLLINS)
+    enroll(api, gallery, "grace", HOPPER)
+    again = Image.open(io.BytesIO(AGAIN)).convert("RGB")
+    sheet = Image.new("RGB", (2 * again.width, again.height))
+    sheet.paste(again, (0, 0))
+    sheet.paste(again.transpose(Image.Transpose.FLIP_LEFT_RIGHT), (again.width, 0))
+    faces = send(api, f"{gallery}/identify", encoded(np.asarray(sheet))).json()["faces"]
+    (first,) = [index for index, face in enumerate(faces) if face["decision"] == "known"]
+    assert [face["displaced_by"] for face in faces] == [None if index == first else first for index in (0, 1)]
+    alone = send(api, f"{gallery}/identify", BOTH).json()["faces"]
+    assert [face["displaced_by"] for face in alone] == [None, None]
+
+
 def test_who_is_not_enrolled_is_unknown(api: httpx.Client, gallery: str) -> None:
     enroll(api, gallery, "grace", HOPPER)
     (face,) = send(api, f"{gallery}/identify", COLLINS).json()["faces"]

@@ -205,7 +205,12 @@ def slow_assignment(rankings: Sequence[Sequence[Candidate]], floor: float) -> di
 @given(rankings=rankings_of_photos(), floor=scores)
 def test_a_subject_is_given_to_one_face_of_a_photo_at_most(rankings: list[list[Candidate]], floor: float) -> None:
     expected = slow_assignment(rankings, floor)
-    remaining = assign(rankings, floor)
+    assigned = assign(rankings, floor)
+    remaining = [face.candidates for face in assigned]
+    for face, ranking in enumerate(rankings):
+        best = ranking[0].subject if ranking and ranking[0].score >= floor else None
+        holders = [other for other, subject in expected.items() if subject == best and other != face]
+        assert assigned[face].displaced_by == (holders[0] if holders else None)
     decided = {face: row[0].subject for face, row in enumerate(remaining) if row and row[0].score >= floor}
     assert decided == expected
     for face, row in enumerate(remaining):

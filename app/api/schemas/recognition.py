@@ -353,6 +353,10 @@ class IdentifiedFace(DetectedFace):
     candidates: list[Candidate] = Field(
         description="The nearest subjects, best first, without those assigned to another face of the photo."
     )
+    displaced_by: int | None = Field(
+        description="Index of the face that the nearest subject was assigned to, where it is another one: nobody is in "
+        "a photo twice, except in a mirror, a collage or on an ID card. Null otherwise."
+    )
     margin: float | None = Field(
         description="First candidate's answered score minus the second's; null without a second."
     )

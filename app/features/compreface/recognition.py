@@ -109,7 +109,7 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
     faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
     templates = [template_of(face) for face in faces]
     similarity = _answered(operations, gallery, templates[0].package, exact=home.grant.sees_exact_scores, sizes=sizes)
-    rankings = _rank(operations, gallery, templates, params.prediction_count, similarity, one_photo=True)
+    rankings = _rank(operations, gallery, templates, params.prediction_count, similarity)
     home.components.guard.count_faces(home.grant, len(faces))
     result = [
         _face_answer(face, photo, params, embedded=True) | {"subjects": subjects}
@@ -210,13 +210,11 @@ def _rank(
     templates: Sequence[Template],
     count: int,
     similarity: AnsweredSimilarity,
-    *,
-    one_photo: bool = False,
 ) -> list[list[Json]]:
     """Return the nearest subjects of each template, with their similarities."""
     if not is_stored(gallery):
         return [[] for _ in templates]
-    rankings = operations.rank(gallery, templates, min(count, MAX_PREDICTIONS), similarity.scores, one_photo=one_photo)
+    rankings = operations.rank(gallery, templates, min(count, MAX_PREDICTIONS), similarity.scores)
     return [
         [
             {"subject": candidate.subject, "similarity": _rounded(similarity.scale.of_cosine(candidate.score))}

@@ -69,6 +69,8 @@ function card(state, shot, face, index) {
         ),
         h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}${face.reason ? ": proves nothing" : ""}`),
         verdict(face),
+        face.displaced_by !== null &&
+          h("p.small", {}, `Looks most like the person of face ${face.displaced_by + 1}, who can't be here twice.`),
       ),
     ),
     face.candidates.length

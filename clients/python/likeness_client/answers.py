@@ -392,6 +392,7 @@ class IdentifiedFace(Answer):
     decision: str
     reason: str | None
     candidates: list[Candidate]
+    displaced_by: int | None
     margin: float | None
     threshold: float
     threshold_uncertain: float
