@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .PHONY: serve train-demo bench docs pictures test test-long test-full test-portable stateful fuzz check format lint \
-	types imports page \
+	types imports page openapi generated \
 	hashes sbom audit advisories digests clean
 
 serve: $(VENV)/.serve
@@ -26,8 +26,7 @@ train-demo: $(VENV)/.train
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench $(BENCH)
 
-# The documentation as a site in site/, to be opened in a browser without a server. A broken link is an
-# error.
+# The documentation as a site in site/, to be opened in a browser without a server. A broken link is an error.
 docs: $(VENV)/.docs
 	rm -rf site .cache
 	$(BIN)/python docs/reference.py
@@ -73,7 +72,7 @@ FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzzing --seconds $(FUZZ_SECONDS) $(FUZZ)
 
-check: format lint types imports page
+check: format lint types imports page openapi
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -146,6 +145,29 @@ $(PAGE)/.ready: requirements/page.txt .ci/page/package-lock.json
 	cp .ci/page/package.json .ci/page/package-lock.json $(PAGE)
 	$(NPM) install --prefix $(PAGE) --no-save --ignore-scripts --silent --no-audit --no-fund
 	touch $@
+
+# Spectral and Redocly read the OpenAPI document, and three generators make clients of it for the tests, as `page` has
+# its programs.
+OPENAPI = $(VENV)/openapi
+$(OPENAPI)/.ready: $(PAGE)/.ready .ci/openapi/package-lock.json
+	mkdir -p $(OPENAPI)
+	cp .ci/openapi/package.json .ci/openapi/package-lock.json $(OPENAPI)
+	$(NPM) install --prefix $(OPENAPI) --no-save --ignore-scripts --silent --no-audit --no-fund
+	touch $@
+
+DOCUMENT = docs/reference/openapi.json
+openapi: $(VENV)/.dev
+	@if $(MAKE) --no-print-directory $(OPENAPI)/.ready; then \
+		$(NODE) $(OPENAPI)/node_modules/@stoplight/spectral-cli/dist/index.js lint --fail-severity=hint \
+			--ruleset .ci/openapi/spectral.yaml $(DOCUMENT) && \
+		$(NODE) $(OPENAPI)/node_modules/@redocly/cli/bin/cli.js lint --config .ci/openapi/redocly.yaml $(DOCUMENT); \
+	else echo "Spectral and Redocly could not be installed: the OpenAPI document is not checked" >&2; fi
+
+# Writes anew what is written from the declarations: the reference with openapi.json, and both clients.
+generated: $(VENV)/.dev
+	$(BIN)/python docs/reference.py > /dev/null
+	$(BIN)/python clients/python/generate.py
+	$(BIN)/python clients/typescript/write_typescript.py
 
 page: $(VENV)/.dev
 	@if $(MAKE) --no-print-directory $(PAGE)/.ready; then \

@@ -108,17 +108,20 @@ def main() -> None:
     for name, text in written.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(MADE + text.rstrip("\n") + "\n", encoding="utf-8")
+        head = MADE if path.suffix == ".md" else ""
+        path.write_text(head + text.rstrip("\n") + "\n", encoding="utf-8")
         sys.stdout.write(f"{path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path}\n")
 
 
 def pages(client: httpx.Client) -> dict[str, str]:
     """Return the text of every generated page by its path below docs/reference. The client makes a gallery `crew`."""
-    document = client.get("/openapi.json").raise_for_status().json()
+    described = client.get("/openapi.json").raise_for_status().json()
+    document = _with_words(described)
     archive = _export(client)
     metrics = client.get("/metrics").raise_for_status().text
     return {
         **rest_pages(document),
+        "openapi.json": json.dumps(described, indent=1, ensure_ascii=False),
         "settings.md": settings_page(),
         "errors.md": errors_page(),
         "scopes.md": scopes_page(),
@@ -129,6 +132,21 @@ def pages(client: httpx.Client) -> dict[str, str]:
         "recipe.md": model_page(Recipe, "Recipe of a training run", RECIPE_INTRO),
         "archive.md": archive_page(archive),
     }
+
+
+def _with_words(document: Mapping[str, Any]) -> Any:
+    """Return the document with the words of each closed set where it refers to the set."""
+    schemas = document["components"]["schemas"]
+    sets = {f"#/components/schemas/{name}": schema for name, schema in schemas.items() if "enum" in schema}
+
+    def inlined(value: Any) -> Any:
+        if isinstance(value, dict):
+            words = sets.get(str(value.get("$ref")), {})
+            return {key: inlined(each) for key, each in (value | words).items() if not words or key != "$ref"}
+        return list(map(inlined, value)) if isinstance(value, list) else value
+
+    kept = {name: schema for name, schema in schemas.items() if "enum" not in schema}
+    return inlined({**document, "components": {**document["components"], "schemas": kept}})
 
 
 # ------------------------------------------------------------------------------------------------ a real server
@@ -209,9 +227,10 @@ def _operation(
         lines.append("")
     body = operation.get("requestBody")
     if body:
-        kinds = ", ".join(f"`{kind}`" for kind in body["content"])
-        lines += [f"Body: {kinds}. {_model_links(body['content'])}", ""]
-        example = body["content"].get("application/json", {}).get("example")
+        content = body["content"] | body.get("x-other-content", {})
+        kinds = ", ".join(f"`{kind}`" for kind in content)
+        lines += [f"Body: {kinds}. {_model_links(content)}", ""]
+        example = content.get("application/json", {}).get("example")
         lines += _example(example)
     for status, answer in operation["responses"].items():
         if status.startswith("2"):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from app import choices
 from app.api import schemas
 from app.api.body import FORM_TYPE, JSON_TYPE, RAW_TYPE, File, ImageFields
 from app.api.operation import Operation
 from app.api.schemas.base import PHOTO
 from app.api.wire import WireFormat
-from app.error_codes import BY_CODE
+from app.error_codes import BY_CODE, KINDS
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 """FastAPI's ``responses``: what an operation may answer, by status."""
@@ -34,6 +36,10 @@ TAGS = [
 ]
 """The groups of operations on the page, in this order."""
 REF = "#/components/schemas/{model}"
+EXAMPLE_REF = "#/components/examples/{code}"
+OTHER_FORMS = "x-other-content"
+"""Extension: the further forms of a body, as `content` has the first. Generators of clients, which see one form alone,
+send photos as a form; told of several they take the last or JSON, and make `{}` of a file."""
 ERROR = {"$ref": REF.format(model=schemas.ErrorAnswer.__name__)}
 DESCRIPTION = """\
 Face recognition: detect, verify (1:1), enroll and identify (1:N).
@@ -41,9 +47,10 @@ Face recognition: detect, verify (1:1), enroll and identify (1:N).
 Every call but `/livez`, `/readyz` and `/version` needs a key: `Authorization: Bearer KEY` or `x-api-key: KEY`. The
 key needs the scope that `x-scope` names at each operation (`any`: every key; `admin` has all scopes). A key that is
 restricted to galleries sees only those; if `x-unrestricted` is true, the key must not be restricted.
-Send images as multipart fields, as base64 in JSON, or as the raw body; parameters in the query, or beside the image as
-form or JSON fields. Scores are cosine similarities; decisions are made at operating points, which you choose as error
-rates (`fmr`, `fpir`). Every error has the same shape; programs should switch on its `code`.
+Send images as multipart fields; or as base64 in JSON or as the raw body, as `x-other-content` says of each operation.
+Parameters come in the query, or beside the image as form or JSON fields. Scores are cosine similarities; decisions are
+made at operating points, which you choose as error rates (`fmr`, `fpir`). Every error has the same shape; programs
+should switch on its `code`.
 """
 
 
@@ -51,7 +58,7 @@ def responses(operation: Operation) -> Responses:
     """FastAPI's ``responses``: the good answer with an example, and each error status with one per code."""
     if operation.wire.name:
         error = {"description": f"An error, in the form that {operation.wire.name} gives it."}
-        return {operation.status: _good_response(operation), "default": error}
+        return {operation.status: _good_response(operation), "4XX": error, "5XX": error}
     by_status: dict[int | str, list[str]] = defaultdict(list)
     for code in operation.error_codes:
         by_status[BY_CODE[code].status].append(code)
@@ -60,30 +67,43 @@ def responses(operation: Operation) -> Responses:
 
 
 def request_body(operation: Operation) -> dict[str, Any] | None:
-    """FastAPI's ``openapi_extra``: the body of an operation, in every form it may come in."""
+    """FastAPI's ``openapi_extra``: the body of an operation; of several forms the first is the one for generators."""
     model, images, content = operation.body, operation.images, dict[str, Any]()
     if operation.upload:
         content = _upload_content(operation.upload)
     elif model is None:
         return None
     else:
+        reference = {"schema": {"$ref": REF.format(model=model.__name__)}}
         if images:
-            content[FORM_TYPE] = {"schema": _form_schema(model, images)}
-            if images.many:
-                content[FORM_TYPE]["encoding"] = {images.names[0]: {"contentType": "image/*"}}
-        content[JSON_TYPE] = {"schema": {"$ref": REF.format(model=model.__name__)}}
+            content[FORM_TYPE] = reference | {"encoding": {key: {"contentType": "image/*"} for key in images.names}}
+        content[JSON_TYPE] = {} if images else reference
         photos = dict.fromkeys(images.names, [PHOTO, PHOTO] if images.many else PHOTO) if images else {}
         if example := photos | getattr(model, "example", {}):
             content[JSON_TYPE]["example"] = example
         if images and images.raw:
-            content |= {kind: {"schema": BINARY} for kind in (RAW_TYPE, "image/*")}
-    return {"requestBody": {"required": True, "content": content}}
+            content |= {kind: {} for kind in (RAW_TYPE, "image/*")}
+    first, *others = content
+    body: dict[str, Any] = {"required": True, "content": {first: content[first]}}
+    if others:
+        body |= {
+            "description": f"Also as {', '.join(f'`{kind}`' for kind in others)}; JSON has images as base64.",
+            OTHER_FORMS: {kind: content[kind] for kind in others},
+        }
+    return {"requestBody": body}
 
 
 def document(app: FastAPI, operations: Sequence[Operation], wires: Iterable[WireFormat]) -> dict[str, Any]:
     """Return the document of these operations of ``app``; ``wires`` are the further wire formats that it speaks."""
     document = get_openapi(
-        title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=app.openapi_tags
+        title=app.title,
+        version=app.version,
+        description=DESCRIPTION,
+        routes=app.routes,
+        tags=app.openapi_tags,
+        servers=[{"url": "/", "description": "The server that this document comes from."}],
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        contact={"name": "Likeness"},
     )
     components = document.setdefault("components", {})
     models: dict[type[BaseModel], None] = {schemas.ErrorAnswer: None}
@@ -91,6 +111,9 @@ def document(app: FastAPI, operations: Sequence[Operation], wires: Iterable[Wire
     _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     known = components.setdefault("schemas", {})
     known |= {name: schema for name, schema in bodies["$defs"].items() if name not in known}
+    for each in operations:
+        if each.images and each.body:
+            known[each.body.__name__] = _form_schema(each.body, each.images)
     for superfluous in ("HTTPValidationError", "ValidationError"):
         known.pop(superfluous, None)
     components["securitySchemes"] = {
@@ -106,11 +129,76 @@ def document(app: FastAPI, operations: Sequence[Operation], wires: Iterable[Wire
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             declared = by_path[method.upper(), path]
+            operation["operationId"] = _operation_id(operation["operationId"], method, path, declared)
+            operation.setdefault("description", f"{declared.wire.name}'s call. {declared.wire.description}")
+            _complete_example(operation["responses"], declared)
             operation["security"] = [] if declared.public else [{name: []} for name in declared.wire.security]
             if not declared.public and declared.authenticate is None:
                 operation.setdefault("x-scope", declared.scope or "any")
                 operation["x-unrestricted"] = declared.unrestricted
+    known |= {name: {"type": "string", "enum": list(words)} for words, name in _NAMED_SETS.items()}
+    known["Problem"]["properties"]["code"] |= {"enum": [kind.code for kind in KINDS]}
+    _tidy(document["paths"])
+    for name, schema in known.items():
+        if name not in _NAMED_SETS.values():
+            _tidy({"properties": schema.get("properties", {})})
+    text = repr(document)
+    named, shown = (set(re.findall(form.format(model=r"(\w+)", code=r"(\w+)"), text)) for form in (REF, EXAMPLE_REF))
+    components["schemas"] = {name: schema for name, schema in sorted(known.items()) if name in named}
+    components["examples"] = {code: {"value": _error_example(code)} for code in sorted(shown)}
     return document
+
+
+_NAMED_SETS: Mapping[tuple[str, ...], str] = {
+    get_args(kind): name for name, kind in vars(choices).items() if get_origin(kind) is Literal
+}
+"""The closed sets of words, which are schemas of their own: generators would make up names, some of them twice."""
+_VALUES = frozenset({"example", "examples", "default", "enum", "const", "required"})
+"""Fields of a schema that hold values and no schemas."""
+
+
+def _tidy(value: Any) -> None:
+    """Change what FastAPI and pydantic write, below ``value``, to what generators of clients understand.
+
+    Fields have no `title`, which repeats their name; closed sets are named; tuples say what their items are.
+    """
+    for each in _schemas(value):
+        if isinstance(each.get("title"), str):
+            del each["title"]
+        if "prefixItems" in each and "items" not in each:
+            each["items"] = each["prefixItems"][0]
+        if name := _NAMED_SETS.get(tuple(each.get("enum", ()))):
+            del each["enum"]
+            each.pop("type", None)
+            each["$ref"] = REF.format(model=name)
+
+
+def _schemas(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for key, each in list(value.items()):
+            if key == "properties":
+                yield from (schema for one in each.values() for schema in _schemas(one))
+            elif key not in _VALUES:
+                yield from _schemas(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _schemas(each)
+
+
+def _operation_id(made: str, method: str, path: str, declared: Operation) -> str:
+    """Return the handler's name, of which FastAPI makes one that holds the path; other interfaces' with their name."""
+    handler = made.removesuffix(f"{re.sub('[^0-9a-zA-Z]', '_', path)}_{method}").rstrip("_")
+    prefix = re.sub("[^a-z]+", "_", (declared.wire.name or "").lower())
+    return f"{prefix}_{handler}" if prefix else handler
+
+
+def _complete_example(responses: dict[str, Any], declared: Operation) -> None:
+    """Write the good answer's example as the server sends it: FastAPI leaves out what is null."""
+    content = responses[str(declared.status)].get("content", {}).get(JSON_TYPE, {})
+    example, answer = getattr(declared.answer, "example", None), declared.answer
+    if content and example and isinstance(answer, type) and issubclass(answer, BaseModel):
+        content["example"] = answer.model_validate(example).model_dump(mode="json", by_alias=True)
 
 
 def _good_response(operation: Operation) -> dict[str, Any]:
@@ -131,7 +219,7 @@ def _upload_content(upload: File) -> dict[str, Any]:
 
 def _error_response(status: int | str, codes: Iterable[str]) -> dict[str, Any]:
     codes = list(dict.fromkeys(codes))
-    examples = {code: {"value": _error_example(code)} for code in codes}
+    examples = {code: {"$ref": EXAMPLE_REF.format(code=code)} for code in codes}
     response: dict[str, Any] = {
         "description": " ".join(f"`{code}`: {BY_CODE[code].meaning}" for code in codes),
         # Not FastAPI's `model`, of which it would build a validator for each status of each operation at every start.
@@ -154,5 +242,4 @@ def _form_schema(model: type[BaseModel], wanted: ImageFields) -> dict[str, Any]:
     file = BINARY | {"description": "An image file."}
     many = {"type": "array", "items": file, "minItems": 1, "description": "Image files; repeat the field."}
     schema["properties"] |= dict.fromkeys(wanted.names, many if wanted.many else file)
-    schema["title"] = f"{model.__name__}Form"
     return schema

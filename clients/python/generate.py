@@ -42,7 +42,8 @@ Schema = Mapping[str, Any]
 
 def write(described: Mapping[str, Any]) -> dict[str, str]:
     """Return the text of each file of `FILES` for a server's OpenAPI document."""
-    calls = [call for call in _calls(described) if call.name not in NOT_CALLED]
+    described = without_closed_sets(described)
+    calls = [call for call in calls_of(described) if call.name not in NOT_CALLED]
     schemas = described["components"]["schemas"]
     models = sorted(_reached(schemas, {call.answer for call in calls if call.answer in schemas}))
     return {
@@ -50,6 +51,21 @@ def write(described: Mapping[str, Any]) -> dict[str, str]:
         "calls": "".join(_functions(calls)),
         "operations": "".join(_methods(calls, schemas)),
     }
+
+
+def without_closed_sets(described: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the document with plain text for each closed set of words: a newer server may know more words."""
+    schemas = described["components"]["schemas"]
+    sets = {f"#/components/schemas/{name}" for name, schema in schemas.items() if "enum" in schema}
+
+    def opened(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            if value.get("$ref") in sets:
+                return {key: each for key, each in value.items() if key != "$ref"} | {"type": "string"}
+            return {key: opened(each) for key, each in value.items()}
+        return [opened(each) for each in value] if isinstance(value, list) else value
+
+    return opened(described)  # type: ignore[no-any-return]  # JSON
 
 
 # ---------------------------------------------------------------------------------------------------------- models
@@ -129,7 +145,7 @@ def _array(schema: Schema, *, answer: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parameter:
+class Parameter:
     """``name`` as Python has it, ``key`` as it is sent."""
 
     name: str
@@ -139,7 +155,9 @@ class _Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
+    """One operation, as methods of clients call it."""
+
     name: str
     method: str
     path: str
@@ -147,29 +165,33 @@ class _Call:
     answer: str
     """A model's name, `bytes` or `None`."""
     ids: list[str]
-    params: list[_Parameter] = field(default_factory=list)
-    body: list[_Parameter] = field(default_factory=list)
+    params: list[Parameter] = field(default_factory=list)
+    body: list[Parameter] = field(default_factory=list)
     images: list[str] = field(default_factory=list)
     """Fields of one image each; or one field of any number, where `many`."""
     many: bool = False
     upload: bool = False
     changes: bool = False
     """Whether the body holds the fields to change, of which null removes a value."""
+    request: str = ""
+    """The body's schema."""
+    query: list[tuple[str, Schema, bool]] = field(default_factory=list)
+    """The name, schema and need of each parameter of ``params``."""
 
 
-def _calls(described: Mapping[str, Any]) -> Iterator[_Call]:
+def calls_of(described: Mapping[str, Any]) -> Iterator[Call]:
     schemas = described["components"]["schemas"]
     for path, methods in described["paths"].items():
         if path == "/" or path.startswith("/api/"):
             continue  # other services' wire formats have clients of their own
         for method, facts in methods.items():
-            suffix = f"{re.sub(r'[^0-9a-zA-Z]', '_', path)}_{method}"
-            yield _call(facts["operationId"].removesuffix(suffix).rstrip("_"), method, path, facts, schemas)
+            yield _call(facts["operationId"], method, path, facts, schemas)
 
 
-def _call(handler: str, method: str, path: str, facts: Schema, schemas: Mapping[str, Schema]) -> _Call:
+def _call(handler: str, method: str, path: str, facts: Schema, schemas: Mapping[str, Schema]) -> Call:
     bodies = facts.get("requestBody", {}).get("content", {})
-    form = bodies.get("multipart/form-data", {}).get("schema", {}).get("properties", {})
+    reference = bodies.get("multipart/form-data", {}).get("schema", {}).get("$ref", "")
+    form = schemas[reference.rpartition("/")[2]]["properties"] if reference else {}
     images = [key for key in form if key.startswith("image")]
     upload = "application/x-tar" in bodies
     ids = re.findall(r"{(\w+)}", path)
@@ -183,7 +205,7 @@ def _call(handler: str, method: str, path: str, facts: Schema, schemas: Mapping[
         schema = schemas[reference.rpartition("/")[2]]
         required = schema.get("required", ())
         body = [_parameter(key, value, required=key in required) for key, value in schema["properties"].items()]
-    return _Call(
+    return Call(
         name=NAMES.get(handler) or (handler if handler in NOT_CALLED else re.sub("^(get|list|show)_", "", handler)),
         method=method.upper(),
         path=path,
@@ -196,15 +218,23 @@ def _call(handler: str, method: str, path: str, facts: Schema, schemas: Mapping[
         many=any(form[key].get("type") == "array" for key in images),
         upload=upload,
         changes=method == "patch",
+        request=next(
+            (each["schema"]["$ref"].rpartition("/")[2] for each in bodies.values() if "$ref" in each["schema"]), ""
+        ),
+        query=[
+            (each["name"], each["schema"], each.get("required", False))
+            for each in facts.get("parameters", ())
+            if each["in"] == "query"
+        ],
     )
 
 
-def _parameter(key: str, schema: Schema, *, required: bool) -> _Parameter:
+def _parameter(key: str, schema: Schema, *, required: bool) -> Parameter:
     name = f"{key}_" if keyword.iskeyword(key) or key in dir(builtins) else key
-    return _Parameter(name, key, _type(schema, answer=False), required)
+    return Parameter(name, key, _type(schema, answer=False), required)
 
 
-def _renamed(parameter: _Parameter, handler: str, ids: list[str]) -> _Parameter:
+def _renamed(parameter: Parameter, handler: str, ids: list[str]) -> Parameter:
     """Name a new thing's id after it (`gallery`), and a second subject `to`, as a path has the first one."""
     if parameter.key == "id":
         noun = handler.removeprefix("create_")
@@ -220,7 +250,7 @@ def _answer(responses: Mapping[str, Schema]) -> str:
     return str(reference.rpartition("/")[2]) if reference else "bytes"
 
 
-def _functions(calls: Iterable[_Call]) -> Iterator[str]:
+def _functions(calls: Iterable[Call]) -> Iterator[str]:
     yield HEAD.format("A function for each operation that returns its call. Nothing is sent here.")
     yield "from __future__ import annotations\n\nfrom collections.abc import Mapping, Sequence\n"
     yield "from datetime import datetime\nfrom types import NoneType\nfrom typing import Any\n\n"
@@ -230,7 +260,7 @@ def _functions(calls: Iterable[_Call]) -> Iterator[str]:
         yield from _function(each)
 
 
-def _function(call: _Call) -> Iterator[str]:
+def _function(call: Call) -> Iterator[str]:
     answer = f"answers.{call.answer}" if call.answer[0].isupper() and call.answer != "None" else call.answer
     known = [*call.params, *([] if call.changes else call.body)]
     yield f"\n\ndef {call.name}("
@@ -252,7 +282,7 @@ def _function(call: _Call) -> Iterator[str]:
     yield f"    return call({', '.join(arguments)})\n"
 
 
-def _signature(call: _Call, known: Iterable[_Parameter]) -> Iterator[str]:
+def _signature(call: Call, known: Iterable[Parameter]) -> Iterator[str]:
     known = list(known)
     yield from (f"{name}: str" for name in call.ids)
     yield from (f"{each.name}: {each.kind}" for each in known if each.required)
@@ -270,17 +300,17 @@ def _signature(call: _Call, known: Iterable[_Parameter]) -> Iterator[str]:
         yield f"{each.name}: {kind} = None"
 
 
-def _sent(parameters: Iterable[_Parameter]) -> str:
+def _sent(parameters: Iterable[Parameter]) -> str:
     return ", ".join(f"{each.key}={each.name}" for each in parameters)
 
 
-def _files(call: _Call) -> str:
+def _files(call: Call) -> str:
     if call.many:
         return f"[part({_quoted(call.images[0])}, image) for image in images]"
     return f"[{', '.join(f'part({_quoted(name)}, {name})' for name in call.images)}]"
 
 
-def _methods(calls: Iterable[_Call], schemas: Mapping[str, Schema]) -> Iterator[str]:
+def _methods(calls: Iterable[Call], schemas: Mapping[str, Schema]) -> Iterator[str]:
     calls = list(calls)
     yield HEAD.format("The calls as methods of both clients; those of pages as iterators over all pages too.")
     yield "from __future__ import annotations\n\nfrom likeness_client import calls\n"

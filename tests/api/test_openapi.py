@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import copy
+import json
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -27,6 +30,7 @@ from app.features.reembedding.routes import Reembedding
 from app.features.review.schemas import Review
 from app.features.review.store import _actions
 from app.main import OPERATIONS as DECLARED
+from tests.conftest import PROJECT
 from tests.support.service import COLLINS
 
 METHODS = {"get", "post", "patch", "delete", "put"}
@@ -52,6 +56,22 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def document(api: httpx.Client) -> dict[str, Any]:
     found: dict[str, Any] = api.get("/openapi.json").raise_for_status().json()
+    return found
+
+
+def with_every_form(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with a body's other forms beside the first: JSON has text where the form has files."""
+    found = copy.deepcopy(document)
+    for methods in found["paths"].values():
+        for operation in methods.values():
+            body = operation.get("requestBody", {})
+            content = body.get("content", {})
+            for kind, form in body.pop("x-other-content", {}).items():
+                content[kind] = {"schema": {"type": "string", "format": "binary"}} | form
+                if kind == "application/json" and "schema" not in form:
+                    name = content["multipart/form-data"]["schema"]["$ref"].rpartition("/")[2]
+                    text = json.dumps(found["components"]["schemas"][name]).replace(', "format": "binary"', "")
+                    content[kind]["schema"] = json.loads(text)
     return found
 
 
@@ -104,16 +124,78 @@ def test_every_body_has_an_example_and_all_the_ways_it_may_come(operations: dict
     for name, operation in operations.items():
         if "requestBody" not in operation:
             continue
-        content = operation["requestBody"]["content"]
-        if "application/x-tar" in content:
+        body = operation["requestBody"]
+        (first,), others = body["content"], body.get("x-other-content", {})
+        if first == "application/x-tar":
             continue
-        assert content["application/json"]["example"], name
+        assert (body["content"] | others)["application/json"]["example"], name
+        assert all(kind in body["description"] for kind in others)
         if operation["tags"] == ["recognition"]:
             raw = set() if name == "POST /v1/verify" else {"application/octet-stream", "image/*"}
-            assert set(content) == {"multipart/form-data", "application/json"} | raw, name
+            assert (first, set(others)) == ("multipart/form-data", {"application/json"} | raw), name
 
 
-def test_every_operation_lists_its_error_codes_with_examples(operations: dict[str, dict[str, Any]]) -> None:
+def test_photos_are_files_of_a_form_for_generators(document: dict[str, Any]) -> None:
+    """Told of several forms of one body, generators take JSON and write `{}` for a file."""
+    schemas = document["components"]["schemas"]
+    photos = [operation for name, operation in each_operation(document) if name in PHOTO_OPERATIONS]
+    assert len(photos) == len(PHOTO_OPERATIONS)
+    for operation in photos:
+        (form,) = operation["requestBody"]["content"].values()
+        fields = schemas[form["schema"]["$ref"].rpartition("/")[2]]["properties"]
+        files = {key: field.get("items", field) for key, field in fields.items() if key.startswith("image")}
+        assert files
+        assert all((file["type"], file["format"]) == ("string", "binary") for file in files.values())
+
+
+def each_operation(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"{method.upper()} {path}", operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+
+
+def test_operations_have_their_handlers_names_once(document: dict[str, Any]) -> None:
+    ids = {name: operation["operationId"] for name, operation in each_operation(document)}
+    assert len(set(ids.values())) == len(ids)
+    assert ids[f"POST {GALLERY}/identify"] == "identify"
+    assert ids["POST /api/v1/recognition/recognize"] == "compreface_recognize"
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", found) for found in ids.values())
+
+
+def test_an_errors_code_is_one_of_the_table(document: dict[str, Any]) -> None:
+    assert document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"] == [kind.code for kind in KINDS]
+
+
+def test_closed_sets_have_names_and_nothing_is_named_twice(document: dict[str, Any]) -> None:
+    """A generator makes up `GalleryCalibration` for the words of `Gallery.calibration`, which is a schema's name."""
+    found = document["components"]["schemas"]
+    assert found["Gallery"]["properties"]["calibration"]["$ref"] == "#/components/schemas/CalibrationSource"
+    for name, schema in found.items():
+        for field, value in schema.get("properties", {}).items():
+            assert not isinstance(value.get("title"), str)
+            made_up = name + "".join(word.capitalize() for word in field.split("_"))
+            assert "enum" not in value or made_up not in found, made_up
+
+
+def test_ids_in_paths_have_patterns_that_their_examples_match(document: dict[str, Any]) -> None:
+    for name, operation in each_operation(document):
+        for parameter in operation.get("parameters", ()):
+            schema = parameter["schema"]
+            if parameter["in"] == "path" and name.split()[1].startswith("/v1/") and parameter["name"] != "challenge":
+                assert all(re.search(schema["pattern"], example) for example in schema["examples"]), name
+
+
+def test_the_committed_document_is_the_servers(document: dict[str, Any]) -> None:
+    """`make generated` writes it, and the clients, anew."""
+    committed = json.loads((PROJECT / "docs" / "reference" / "openapi.json").read_text(encoding="utf-8"))
+    assert committed == document
+
+
+def test_every_operation_lists_its_error_codes_with_examples(
+    operations: dict[str, dict[str, Any]], document: dict[str, Any]
+) -> None:
     statuses = {kind.code: str(kind.status) for kind in KINDS}
     for name, operation in operations.items():
         codes = []
@@ -122,7 +204,9 @@ def test_every_operation_lists_its_error_codes_with_examples(operations: dict[st
                 continue
             content = response["content"]["application/json"]
             assert content["schema"] == {"$ref": "#/components/schemas/ErrorAnswer"}, (name, status)
-            for code, example in content["examples"].items():
+            for code, reference in content["examples"].items():
+                assert reference == {"$ref": f"#/components/examples/{code}"}
+                example = document["components"]["examples"][code]
                 assert statuses[code] == status
                 schemas.ErrorAnswer.model_validate(example["value"])
                 assert example["value"]["error"]["code"] == code
@@ -202,7 +286,8 @@ def inhabited(api: httpx.Client, document: dict[str, Any]) -> Inhabited:
     api.post("/v1/galleries", json={"id": "inhabited"}).raise_for_status()
     path = "/v1/galleries/inhabited/subjects/eileen/faces"  # ids that no example has, so that nobody deletes them
     face_id = api.post(path, files={"images": COLLINS}).raise_for_status().json()["enrolled"][0]["face_id"]
-    found = [one.ok() for one in schemathesis.openapi.from_dict(document).get_all_operations() if isinstance(one, Ok)]
+    every = schemathesis.openapi.from_dict(with_every_form(document))
+    found = [one.ok() for one in every.get_all_operations() if isinstance(one, Ok)]
     somebody = {"gallery": "inhabited", "subject": "eileen", "face_id": face_id}
     return Inhabited({operation.label: operation for operation in found}, somebody)
 

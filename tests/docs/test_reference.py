@@ -50,7 +50,8 @@ def test_the_committed_pages_are_current(pages: dict[str, str]) -> None:
     """In the long stage, so that one regeneration (`python docs/reference.py`) does for several changes."""
     made = load("reference").MADE
     there = {name: (PROJECT / "docs" / "reference" / name).read_text(encoding="utf-8") for name in pages}
-    assert [name for name, text in pages.items() if there[name] != made + text.rstrip("\n") + "\n"] == []
+    heads = {name: made if name.endswith(".md") else "" for name in pages}
+    assert [name for name, text in pages.items() if there[name] != heads[name] + text.rstrip("\n") + "\n"] == []
 
 
 def test_every_operation_is_shown_with_its_scope(pages: dict[str, str], document: dict[str, Any]) -> None:
@@ -81,7 +82,8 @@ def test_every_metric_is_listed(pages: dict[str, str], api: httpx.Client) -> Non
 def test_the_pages_are_those_that_the_site_expects(pages: dict[str, str]) -> None:
     folder = PROJECT / "docs" / "reference"
     by_hand = {"index.md", "losses.md", "words.md"}
-    assert set(pages) == {str(page.relative_to(folder)) for page in folder.rglob("*.md")} - by_hand
+    there = {str(page.relative_to(folder)) for kind in ("md", "json") for page in folder.rglob(f"*.{kind}")}
+    assert set(pages) == there - by_hand
 
 
 def site(folder: Path, **pages: str) -> Path:

@@ -14,6 +14,9 @@ from app.choices import IndexKind
 from app.timestamps import utc_text
 
 MAX_ID_LENGTH = 255
+ID_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f]+$"
+"""Of an id that callers choose: no control characters. `app.gallery.text` refuses a few more."""
+KEY_ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 MAX_NOTE_LENGTH = 1000
 MAX_CANDIDATES = 100
 MAX_PAGE = 1000
@@ -40,6 +43,7 @@ Id: TypeAlias = Annotated[
         description="An id in any script, 1 to 255 characters, kept in Unicode's form NFC; neither `.` nor `..`, no "
         "control characters. Percent-encode it in paths (`/` as `%2F`).",
         examples=["collins"],
+        json_schema_extra={"pattern": ID_PATTERN},
     ),
 ]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH, examples=["Eileen Collins"])]
@@ -75,7 +79,7 @@ Time: TypeAlias = Annotated[
 KeyIdText: TypeAlias = Annotated[
     str,
     Field(
-        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+        pattern=KEY_ID_PATTERN,
         max_length=63,
         description="A key's id: 1 to 63 of a-z, 0-9 and inner hyphens.",
         examples=["door"],

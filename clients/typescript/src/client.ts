@@ -1,0 +1,689 @@
+// Written by clients/typescript/write_typescript.py from the server's declarations: change those.
+
+import { type Call, type Image, type Options, Sender, pages, path } from "./call.ts";
+import type * as T from "./types.ts";
+
+/** A client of one server; a method for each operation. Each throws LikenessError. */
+export class Client {
+  readonly #sender: Sender;
+
+  constructor(options: Options = {}) {
+    this.#sender = new Sender(options);
+  }
+
+  /** Send a call that this client has no method for. */
+  send<Answer>(call: Call): Promise<Answer> {
+    return this.#sender.send(call);
+  }
+
+  /**
+   * Find the faces in a photo.
+   *
+   * Each face has its box, five landmarks and quality; the best detector score comes first. The list is empty if
+   * there is no face. Faces may be as small as 20 pixels or larger than the frame. If no face is certain, the
+   * photo is also searched rotated.
+   */
+  detect(image: Image, query: { explain?: boolean } = {}): Promise<T.DetectAnswer> {
+    return this.send({ method: "POST", path: "/v1/detect", images: { image }, query });
+  }
+
+  /**
+   * Turn the faces in a photo into vectors.
+   *
+   * The same as detect, each face with its embedding: a vector of length 1 whose dot product with another of the
+   * same `model` is the score.
+   */
+  embed(image: Image, query: { model?: string | null; explain?: boolean } = {}): Promise<T.EmbedAnswer> {
+    return this.send({ method: "POST", path: "/v1/embed", images: { image }, query });
+  }
+
+  /**
+   * Do two photos show the same person?
+   *
+   * Compares the most prominent face of each photo (large, and near the middle), or the faces at `face1` and
+   * `face2`, at the operating point of `fmr`, and decides: known, uncertain or unknown.
+   */
+  verify(image1: Image, image2: Image, query: { quality?: T.QualityName; liveness?: T.LivenessMode | null; model?: string | null; population?: string | null; explain?: boolean; fmr?: number | null; face1?: number | null; face2?: number | null; liveness_of?: T.LivenessOf } = {}): Promise<T.VerifyAnswer> {
+    return this.send({ method: "POST", path: "/v1/verify", images: { image1, image2 }, query });
+  }
+
+  /**
+   * Who is in this photo?
+   *
+   * Searches the gallery for every face of the photo, and decides for each: known, uncertain or unknown. A
+   * subject is given to at most one face of the photo, the best-scoring one. Without `fmr` or `fpir` the
+   * server's defaults for both are kept, or the strictest measured operating point if the gallery is too large.
+   * Unless the key has the scope `templates`, scores are rounded down without changing a decision, and
+   * candidates below the most lenient operating point are left out, because enough exact scores show the
+   * enrolled templates.
+   */
+  identify(gallery: string, image: Image, query: { quality?: T.QualityName; liveness?: T.LivenessMode | null; population?: string | null; explain?: boolean; limit?: number; fmr?: number | null; fpir?: number | null } = {}): Promise<T.IdentifyAnswer> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/identify", { gallery }), images: { image }, query });
+  }
+
+  /**
+   * Is this person the subject?
+   *
+   * Compares the photo's most prominent face with the subject's enrolled faces; the best score counts. Scores
+   * are rounded as `identify` says, and null below the most lenient operating point.
+   */
+  verifySubject(gallery: string, subject: string, image: Image, query: { quality?: T.QualityName; liveness?: T.LivenessMode | null; population?: string | null; explain?: boolean; fmr?: number | null } = {}): Promise<T.SubjectVerifyAnswer> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/verify", { gallery, subject }), images: { image }, query });
+  }
+
+  /**
+   * Enroll photos of a person.
+   *
+   * Adds each photo's face to the subject, which is created if it is missing. When the answer comes, the faces
+   * are in the database and searches find them. Photos without a face, with several equally prominent ones, or
+   * of too low quality are listed in `rejected` with their reasons, and the others are enrolled. If no photo is
+   * good enough, nothing changes and the answer is an error.
+   *
+   * Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in its row is
+   * the same photo, saved again or not, `conflict` a face of another subject that it matches at an FPIR of
+   * 0.001. To keys with the scope `recognize`, `unlike` is the most alike of the subject's own faces, where it
+   * has two or more and the new one looks like none of them (FMR 0.001). Two requests at the same moment may
+   * miss each other's faces. So `enroll` alone tells whether a face is there: where the gallery says `allow`,
+   * asking for more needs `recognize` too.
+   */
+  enroll(gallery: string, subject: string, images: readonly Image[], query: { liveness?: T.LivenessMode | null; explain?: boolean; quality?: T.QualityName; expires_at?: string | null; consent?: string | null; face?: number | null; on_conflict?: T.OnConflict | null } = {}): Promise<T.EnrollAnswer> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces", { gallery, subject }), images: { images: images }, query });
+  }
+
+  /**
+   * List a subject's faces.
+   *
+   * In the order of their enrollment, page by page.
+   */
+  faces(gallery: string, subject: string, query: { limit?: number; cursor?: string | null } = {}): Promise<T.FacePage> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces", { gallery, subject }), query });
+  }
+
+  /** The faces of all pages. */
+  allFaces(gallery: string, subject: string, query: { limit?: number; cursor?: string | null } = {}): AsyncGenerator<T.StoredFace> {
+    return pages((cursor) => this.faces(gallery, subject, { ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.faces);
+  }
+
+  /**
+   * Ask a person to follow steps.
+   *
+   * The server picks their order. Show them one after the other, take a frame of each, and send all frames with
+   * `answer` within two minutes. This stops a photo that is held up. It does not stop a film of the right steps,
+   * replayed or generated, nor photos of all the poses. To enroll, the key needs the scope `enroll`, too.
+   */
+  createChallenge(gallery: string, body: T.ChallengeCreate): Promise<T.Challenge> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/challenges", { gallery }), json: { ...body } });
+  }
+
+  /**
+   * Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
+   *
+   * Each frame must show its step, and all of them the same person; `challenge_failed` names the first that
+   * fails. The operation decides at the server's error rates, and judges liveness as the gallery asks. No frame
+   * is kept. The challenge is used up whether it is met or not.
+   */
+  answerChallenge(gallery: string, images: readonly Image[], query: { challenge?: string } = {}): Promise<T.ChallengeAnswer> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/challenges/answer", { gallery }), images: { images: images }, query });
+  }
+
+  /**
+   * List galleries.
+   *
+   * The galleries that the key may see, with their counts, in the order of their creation, page by page.
+   */
+  galleries(query: { limit?: number; cursor?: string | null } = {}): Promise<T.GalleryPage> {
+    return this.send({ method: "GET", path: "/v1/galleries", query });
+  }
+
+  /** The galleries of all pages. */
+  allGalleries(query: { limit?: number; cursor?: string | null } = {}): AsyncGenerator<T.Gallery> {
+    return pages((cursor) => this.galleries({ ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.galleries);
+  }
+
+  /**
+   * Create a gallery.
+   *
+   * The new gallery is empty. It holds templates of one model package, which may be any installed one.
+   */
+  createGallery(body: T.GalleryCreate): Promise<T.Gallery> {
+    return this.send({ method: "POST", path: "/v1/galleries", json: { ...body } });
+  }
+
+  /**
+   * Show a gallery.
+   *
+   * The gallery with the number of its subjects and faces.
+   */
+  gallery(gallery: string): Promise<T.Gallery> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}", { gallery }) });
+  }
+
+  /**
+   * Change how a gallery is searched, what decides in it, its duplicates, its liveness, or whom it is for.
+   *
+   * An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory,
+   * here at once and by other servers of the same database within a moment. With `calibration` set to `gallery`
+   * its operating points are measured soon, and decide from then on.
+   */
+  updateGallery(gallery: string, body: T.GalleryPatch): Promise<T.Gallery> {
+    return this.send({ method: "PATCH", path: path("/v1/galleries/{gallery}", { gallery }), json: { ...body } });
+  }
+
+  /**
+   * Delete a gallery with everyone in it.
+   *
+   * Deletes the gallery, its subjects, their faces, stored crops and vectors. This can't be undone.
+   */
+  deleteGallery(gallery: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}", { gallery }), answer: "nothing" });
+  }
+
+  /**
+   * Check a gallery.
+   *
+   * Compares the database with the search index: do both hold the same faces with the same vectors? Is the model
+   * package the one that they were made with?
+   */
+  checkGallery(gallery: string): Promise<T.GalleryCheck> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/check", { gallery }) });
+  }
+
+  /**
+   * Measure a gallery's own operating points.
+   *
+   * Starts a job that compares faces of different subjects: the threshold at each false match rate that their
+   * pairs support, beside the package's. Subjects who may be one person are left out and listed. Decisions
+   * change only where the gallery's `calibration` is `gallery`.
+   */
+  calibrateGallery(gallery: string): Promise<T.GalleryCalibration> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/calibration", { gallery }) });
+  }
+
+  /**
+   * Show a gallery's own operating points.
+   *
+   * With their intervals, beside the package's, how far the gallery differs, and subjects who may be one person.
+   */
+  calibration(gallery: string): Promise<T.GalleryCalibration> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/calibration", { gallery }) });
+  }
+
+  /**
+   * List the subjects of a gallery.
+   *
+   * In the order of their creation, page by page; with `search` only those whose id or name contains it.
+   */
+  subjects(gallery: string, query: { limit?: number; cursor?: string | null; search?: string | null; expires_before?: string | null } = {}): Promise<T.SubjectPage> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects", { gallery }), query });
+  }
+
+  /** The subjects of all pages. */
+  allSubjects(gallery: string, query: { limit?: number; cursor?: string | null; search?: string | null; expires_before?: string | null } = {}): AsyncGenerator<T.Subject> {
+    return pages((cursor) => this.subjects(gallery, { ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.subjects);
+  }
+
+  /**
+   * Create a subject.
+   *
+   * The new subject has no faces. Enrolling creates a missing subject too; this is for giving it a name first.
+   */
+  createSubject(gallery: string, body: T.SubjectCreate): Promise<T.Subject> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects", { gallery }), json: { ...body } });
+  }
+
+  /**
+   * Show a subject.
+   *
+   * The subject with its name, metadata and number of faces.
+   */
+  subject(gallery: string, subject: string): Promise<T.Subject> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}", { gallery, subject }) });
+  }
+
+  /**
+   * Change a subject's name, metadata, expiry, consent or cover.
+   *
+   * A given field replaces the old value as a whole (metadata too), an absent field stays as it is, null removes
+   * it.
+   */
+  updateSubject(gallery: string, subject: string, body: T.SubjectPatch): Promise<T.Subject> {
+    return this.send({ method: "PATCH", path: path("/v1/galleries/{gallery}/subjects/{subject}", { gallery, subject }), json: { ...body } });
+  }
+
+  /**
+   * Delete a subject with its faces.
+   *
+   * Deletes the subject, its faces, their stored crops and vectors. This can't be undone.
+   */
+  deleteSubject(gallery: string, subject: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/subjects/{subject}", { gallery, subject }), answer: "nothing" });
+  }
+
+  /**
+   * Erase a subject for good.
+   *
+   * Deletes the subject with everything about it, clears what the disk may still hold of it, and answers with a
+   * signed receipt of what was erased and of what the server can't reach.
+   */
+  eraseSubject(gallery: string, subject: string, query: { rewrite?: boolean } = {}): Promise<T.Receipt> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/erase", { gallery, subject }), query });
+  }
+
+  /**
+   * Merge a subject into another one.
+   *
+   * The other subject gets all faces, which keep their ids, and the first is deleted, in one step. The other
+   * keeps its name, metadata and consent, and takes those it lacks; the earlier of two expiries counts. Repeated
+   * within a day, the request changes nothing and gets the same answer. To undo it, move `faces` back.
+   */
+  mergeSubject(gallery: string, subject: string, body: T.SubjectMerge): Promise<T.MergedSubject> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/merge", { gallery, subject }), json: { ...body } });
+  }
+
+  /**
+   * List a subject's corrections.
+   *
+   * Those that have not expired, oldest first.
+   */
+  corrections(gallery: string, subject: string): Promise<T.CorrectionList> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections", { gallery, subject }) });
+  }
+
+  /**
+   * Say that a photo does not show the subject.
+   *
+   * Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery keeps
+   * crops. From then on a probe that is more like it than like the subject's own faces is not `known` as the
+   * subject, nor a match; `explain` lists whom corrections ruled out. It is erased with the subject, dropped
+   * when the subject is merged, and expires.
+   */
+  addCorrection(gallery: string, subject: string, image: Image, query: { face?: number | null; expires_at?: string | null; confirm?: boolean } = {}): Promise<T.Correction> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections", { gallery, subject }), images: { image }, query });
+  }
+
+  /**
+   * Delete a correction.
+   *
+   * The correction no longer counts when people are identified.
+   */
+  deleteCorrection(gallery: string, subject: string, correction: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections/{correction}", { gallery, subject, correction }), answer: "nothing" });
+  }
+
+  /**
+   * Show a face.
+   *
+   * Where the face was in its photo, its quality, and the model that computed its template.
+   */
+  face(gallery: string, subject: string, faceId: string): Promise<T.StoredFace> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}", { gallery, subject, face_id: faceId }) });
+  }
+
+  /**
+   * Delete a face.
+   *
+   * Deletes the face, its stored crop and its vector. The subject stays, even without any face; an unnamed one
+   * goes.
+   */
+  deleteFace(gallery: string, subject: string, faceId: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}", { gallery, subject, face_id: faceId }), answer: "nothing" });
+  }
+
+  /**
+   * Show a face's crop.
+   *
+   * The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
+   */
+  faceCrop(gallery: string, subject: string, faceId: string): Promise<Blob> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/crop", { gallery, subject, face_id: faceId }), answer: "blob" });
+  }
+
+  /**
+   * Move a face to another subject.
+   *
+   * The face keeps its id, template, quality and crop. When the answer comes, searches find it under its new
+   * subject. The old subject stays, even without any face.
+   */
+  moveFace(gallery: string, subject: string, faceId: string, body: T.FaceMove): Promise<T.StoredFace> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/move", { gallery, subject, face_id: faceId }), json: { ...body } });
+  }
+
+  /**
+   * Move several faces to another subject.
+   *
+   * All or none; otherwise as moving one. Answers with the new subject.
+   */
+  moveFaces(gallery: string, subject: string, body: T.FacesMove): Promise<T.Subject> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/move", { gallery, subject }), json: { ...body } });
+  }
+
+  /**
+   * Show what this key may do.
+   *
+   * The id, scopes and galleries of the request's own key, so that a program can offer only what the key allows.
+   * Any key may call this.
+   */
+  ownKey(): Promise<T.OwnKey> {
+    return this.send({ method: "GET", path: "/v1/key" });
+  }
+
+  /**
+   * Make a sign-in code.
+   *
+   * The page's address with `#code=` and the code behind it is a link that signs in with the request's own key:
+   * once, within a minute. What a browser keeps of it in its history is of no use afterwards.
+   */
+  createSignInCode(): Promise<T.SignInCode> {
+    return this.send({ method: "POST", path: "/v1/sign-in-codes" });
+  }
+
+  /**
+   * Stay signed in.
+   *
+   * Has the browser keep a session of the request's own key: a cookie that no script can read. With it and the
+   * header `x-likeness-session`, requests of the page need no key. It ends after `LIKENESS_SESSION_DAYS`, with
+   * its key, or by signing out.
+   */
+  beginSession(): Promise<T.Session> {
+    return this.send({ method: "POST", path: "/v1/session" });
+  }
+
+  /**
+   * Sign out.
+   *
+   * Ends the session that the request came with, and has the browser forget it.
+   */
+  endSession(): Promise<void> {
+    return this.send({ method: "DELETE", path: "/v1/session", answer: "nothing" });
+  }
+
+  /**
+   * List the keys.
+   *
+   * All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
+   */
+  keys(query: { limit?: number; cursor?: string | null } = {}): Promise<T.KeyPage> {
+    return this.send({ method: "GET", path: "/v1/keys", query });
+  }
+
+  /** The keys of all pages. */
+  allKeys(query: { limit?: number; cursor?: string | null } = {}): AsyncGenerator<T.Key> {
+    return pages((cursor) => this.keys({ ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.keys);
+  }
+
+  /**
+   * Create a key.
+   *
+   * The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws` it also
+   * keeps the secret, sealed with the data folder's `vault.key`, because checking a signature needs it. Only a
+   * key with `templates` gives that scope.
+   */
+  createKey(body: T.KeyCreate): Promise<T.NewKey> {
+    return this.send({ method: "POST", path: "/v1/keys", json: { ...body } });
+  }
+
+  /**
+   * Show a key.
+   *
+   * What the key allows, and whether it was revoked; never its secret.
+   */
+  key(key: string): Promise<T.Key> {
+    return this.send({ method: "GET", path: path("/v1/keys/{key}", { key }) });
+  }
+
+  /**
+   * Revoke a key.
+   *
+   * Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays
+   * taken.
+   */
+  revokeKey(key: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/keys/{key}", { key }), answer: "nothing" });
+  }
+
+  /**
+   * Give a key a new secret.
+   *
+   * The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more,
+   * older ones no longer. A key with `templates` is needed for one that has it.
+   */
+  rotateKey(key: string, body: T.KeyRotate = {}): Promise<T.NewKey> {
+    return this.send({ method: "POST", path: path("/v1/keys/{key}/rotate", { key }), json: { ...body } });
+  }
+
+  /**
+   * Read the audit log.
+   *
+   * Which key did what, when, to which gallery and subject, with which outcome: ids, never images, vectors or
+   * metadata. Changes are recorded before they begin; everything else appears within a second.
+   */
+  audit(query: { limit?: number; cursor?: string | null; key?: string | null; operation?: string | null; gallery?: string | null; subject?: string | null; since?: string | null; until?: string | null; changes?: boolean; order?: "newest" | "oldest" } = {}): Promise<T.AuditPage> {
+    return this.send({ method: "GET", path: "/v1/audit", query });
+  }
+
+  /** The entries of all pages. */
+  allAudit(query: { limit?: number; cursor?: string | null; key?: string | null; operation?: string | null; gallery?: string | null; subject?: string | null; since?: string | null; until?: string | null; changes?: boolean; order?: "newest" | "oldest" } = {}): AsyncGenerator<T.AuditEntry> {
+    return pages((cursor) => this.audit({ ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.entries);
+  }
+
+  /**
+   * List the receipts of erasures.
+   *
+   * All complete ones, in the order of the erasures, page by page. They are kept forever.
+   */
+  receipts(query: { limit?: number; cursor?: string | null } = {}): Promise<T.ReceiptPage> {
+    return this.send({ method: "GET", path: "/v1/receipts", query });
+  }
+
+  /** The receipts of all pages. */
+  allReceipts(query: { limit?: number; cursor?: string | null } = {}): AsyncGenerator<T.Receipt> {
+    return pages((cursor) => this.receipts({ ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.receipts);
+  }
+
+  /**
+   * Show the receipt of an erasure.
+   *
+   * The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a
+   * server.
+   */
+  receipt(receipt: string): Promise<T.Receipt> {
+    return this.send({ method: "GET", path: path("/v1/receipts/{receipt}", { receipt }) });
+  }
+
+  /**
+   * List the jobs.
+   *
+   * The jobs of the galleries that the key may see, the newest first, page by page. Finished jobs are kept for
+   * `LIKENESS_JOB_DAYS`.
+   */
+  jobs(query: { limit?: number; cursor?: string | null; gallery?: string | null; state?: T.JobStateName | null } = {}): Promise<T.JobPage> {
+    return this.send({ method: "GET", path: "/v1/jobs", query });
+  }
+
+  /** The jobs of all pages. */
+  allJobs(query: { limit?: number; cursor?: string | null; gallery?: string | null; state?: T.JobStateName | null } = {}): AsyncGenerator<T.Job> {
+    return pages((cursor) => this.jobs({ ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.jobs);
+  }
+
+  /**
+   * Show a job.
+   *
+   * How far it is, what it counted, and how it ended.
+   */
+  job(job: string): Promise<T.Job> {
+    return this.send({ method: "GET", path: path("/v1/jobs/{job}", { job }) });
+  }
+
+  /**
+   * Cancel a job.
+   *
+   * A queued job is cancelled at once, a running one within seconds; what it has done stays done. A finished job
+   * stays as it is.
+   */
+  cancelJob(job: string): Promise<T.Job> {
+    return this.send({ method: "POST", path: path("/v1/jobs/{job}/cancel", { job }) });
+  }
+
+  /**
+   * Read a job's report.
+   *
+   * Every item that was rejected so far, or enrolled with a warning: its number, its name, code, message,
+   * reasons and whether it was enrolled; as lines of JSON, or as CSV.
+   */
+  jobReport(job: string, query: { format?: "jsonl" | "csv" } = {}): Promise<Blob> {
+    return this.send({ method: "GET", path: path("/v1/jobs/{job}/report", { job }), query, answer: "blob" });
+  }
+
+  /**
+   * Does the server take requests?
+   *
+   * 200 when models are warm and galleries can be searched; 503 before that, and while the server stops. If
+   * vectors are searched in Milvus, also 503 while Milvus can't be reached; this is checked every 2 seconds.
+   * Also 503 after a write to the database has failed, as on a full disk, until one succeeds; that is tried
+   * every 2 seconds. `warnings` tell of what does not keep it from answering, and are renewed every minute.
+   */
+  ready(): Promise<T.Health> {
+    return this.send({ method: "GET", path: "/readyz" });
+  }
+
+  /**
+   * Show the server's version.
+   *
+   * The name of the program and its version.
+   */
+  version(): Promise<T.Version> {
+    return this.send({ method: "GET", path: "/version" });
+  }
+
+  /**
+   * List the model packages.
+   *
+   * Every package in the models folder: its licence, SHA-256, measured operating points, and whether it is
+   * running. Folders whose manifest can't be used are in `skipped`.
+   */
+  models(): Promise<T.ModelList> {
+    return this.send({ method: "GET", path: "/v1/models" });
+  }
+
+  /**
+   * Show the server's public key.
+   *
+   * Keep it to check anywhere what this server has signed. All servers of one database have the same key.
+   */
+  serverKey(): Promise<T.ServerKey> {
+    return this.send({ method: "GET", path: "/v1/server-key" });
+  }
+
+  /**
+   * Review a gallery.
+   *
+   * Starts a job that compares every face with the whole gallery and lists what is probably wrong: people who
+   * are there twice, faces of somebody else, poor faces; and measures how well the gallery tells its people
+   * apart. If a review is under way already, its job is the answer.
+   */
+  startReview(gallery: string): Promise<T.Job> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/review", { gallery }) });
+  }
+
+  /**
+   * List a review's findings.
+   *
+   * Those of the last finished review that were not called right, the strongest first, page by page. A finding
+   * disappears when a face of it is moved or deleted.
+   */
+  review(gallery: string, query: { limit?: number; cursor?: string | null; kind?: T.FindingKind | null; dismissed?: boolean } = {}): Promise<T.Review> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/review", { gallery }), query });
+  }
+
+  /** The findings of all pages. */
+  allReview(gallery: string, query: { limit?: number; cursor?: string | null; kind?: T.FindingKind | null; dismissed?: boolean } = {}): AsyncGenerator<T.Finding> {
+    return pages((cursor) => this.review(gallery, { ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.findings);
+  }
+
+  /**
+   * Call a finding right.
+   *
+   * It leaves the list, and later reviews don't ask again unless other faces are its evidence.
+   */
+  dismissFinding(gallery: string, finding: string): Promise<void> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/review/{finding}/dismiss", { gallery, finding }), answer: "nothing" });
+  }
+
+  /**
+   * Take back that a finding is right.
+   *
+   * It is in the list again, and later reviews ask about it.
+   */
+  reopenFinding(gallery: string, finding: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/review/{finding}/dismiss", { gallery, finding }), answer: "nothing" });
+  }
+
+  /**
+   * Move the gallery to another model package.
+   *
+   * Starts a job that embeds every face's stored crop with the other package and then switches the gallery to it
+   * in one step. The gallery answers requests throughout. Calling it again for the same package resumes a
+   * stopped move, or switches again after a rollback.
+   */
+  reembed(gallery: string, body: T.ReembedStart): Promise<T.Reembedding> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/reembed", { gallery }), json: { ...body } });
+  }
+
+  /**
+   * Show the gallery's move.
+   *
+   * From which package to which, how far it is, and until when a rollback is possible.
+   */
+  reembedding(gallery: string): Promise<T.Reembedding> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/reembed", { gallery }) });
+  }
+
+  /**
+   * Cancel the gallery's move.
+   *
+   * Possible before the switch, or after a rollback: the gallery stays with the source package, and the target's
+   * templates are deleted.
+   */
+  cancelReembedding(gallery: string): Promise<T.Reembedding> {
+    return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/reembed", { gallery }) });
+  }
+
+  /**
+   * Go back to the previous model package.
+   *
+   * The source package answers again at once, also for faces enrolled since the switch.
+   */
+  rollBackReembedding(gallery: string): Promise<T.Reembedding> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/reembed/rollback", { gallery }) });
+  }
+
+  /**
+   * Finish the gallery's move.
+   *
+   * Deletes the source package's templates, and the faces that have no others: from then on there is no
+   * rollback. The server does this by itself after `keep_until`.
+   */
+  finishReembedding(gallery: string): Promise<T.Reembedding> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/reembed/finish", { gallery }) });
+  }
+
+  /**
+   * Import many faces.
+   *
+   * Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere, or of an
+   * exported gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
+   */
+  importFaces(gallery: string, tar: Blob | ReadableStream<Uint8Array>, query: { content?: "photos" | "templates" | "archive"; quality?: T.QualityName; on_conflict?: T.OnConflict | null; package?: string | null; normalize?: boolean; trust?: string | null } = {}): Promise<T.Job> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/import", { gallery }), body: tar, query });
+  }
+
+  /**
+   * Export a gallery.
+   *
+   * Answers with the job that writes the gallery, as it is when the job begins, to one signed archive. Fetch it
+   * from `/v1/jobs/{job}/result`.
+   */
+  exportGallery(gallery: string, query: { crops?: boolean } = {}): Promise<T.Job> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/export", { gallery }), query });
+  }
+}
