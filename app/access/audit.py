@@ -1,8 +1,9 @@
 """The audit log: entries are written in the background, many in a transaction.
 
 An operation that changes something waits for its entry (`write`): it is in the database before the work begins, and
-gets its outcome before the answer goes out, so that a killed process leaves no change without an entry. The entry of an
-operation that only reads is queued (`note`) and written within FLUSH_S; a killed process may lose it.
+gets its outcome before the answer goes out, so that a killed process leaves no change without an entry. An enrollment's
+outcome is written with its change (`AuditEntry.finish`), which saves a commit. The entry of an operation that only
+reads is queued (`note`) and written within FLUSH_S; a killed process may lose it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
+from sqlalchemy.engine import Connection, Row
 
 from app.concurrency.scheduler import FailureLog
 from app.db.engine import Database
@@ -53,6 +54,11 @@ class AuditEntry:
     status: int | None = None
     row: int | None = None
     """The row's primary key, once there is one."""
+
+    def finish(self, status: int, connection: Connection) -> None:
+        """Write the status in the transaction of the change itself; an answer of another status corrects it."""
+        self.status = status
+        connection.execute(_UPDATE, {"of": self.row, **_values(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ class AuditStore:
                 inserted.append(_values(entry))
             else:
                 updated.append({"of": entry.row, **_values(entry)})
-        with self.database.write() as connection:
+        with self.database.write(cached=False) as connection:
             rows = connection.execute(_INSERT, inserted).scalars().all() if inserted else ()
             if updated:
                 connection.execute(_UPDATE, updated)

@@ -84,8 +84,11 @@ class AuditTrail:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             if self._begun and not self._finished:
-                self.entry.status = self.status
+                written, self.entry.status = self.entry.status == self.status, self.status
                 self._finished = True
+                if written and self._audit.sink is None:
+                    await self._send(message)
+                    return
                 try:
                     await asyncio.wrap_future(self._audit.write(self.entry))
                 except LikenessError:

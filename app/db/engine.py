@@ -1,13 +1,15 @@
 """The SQL database, SQLite or PostgreSQL: its transactions, and a cache of its answers.
 
-SQLite counts the commits of all processes and reports the count within microseconds, while a query through SQLAlchemy
-takes a few hundred. PostgreSQL has no such count, so nothing is cached there. Without the cache a server takes 8 % more
-CPU time to verify a photo: 21.3 ms in place of 19.7 (AMD EPYC, Zen 5, two cores; 200 requests to each, in turns).
+SQLite says within microseconds whether any process has committed; a query through SQLAlchemy takes a few hundred.
+PostgreSQL says no such thing, so nothing is cached there. Without the cache a server takes 8 % more CPU time to verify
+a photo: 21.3 ms in place of 19.7 (AMD EPYC, Zen 5, two cores; 200 requests to each, in turns).
 """
 
 from __future__ import annotations
 
+import math
 import random
+import secrets
 import sqlite3
 import threading
 import time
@@ -37,6 +39,10 @@ SCRUB_BUSY_MS = 100
 """How long emptying SQLite's write-ahead log waits for its readers; writers wait meanwhile."""
 SCRUB_RETRY_S = (0.2, 5.0)
 """The first pause between attempts, and the longest; it doubles each time."""
+UNMARKED_S = 1.0
+"""How long a cached value may outlive a commit of another program's."""
+MARK_BITS = 31
+"""SQLite's `user_version` is an integer of 32 bits with a sign."""
 AGAIN = 2
 """How often overtaken work is done again before its caller gets the error."""
 AGAIN_S = 0.05
@@ -101,7 +107,7 @@ class Database:
         self._scrubber = _Scrubber(self._scrub_once) if self.is_sqlite else None
         self._version = _Version(self._engine.url.database or "") if self.is_sqlite else None
         self.version: Callable[[], int | None] = self._version or (lambda: None)
-        """Returns a number that every commit of any process changes; None on PostgreSQL."""
+        """Returns a number that every commit changes, one of the audit log a second later; None on PostgreSQL."""
         try:
             with self.read() as connection:
                 current = is_current(connection)
@@ -139,10 +145,15 @@ class Database:
         return [row[0] for row in self.rows(query)]
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        """Open a transaction that is committed at the end and rolled back by any error."""
+    def write(self, *, cached: bool = True) -> Iterator[Connection]:
+        """Open a transaction that is committed at the end and rolled back by any error.
+
+        With `cached` False, it changes nothing that a `Cache` keeps.
+        """
         try:
             with _pooled(), self._write_lock, self._writer.begin() as connection:
+                if cached and self._version is not None:
+                    self._version.mark(connection)
                 yield connection
         except DatabaseUnavailable:
             self.writable = False
@@ -271,24 +282,46 @@ class _Scrubber:
 
 
 class _Version:
-    """The number of a SQLite file's version, which every commit changes. Safe to share between threads.
+    """Counts the versions of a SQLite file. Safe to share between threads.
 
-    https://www.sqlite.org/pragma.html#pragma_data_version: commits of the same connection don't count, so it has a
-    connection of its own, which makes none.
+    Commits that were marked count at once, whichever process made them; others, the audit log's and other programs',
+    count together, UNMARKED_S after the last count at the latest. The mark is SQLite's `user_version`, which nothing
+    else uses. Commits of the same connection don't change its `data_version`
+    (https://www.sqlite.org/pragma.html#pragma_data_version), so this has a connection of its own, which makes none.
     """
 
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._count = 0
+        self._counted_at = -math.inf
+        self._data = self._mark = -1
+        self._unmarked = False
+
+    def mark(self, connection: Connection) -> None:
+        """Mark the transaction, so that its commit counts at once."""
+        connection.exec_driver_sql(f"PRAGMA user_version = {secrets.randbits(MARK_BITS)}")
 
     def __call__(self) -> int | None:
         """Return None if the file can't be read."""
         try:
             with self._lock:
-                [(version,)] = self._connection.execute("PRAGMA data_version").fetchall()
+                return self._counted()
         except sqlite3.Error:
             return None
-        return int(version)
+
+    def _counted(self) -> int:
+        now = time.monotonic()
+        data, mark = self._read("data_version"), self._mark
+        if data != self._data:
+            self._data, self._mark, self._unmarked = data, self._read("user_version"), True
+        if self._mark != mark or (self._unmarked and now - self._counted_at >= UNMARKED_S):
+            self._count, self._counted_at, self._unmarked = self._count + 1, now, False
+        return self._count
+
+    def _read(self, pragma: str) -> int:
+        [(value,)] = self._connection.execute(f"PRAGMA {pragma}").fetchall()
+        return int(value)
 
     def close(self) -> None:
         with self._lock:

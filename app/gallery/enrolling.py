@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
@@ -56,12 +56,14 @@ from app.gallery.text import check_visible, clean_id, clean_name, encode_metadat
 
 @dataclass(frozen=True, slots=True)
 class Enrollment:
-    """Faces, with a JPEG or None for each, for a subject, which is made if missing. `terms` replace its own."""
+    """Faces, with a JPEG or None for each, for a subject, which is made if missing. `terms` replace its own; `also`
+    writes in the transaction."""
 
     subject: str
     faces: Sequence[NewFace]
     crops: Sequence[bytes | None]
     terms: Terms = NO_TERMS
+    also: Callable[[Connection], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ def enroll(change: Change, wanted: Sequence[Enrollment]) -> list[Enrolled]:
     for (name, _), some in zip(subjects, faces, strict=True):
         enrolled.append(Enrolled(name, some, created=name in made))
         made.discard(name)  # a second enrollment of the same subject did not create it
+    for enrollment in wanted:
+        enrollment.also(change.connection)
     return enrolled
 
 

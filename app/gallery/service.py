@@ -10,11 +10,12 @@ An index that can't follow is built again from the database.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Unpack
 
 import numpy as np
+from sqlalchemy.engine import Connection
 
 from app.choices import IndexKind
 from app.concurrency.batcher import GroupCommit
@@ -140,11 +141,17 @@ class Galleries:
             yield change
 
     def enroll(
-        self, gallery: Gallery, subject_id: str, faces: Sequence[NewFace], *, terms: Terms = NO_TERMS
+        self,
+        gallery: Gallery,
+        subject_id: str,
+        faces: Sequence[NewFace],
+        *,
+        terms: Terms = NO_TERMS,
+        also: Callable[[Connection], None] = lambda _: None,
     ) -> Enrolled:
         """Add one or more faces to the subject, all or none; create the subject if it is missing. Raises as
-        `enrolling.enroll`; requests that come together share a transaction."""
-        wanted = Enrollment(subject_id, faces, [crop_to_keep(gallery, face) for face in faces], terms)
+        `enrolling.enroll`; requests that come together share a transaction, in which `also` writes."""
+        wanted = Enrollment(subject_id, faces, [crop_to_keep(gallery, face) for face in faces], terms, also)
 
         def work(some: Sequence[Enrollment]) -> list[Enrolled]:
             with self.change(gallery) as change:

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeAlias, Unpack
 
+from sqlalchemy.engine import Connection
+
 from app.choices import LivenessMode, LivenessOf, OnConflict
 from app.concurrency.admission import check_deadline
 from app.errors import Conflict, InvalidInput, PackageUnavailable
@@ -286,11 +288,13 @@ class Operations:
         face: int | None = None,
         on_conflict: OnConflict | None = None,
         tell: bool = True,
+        also: Callable[[Connection], None] = lambda _: None,
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
         ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own,
-        ``on_conflict`` the gallery's (`app.recognition.duplicate_check`, also for ``tell``).
+        ``on_conflict`` the gallery's (`app.recognition.duplicate_check`, also for ``tell``); ``also`` writes in the
+        transaction.
         Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict, and
         what `Gates.open` raises.
         """
@@ -316,9 +320,8 @@ class Operations:
         if not good:
             raise all_rejected(rejected)
         with timed(stages, "store"):
-            made = self._add(
-                gallery, subject, [new_face(chosen.photo, chosen.face) for chosen, _ in good.values()], terms
-            )
+            new = [new_face(chosen.photo, chosen.face) for chosen, _ in good.values()]
+            made = self._add(gallery, subject, new, terms, also)
         self._observe(stages)
         rows = dict(zip(good, made.faces, strict=True))
         # What a face resembles may be a face of this request, known until now by its place among those taken.
@@ -479,6 +482,14 @@ class Operations:
         """Open the package that the gallery is searched by."""
         return self._embedders.use(self._galleries.probed_by(gallery))
 
-    def _add(self, gallery: Gallery, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
+    def _add(
+        self,
+        gallery: Gallery,
+        subject: str,
+        faces: Sequence[NewFace],
+        terms: Terms = NO_TERMS,
+        also: Callable[[Connection], None] = lambda _: None,
+    ) -> Enrolled:
         check_deadline()  # what was given up is not stored
-        return self._galleries.enroll(gallery, subject, complete(self._embedders, gallery, faces), terms=terms)
+        whole = complete(self._embedders, gallery, faces)
+        return self._galleries.enroll(gallery, subject, whole, terms=terms, also=also)

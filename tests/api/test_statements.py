@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
+from app.access.audit import AuditEntry, AuditStore
+from app.gallery.store import Store
 from tests.support.service import BOTH, COLLINS, enroll, running
 from tests.support.trace import BACKGROUND
+from tests.support.waiting import until
 
 GALLERY = "/v1/galleries/staff"
 
@@ -56,3 +61,33 @@ def test_a_request_reads_its_gallery_once_and_a_change_again_under_its_lock(tmp_
     assert enrolled["galleries"] == 3 + locked  # opened; again in the change, under a lock; the log's new end
     assert enrolled["statements"] == 14 + locked
     assert identified == {"statements": 2, "galleries": 1, "corrections": 1, "faces": 1}
+
+
+def test_the_outcome_of_an_enrollment_is_in_its_change_or_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One commit before the work and one for all that it writes; a failure after that is what the log says."""
+    with running(tmp_path) as api:
+        api.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
+        enroll(api, GALLERY, "eileen", COLLINS).raise_for_status()
+        with counted() as counts:
+            enroll(api, GALLERY, "eileen", COLLINS).raise_for_status()
+        monkeypatch.setattr("app.api.routes.recognition.enroll_answer", None)
+        assert enroll(api, GALLERY, "eileen", COLLINS).status_code == 500
+        assert enroll(api, GALLERY, "eileen", b"no photo").status_code == 415
+        logged = api.get("/v1/audit", params={"operation": "enroll"}).raise_for_status().json()["entries"]
+    assert counts["commits"] == 2
+    assert [entry["status"] for entry in logged] == [415, 500, 201, 201]
+
+
+def test_the_audit_log_empties_no_cache_and_every_other_commit_does(tmp_path: Path) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
+        gallery = store.create_gallery("staff", "tiny@1", 16)
+        known = store.gallery("staff")
+        AuditStore(store.database).write([AuditEntry("2026-01-01T00:00:00Z", None, "enroll", "1")])
+        assert store.gallery("staff") is known
+        store.update_gallery(gallery, {"on_conflict": "reject"})
+        assert store.gallery("staff").on_conflict == "reject"
+        with closing(sqlite3.connect(tmp_path / "likeness.db")) as other, other:
+            other.execute("UPDATE galleries SET on_conflict = 'allow'")
+        until(lambda: store.gallery("staff").on_conflict == "allow")

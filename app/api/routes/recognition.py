@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
 
+from app.access.audit import AuditEntry
 from app.access.grants import Grant, Scope
 from app.api import schemas
 from app.api.auth import Guard, require_scope
@@ -192,6 +195,7 @@ def verify_subject(
 def enroll(
     operations: Operations,
     grant: Grant,
+    entry: AuditEntry,
     gallery: Gallery,
     subject: SubjectId,
     sent: Sent[schemas.EnrollParams],
@@ -226,6 +230,7 @@ def enroll(
         face=params.face,
         on_conflict=params.on_conflict,
         tell=grant.has(Scope.RECOGNIZE),
+        also=partial(entry.finish, HTTPStatus.CREATED),
     )
     return enroll_answer(enrollment, explain=params.explain)
 
