@@ -90,7 +90,7 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "gallery_exists": "There is already a gallery with this id.",
         "subject_exists": "There is already a subject with this id.",
         "subject_without_faces": "The subject has no enrolled face to compare with.",
-        "subject_expired": "The subject has expired and is about to be erased; extend its expiry first.",
+        "subject_expired": "The subject has expired and is about to be erased; try again when it is.",
         "correction_unlikely": "The photo matches the subject beyond doubt; `confirm` records it all the same.",
         "key_exists": "There is or was a key with this id.",
         "key_revoked": "The key was revoked, which is final.",

@@ -37,6 +37,7 @@ from app.gallery.rows import (
     brief_subjects,
     encode_crop,
     face_query,
+    is_current,
     join_templates,
     template_column,
     to_consent,
@@ -215,14 +216,14 @@ def write_subjects(
     """Add missing subjects and update the others, given by their ids and columns; return the keys by id, and the new
     ids. Where two are one subject, the later one's columns count.
 
-    With `unexpired`, raises Conflict ``subject_expired`` for a subject that has expired and gets no other end.
+    With `unexpired`, raises Conflict ``subject_expired`` for a subject that has expired.
     """
     wanted: dict[str, dict[str, Any]] = {}
     for subject_id, columns in subjects:
         wanted.setdefault(subject_id, {}).update(columns)
     known = brief_subjects(change.connection, change.gallery, wanted.keys())
     if unexpired:
-        check_unexpired(change, [row for name, row in known.items() if "expires_at" not in wanted[name]])
+        check_unexpired(change, known.values())
     keys = {name: row.key for name, row in known.items()}
     missing = sorted(wanted.keys() - keys.keys())
     made = make_subjects(change, [subject_values(change, subject_id, **wanted[subject_id]) for subject_id in missing])
@@ -302,17 +303,20 @@ def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], f
 
 
 def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubject]:
-    query = sa.select(SUBJECTS).where(SUBJECTS.c.gallery_key == gallery.key).order_by(SUBJECTS.c.key)
+    mine = (SUBJECTS.c.gallery_key == gallery.key) & is_current()
+    query = sa.select(SUBJECTS).where(mine).order_by(SUBJECTS.c.key)
     for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
         times = (row.created_at, row.updated_at, row.expires_at)
         yield BulkSubject(row.id, row.name, json.loads(row.metadata), *times, to_consent(row.consent), row.cover)
 
 
-def count_faces(connection: Connection, gallery: Gallery) -> int:
-    """Count the faces that `read_faces` reads."""
-    source = join_templates(FACES, gallery.embedder)
-    query = sa.select(sa.func.count()).select_from(source).where(_is_whole(gallery))
-    return int(connection.execute(query).scalar_one())
+def count_faces(connection: Connection, gallery: Gallery) -> tuple[int, int]:
+    """Count the faces that `read_faces` reads, and those that lack a template of the gallery's package."""
+    source = join_templates(FACES.join(SUBJECTS), gallery.embedder)
+    whole = sa.func.count(template_column(gallery.embedder))
+    query = sa.select(whole, sa.func.count() - whole).select_from(source)
+    row = connection.execute(query.where(FACES.c.gallery_key == gallery.key, is_current())).one()
+    return row[0], row[1]
 
 
 def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[StoredFace]:

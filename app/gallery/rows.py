@@ -30,6 +30,7 @@ from app.gallery.records import Consent, Gallery, Origin, StoredFace, Subject, f
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id
 from app.inference.manifest import CROP_SIDE
 from app.search.types import IndexKey, IndexSpec
+from app.timestamps import utc_now
 from app.types import Box, Pixels, Quality, Reason, Vector, Vectors
 
 # Galleries
@@ -162,11 +163,19 @@ def to_consent(column: str | None) -> Consent | None:
     return None if column is None else Consent(**json.loads(column))
 
 
-def find_subject(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
-    """Return the subject of this id. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
+def is_current() -> sa.ColumnElement[bool]:
+    """Return whether a subject has not expired, as SQL: one that has is in no answer, also before it is erased."""
+    return SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > utc_now())
+
+
+def find_subject(connection: Connection, gallery: Gallery, subject_id: str, *, expired: bool = False) -> Subject:
+    """Return the subject of this id; one that has expired only if ``expired``.
+
+    Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``.
+    """
     cleaned = clean_id(subject_id, "subject")
     row = connection.execute(_SUBJECT_BY_ID, {"gallery": gallery.key, "wanted": cleaned}).one_or_none()
-    if row is None:
+    if row is None or (not expired and row.expires_at is not None and row.expires_at <= utc_now()):
         raise subject_not_found(gallery, cleaned)
     return to_subject(row)
 
@@ -230,11 +239,15 @@ def face_columns(package: str) -> Sequence[sa.ColumnElement[Any]]:
 
 
 def face_query(package: str) -> sa.Select[Any]:
-    """Return the query for faces with their templates of `package`, subjects' ids and origins; see `to_face`."""
+    """Return the query for faces with their templates of `package`, subjects' ids and origins; see `to_face`.
+
+    Faces of subjects that have expired are left out.
+    """
     faces = join_templates(FACES.join(SUBJECTS), package)
     faces = faces.outerjoin(FACE_ORIGINS, FACE_ORIGINS.c.face_key == FACES.c.key)
     origin = (column.label(f"photo_{column.name}") for column in FACE_ORIGINS.c)
-    return sa.select(*face_columns(package), SUBJECTS.c.id.label("subject"), *origin).select_from(faces)
+    query = sa.select(*face_columns(package), SUBJECTS.c.id.label("subject"), *origin).select_from(faces)
+    return query.where(is_current())
 
 
 def to_face(row: Row[Any], blobs: Blobs | None, crop: bytes | None = None) -> StoredFace:

@@ -203,7 +203,7 @@ class Galleries:
     def compare(self, gallery: Gallery, subject_id: str, probes: Sequence[Template]) -> list[Candidate | None]:
         """Compare each probe with one subject; None if that has no faces. Raises as `verify`."""
         spec, vectors = self._compared(gallery, probes)
-        subject = self.store.current_subject(gallery, subject_id)
+        subject = self.store.subject(gallery, subject_id)
         matches = self.indexes.ready(spec).verify(vectors, subject.key)
         named = self._name([[match] if match else [] for match in matches])
         return [row[0] if row else None for row in named]

@@ -48,6 +48,7 @@ from app.gallery.rows import (
     find_face,
     find_gallery,
     find_subject,
+    is_current,
     is_unnamed_row,
     lock_gallery,
     population_column,
@@ -190,14 +191,11 @@ class Store:
             return Totals(*(connection.execute(count).scalar_one() for count in counts))
 
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
-        """Return the subject of this id. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
-        return self._known_subjects.get(
+        """Return the subject of this id, unless it has expired. Raises InvalidInput ``invalid_id``; NotFound
+        ``subject_not_found``."""
+        subject = self._known_subjects.get(
             (gallery.key, subject_id), lambda: self._read(find_subject, gallery, subject_id)
         )
-
-    def current_subject(self, gallery: Gallery, subject_id: str) -> Subject:
-        """Return the subject as `subject` does, unless it has expired."""
-        subject = self.subject(gallery, subject_id)
         if has_expired(subject, utc_now()):
             raise subject_not_found(gallery, subject.id)
         return subject
@@ -214,7 +212,7 @@ class Store:
     ) -> Page[Subject]:
         """List subjects, or only `named` ones, whose id or name contains `search`, both folded. Raises InvalidInput
         ``invalid_search``."""
-        query = SUBJECT_ROWS.where(SUBJECTS.c.gallery_key == gallery.key)
+        query = SUBJECT_ROWS.where(SUBJECTS.c.gallery_key == gallery.key, is_current())
         if named:
             query = query.where(~is_unnamed_row())
         if expires_before is not None:
@@ -236,8 +234,10 @@ class Store:
             now = reread(connection, gallery)
             subjects = enrolling.read_subjects(connection, now)
             faces = enrolling.read_faces(connection, now, self.blobs, crops=crops)
-            counts, there = _count(connection, now), enrolling.count_faces(connection, now)
-            yield Everything(now, Counts(counts.subjects, there), counts.faces - there, subjects, faces)
+            query = sa.select(sa.func.count()).where(SUBJECTS.c.gallery_key == now.key, is_current())
+            people = connection.execute(query).scalar_one()
+            there, without = enrolling.count_faces(connection, now)
+            yield Everything(now, Counts(people, there), without, subjects, faces)
 
     def faces(self, gallery: Gallery, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[StoredFace]:
         """List the subject's faces without their crops. Raises NotFound ``subject_not_found``."""
@@ -293,14 +293,15 @@ class Store:
 
     def count_people(self, gallery: Gallery) -> int:
         """Count the named subjects."""
-        mine = (SUBJECTS.c.gallery_key == gallery.key) & ~is_unnamed_row()
+        mine = (SUBJECTS.c.gallery_key == gallery.key) & ~is_unnamed_row() & is_current()
         query = sa.select(sa.func.count()).select_from(SUBJECTS).where(mine)
         with self.database.read() as connection:
             return connection.execute(query).scalar_one()
 
     def subject_ids(self, gallery: Gallery) -> list[str]:
         """Return the ids of all subjects, oldest first."""
-        query = sa.select(SUBJECTS.c.id).where(SUBJECTS.c.gallery_key == gallery.key).order_by(SUBJECTS.c.key)
+        mine = (SUBJECTS.c.gallery_key == gallery.key) & is_current()
+        query = sa.select(SUBJECTS.c.id).where(mine).order_by(SUBJECTS.c.key)
         return self.database.column(query)
 
     def face_ids(
@@ -310,7 +311,8 @@ class Store:
 
         The faces are the gallery's, or one subject's, which need not exist. The database counts through `offset` rows.
         """
-        query = sa.select(FACES.c.face_id, SUBJECTS.c.id).join(SUBJECTS).where(FACES.c.gallery_key == gallery.key)
+        mine = (FACES.c.gallery_key == gallery.key) & is_current()
+        query = sa.select(FACES.c.face_id, SUBJECTS.c.id).join(SUBJECTS).where(mine)
         if subject_id is not None:
             query = query.where(SUBJECTS.c.id == clean_id(subject_id, "subject"))
         count = sa.select(sa.func.count()).select_from(query.subquery())

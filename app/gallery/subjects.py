@@ -16,12 +16,11 @@ from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, JOB_REFUSALS, JOBS, S
 from app.errors import Conflict, InvalidInput
 from app.gallery.change import ERASE, REMOVE_SUBJECT, Change
 from app.gallery.records import NO_TERMS, UNSET, Consent, Counts, Metadata, Subject, Terms, Unset
-from app.gallery.rows import SUBJECT_ROWS, find_face, find_subject, is_unnamed_row, subject_not_found, to_subject
+from app.gallery.rows import find_face, find_subject, is_unnamed_row, subject_not_found
 from app.gallery.text import check_visible, clean_consent, clean_id, clean_name, encode_metadata, fold
 from app.timestamps import utc_now
 
 NO_METADATA = "{}"
-_BY_KEY = SUBJECT_ROWS.where(SUBJECTS.c.key.in_(sa.bindparam("keys", expanding=True)))
 _TOUCH = (
     sa.update(SUBJECTS)
     .where(SUBJECTS.c.key.in_(sa.bindparam("keys", expanding=True)))
@@ -32,13 +31,6 @@ _TOUCH = (
 def from_consent(consent: Consent | None) -> str | None:
     """Return the column's value. Raises InvalidInput ``invalid_consent``."""
     return None if consent is None else json.dumps(asdict(clean_consent(consent)), ensure_ascii=False)
-
-
-def find_unexpired(change: Change, keys: Sequence[int]) -> dict[int, Subject]:
-    """Return the subjects by key. Raises Conflict ``subject_expired``."""
-    rows = change.connection.execute(_BY_KEY, {"keys": keys}).all()
-    check_unexpired(change, rows)
-    return {row.key: to_subject(row) for row in rows}
 
 
 def check_unexpired(change: Change, subjects: Iterable[Row[Any]]) -> None:
@@ -186,7 +178,7 @@ def edit_subject(
 
 def delete_subject(change: Change, subject_id: str) -> Subject:
     """Delete the subject with its faces and crops; return it as it was. Raises NotFound ``subject_not_found``."""
-    subject = find_subject(change.connection, change.gallery, subject_id)
+    subject = find_subject(change.connection, change.gallery, subject_id, expired=True)
     change.connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
     change.log(REMOVE_SUBJECT, [(subject.key, None)])
     return subject
@@ -207,7 +199,7 @@ def erase_subject(change: Change, subject_id: str, *, expired_by: str | None = N
     With `expired_by`, a subject that hasn't expired by then isn't found. Raises as `delete_subject` does.
     """
     gallery, connection = change.gallery, change.connection
-    subject = find_subject(connection, gallery, subject_id)
+    subject = find_subject(connection, gallery, subject_id, expired=True)
     if expired_by is not None and not has_expired(subject, expired_by):
         raise subject_not_found(gallery, subject.id)
     mine = FACES.c.subject_key == subject.key

@@ -25,7 +25,6 @@ from app.gallery.enrolling import crop_to_keep, id_here
 from app.gallery.records import Candidate, Gallery, NewFace, fit_face, from_bytes, to_bytes
 from app.gallery.rows import brief_subjects, find_subject, templates_of
 from app.gallery.store import Store
-from app.gallery.subjects import find_unexpired
 from app.timestamps import utc_now
 from app.types import Template, Vector, Vectors
 
@@ -105,8 +104,7 @@ class Corrections:
         correction_id = uuid.uuid4().hex
         with self._store.change(gallery) as change:
             fitted = fit_face(probe, change.gallery.written)
-            named = find_subject(change.connection, change.gallery, subject_id)
-            (subject,) = find_unexpired(change, [named.key]).values()
+            subject = find_subject(change.connection, change.gallery, subject_id)
             now = utc_now()
             row = {"id": correction_id, "subject_key": subject.key, "created_at": now, "expires_at": ends}
             rows = [row | self._probe(correction_id, made.package, to_bytes(made), crop) for made in fitted.templates]
@@ -164,7 +162,7 @@ class Corrections:
         """
         if not change.gallery.corrected:
             return 0
-        subject = find_subject(change.connection, change.gallery, subject_id)
+        subject = find_subject(change.connection, change.gallery, subject_id, expired=True)
         query = _rows().where(_of(change.gallery) & (CORRECTIONS.c.subject_key != subject.key))
         rows = change.connection.execute(query).all()
         doomed: set[str] = set()

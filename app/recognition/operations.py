@@ -472,7 +472,7 @@ class Operations:
     def _check_doubt(self, gallery: Gallery, subject: str, probe: NewFace) -> None:
         """Raise Conflict ``correction_unlikely`` if the probe matches the subject at the strictest operating point."""
         points = self._embedders.thresholds(gallery.embedder).points
-        if not points or not self._galleries.store.current_subject(gallery, subject).face_count:
+        if not points or not self._galleries.store.subject(gallery, subject).face_count:
             return
         if self._galleries.verify(gallery, subject, probe.templates[0]).score >= points[-1].threshold:
             message = "The photo matches the person beyond doubt: remembered, it would make that person unknown."

@@ -66,7 +66,7 @@ def test_faces_neither_leave_nor_join_who_has_expired(galleries: Galleries, data
         with pytest.raises(Conflict) as caught:
             changed(galleries, "staff", verb)
         assert caught.value.code == "subject_expired"
-    assert ends_of(galleries) == {"grace": None, "eileen": PAST}
+    assert ends_of(galleries) == {"grace": None}
 
 
 def test_terms_that_make_no_sense_change_nothing(galleries: Galleries) -> None:
@@ -98,8 +98,42 @@ def test_who_has_expired_is_not_answered_before_anybody_sweeps(galleries: Galler
         enroll(galleries, "eileen", 3)
     assert conflict.value.code == "subject_expired"
     assert galleries.check(galleries.open("staff")).faces == 2, "nothing came of the enrollment"
-    written(galleries.store, staff(galleries), edit_subject, "eileen", terms=Terms(expires_at=LATER))
-    assert found(galleries, 1) == ["eileen"]
+
+
+def test_who_has_expired_is_in_no_list_and_can_not_be_given_more_time(galleries: Galleries, database_url: str) -> None:
+    """Also where the subject was read, and so cached, before."""
+    store, gallery = galleries.store, galleries.open("staff")
+    ids = {name: enroll(galleries, name, seed).faces[0].face_id for seed, name in enumerate(("eileen", "grace"))}
+    store.subject(gallery, "eileen")
+    let_expire(database_url, "eileen")
+    verbs: list[Callable[[], object]] = [
+        lambda: store.subject(gallery, "eileen"),
+        lambda: store.faces(gallery, "eileen"),
+        lambda: store.find_face(gallery, ids["eileen"]),
+        lambda: store.face(gallery, "eileen", ids["eileen"]),
+        lambda: written(store, gallery, edit_subject, "eileen", terms=Terms(expires_at=None)),
+        lambda: written(store, gallery, edit_subject, "eileen", terms=Terms(expires_at=LATER)),
+    ]
+    for verb in verbs:
+        with pytest.raises(NotFound):
+            verb()
+    with pytest.raises(Conflict) as caught:
+        galleries.enroll(gallery, "eileen", [face(3)], terms=Terms(expires_at=LATER))
+    assert caught.value.code == "subject_expired"
+    with store.everything(gallery, crops=False) as all_of_it:
+        exported = [one.id for one in all_of_it.subjects], [one.subject for one in all_of_it.faces]
+        assert (all_of_it.counts.subjects, all_of_it.counts.faces) == (1, 1)
+    assert exported == (["grace"], ["grace"])
+    lists = [
+        [one.id for one in store.subjects(gallery).items],
+        [one.id for one in store.subjects(gallery, expires_before="2999-01-01").items],
+        store.subject_ids(gallery),
+        [subject for _, subject in store.face_ids(gallery)[0]],
+        [one.subject for one in store.placed_faces(gallery).items],
+        [one.subject for one in store.find_faces(gallery, list(ids.values())).values()],
+    ]
+    assert lists == [["grace"], [], *[["grace"]] * 4]
+    assert store.count_people(gallery) == 1
 
 
 def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galleries, database_url: str) -> None:
@@ -109,7 +143,7 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galler
     written(galleries.store, staff(galleries), edit_subject, "s2", terms=Terms(expires_at=LATER))
     work, log = open_expiry(galleries)
     ending = galleries.store.subjects(staff(galleries), expires_before="2999-01-01").items
-    assert [one.id for one in ending] == ["s1", "s2", "s3"]
+    assert [one.id for one in ending] == ["s2"]
     assert work.sweep() == 2
     assert work.sweep() == 0
     assert [one.id for one in galleries.store.subjects(staff(galleries)).items] == ["s0", "s2"]

@@ -147,7 +147,7 @@ def test_others_that_may_show_the_erased_go_with_them_and_are_counted(
 
 def test_who_has_expired_takes_none(galleries: Galleries, corrections: Corrections, database_url: str) -> None:
     let_expire(database_url, "ann")
-    with pytest.raises(Exception, match="expired"):
+    with pytest.raises(NotFound):
         corrections.add(staff(galleries), "ann", face(9))
 
 
