@@ -37,7 +37,7 @@ from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.detect import Detector
 from app.features.bulk.routes import FEATURE as BULK
-from app.features.compreface import FEATURE as COMPREFACE
+from app.features.compreface.routes import FEATURE as COMPREFACE
 from app.features.liveness.gate import FEATURE as LIVENESS
 from app.features.milvus.indexes import FEATURE as MILVUS
 from app.features.reembedding.routes import FEATURE as REEMBEDDING

@@ -34,7 +34,7 @@ from app.access.grants import Scope
 from app.api.wire import problems_table
 from app.cli.output import Exit
 from app.config import settings_table
-from app.features.compreface import endpoints_table as compreface_table
+from app.features.compreface.routes import endpoints_table as compreface_table
 from app.features.rekognition.routes import endpoints_table as rekognition_table
 from app.features.similarity import similarity_table
 from app.inference.manifest import Manifest

@@ -9,6 +9,7 @@ import errno
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -24,13 +25,24 @@ COMMANDS = "commands"
 """What a module calls the Typer object of commands that belong to no group."""
 
 
+FEATURES = "app.features."
+
+
 class Entry(NamedTuple):
     """One line of `likeness --help`."""
 
     where: str
-    """Module below `app.cli`, and the name of its Typer object: COMMANDS, or a group's own."""
+    """Module below `app.cli`, or a feature's in full, and the name of its Typer object: COMMANDS, or a group's own."""
     help: str
     panel: str
+
+
+def is_installed(entry: Entry) -> bool:
+    """Return whether the command's module exists: a feature's folder may have been taken out."""
+    try:
+        return not entry.where.startswith(FEATURES) or find_spec(entry.where.partition(":")[0]) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 _RECOGNITION, _PEOPLE, _TRANSFER, _SERVER = "Recognition", "Galleries and people", "Import and export", "Server"
@@ -48,10 +60,16 @@ ENTRIES = {
     "corrections": Entry("people:corrections", "Say who a photo does not show; list and delete that.", _PEOPLE),
     "erase": Entry("people:commands", "Erase a person for good, with a signed receipt.", _PEOPLE),
     "receipts": Entry("people:receipts", "List, show and check receipts of erasures.", _PEOPLE),
-    "reembed": Entry("galleries:reembed", "Move a gallery to another model package while it is in use.", _PEOPLE),
-    "import": Entry("transfer:commands", "Enroll many people at once.", _TRANSFER),
-    "export": Entry("transfer:commands", "Write a gallery into one signed archive.", _TRANSFER),
-    "import-compreface": Entry("compreface:commands", "Enroll the photos of a CompreFace database.", _TRANSFER),
+    "reembed": Entry(
+        "app.features.reembedding.command:reembed",
+        "Move a gallery to another model package while it is in use.",
+        _PEOPLE,
+    ),
+    "import": Entry("app.features.bulk.command:commands", "Enroll many people at once.", _TRANSFER),
+    "export": Entry("app.features.bulk.command:commands", "Write a gallery into one signed archive.", _TRANSFER),
+    "import-compreface": Entry(
+        "app.features.compreface.command:commands", "Enroll the photos of a CompreFace database.", _TRANSFER
+    ),
     "jobs": Entry("jobs:jobs", "List, wait for and cancel work that outlasts a request.", _TRANSFER),
     "backup": Entry("database:commands", "Write a SQLite database and its keys into one signed file.", _TRANSFER),
     "restore": Entry("database:commands", "Replace a SQLite database with a backup.", _TRANSFER),
@@ -64,6 +82,7 @@ ENTRIES = {
     "audit": Entry("access:audit", "Export the audit log: who did what, and when.", _SERVER),
     "vault": Entry("database:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
 }
+ENTRIES = {name: entry for name, entry in ENTRIES.items() if is_installed(entry)}
 
 
 class _Commands(TyperGroup):
@@ -94,7 +113,7 @@ app = typer.Typer(
 def load(name: str) -> TyperCommand | TyperGroup:
     """Import a command of ENTRIES, or a group of commands."""
     module, _, attribute = ENTRIES[name].where.partition(":")
-    group = get_group(getattr(import_module(f"app.cli.{module}"), attribute))
+    group = get_group(getattr(import_module(module if module.startswith(FEATURES) else f"app.cli.{module}"), attribute))
     command = group.commands[name] if attribute == COMMANDS else group
     assert isinstance(command, TyperCommand | TyperGroup)  # noqa: S101 - Typer makes no others
     command.help = command.help or ENTRIES[name].help

@@ -26,14 +26,15 @@ from app.api import body, json_reader, schemas
 from app.api.body import MANY_IMAGES, ONE_IMAGE, Body, BodyLimits, FormReader
 from app.api.routes.challenges import ChallengeCreate
 from app.api.routes.galleries import GalleryCreate
-from app.cli import compreface, transfer
 from app.db import pagination
 from app.db.encryption import KEY_BYTES, Sealer
 from app.errors import LikenessError
 from app.face import formats, heif, image
 from app.features.bulk import archive, backup, json_lines, tar_stream
+from app.features.bulk import command as transfer
 from app.features.bulk.npy import RowReader
 from app.features.bulk.tar_stream import PieceReader
+from app.features.compreface import command as compreface
 from app.features.rekognition import requests, sigv4
 from app.features.rekognition.sigv4 import SignedRequest
 from app.gallery.erasure import check_receipt

@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from app.cli import transfer
 from app.errors import InvalidInput
+from app.features.bulk import command as transfer
 from app.features.bulk import json_lines, photo_import, tar_stream
 from app.features.bulk.imports import Import
 from app.features.bulk.npy import RowReader

@@ -25,7 +25,8 @@ from app.db.encryption import encode_key
 from app.db.schema import FACES as FACES_TABLE
 from app.error_codes import KINDS, About
 from app.errors import LikenessError
-from app.features.compreface import ROUTERS, wire
+from app.features.compreface import wire
+from app.features.compreface.routes import ROUTERS
 from app.features.similarity import Similarity
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds

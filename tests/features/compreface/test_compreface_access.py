@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.features.compreface import ROUTERS
+from app.features.compreface.routes import ROUTERS
 from tests.support.access import OTHER, OWN, REFUSED, SCOPES, keys, state, token, write_keys
 from tests.support.service import COLLINS, running
 

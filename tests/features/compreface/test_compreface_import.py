@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from app.cli.compreface import open_dump
 from app.errors import InvalidInput
+from app.features.compreface.command import open_dump
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness
 from tests.support.live import LiveServer
