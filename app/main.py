@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import cv2
@@ -101,8 +102,10 @@ FEATURES: tuple[Feature, ...] = (
     MILVUS,
     COMPREFACE,
     REKOGNITION,
+    *(point.load() for point in entry_points(group="likeness.features")),
 )
-"""What is at the edge: each is one folder that nothing but its import and its line here knows of."""
+"""What is at the edge: each is one folder that nothing but its import and its line here knows of. Installed
+distributions add theirs by an entry point that names a `Feature`."""
 OPERATIONS = [
     operation
     for routers in (ROUTERS, *(feature.routers for feature in FEATURES if feature.wire is None))

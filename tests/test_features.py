@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -67,6 +68,54 @@ def check(folders: list[str], tmp_path: Path) -> None:
         folder for folder, part in PATHS.items() if part and folder not in folders
     }
     run(project, "-m", "pytest", "-q", "-n", "0", "-k", "not postgresql", "-p", "no:cacheprovider", *CORE_TESTS)
+
+
+TOY = """
+from app.access.grants import Scope
+from app.api.feature import Feature, Part
+from app.api.route import Router
+
+router = Router("toys")
+
+
+class Toys:
+    def __init__(self, galleries):
+        self.galleries = galleries
+
+
+@router.operation("GET", "/v1/toys", scope=Scope.READ, name="count_toys")
+def count(toys: Toys) -> dict[str, int]:
+    "Count the toys."
+    return {"toys": 3, "galleries": toys.galleries.store.totals().galleries}
+
+
+FEATURE = Feature((router,), start=lambda core: Part(Toys(core.galleries)))
+"""
+ASK = """
+import sys
+from pathlib import Path
+from tests.support import ready
+from tests.support.service import running
+ready.begin()
+with running(Path(sys.argv[1])) as api:
+    print(api.get("/v1/toys").text, api.get("/v1/toys", headers={"x-api-key": "none"}).status_code)
+ready.end()
+"""
+
+
+def test_another_distribution_adds_a_feature_by_an_entry_point(tmp_path: Path) -> None:
+    installed = tmp_path / "site"
+    about = installed / "toys-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[likeness.features]\ntoys = likeness_toys:FEATURE\n")
+    (installed / "likeness_toys.py").write_text(TOY)
+    paths = os.pathsep.join([str(PROJECT), str(installed)])
+    command = [sys.executable, "-c", ASK, str(tmp_path / "data")]
+    done = subprocess.run(
+        command, cwd=PROJECT, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == '{"toys":3,"galleries":0} 401\n', done.stderr
 
 
 def test_every_feature_has_a_folder_and_paths_of_its_own() -> None:
