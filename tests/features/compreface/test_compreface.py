@@ -343,7 +343,7 @@ def test_every_face_is_named_by_itself(fresh: httpx.Client) -> None:
     twice = Image.new("RGB", (2 * once.width, once.height))
     twice.paste(once, (0, 0))
     twice.paste(once.transpose(Image.Transpose.FLIP_LEFT_RIGHT), (once.width, 0))
-    photo = encoded(np.asarray(twice))
+    photo = encoded(np.asarray(twice), "JPEG")
     key = fresh.post("/v1/keys", json={"scopes": ["recognize"]}).json()["secret"]
     found = fresh.post(f"{RECOGNITION}/recognize", files={"file": photo}, headers={"x-api-key": key}).json()
     assert [[hit["subject"] for hit in face["subjects"]] for face in found["result"]] == [["Eileen"], ["Eileen"]]
