@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and facts about files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
 from pathlib import Path
+from typing import TextIO
 from urllib.parse import quote
 
 DRAFT = ".draft"
@@ -89,12 +90,16 @@ def new_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def _open_draft(draft: Path, mode: int, *, durable: bool) -> Iterator[BufferedRandom]:
     handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(handle, "w+b") as file:
-        os.fchmod(handle, mode)  # whatever the umask is
-        yield file
-        file.flush()
-        if durable:
-            os.fsync(handle)
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            os.fchmod(handle, mode)  # whatever the umask is
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(handle)
+    except OSError as error:
+        error.filename = error.filename or str(draft.parent)  # a full disk names no file
+        raise
 
 
 def _random_draft(path: Path) -> Path:
@@ -113,6 +118,13 @@ def sync_folder(folder: Path) -> None:
 def sqlite_url(path: Path) -> str:
     """Return the database URL of a SQLite file; `%`, `?` and `#`, which mean something else in a URL, are escaped."""
     return "sqlite:///" + re.sub("[%?#]", lambda found: quote(found[0]), str(path))
+
+
+def delimiter_of(table: TextIO) -> str:
+    """Return what separates the columns of a CSV, by its first line: Excel writes semicolons in half of Europe."""
+    first = table.readline()
+    table.seek(0)
+    return max(",;\t", key=first.count)
 
 
 def sha256_of(path: Path) -> str:

@@ -30,6 +30,9 @@ TAR_TYPE, GZIP_TYPES = "application/x-tar", ("application/gzip", "application/x-
 LINES_TYPE, CSV_TYPE, JPEG_TYPE = "application/x-ndjson", "text/csv", "image/jpeg"
 
 
+_INDEXED = re.compile(r"\[\d{0,4}\]$")
+
+
 @dataclass(frozen=True, slots=True)
 class ImageFields:
     """The image fields of a body: these names, each once; or, if ``many``, one name any number of times."""
@@ -41,6 +44,12 @@ class ImageFields:
     def raw(self) -> bool:
         """Return whether the body may be the image itself."""
         return len(self.names) == 1
+
+    def find(self, name: str) -> str | None:
+        """Return the field that a part of a form names, which may be ``images[]`` or ``images[0]`` if there are many;
+        None for another name."""
+        plain = _INDEXED.sub("", name) if self.many else name
+        return plain if plain in self.names else None
 
 
 ONE_IMAGE = ImageFields(("image",))
@@ -87,6 +96,8 @@ RAW_TYPE = "application/octet-stream"
 BASE64_PIECE = 128 * 1024
 """Bytes of base64 that are decoded at a time, a multiple of four: half a millisecond."""
 WHITESPACE = b" \t\n\r\v\f"
+URL_SAFE = bytes.maketrans(b"-_", b"+/")
+"""From base64's alphabet for URLs (RFC 4648, section 5) to the usual one."""
 _DATA_URL = re.compile(rb"data:[^,]{0,255};base64,", re.IGNORECASE)
 
 
@@ -162,7 +173,7 @@ def _content_type(request: Request) -> tuple[str, bytes]:
 
 
 def _is_compressed(request: Request) -> bool:
-    return request.headers.get("content-encoding", "identity").lower() != "identity"
+    return request.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}
 
 
 def _unsupported(supported: Sequence[str]) -> InvalidInput:
@@ -255,8 +266,8 @@ def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInp
 def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str]) -> Parts:
     parts = Parts()
     for name, data in _form_parts(body, limits.count(wanted) + MAX_TEXT_FIELDS):
-        if name in wanted.names:
-            parts.images.setdefault(name, []).append(data)
+        if (field_name := wanted.find(name)) is not None:
+            parts.images.setdefault(field_name, []).append(data)
             continue
         if name not in known:
             raise invalid_request([{"loc": (name,), "msg": "There is no such field"}], "body")
@@ -286,6 +297,9 @@ class FormReader:
     def __init__(self, boundary: bytes, max_parts: float = math.inf) -> None:
         if not boundary:
             raise InvalidInput("The content type names no boundary.", code="invalid_multipart")
+        self._first = re.compile(rb"(?:\A|\n)(--" + re.escape(boundary) + b")")
+        self._preamble: bytes | None = b""
+        """What came before the first boundary; None behind it."""
         self._pieces: list[tuple[int, str, bytes]] = []
         self._count = 0
         self._max_parts = max_parts
@@ -311,6 +325,8 @@ class FormReader:
 
         Raises InvalidInput (``invalid_multipart``, ``payload_too_large``).
         """
+        if self._preamble is not None:
+            data = self._past_preamble(data)
         with _well_formed():
             self._parser.write(data)
         pieces, self._pieces = self._pieces, []
@@ -322,6 +338,17 @@ class FormReader:
             self._parser.finalize()
         if not self._complete:
             raise InvalidInput("The form is cut short.", code="invalid_multipart")
+
+    def _past_preamble(self, data: bytes) -> bytes:
+        """Return what follows the text that may stand before the first boundary (RFC 2046, section 5.1.1)."""
+        seen = (self._preamble or b"") + data
+        if found := self._first.search(seen, 0, MAX_PART_HEADER):
+            self._preamble = None
+            return seen[found.start(1) :]
+        if len(seen) > MAX_PART_HEADER:
+            raise InvalidInput("The body is not a well-formed form.", code="invalid_multipart")
+        self._preamble = seen
+        return b""
 
     def _collect(self, into: bytearray, data: bytes, start: int, end: int) -> None:
         into += data[start:end]
@@ -434,7 +461,8 @@ def _decode_base64(text: object, name: str, limit: int) -> bytes:
             _too_large(limit)
         with suppress(binascii.Error):
             return decode_base64(data)
-        return decode_base64(bytes(data).translate(None, WHITESPACE))  # white space is allowed
+        plain = bytes(data).translate(URL_SAFE, WHITESPACE)
+        return decode_base64(plain if plain.endswith(b"=") else plain + b"=" * (-len(plain) % 4))
     except (binascii.Error, UnicodeEncodeError):
         raise InvalidInput(f"{name}: this is not base64.", code="invalid_base64", field=name) from None
 

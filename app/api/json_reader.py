@@ -19,6 +19,8 @@ MAX_VALUES_BESIDE_IMAGES = 10_000
 SMALL_BYTES = 64 * 1024
 """JSON up to this size is not counted: it holds 32,000 values at most, and is read in about a millisecond. Strings
 beyond it are long."""
+BOM = b"\xef\xbb\xbf"
+"""A byte order mark, which some programs of Windows write before UTF-8."""
 _WINDOW = 64 * 1024
 """Bytes that are counted at a time, so that other threads run in between."""
 _STRUCTURE = b"{[,:"
@@ -36,6 +38,7 @@ def load_json(data: bytes, max_values: int = MAX_VALUES) -> Any:
     Raises InvalidInput: ``payload_too_large`` if it has more than ``max_values`` values; ``invalid_json``, also for NaN
     and lone surrogates, which some parsers take.
     """
+    data = data.removeprefix(BOM)
     if len(data) > SMALL_BYTES:
         for _ in _strings(data, max_values):
             pass
@@ -48,6 +51,7 @@ def load_with_images(data: bytes) -> tuple[Any, int]:
     Each of those is a view of ``data`` in place of a `str`, unless it has escapes. Raises as `load_json` does; a field
     with so long a name is no JSON here.
     """
+    data = data.removeprefix(BOM)
     if len(data) <= SMALL_BYTES:
         return _load(data, iter(())), 0
     view, short, images = memoryview(data), bytearray(), list[memoryview]()

@@ -36,6 +36,8 @@ HIDDEN = re.compile(
 """Unicode's Default_Ignorable_Code_Point, which holds all bidirectional controls, and interlinear annotations."""
 _NEEDED = re.compile("[\u200c\u200d\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0020-\U000e007f\U000e0100-\U000e01ef]")
 """Those of them that scripts and emoji are written with: joiners, variation selectors, tags (of flags)."""
+_PLAIN_SPACES = " \u3000"
+"""The space, and that of Chinese and Japanese."""
 _SPACES = str.maketrans("_-.", "   ")
 _EMOJI_STYLE, _KEYCAPS = "\ufe0f", "0123456789#*"
 
@@ -53,13 +55,19 @@ def clean_id(text: str, what: str) -> str:
 
 
 def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
-    """Check a new `what` ("subject id", "name") for characters that nobody sees, with which two look the same.
+    """Check a new `what` ("subject id", "name") for what nobody sees, with which two look the same: spaces at its ends
+    or of unusual kinds, and invisible characters.
 
     Joiners, variation selectors and tags are allowed after letters and emoji that need them. Ids and names of before
     this check keep working. Raises InvalidInput `code`.
     """
+    if text != text.strip():
+        raise InvalidInput(f"A {what} can't begin or end with a space.", code=code)
     for before, character in pairwise(f" {text}"):
         needed = not before.isascii() or (character == _EMOJI_STYLE and before in _KEYCAPS)
+        if unicodedata.category(character) == "Zs" and character not in _PLAIN_SPACES:
+            message = f"A {what} can't hold the space U+{ord(character):04X}, which looks like another."
+            raise InvalidInput(message, code=code)
         if HIDDEN.match(character) and not (_NEEDED.match(character) and needed):
             message = f"A {what} can't hold the invisible character U+{ord(character):04X} here."
             raise InvalidInput(message, code=code)
@@ -78,8 +86,12 @@ def is_unnamed(subject_id: str) -> bool:
 
 
 def clean_name(text: str) -> str:
-    """Return `text` in NFC if it can be a subject's name. Raises InvalidInput ``invalid_name``."""
-    cleaned = _clean_text(text, "name", "invalid_name")
+    """Return `text` in NFC, its spaces plain and none at its ends, if it can be a subject's name.
+
+    Raises InvalidInput ``invalid_name``.
+    """
+    plain = "".join(" " if unicodedata.category(each) == "Zs" and each not in _PLAIN_SPACES else each for each in text)
+    cleaned = _clean_text(plain.strip(_PLAIN_SPACES), "name", "invalid_name")
     check_visible(cleaned, "name", "invalid_name")
     return cleaned
 

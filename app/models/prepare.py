@@ -5,6 +5,7 @@ The rewriting steps are in `app.models.graph` and `cpu_graph`; a start that find
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -85,7 +86,8 @@ def _make(package: Package, plan: Plan, source: Path, cache_dir: Path, target: T
         with replacing(path, PUBLIC) as file:
             file.write(content)
     except OSError as error:
-        message = f"Cannot keep the prepared model in {cache_dir}: {error.strerror}. Make the folder writable."
+        remedy = "Free some space." if error.errno == errno.ENOSPC else "Make the folder writable."
+        message = f"Cannot keep the prepared model in {cache_dir}: {error.strerror}. {remedy}"
         raise Unusable(message, code="cache_not_writable", folder=str(cache_dir)) from error
     return path
 

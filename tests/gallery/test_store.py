@@ -55,9 +55,9 @@ def count(url: str, table: sa.Table) -> int:
         return connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
 
 
-PLAIN_TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=255).filter(
-    lambda text: text not in {".", ".."} and not HIDDEN.search(text)
-)
+PLAIN_TEXT = st.text(
+    st.characters(exclude_categories=["Cc", "Cs", "Z"], include_characters=" "), min_size=1, max_size=255
+).filter(lambda text: text not in {".", ".."} and text == text.strip() and not HIDDEN.search(text))
 SCALARS = (
     st.none()
     | st.booleans()
@@ -132,8 +132,8 @@ def test_what_another_process_changes_is_seen_at_once(database_url: str, store: 
 
 
 def test_ids_are_exact(store: Store, gallery: Gallery) -> None:
-    ids = ["a", "A", "a ", " a", "á", "%", "_", "a_", "a%", "\\", "'", '"', "a/b", "á\u200db", "ß", "ss", "SS", "İ"]
-    ids += ["😀", "👩‍👩‍👧", "日本", "ﬁ", "fi", "١", "1", "٠", "/", "...", " ", "a" * 255, "😀" * 255]
+    ids = ["a", "A", "a a", "a  a", "á", "%", "_", "a_", "a%", "\\", "'", '"', "a/b", "á\u200db", "ß", "ss", "SS", "İ"]
+    ids += ["😀", "👩‍👩‍👧", "日本", "ﬁ", "fi", "١", "1", "٠", "/", "...", "a" * 255, "😀" * 255]
     for subject_id in ids:
         written(store, gallery, create_subject, subject_id, name=f"<{len(subject_id)}>")
     assert [subject.id for subject in store.subjects(gallery).items] == ids
@@ -169,12 +169,13 @@ def test_new_ids_hold_nothing_invisible(store: Store, gallery: Gallery) -> None:
             store.subject(gallery, hidden)
 
 
-def test_an_invisible_character_of_an_older_id_keeps_working(store: Store, gallery: Gallery) -> None:
+@pytest.mark.parametrize("older", ["ad\u200ba", "ada ", "a\u00a0da"])
+def test_what_is_not_seen_of_an_older_id_keeps_working(store: Store, gallery: Gallery, older: str) -> None:
     written(store, gallery, create_subject, "ada")
     with store.database.write() as connection:
-        connection.execute(sa.update(SUBJECTS).values(id="ad\u200ba"))
-    enroll(store, gallery, "ad\u200ba", [face()])
-    assert written(store, gallery, delete_subject, "ad\u200ba").face_count == 1
+        connection.execute(sa.update(SUBJECTS).values(id=older))
+    enroll(store, gallery, older, [face()])
+    assert written(store, gallery, delete_subject, older).face_count == 1
 
 
 def test_scripts_and_emoji_are_written_as_they_need_it(store: Store, gallery: Gallery) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, W
 from pydantic.fields import FieldInfo
 
 from app.choices import IndexKind
+from app.gallery.text import to_nfc
 from app.timestamps import utc_text
 
 MAX_ID_LENGTH = 255
@@ -35,8 +36,14 @@ Example: TypeAlias = dict[str, Any]
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
 
+def _composed(value: object) -> object:
+    """Return a text in NFC, in which its characters are counted."""
+    return to_nfc(value) if isinstance(value, str) else value
+
+
 Id: TypeAlias = Annotated[
     str,
+    BeforeValidator(_composed),
     Field(
         min_length=1,
         max_length=MAX_ID_LENGTH,
@@ -46,7 +53,9 @@ Id: TypeAlias = Annotated[
         json_schema_extra={"pattern": ID_PATTERN},
     ),
 ]
-Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH, examples=["Eileen Collins"])]
+Name: TypeAlias = Annotated[
+    str, BeforeValidator(_composed), Field(min_length=1, max_length=MAX_ID_LENGTH, examples=["Eileen Collins"])
+]
 Metadata: TypeAlias = dict[str, JsonValue]
 Base64: TypeAlias = Annotated[
     str, Field(description="An image file as base64 (RFC 4648), or as a data URL (`data:image/jpeg;base64,...`).")

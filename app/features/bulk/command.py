@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -23,6 +23,7 @@ from app.features.bulk.archive import MANIFEST
 from app.features.bulk.imports import FACES, TEMPLATES
 from app.features.bulk.photo_import import PEOPLE
 from app.features.bulk.template_import import IDS
+from app.files import delimiter_of
 
 commands = typer.Typer()
 
@@ -109,6 +110,7 @@ PIECE = 1024 * 1024
 ROWS = 4096
 ID_COLUMNS, PATH_COLUMNS = ("id", "subject"), ("path", "photo", "image", "file")
 VECTOR_COLUMNS = ("embedding", "template", "vector")
+KNOWN_COLUMNS = {*ID_COLUMNS, *PATH_COLUMNS, "name", "metadata", "quality"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ def _table(path: Path) -> Source:
 def _rows(path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
     """Yield each photo's name in the tar, its path, and its line in `people.jsonl`."""
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
+        reader = _reader(file)
         columns = list(reader.fieldnames or [])
         id_column, path_column = _column(path, columns, ID_COLUMNS), _column(path, columns, PATH_COLUMNS)
         for number, row in enumerate(reader, 1):
@@ -211,9 +213,17 @@ def _rows(path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
             yield name, photo, {"photo": name, **_about(row, id_column)}
 
 
+def _reader(file: TextIO) -> csv.DictReader[str]:
+    """Read a CSV. Columns that mean something here are named in small letters, however the file writes them."""
+    reader = csv.DictReader(file, delimiter=delimiter_of(file))
+    plain = {name: name.strip().lower() for name in reader.fieldnames or ()}
+    reader.fieldnames = [plain[name] if plain[name] in KNOWN_COLUMNS else name for name in plain]
+    return reader
+
+
 def _about(row: dict[str, Any], id_column: str) -> dict[str, Any]:
     """Return subject, name and metadata: the JSON in the column `metadata`, and every other column."""
-    line: dict[str, Any] = {"subject": "" if row[id_column] is None else str(row[id_column])}
+    line: dict[str, Any] = {"subject": "" if row[id_column] is None else str(row[id_column]).strip()}
     metadata: dict[str, Any] = {}
     for column, value in row.items():
         if column in {id_column, None} or value is None or value == "":
@@ -283,7 +293,7 @@ def _arrays(path: Path, ids: Path | None) -> Source:
 
 def _template_rows(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
+        reader = _reader(file)
         id_column = _column(path, list(reader.fieldnames or []), ID_COLUMNS)
         for row in reader:
             yield _about_template(row, id_column)

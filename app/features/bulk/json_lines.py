@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -116,15 +117,20 @@ T = TypeVar("T")
 
 
 def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines that aren't empty. Raises InvalidInput ``invalid_archive`` for one longer than MAX_LINE."""
-    rest = b""
+    """Yield the lines that aren't empty, without a byte order mark before the first.
+
+    Raises InvalidInput ``invalid_archive`` for one longer than MAX_LINE.
+    """
+    rest, begun = b"", False
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
+        if whole and not begun:
+            whole[0], begun = whole[0].removeprefix(codecs.BOM_UTF8), True
         for line in whole:
             if stripped := line.strip():
                 yield _fit(stripped)
         _fit(rest)
-    if stripped := rest.strip():
+    if stripped := (rest if begun else rest.removeprefix(codecs.BOM_UTF8)).strip():
         yield stripped
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -591,6 +592,27 @@ def test_a_row_of_parquet_without_a_person_names_nobody(tmp_path: Path) -> None:
         file = tar.extractfile("faces.jsonl")
         assert file is not None
         assert [json.loads(line)["subject"] for line in file] == ["ada", "", "7"]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_table_may_be_written_as_excel_does(tmp_path: Path, delimiter: str) -> None:
+    (tmp_path / "a.jpg").write_bytes(HOPPER)
+    rows = (["Photo", " ID", "Name", "Team, or Floor"], ["a.jpg", "ada ", "Ada", "3"])
+    with (tmp_path / "list.csv").open("w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(transfer.find(tmp_path / "list.csv", None, None).tar()))) as tar:
+        lines = tar.extractfile("people.jsonl")
+        assert lines is not None
+        line = json.loads(lines.read())
+    assert line == {"photo": "000000001/a.jpg", "subject": "ada", "name": "Ada", "metadata": {"Team, or Floor": "3"}}
+
+
+def test_a_list_of_ids_may_begin_with_a_byte_order_mark() -> None:
+    text = "\ufeffada\r\ngrace\r\n".encode()
+    assert (
+        list(json_lines.split(iter([text]))) == list(json_lines.split(iter([text[:5], text[5:]]))) == [b"ada", b"grace"]
+    )
+    assert list(json_lines.split(iter(["\ufeffada".encode()]))) == [b"ada"]
 
 
 @pytest.mark.long

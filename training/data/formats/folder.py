@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from app.errors import InvalidInput
+from app.files import delimiter_of
 from app.photo_folders import folders_of_people, people
 from training.data.formats import Block, Listing
 from training.data.formats.parquet import open_parquet
@@ -75,7 +76,7 @@ def pick(table: Path, names: Sequence[str], wanted: Sequence[str]) -> int:
 
 def _read_csv(table: Path) -> Iterator[list[tuple[str, str]]]:
     with table.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, delimiter="\t" if table.suffix.lower() == ".tsv" else ",")
+        rows = csv.reader(file, delimiter=delimiter_of(file))
         header = next(rows, None)
         if header is None:
             raise InvalidInput(f"{table} is empty.", code="dataset_empty")
