@@ -15,9 +15,11 @@ import time
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 import httpx
 from pydantic import Field, JsonValue, TypeAdapter
@@ -88,10 +90,10 @@ def check_licence(name: str, licence: Licence, *, accept_non_commercial: bool) -
         raise Unusable(message, code="licence_not_accepted", package=name, licence=licence.name)
 
 
-def pull(package: Package, cache_dir: Path, *, accept_non_commercial: bool = False) -> Path:
+def pull(package: Package, cache_dir: Path, *, accept_non_commercial: bool = False, folder: Path | None = None) -> Path:
     """Download the model file of a package that names a URL, unless it is there already; others are only located.
 
-    Raises Unusable with the codes of `check_licence`, `download` and `locate`.
+    ``folder`` is that of `download`. Raises Unusable with the codes of `check_licence`, `download` and `locate`.
     """
     source, sha256 = package.manifest.source, package.manifest.sha256
     if not isinstance(source, UrlSource):
@@ -100,12 +102,20 @@ def pull(package: Package, cache_dir: Path, *, accept_non_commercial: bool = Fal
     path = source_path(package, cache_dir)
     if path.is_file() and sha256_of(path) != sha256:
         path.unlink()
-    download(package.id, source.url, path, source.max_bytes, sha256)
+    download(package.id, source.url, path, source.max_bytes, sha256, folder=folder)
     return path
 
 
-def fetch(model: KnownModel, folder: Path, *, accept_non_commercial: bool, sha256: str | None = None) -> Path:
-    """Return the model's file in ``folder``, downloaded unless it is there. ``sha256``: the hash that was confirmed.
+def fetch(
+    model: KnownModel,
+    cache_dir: Path,
+    *,
+    accept_non_commercial: bool,
+    sha256: str | None = None,
+    folder: Path | None = None,
+) -> Path:
+    """Return the model's file in ``cache_dir``, downloaded unless it is there. ``sha256``: the hash that was confirmed;
+    ``folder`` is that of `download`.
 
     A connection that is cut is resumed. Raises Unusable: licence_not_accepted, package_download_failed,
     package_too_large, package_archive_invalid, package_hash_mismatch, package_hash_unknown (``details.found`` has the
@@ -113,18 +123,18 @@ def fetch(model: KnownModel, folder: Path, *, accept_non_commercial: bool, sha25
     """
     check_licence(model.name, model.licence, accept_non_commercial=accept_non_commercial)
     revision = hashlib.sha256(model.url.encode()).hexdigest()[:16]
-    path = folder / f"{model.name}-{revision}.onnx"
+    path = cache_dir / f"{model.name}-{revision}.onnx"
     expected = model.sha256 or sha256
     if model.archive is not None and not path.is_file():
         zipped = path.with_suffix(".zip")
-        download(model.name, model.url, zipped, model.archive.max_bytes, model.archive.sha256)
+        download(model.name, model.url, zipped, model.archive.max_bytes, model.archive.sha256, folder=folder)
         try:
             extract(zipped, model.archive.member, path, model.max_bytes)
         except OSError as error:
             message = f"Could not unpack {model.name} from {zipped}: {error}. It is kept; try again."
             raise Unusable(message, code="package_download_failed", package=model.name, url=model.url) from error
         zipped.unlink()
-    download(model.name, model.url, path, model.max_bytes, expected)
+    download(model.name, model.url, path, model.max_bytes, expected, folder=folder)
     if expected is None:
         digest = sha256_of(path)
         message = (
@@ -136,13 +146,66 @@ def fetch(model: KnownModel, folder: Path, *, accept_non_commercial: bool, sha25
 
 
 def download(
-    name: str, url: str, path: Path, max_bytes: int, sha256: str | None, *, total_s: float | None = None
+    name: str,
+    url: str,
+    path: Path,
+    max_bytes: int,
+    sha256: str | None,
+    *,
+    total_s: float | None = None,
+    folder: Path | None = None,
 ) -> None:
     """Download the file of ``name`` to ``path`` unless it is there, and check its hash if one is given.
 
-    It takes ``total_s`` seconds at most, by default `TOTAL_S`. Raises Unusable: package_download_failed (what arrived
-    is kept), package_too_large and package_hash_mismatch (nothing is).
+    With a ``folder``, the file that the URL ends with is copied from there, and nothing is asked of the network.
+    It takes ``total_s`` seconds at most, by default `TOTAL_S`. Raises Unusable: package_file_missing,
+    package_download_failed (what arrived is kept), package_too_large and package_hash_mismatch (nothing is).
     """
+    if folder is None:
+        _download(_Wanted(name, url, max_bytes, sha256), path, total_s)
+    elif not path.is_file():
+        _copy(_Wanted(name, url, max_bytes, sha256), folder / file_name(url), path)
+    if sha256 is not None and (digest := sha256_of(path)) != sha256:
+        path.unlink()
+        message = (
+            f"{folder / file_name(url) if folder else url} is not the file of {name}: SHA-256 {digest}, not {sha256}."
+        )
+        raise Unusable(message, code="package_hash_mismatch", package=name, expected=sha256, found=digest)
+
+
+def file_name(url: str) -> str:
+    """Return the name of the file at an address."""
+    return PurePosixPath(unquote(urlsplit(url).path)).name
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The file of a model: its address, the most bytes that it may have, and its hash if it is known."""
+
+    name: str
+    url: str
+    max_bytes: int
+    sha256: str | None
+
+    @property
+    def hash_words(self) -> str:
+        return f" (SHA-256 {self.sha256})" if self.sha256 else ""
+
+
+def _copy(wanted: _Wanted, source: Path, path: Path) -> None:
+    if not source.is_file():
+        message = f"{source} is missing: put the file from {wanted.url} there{wanted.hash_words}."
+        raise Unusable(message, code="package_file_missing", package=wanted.name, url=wanted.url)
+    if source.stat().st_size > wanted.max_bytes:
+        message = f"{source} is larger than the {wanted.max_bytes} bytes that {wanted.name} may have."
+        raise Unusable(message, code="package_too_large", package=wanted.name, max_bytes=wanted.max_bytes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as content, replacing(path, PUBLIC) as file:
+        shutil.copyfileobj(content, file, PIECE_BYTES)
+
+
+def _download(wanted: _Wanted, path: Path, total_s: float | None) -> None:
+    name, url = wanted.name, wanted.url
     part = path.with_suffix(".part")
     until = time.monotonic() + (total_s or TOTAL_S)
     problem: Exception | None = None
@@ -153,7 +216,7 @@ def download(
             fcntl.flock(folder, fcntl.LOCK_EX)  # two downloads would write to one part
             for _ in range(0 if path.is_file() else ATTEMPTS):
                 try:
-                    _receive(name, url, part, max_bytes, until)
+                    _receive(name, url, part, wanted.max_bytes, until)
                     part.replace(path)
                     break
                 except httpx.TransportError as error:
@@ -163,12 +226,12 @@ def download(
     except (httpx.HTTPError, OSError) as error:
         problem = error
     if not path.is_file():
-        message = f"Could not fetch {name} from {url}: {problem}. What arrived is kept; try again."
+        message = (
+            f"Could not fetch {name} from {url}: {problem}. What arrived is kept; try again. Without a network, put "
+            f"{file_name(url)}{wanted.hash_words} into a folder: likeness models pull NAME "
+            "--from FOLDER"
+        )
         raise Unusable(message, code="package_download_failed", package=name, url=url) from problem
-    if sha256 is not None and (digest := sha256_of(path)) != sha256:
-        path.unlink()
-        message = f"{url} did not send the file of {name}: SHA-256 {digest}, not {sha256}."
-        raise Unusable(message, code="package_hash_mismatch", package=name, expected=sha256, found=digest)
 
 
 def _receive(name: str, url: str, part: Path, max_bytes: int, until: float) -> None:

@@ -68,6 +68,15 @@ class MeasuredModel(Strict):
     def name(self) -> Name:
         return self.manifest.name
 
+    @property
+    def downloads(self) -> list[Download]:
+        """Return the files that it is made of, its members' among them."""
+        if isinstance(self.recipe, OpenVino):
+            return [self.recipe.graph, self.recipe.weights]
+        by_id = {model.manifest.id: model for model in measured_models().values()}
+        members = [by_id[member.package] for member in self.recipe.members if member.package in by_id]
+        return [file for member in members for file in member.downloads]
+
 
 @cache
 def measured_models() -> Mapping[str, MeasuredModel]:
@@ -82,8 +91,10 @@ def add_measured(
     cache_dir: Path,
     *,
     accept_non_commercial: bool = False,
+    folder: Path | None = None,
 ) -> Package:
     """Add a model, and the members it lacks. ``packages`` returns those that are there. What fails leaves nothing.
+    ``folder`` is that of `download`.
 
     Raises Unusable: package_exists, and the codes of `check_licence`, `download`, `read_ir`, `fuse`, `add_made`
     (package_templates_differ: what was made is not what was measured).
@@ -92,14 +103,21 @@ def add_measured(
     check_licence(model.name, manifest.licence, accept_non_commercial=accept_non_commercial)
     check_free(models_dir / model.name)
     if isinstance(model.recipe, OpenVino):
-        graph = _read(model.name, model.recipe, cache_dir)
+        graph = _read(model.name, model.recipe, cache_dir, folder)
     else:
         members = model.recipe.members
         by_id = {measured.manifest.id: measured for measured in measured_models().values()}
         for member in members:
             known = by_id.get(member.package)
             if known is not None and member.package not in packages():
-                add_measured(known, packages, models_dir, cache_dir, accept_non_commercial=accept_non_commercial)
+                add_measured(
+                    known,
+                    packages,
+                    models_dir,
+                    cache_dir,
+                    accept_non_commercial=accept_non_commercial,
+                    folder=folder,
+                )
         installed = packages()
         graph = fuse(
             [Member(select(installed, member.package), member.weight, member.mirror) for member in members], cache_dir
@@ -113,12 +131,12 @@ def add_measured(
     return add_made(content, bound.model_copy(update=renewed), models_dir, cache_dir)
 
 
-def _read(name: str, recipe: OpenVino, folder: Path) -> ModelProto:
-    """Download an IR's two files, and return them as one graph."""
+def _read(name: str, recipe: OpenVino, cache_dir: Path, folder: Path | None) -> ModelProto:
+    """Download an IR's two files, or find them in a folder, and return them as one graph."""
     paths = []
     for part, wanted in (("xml", recipe.graph), ("bin", recipe.weights)):
-        paths.append(folder / f"{name}-{wanted.sha256[:16]}.{part}")
-        download(name, wanted.url, paths[-1], wanted.size, wanted.sha256)
+        paths.append(cache_dir / f"{name}-{wanted.sha256[:16]}.{part}")
+        download(name, wanted.url, paths[-1], wanted.size, wanted.sha256, folder=folder)
     xml, weights = paths
     graph = read_ir(xml.read_bytes(), weights.read_bytes(), name)
     for path in paths:

@@ -363,3 +363,27 @@ def test_the_command_fetches_adds_and_leaves_a_package(
     again = run(tmp_path / "data", *words, models_dir=models)
     assert again.returncode == 0, again.stderr
     assert len(server.ranges) == 1
+
+
+def test_files_come_from_a_folder_where_one_is_given(tmp_path: Path) -> None:
+    content = b"the model"
+    given, cache = tmp_path / "given", tmp_path / "cache"
+    given.mkdir()
+
+    def take(sha256: str | None, most: int = 100) -> Path:
+        path = cache / "model.onnx"
+        url = "https://nowhere.invalid/a/model%20v1.onnx?download=1"
+        download.download("mine", url, path, most, sha256, folder=given)
+        return path
+
+    right = hashlib.sha256(content).hexdigest()
+    with pytest.raises(Unusable, match=f"put the file from https://nowhere.invalid/.*{right}") as caught:
+        take(right)
+    assert caught.value.code == "package_file_missing"
+    (given / "model v1.onnx").write_bytes(content)
+    for sha256, most, code in (("0" * 64, 100, "package_hash_mismatch"), (right, 3, "package_too_large")):
+        with pytest.raises(Unusable) as caught:
+            take(sha256, most)
+        assert caught.value.code == code
+        assert not (cache / "model.onnx").exists()
+    assert take(right).read_bytes() == (given / "model v1.onnx").read_bytes() == content

@@ -126,3 +126,17 @@ def _here(address: str) -> Iterator[MeasuredModel]:
 
 def _moved(file: Download, address: str) -> Download:
     return file.model_copy(update={"url": f"{address}/{file.url.rpartition('/')[2]}"})
+
+
+def test_a_model_is_made_of_files_in_a_folder_without_a_network(shared_data: Path, tmp_path: Path) -> None:
+    """The two files that the docs name, and nothing else; they stay where they are."""
+    page = (PROJECT / "docs" / "how-to" / "change-the-model.md").read_text(encoding="utf-8")
+    for file in measured_models()["best"].downloads:
+        assert file.sha256 in page
+        assert file.url.rpartition("/")[0] in page
+    for name in ("intel-face", "best"):
+        done = run(tmp_path / "data", "models", "pull", name, "--from", shared_data / "models")
+        assert done.returncode == 0, done
+    listed = {row["name"]: row for row in run(tmp_path / "data", "models", "pull", "--json").rows}
+    assert (listed["best"]["installed"], listed["auraface-v1"]["installed"]) == (True, False)
+    assert list((tmp_path / "data" / "models").glob("*.bin")) == []

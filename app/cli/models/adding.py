@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +14,7 @@ import typer
 from app.cli import options, output
 from app.cli.models.measuring import NOT_MEASURED
 from app.config import Settings, load_settings
-from app.errors import Unusable
+from app.errors import FileMissing, Unusable
 from app.inference.manifest import Licence, LivenessContract
 from app.inference.package import OWN_FOLDER, Package, find_packages, select
 
@@ -24,13 +26,18 @@ if TYPE_CHECKING:
 
 PHOTOS_OF_FACES = 20
 """The packaged photos in their sizes, as many as a detector is tried on."""
+SHOWN_FMR = 1e-4
+"""The server's default rate."""
 TIME_LIMIT_S = 900.0
 """Of checking a file. SFace's takes a minute on two busy cores."""
 
 
 def pull(
-    name: options.Package,
+    name: Annotated[str | None, typer.Argument(help="The model. Without one, all that there are to pull.")] = None,
     accept_non_commercial: options.AcceptNonCommercial = False,
+    folder: Annotated[
+        Path | None, typer.Option("--from", help="Folder of the files, in place of the network, by their own names.")
+    ] = None,
     sha256: Annotated[
         str | None, typer.Option(help="SHA-256 that you confirm, for a known model whose hash nobody published.")
     ] = None,
@@ -39,7 +46,8 @@ def pull(
     """Download the file of a package or of a known model (app/models/catalogue.json), and check its SHA-256.
 
     A known model is added as a package, as by `likeness models add`. `best` and `intel-face` (app/models/measured) come
-    with operating points; `best` is made of `sface` and `intel-face`.
+    with operating points; `best` is made of `sface` and `intel-face`. Where there is no network, fetch the files
+    elsewhere (`likeness models pull` names their addresses) and give their folder: --from.
     """
     from app.models import download  # noqa: PLC0415 - slow to import
     from app.models.measured import measured_models  # noqa: PLC0415 - slow to import
@@ -47,11 +55,16 @@ def pull(
 
     settings = load_settings()
     packages = find_packages(settings.models_dir, settings.data_dir)
+    if name is None:
+        _list_pullable(packages.values(), as_json=as_json)
+        return
+    if folder is not None and not folder.is_dir():
+        raise FileMissing(f"{folder}: no such folder")
     is_new = not any(package.manifest.name == name for package in packages.values())
     if is_new and (measured := measured_models().get(name)) is not None:
-        _add_measured(measured, settings, accept_non_commercial=accept_non_commercial, as_json=as_json)
+        _add_measured(measured, settings, accept_non_commercial=accept_non_commercial, folder=folder, as_json=as_json)
     elif is_new and (known := download.known_models().get(name)) is not None:
-        path = _fetch_known(known, settings, accept_non_commercial=accept_non_commercial, sha256=sha256)
+        path = _fetch_known(known, settings, accept_non_commercial=accept_non_commercial, sha256=sha256, folder=folder)
         new = _new(path, known.name, known.licence, settings)
         form = PRESETS[known.preset] if isinstance(known.preset, str) else known.preset
         if known.liveness is None:
@@ -60,19 +73,74 @@ def pull(
             _add_liveness(new, known.liveness, form, TIME_LIMIT_S, as_json=as_json)
     else:
         chosen = select(packages, name)
-        path = download.pull(chosen, settings.data_dir / "models", accept_non_commercial=accept_non_commercial)
+        cache = settings.data_dir / "models"
+        path = download.pull(chosen, cache, accept_non_commercial=accept_non_commercial, folder=folder)
         licence = chosen.manifest.licence.name
         answer = {"model": chosen.id, "path": str(path), "licence": licence}
         output.answer(answer, f"{chosen.id}: {path} ({licence})", as_json=as_json)
 
 
-def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial: bool, sha256: str | None) -> Path:
+@dataclass(frozen=True, slots=True)
+class Pullable:
+    """A model that can be pulled."""
+
+    name: str
+    licence: Licence
+    accuracy: str | None
+    files: tuple[tuple[str, str | None], ...]
+    """The address and the SHA-256 of each."""
+    most_bytes: int
+
+
+def _pullable() -> Iterator[Pullable]:
+    from app.models.download import known_models  # noqa: PLC0415 - slow to import
+    from app.models.measured import measured_models  # noqa: PLC0415 - slow to import
+
+    for name, measured in measured_models().items():
+        calibration = measured.manifest.calibrations[0]
+        rates = {point.fmr: point.fnmr for point in calibration.points}
+        accuracy = f"FNMR {rates[SHOWN_FMR]:.2%} at FMR {SHOWN_FMR:g} ({calibration.name})"
+        files = measured.downloads
+        addresses = tuple((file.url, file.sha256) for file in files)
+        yield Pullable(name, measured.manifest.licence, accuracy, addresses, sum(file.size for file in files))
+    for name, known in known_models().items():
+        lfw = f"LFW {known.figures['LFW']} (its makers)" if known.figures and "LFW" in known.figures else None
+        file = known.archive or known
+        yield Pullable(name, known.licence, lfw, ((known.url, file.sha256),), file.max_bytes)
+
+
+def _list_pullable(installed: Collection[Package], *, as_json: bool) -> None:
+    """Print the models that can be pulled: licence, bytes, what was measured, and with --json where the files are."""
+    there = {package.manifest.name for package in installed}
+    models = list(_pullable())
+    if as_json:
+        for model in models:
+            files = [{"url": url, "sha256": sha256} for url, sha256 in model.files]
+            row = {"name": model.name, "installed": model.name in there, "max_bytes": model.most_bytes, "files": files}
+            output.say_json(row | {"accuracy": model.accuracy, "licence": model.licence.model_dump()})
+        return
+    rows = [
+        [
+            model.name,
+            "yes" if model.name in there else "",
+            f"{model.most_bytes / 1e6:.0f} MB at most",
+            model.accuracy or "-",
+            f"{model.licence.name}{' (non-commercial)' if model.licence.non_commercial else ''}",
+        ]
+        for model in models
+    ]
+    output.say_table(["model", "installed", "size", "accuracy", "licence"], rows)
+
+
+def _fetch_known(
+    known: KnownModel, settings: Settings, *, accept_non_commercial: bool, sha256: str | None, folder: Path | None
+) -> Path:
     """Return the file of a known model; ask on a terminal whether a hash that nobody published is right."""
     from app.models.download import fetch  # noqa: PLC0415 - slow to import
 
-    folder = settings.data_dir / "models"
+    cache = settings.data_dir / "models"
     try:
-        return fetch(known, folder, accept_non_commercial=accept_non_commercial, sha256=sha256)
+        return fetch(known, cache, accept_non_commercial=accept_non_commercial, sha256=sha256, folder=folder)
     except Unusable as error:
         if error.code != "package_hash_unknown" or not sys.stdin.isatty():
             raise
@@ -80,10 +148,12 @@ def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial
         output.say(f"Nobody published the SHA-256 of {known.name}. The file from {known.url} has {confirmed}.")
         if not typer.confirm("Is it right?"):
             raise
-        return fetch(known, folder, accept_non_commercial=accept_non_commercial, sha256=confirmed)
+        return fetch(known, cache, accept_non_commercial=accept_non_commercial, sha256=confirmed, folder=folder)
 
 
-def _add_measured(model: MeasuredModel, settings: Settings, *, accept_non_commercial: bool, as_json: bool) -> None:
+def _add_measured(
+    model: MeasuredModel, settings: Settings, *, accept_non_commercial: bool, folder: Path | None, as_json: bool
+) -> None:
     from app.models.measured import add_measured  # noqa: PLC0415 - slow to import
 
     made = add_measured(
@@ -92,6 +162,7 @@ def _add_measured(model: MeasuredModel, settings: Settings, *, accept_non_commer
         settings.data_dir / OWN_FOLDER,
         settings.data_dir / "models",
         accept_non_commercial=accept_non_commercial,
+        folder=folder,
     )
     name, licence = made.manifest.name, made.manifest.licence.name
     output.answer(
