@@ -148,6 +148,8 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "image_too_small": "The image has too few pixels for any face.",
         "invalid_image": "The image is damaged or cut short.",
         "no_face": "No face was found in the image, which `details.image` or `details.rejected` names.",
+        "face_unalignable": "The face's landmarks can't be measured, so it can't be compared with others; "
+        "`details.image` or `details.rejected` names the photo.",
         "ambiguous_face": "There are several faces, and none is clearly the most prominent.",
         "not_live": "Liveness is required, and the face is judged a spoof or uncertain; `details.live` says which.",
         "challenge_failed": "A frame does not show its step; `details` has `index`, `step` and `reason`.",

@@ -3,7 +3,7 @@
 LikenessError
 ├── InvalidInput            the caller must send something else
 │   ├── EmptyImage  InvalidImage  UnsupportedImage  ImageTooLarge  ImageTooSmall  MissingImage
-│   ├── NoFace  AmbiguousFace  LowQuality  NotLive
+│   ├── NoFace  AmbiguousFace  LowQuality  Unalignable  NotLive
 │   ├── FileMissing  InvalidSource
 │   └── OperatingPointUnavailable
 ├── NotFound                something named in the call doesn't exist
@@ -82,6 +82,12 @@ class AmbiguousFace(InvalidInput):
 
 class LowQuality(InvalidInput):
     code = "low_quality"
+
+
+class Unalignable(InvalidInput):
+    """The face's landmarks could not be confirmed, so that it cannot be compared."""
+
+    code = "face_unalignable"
 
 
 class NotLive(InvalidInput):

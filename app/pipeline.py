@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -12,30 +12,21 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from app.concurrency.admission import Budget, check_deadline, current_task
-from app.errors import ImageTooLarge, NoFace
-from app.face.align import CANONICAL_LANDMARKS, Cut, align, cut_face, scale_of, similarity_transform, view
-from app.face.detect import SURE_SCORE, Detector
+from app.errors import ImageTooLarge, NoFace, Unalignable
+from app.face.align import CANONICAL_LANDMARKS, Cut, align, cut_face, scale_of, similarity_transform
+from app.face.confirm import Found, find_faces, quarter_of
+from app.face.detect import SCORE_THRESHOLD, Detector
 from app.face.formats import Limits
 from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
 from app.face.quality import assess
 from app.inference.embedders import Embedder
-from app.types import Box, Detection, Face, Photo, Pixels
+from app.types import Box, Detection, Face, Photo, Pixels, Quality, Reason
 
 T = TypeVar("T")
-
-SECOND_LOOK = (90, 180, 270)
-"""Clockwise degrees by which a photo is turned when nothing sure was found in it."""
-SURER_BY = 0.02
-"""A turned photo's best score must be higher by this much, and sure: an unsure one is as often made up as found. With
-both, 441 of 450 photos of LFW View 1 that lie on their side or head are turned right, and 150 of 150 upright ones stay;
-the other 9 are unsure when upright."""
 
 RGB_BYTES = 3
 """Of a decoded pixel."""
 
-VIEW_SIDE, VIEW_ZOOM = 256, 2.0
-"""How large a face is shown to the detector to measure its landmarks again: twice the crop's scale, 70 pixels between
-the eyes. Chosen on LFW View 1 (docs/explanation/accuracy.md)."""
 AMBIGUOUS_SHARE = 0.5
 """A photo whose second face is at least half as prominent as the first does not say whom it shows: not enrolled."""
 
@@ -80,20 +71,17 @@ class Pipeline:
     most_pixels: float = math.inf
     """Photos that decode to more are not read: `detect` raises TooCostly."""
 
-    def __init__(
-        self, detector: Detector, limits: Limits, *, refine: bool = True, budget: Budget | None = None
-    ) -> None:
-        """``refine`` measures each face's landmarks a second time before alignment (docs/explanation/accuracy.md).
-
-        ``budget`` limits the photos that are in work at once and the memory that they take, from decoding to the crops.
+    def __init__(self, detector: Detector, limits: Limits, *, budget: Budget | None = None) -> None:
+        """``budget`` limits the photos that are in work at once and the memory that they take, from decoding to the
+        crops.
         """
         self._detector = detector
         self._limits = limits
-        self._refine = refine
         self._budget = budget
 
     def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
-        """Return every face of a photo with its aligned crop and quality, highest detector score first.
+        """Return every face of a photo with its aligned crop and quality, highest detector score first; without a crop
+        if its landmarks could not be confirmed.
 
         ``cuts``: what liveness models are shown of each face, kept with it.
 
@@ -111,13 +99,12 @@ class Pipeline:
         seen = self._in_room(encoded, factor, lambda: self._seen(encoded, factor, cuts, stages))
         if not isinstance(seen, Photo):
             # The crop of a small face needs all the pixels there are.
-            encoded, (places, turned) = open_image(image, self._limits), seen
-            seen = self._in_room(
-                encoded, 1, lambda: self._aligned(_decoded(encoded, 1, stages), places, turned, cuts, stages)
-            )
+            encoded, sights = open_image(image, self._limits), seen
+            seen = self._in_room(encoded, 1, lambda: self._whole(encoded, sights, cuts, stages))
         task = current_task()
         if self._budget and task.caller:  # the crops count for the request until its work ends; raises Overloaded
-            size = sum(pixels.nbytes for face in seen.faces for pixels in (face.crop, *face.cuts))
+            kept = (pixels for face in seen.faces for pixels in (face.crop, *face.cuts) if pixels is not None)
+            size = sum(pixels.nbytes for pixels in kept)
             self._budget.keep(task.caller, size)
             task.kept += size
         return seen
@@ -153,73 +140,62 @@ class Pipeline:
 
     def _seen(
         self, encoded: EncodedImage, factor: int, cuts: Sequence[Cut], stages: dict[str, float]
-    ) -> Photo | tuple[list[Detection], int]:
-        """Return the photo's faces; where their crops need more pixels than were decoded, only their places and the
-        photo's turn.
+    ) -> Photo | list[Detection]:
+        """Return the photo's faces; where their crops need more pixels than were decoded, only what was seen of them,
+        in the original's coordinates.
         """
         decoded = _decoded(encoded, factor, stages)
         with timed(stages, "detect"):
-            detections, turned = self._find(decoded)
-        if decoded.scale == 1 or not any(_enlarged(detection, cuts) for detection in detections):
-            return self._aligned(decoded, detections, turned, cuts, stages)
-        return [_scaled(detection, decoded) for detection in detections], turned
+            min_face = self._detector.min_face / decoded.scale
+            sights = self._detector.search(decoded.pixels, min_face=min_face)
+            more = _need_more(decoded, (sight for sight in sights if sight.score >= SCORE_THRESHOLD), cuts)
+            found = Found() if more else find_faces(decoded.pixels, sights, self._detector, min_face)
+        if more or _need_more(decoded, found.faces, cuts):
+            return [_scaled(sight, decoded) for sight in sights]
+        return self._aligned(decoded, found, cuts, stages)
 
-    def _aligned(
-        self, decoded: Decoded, detections: list[Detection], turned: int, cuts: Sequence[Cut], stages: dict[str, float]
+    def _whole(
+        self, encoded: EncodedImage, sights: Sequence[Detection], cuts: Sequence[Cut], stages: dict[str, float]
     ) -> Photo:
-        """Align the faces, assess their quality, and cut out what liveness models are shown."""
+        """Return the faces, with crops from all the photo's pixels, of what was seen in it before."""
+        decoded = _decoded(encoded, 1, stages)
+        with timed(stages, "detect"):
+            found = find_faces(decoded.pixels, sights, self._detector, self._detector.min_face)
+        return self._aligned(decoded, found, cuts, stages)
+
+    def _aligned(self, decoded: Decoded, found: Found, cuts: Sequence[Cut], stages: dict[str, float]) -> Photo:
+        """Align the confirmed faces, assess their quality, and cut out what liveness models are shown."""
         check_deadline()
         stages |= {"align": 0.0, "quality": 0.0}
         faces = []
-        for rough in detections:
+        for face in found.faces:
             with timed(stages, "align"):
-                detection = self._refined(decoded.pixels, rough) if self._refine else rough
-                crop = align(decoded.pixels, detection.landmarks)
-                shown = tuple(cut_face(decoded.pixels, detection.box, cut, turned=turned) for cut in cuts)
+                crop, turned = align(decoded.pixels, face.landmarks), quarter_of(face.landmarks)
+                shown = tuple(cut_face(decoded.pixels, face.box, cut, turned=turned) for cut in cuts)
             with timed(stages, "quality"):
-                original = _scaled(detection, decoded)
+                original = _scaled(face, decoded)
                 quality = assess(crop, original, decoded.width, decoded.height)
             faces.append(Face(original.box, original.landmarks, original.score, quality, crop, cuts=shown))
-        return Photo(decoded.width, decoded.height, tuple(faces), turned, stages)
+        for sight in found.unalignable:
+            shown, original = tuple(cut_face(decoded.pixels, sight.box, cut) for cut in cuts), _scaled(sight, decoded)
+            faces.append(
+                Face(original.box, None, original.score, Quality(0.0, (Reason.UNALIGNABLE,)), None, cuts=shown)
+            )
+        faces.sort(key=lambda face: -face.score)
+        rotated = quarter_of(found.faces[0].landmarks) if found.faces else 0
+        return Photo(decoded.width, decoded.height, tuple(faces), rotated, stages)
 
     def best_score(self, pixels: Pixels) -> float:
         """Return the score of the surest face in a small picture; 0 without one."""
-        return _best_score(self._detector.detect(pixels))
-
-    def _refined(self, pixels: Pixels, detection: Detection) -> Detection:
-        """Measure the face's landmarks again in a large, upright view; unchanged if none are found there."""
-        seen = view(pixels, detection.landmarks, side=VIEW_SIDE, zoom=VIEW_ZOOM)
-        landmarks = self._detector.landmarks(seen.pixels, seen.landmarks)
-        return detection if landmarks is None else replace(detection, landmarks=seen.to_photo(landmarks))
-
-    def _find(self, decoded: Decoded) -> tuple[list[Detection], int]:
-        """Return the faces in the decoded pixels' coordinates, and the photo's clockwise turn in degrees."""
-        pixels, min_face = decoded.pixels, self._detector.min_face / decoded.scale
-        upright = self._detector.detect(pixels, min_face=min_face)
-        best = _best_score(upright)
-        if best >= SURE_SCORE:
-            return upright, 0
-        # The faces keep about their size when the photo is turned, so smaller ones need not be looked for.
-        widest = max((detection.box.width for detection in upright), default=0.0)
-        scores = {}
-        for turn in SECOND_LOOK:
-            check_deadline()
-            turned = self._detector.detect(turn_pixels(pixels, turn), min_face=max(min_face, widest / 2))
-            scores[turn] = _best_score(turned)
-        turn, score = max(scores.items(), key=lambda scored: scored[1])
-        if score < SURE_SCORE or score <= best + SURER_BY:
-            return upright, 0
-        height, width = pixels.shape[:2]
-        turned = self._detector.detect(turn_pixels(pixels, turn), min_face=min_face)
-        return ([turn_back(detection, turn, width, height) for detection in turned], turn) if turned else (upright, 0)
+        return max((sight.score for sight in self._detector.detect(pixels)), default=0.0)
 
 
 def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Sequence[int]]) -> list[Photo]:
     """Return the photos with templates of the faces whose indices ``which`` lists per photo, embedded in one call.
 
-    Raises Overloaded.
+    Raises Overloaded, and Unalignable for a face without a crop.
     """
-    crops = [photo.faces[place].crop for photo, places in zip(photos, which, strict=True) for place in places]
+    crops = [crop_of(photo.faces[place]) for photo, places in zip(photos, which, strict=True) for place in places]
     if not crops:
         return list(photos)
     check_deadline()
@@ -261,6 +237,21 @@ def choose_face(photo: Photo) -> Choice:
     return Choice(first, why[largest, nearest], share)
 
 
+def crop_of(face: Face) -> Pixels:
+    """Return the face's aligned crop. Raises Unalignable if it has none."""
+    if face.crop is None:
+        raise Unalignable(
+            "The face can't be compared: its eyes, nose and mouth are covered, blurred or turned away.",
+            reasons=[Reason.UNALIGNABLE.value],
+        )
+    return face.crop
+
+
+def main_crop(photo: Photo) -> Pixels:
+    """Return the aligned crop of the face that a photo is about. Raises NoFace and Unalignable."""
+    return crop_of(photo.faces[choose_face(photo).index])
+
+
 def pick_face(photo: Photo, index: int) -> Choice:
     """Return the choice of the face at ``index`` of ``photo.faces``. Raises NoFace if there is none."""
     if index >= len(photo.faces):
@@ -281,33 +272,6 @@ def _off_centre(box: Box, width: int, height: int) -> float:
     return math.hypot(box.x + box.width / 2 - (width - 1) / 2, box.y + box.height / 2 - (height - 1) / 2)
 
 
-def _best_score(detections: list[Detection]) -> float:
-    return detections[0].score if detections else 0.0  # the highest comes first
-
-
-def turn_pixels(pixels: Pixels, degrees: int) -> Pixels:
-    """Turn clockwise by a multiple of 90 degrees."""
-    return np.ascontiguousarray(np.rot90(pixels, -degrees // 90))
-
-
-def turn_back(detection: Detection, degrees: int, width: int, height: int) -> Detection:
-    """Return where a face found in a turned photo lies in the original of ``width`` × ``height``.
-
-    Landmarks keep their meaning: in a photo that lies on its side, one eye is above the other.
-    """
-    box = detection.box
-    corners = np.array([[box.x, box.y], [box.x + box.width, box.y + box.height]])
-    x, y = np.concatenate([corners, detection.landmarks]).T
-    back = {
-        90: (y, height - 1 - x),
-        180: (width - 1 - x, height - 1 - y),
-        270: (width - 1 - y, x),
-    }
-    points = np.stack(back[degrees], axis=1)
-    (left, top), (right, bottom) = np.sort(points[:2], axis=0).tolist()
-    return Detection(Box(left, top, right - left, bottom - top), points[2:].astype(np.float32), detection.score)
-
-
 def _decoded(encoded: EncodedImage, factor: int, stages: dict[str, float]) -> Decoded:
     with timed(stages, "decode"):
         return encoded.decode(factor)
@@ -318,6 +282,11 @@ def _enlarged(detection: Detection, cuts: Sequence[Cut]) -> bool:
     if any(cut.enlarges(detection.box) for cut in cuts):
         return True
     return scale_of(similarity_transform(detection.landmarks, CANONICAL_LANDMARKS)) > 1
+
+
+def _need_more(decoded: Decoded, faces: Iterable[Detection], cuts: Sequence[Cut]) -> bool:
+    """Return whether the photo was decoded smaller than the crops of these faces need."""
+    return decoded.scale != 1 and any(_enlarged(face, cuts) for face in faces)
 
 
 def _scaled(detection: Detection, decoded: Decoded) -> Detection:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.errors import InvalidImage, NoFace
+from app.errors import InvalidImage
 from app.face.formats import Limits
 from app.face.image import decode
 from app.inference.embedders import Embedder
@@ -15,7 +15,7 @@ from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package
 from app.inference.session import Device, EmbedderSession
 from app.models.opening import open_detector, open_embedder
-from app.pipeline import Pipeline, choose_face
+from app.pipeline import Pipeline, choose_face, crop_of
 from app.types import Pixels, Vector
 
 LIMITS = Limits(max_bytes=64 * 1024 * 1024)
@@ -31,12 +31,13 @@ class Stages:
     session: EmbedderSession
 
     def embed_photo(self, data: bytes) -> tuple[Vector, float]:
-        """Return unit vector and quality of the face that a photo is about. Raises NoFace, and what decoding raises."""
+        """Return unit vector and quality of the face that a photo is about.
+
+        Raises NoFace and Unalignable, and what decoding raises.
+        """
         photo = self.pipeline.detect(data)
-        if not photo.faces:
-            raise NoFace("The photo shows no face.")
         face = photo.faces[choose_face(photo).index]
-        return self.embed_pixels(face.crop), face.quality.score
+        return self.embed_pixels(crop_of(face)), face.quality.score
 
     def embed_crop(self, data: bytes) -> tuple[Vector, float]:
         """Return the unit vector of an image that is already an aligned crop; its unknown quality counts as 100."""

@@ -42,6 +42,8 @@ class Reason(StrEnum):
     EXTREME_POSE = "extreme_pose"
     CUT_OFF = "cut_off"
     LOW_SCORE = "low_score"
+    UNALIGNABLE = "unalignable"
+    """Its landmarks could not be confirmed: it is shown, and never compared."""
 
 
 class Verdict(StrEnum):
@@ -74,6 +76,13 @@ class Box:
     @property
     def area(self) -> float:
         return self.width * self.height
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        return self.x + self.width / 2, self.y + self.height / 2
+
+    def holds(self, x: float, y: float) -> bool:
+        return self.x <= x <= self.x + self.width and self.y <= y <= self.y + self.height
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +121,19 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Face(Detection):
-    """One detected face with its aligned crop, (112, 112, 3) uint8 RGB, and its template if it was embedded."""
+class Face:
+    """One detected face with its aligned crop, (112, 112, 3) uint8 RGB, and its template if it was embedded.
 
+    A face whose landmarks could not be confirmed has neither landmarks nor crop, and its quality is 0 with the reason
+    `unalignable`: what the detector says of it is made up, and made-up faces of different people match each other.
+    """
+
+    box: Box
+    landmarks: Landmarks | None
+    score: float
+    """The detector's own, 0-1."""
     quality: Quality
-    crop: Pixels
+    crop: Pixels | None
     template: Template | None = None
     cuts: tuple[Pixels, ...] = ()
     """What liveness models are shown of it, (S, S, 3) uint8 RGB each; empty where liveness was not asked for."""
@@ -131,7 +148,7 @@ class Photo:
     height: int
     faces: tuple[Face, ...]
     rotated: int = 0
-    """Clockwise degrees by which the photo had to be turned before a face was found: 0, 90, 180 or 270.
+    """Clockwise degrees by which the photo has to be turned until its surest face is upright: 0, 90, 180 or 270.
     Boxes and landmarks are in pixels of the photo as given all the same."""
     stages: dict[str, float] = field(default_factory=dict)
     """Milliseconds spent in each stage: decode, detect, align, quality, liveness, embed (waiting included)."""

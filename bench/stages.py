@@ -59,7 +59,7 @@ def open_stages(models: Path, cache: Path, source: Path, count: int, *, embedder
     detector = open_detector(found, cache)
     pipeline = Pipeline(detector, Limits())
     seen = {photo: pipeline.detect(photo).faces for photo in sample_photos.load(source, count)}
-    crops = [face.crop for faces in seen.values() for face in faces]
+    crops = [face.crop for faces in seen.values() for face in faces if face.crop is not None]
     if not crops:
         raise InvalidInput(f"{source} holds no photos with faces", code="no_photos")
     shown = tuple(photo for photo, faces in seen.items() if faces)

@@ -19,8 +19,8 @@ from app.inference.package import Package, find_packages, select
 from app.models.opening import open_detector
 from app.models.presets import Crops
 from app.photo_folders import is_photo, walk
-from app.pipeline import Pipeline, choose_face
-from app.types import Face, Pixels
+from app.pipeline import Pipeline, main_crop
+from app.types import Pixels
 
 SAMPLES = PROJECT / "docs" / "samples"
 WIDTHS = 640, 320, 250
@@ -82,11 +82,10 @@ def open_pipeline(settings: Settings, detector: Package | None = None) -> Pipeli
     return Pipeline(open_detector(detector, settings.data_dir / "models"), Limits())
 
 
-def main_face(pipeline: Pipeline, path: Path) -> Face | None:
-    """Return the face that a photo is about; None, with a remark, where there is none."""
+def main_face(pipeline: Pipeline, path: Path) -> Pixels | None:
+    """Return the aligned crop of the face that a photo is about; None, with a remark, where there is none."""
     try:
-        photo = pipeline.detect(path.read_bytes())
-        return photo.faces[choose_face(photo).index]
+        return main_crop(pipeline.detect(path.read_bytes()))
     except InvalidInput as error:
         output.warn(f"{path}: left out: {error.message}")
         return None
@@ -97,8 +96,8 @@ def crops_of_people(folder: Path, settings: Settings) -> Crops:
     pipeline = open_pipeline(settings)
     people: list[list[Pixels]] = []
     for files in photo_folders.people(folder, photos.skipped).values() if folder.is_dir() else []:
-        faces = (main_face(pipeline, path) for path in files)
-        crops = [face.crop for face in islice((face for face in faces if face), PHOTOS_A_PERSON)]
+        seen = (main_face(pipeline, path) for path in files)
+        crops = list(islice((crop for crop in seen if crop is not None), PHOTOS_A_PERSON))
         people += [crops] if len(crops) > 1 else []
         if len(people) == PEOPLE_COMPARED:
             break

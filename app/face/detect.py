@@ -10,6 +10,10 @@ nothing below (measured; the constants say it). So the photo is looked at
    together.
 
 What all of them found is merged in one non-maximum suppression, in which the better-scaled sight of a face wins.
+
+YuNet was trained on upright faces. It sees many turned ones too, but makes up landmarks of an upright face for them,
+with a score that tells little. So a sight is only a place to look at: `landmarks` measures the face in an upright view,
+and `turned` looks for a face at one place in eight directions.
 """
 
 from __future__ import annotations
@@ -50,6 +54,14 @@ SURE_SCORE: Final = 0.9
 """From this score on, a face is upright and whole. YuNet sees upright faces in turned ones too, with made-up landmarks:
 of 300 photos of LFW View 1 in all four turns, the best score is below 0.9 in 1 % when upright (52 of all 4,992), and in
 99 % when turned."""
+SPOT_THRESHOLD: Final = 0.1
+"""Score from which something SURE_WIDTH or wider is worth a look for a turned face. Of 60 photos of LFW View 1 turned
+by 90 and by 270 degrees, a third reach SCORE_THRESHOLD and all reach this; so does something beside the faces of one
+upright photo in five, and something in one of three photos without a face."""
+MAX_SPOTS: Final = 4
+"""More are not looked at; the highest scores go first."""
+DIRECTIONS: Final = 8
+"""In which one place is looked at: YuNet is sure of faces that are turned by up to 30 degrees."""
 MAX_HINTS: Final = 512
 """More are not looked at closer (0.7 ms each); the highest scores go first."""
 
@@ -159,10 +171,15 @@ class Detector:
         return resized + INPUT_BYTES * max(*inputs, (TILE * TILES_PER_ROW) ** 2)
 
     def detect(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
-        """Return all faces of (H, W, 3) uint8 RGB ``pixels``, highest score first, in these pixels' coordinates.
+        """Return the sights of faces in (H, W, 3) uint8 RGB ``pixels``, highest score first, in these pixels'
+        coordinates; the landmarks of turned faces are made up.
 
         ``min_face`` is the width in these pixels of the smallest face to find; by default the detector's own.
         """
+        return [sight for sight in self.search(pixels, min_face=min_face) if sight.score >= SCORE_THRESHOLD]
+
+    def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
+        """Return what `detect` returns, and then up to MAX_SPOTS places of lower scores that may show turned faces."""
         smallest = min_face or self.min_face
         finest, *coarser = levels(pixels.shape[1], pixels.shape[0], smallest)
         sights = self._look(pixels, finest)
@@ -174,39 +191,46 @@ class Detector:
             seen = self._look(pixels, level)
             large.append(seen[seen[:, _SEEN_WIDTH] >= KEPT_WIDTH])
         faces = np.concatenate(large)
+        spots = faces[(faces[:, _SCORE] >= SPOT_THRESHOLD) & (faces[:, _SCORE] < SCORE_THRESHOLD)]
         faces = faces[faces[:, _SCORE] >= SCORE_THRESHOLD]
         hints = sights[small & (sights[:, 2] >= smallest * TOO_SMALL)]
         hints = suppress(hints[~_same_as_any(hints, faces)])[:MAX_HINTS]
         for start in range(0, len(hints), TILES):
-            closer = self._look_closer(pixels, hints[start : start + TILES])
+            some = hints[start : start + TILES]
+            closer = self._look_closer(pixels, _centres(some), some[:, 2], np.zeros(len(some)))
             faces = np.concatenate([faces, closer[closer[:, _SCORE] >= SCORE_THRESHOLD]])
         faces = merge(faces)
         faces = faces[faces[:, 2] >= smallest * TOO_SMALL]
-        return [
-            Detection(
-                Box(*face[:4].tolist()), face[4:14].astype(np.float32).reshape(5, 2), min(1.0, float(face[_SCORE]))
-            )
-            for face in faces[np.argsort(-faces[:, _SCORE], kind="stable")]
-        ]
+        spots = suppress(spots[~_near_any(spots, faces)])
+        return [*_detections(faces), *_detections(spots)[:MAX_SPOTS]]
 
-    def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> Landmarks | None:
+    def turned(self, pixels: Pixels, box: Box) -> list[Detection]:
+        """Return the faces that are seen at ``box`` when that place is turned in DIRECTIONS steps, highest score first,
+        in the coordinates of ``pixels``: up to one for each direction, usually of one face.
+        """
+        centres = np.tile([box.x + box.width / 2, box.y + box.height / 2], (DIRECTIONS, 1))
+        degrees = np.arange(DIRECTIONS) * np.float64(360 / DIRECTIONS)
+        return _detections(self._look_closer(pixels, centres, np.full(DIRECTIONS, box.width), degrees))
+
+    def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
         """Measure a face's landmarks again, in a (H, W, 3) uint8 RGB ``view`` of it, upright and large.
 
         YuNet's landmarks vary by some 2 % of the face's width with its place on the network's grid, and lean to one
         side: the result is the mean over the view and its mirror image. ``expected`` (5, 2) is about where they should
-        be. Returns None if either look finds no such face.
+        be. Returns the landmarks and the lower score of the two looks; None if either look finds no such face.
         """
         width = view.shape[1]
         sights = self._run(np.asarray(cv2.hconcat([view, cv2.flip(view, 1)]), np.uint8))  # ten times as fast as NumPy
         seen = sights[:, 4:14].reshape(-1, 5, 2)
-        near, total = LIKE * np.linalg.norm(expected[1] - expected[0]), np.zeros((5, 2))
+        near, total, least = LIKE * np.linalg.norm(expected[1] - expected[0]), np.zeros((5, 2)), 1.0
         for look in (seen, seen[:, MIRROR] * (-1, 1) + (2 * width - 1, 0)):
             distances = np.linalg.norm(look - expected, axis=2).sum(axis=1) / 5
             scores = np.where(distances <= near, sights[:, _SCORE], -1.0)
-            if scores.max(initial=-1.0) < 0:
+            least = min(least, float(scores.max(initial=-1.0)))
+            if least < 0:
                 return None
             total += look[np.argmax(scores)]
-        return np.asarray(total / 2, np.float32)
+        return np.asarray(total / 2, np.float32), least
 
     def _look(self, pixels: Pixels, level: Level) -> _Sights:
         """Return everything that YuNet detects or hints at in one level, in photo coordinates."""
@@ -228,23 +252,30 @@ class Detector:
         _map(together, ratio, (ratio - 1) / 2)  # pixel centres lie at whole numbers
         return together
 
-    def _look_closer(self, pixels: Pixels, hints: _Sights) -> _Sights:
-        """Return the faces behind up to TILES hints, one each at most: each spot is enlarged into a tile of one input,
-        black outside of the photo.
+    def _look_closer(
+        self, pixels: Pixels, centres: NDArray[np.float64], widths: NDArray[np.float64], degrees: NDArray[np.float64]
+    ) -> _Sights:
+        """Return the faces at up to TILES places, (N, 2) ``centres``, one each at most: each place is enlarged into a
+        tile of one input, turned clockwise by so many ``degrees``, black outside of the photo.
+
+        ``widths``: the expected faces', in pixels.
         """
-        columns = min(len(hints), TILES_PER_ROW)
-        sheet = np.zeros((-(-len(hints) // columns) * TILE, columns * TILE, 3), np.uint8)
-        corners = [np.array([place % columns, place // columns]) * TILE for place in range(len(hints))]
-        middle, centres = TILE / 2 - 0.5, hints[:, :2] + hints[:, 2:4] / 2
-        scales = TILE_FACE / np.maximum(hints[:, 2], 1.0)
-        for (x, y), centre, scale in zip(corners, centres, scales, strict=True):
-            matrix = np.column_stack([np.eye(2) * scale, middle - scale * centre])
-            tile = cv2.warpAffine(pixels, matrix, (TILE, TILE), flags=cv2.INTER_LINEAR)
+        columns = min(len(centres), TILES_PER_ROW)
+        sheet = np.zeros((-(-len(centres) // columns) * TILE, columns * TILE, 3), np.uint8)
+        middles = np.array([divmod(place, columns)[::-1] for place in range(len(centres))]) * TILE + TILE / 2 - 0.5
+        scales, angles = TILE_FACE / np.maximum(widths, 1.0), np.radians(degrees)
+        turns = np.moveaxis(np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]]), 2, 0)
+        for middle, centre, matrix in zip(middles, centres, turns * scales[:, None, None], strict=True):
+            x, y = (middle - (TILE / 2 - 0.5)).astype(int)
+            shift = TILE / 2 - 0.5 - matrix @ centre
+            tile = cv2.warpAffine(pixels, np.column_stack([matrix, shift]), (TILE, TILE), flags=cv2.INTER_LINEAR)
             sheet[y : y + TILE, x : x + TILE] = tile
         sights, faces = self._run(sheet), []
-        for corner, centre, scale in zip(corners, centres, scales, strict=True):
-            face = _nearest(sights, *(corner + middle))
-            _map(face, 1 / scale, centre - (corner + middle) / scale)
+        for middle, centre, scale, turn in zip(middles, centres, scales, turns, strict=True):
+            face = _nearest(sights, *middle)
+            _map(face, 1 / scale, -middle / scale)
+            _turn(face, turn.T)
+            _map(face, 1.0, centre)
             faces.append(face)
         return np.concatenate(faces)
 
@@ -318,6 +349,28 @@ def suppress(sights: _Sights) -> _Sights:
     return np.asarray(sights[kept])
 
 
+def _detections(sights: _Sights) -> list[Detection]:
+    """Return the detections, highest score first."""
+    return [
+        Detection(Box(*each[:4].tolist()), each[4:14].astype(np.float32).reshape(5, 2), min(1.0, float(each[_SCORE])))
+        for each in sights[np.argsort(-sights[:, _SCORE], kind="stable")]
+    ]
+
+
+def _centres(sights: _Sights) -> NDArray[np.float64]:
+    return np.asarray(sights[:, :2] + sights[:, 2:4] / 2)
+
+
+def _near_any(sights: _Sights, faces: _Sights) -> NDArray[np.bool_]:
+    """Return which sights have their centre in the box of a face, or a face's centre in theirs."""
+
+    def inside(points: NDArray[np.float64], boxes: _Sights) -> NDArray[np.bool_]:
+        low = points[:, None] - boxes[None, :, :2]
+        return np.asarray(((low >= 0) & (low <= boxes[None, :, 2:4])).all(axis=2))
+
+    return np.asarray((inside(_centres(sights), faces) | inside(_centres(faces), sights).T).any(axis=1))
+
+
 def _same_as_any(sights: _Sights, faces: _Sights) -> NDArray[np.bool_]:
     """Return which detections overlap one of the faces as the same face would, or lie within it."""
     overlap = _intersections(sights, faces)
@@ -348,6 +401,16 @@ def _map(sights: _Sights, scale: float | NDArray[np.float64], shift: tuple[float
     pairs *= scale
     pairs[:, 0] += shift
     pairs[:, 2:] += shift
+
+
+def _turn(sights: _Sights, turn: NDArray[np.float64]) -> None:
+    """Turn boxes and landmarks by a (2, 2) rotation about the origin, in place.
+
+    A box becomes the one around the turned ellipse in it: a face fills an ellipse, not the corners.
+    """
+    centres, halves = _centres(sights) @ turn.T, np.sqrt((sights[:, 2:4] / 2) ** 2 @ turn.T**2)
+    sights[:, :2], sights[:, 2:4] = centres - halves, 2 * halves
+    sights[:, 4:14] = (sights[:, 4:14].reshape(-1, 5, 2) @ turn.T).reshape(-1, 10)
 
 
 def _open(model: Path, device: Device, threads: int, canvas: Canvas | None, gpu_memory_mib: int | None) -> Session:

@@ -73,6 +73,7 @@ export const ABOUT = {
   image_too_small: "photo",
   invalid_image: "photo",
   no_face: "photo",
+  face_unalignable: "photo",
   ambiguous_face: "photo",
   not_live: "photo",
   challenge_failed: "photo",

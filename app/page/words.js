@@ -37,6 +37,7 @@ const PROBLEMS = {
   image_too_small: "The photo is too small to hold a face.",
   invalid_image: "The photo's file is damaged or was cut short. Export or copy it again.",
   no_face: "No face was found. Use a photo in which the face is at least 20 pixels wide and can be seen.",
+  face_unalignable: "There is a face, but its eyes, nose and mouth can't be told well enough to compare it.",
   ambiguous_face: "Several faces are equally prominent, so it is not clear whose photo this is. Crop it to one person.",
   not_live: "Liveness is required here, and this does not look like a live person in front of the camera.",
   liveness_unavailable:
@@ -87,6 +88,7 @@ const REASONS = {
   extreme_pose: "the head is turned far away",
   cut_off: "part of the face is outside the picture",
   low_score: "it hardly looks like a face",
+  unalignable: "its eyes, nose and mouth can't be told",
 };
 
 /** @type {Record<string, any>} */
@@ -97,6 +99,7 @@ const ADVICE = {
   overexposed: "use less light",
   extreme_pose: "look towards the camera",
   cut_off: "show the whole face",
+  unalignable: "hold the head upright and show the whole face",
 };
 
 /**

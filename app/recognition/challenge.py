@@ -10,18 +10,14 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 
 from app.choices import Step
 from app.errors import InvalidInput
-from app.face.align import Cut
-from app.face.detect import SURE_SCORE
 from app.face.pose import pose_of
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
-from app.inference.manifest import LivenessCut
 from app.pipeline import AMBIGUOUS_SHARE, Reader, choose_face
 from app.recognition.decisions import cosine, verify_point
 from app.types import Pixels
@@ -36,11 +32,8 @@ ahead, moved as on a print of life size, change their yaw by 7 degrees at most o
 60 degrees at 20 cm, and by 12 on one that is bent to a radius of 10 cm and tilted by up to 45 degrees at 30 cm."""
 NEARER_LEAST = 1.25
 """How much larger a face is that came nearer, at least: from 60 cm to 48 cm before the camera. Chosen, not measured."""
-CUT = Cut(224, LivenessCut(scale=3.0))
-"""In which a face is looked at again, 75 pixels wide."""
-TILT = 45
-"""Degrees by which it is turned then. Flat photos turned by 40 to 60 degrees, if their score is unsure, are surer so;
-real heads are not (docs/how-to/liveness.md)."""
+TILT_MOST = 30.0
+"""Degrees of roll, at most, of a head that is held upright."""
 REASONS = {
     "no_face": "no face was found",
     "tilted": "the head is not held upright",
@@ -99,13 +92,9 @@ class ChallengeJudge:
                 raise _failed(place, steps[place], "other_person")
 
     def _look(self, frame: bytes, place: int, step: Step) -> Seen:
-        """Return the only prominent face of the frame.
-
-        A photo that is turned in its plane is refused: its landmarks are made up, and may look like those of a turned
-        head.
-        """
+        """Return the only prominent face of the frame, which must be upright."""
         try:
-            photo = self._reader.detect(frame, (CUT,))
+            photo = self._reader.detect(frame)
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **error.details, index=place) from error
         if not photo.faces:
@@ -114,24 +103,11 @@ class ChallengeJudge:
         if choice.runner_up >= AMBIGUOUS_SHARE:
             raise _failed(place, step, "several_faces")
         face = photo.faces[choice.index]
-        if face.score < SURE_SCORE and _is_surer_tilted(face.cuts[0], self._reader):
+        pose = None if face.landmarks is None else pose_of(face.landmarks)
+        if face.landmarks is None or face.crop is None or pose is None or abs(pose.roll) > TILT_MOST:
             raise _failed(place, step, "tilted")
-        landmarks = face.landmarks
-        pose = pose_of(landmarks)
-        if pose is None:
-            raise _failed(place, step, "no_face")
-        return Seen(pose.yaw, float(np.linalg.norm(landmarks[1] - landmarks[0])) / photo.width, face.crop)
-
-
-def _is_surer_tilted(seen: Pixels, reader: Reader) -> bool:
-    """Return whether a face is surer when its CUT is turned in its plane, either way."""
-    middle = ((CUT.side - 1) / 2, (CUT.side - 1) / 2)
-
-    def score(degrees: float) -> float:
-        matrix = cv2.getRotationMatrix2D(middle, degrees, 1)
-        return reader.best_score(np.asarray(cv2.warpAffine(seen, matrix, (CUT.side, CUT.side)), np.uint8))
-
-    return max(score(TILT), score(-TILT)) > score(0)
+        eyes = float(np.linalg.norm(face.landmarks[1] - face.landmarks[0]))
+        return Seen(pose.yaw, eyes / photo.width, face.crop)
 
 
 def why_not(step: Step, face: Seen, first: Seen) -> str | None:

@@ -109,7 +109,7 @@ class Operations:
         return self._photos.detect(image)
 
     def embed(self, image: bytes, model: str | None = None) -> tuple[Photo, str]:
-        """Return all faces with their templates, and the id of the package that made them.
+        """Return all faces, with templates of those that could be aligned, and the id of the package that made them.
 
         ``model`` is `name` or `name@version`; None means the default package.
         Raises InvalidInput (``package_unknown``, ``package_ambiguous``).
@@ -134,8 +134,8 @@ class Operations:
 
         ``population``: whom the photos show, as the caller declares. ``quality``: what both faces need to be a match.
 
-        Raises OperatingPointUnavailable, NoFace and NotLive (``details.image`` names the photo), what `embed` says of
-        ``model``, and what `Gates.open` raises.
+        Raises OperatingPointUnavailable, NoFace, Unalignable and NotLive (``details.image`` names the photo), what
+        `embed` says of ``model``, and what `Gates.open` raises.
         """
         gate = self._gates.open(liveness)
         with self._embedders.use(self._embedders.choose(model).id) as used:
@@ -216,9 +216,9 @@ class Operations:
     ) -> Identification:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
-        ``population`` replaces the gallery's. Faces that liveness is required of and that are not live are not searched
-        for; they are unknown. Faces below ``quality`` are `uncertain` at most. Raises NotFound,
-        OperatingPointUnavailable, NotLive if that is all faces, and what `Gates.open` raises.
+        ``population`` replaces the gallery's. Faces that could not be aligned, or that liveness is required of and that
+        are not live, are not searched for; they are unknown. Faces below ``quality`` are `uncertain` at most. Raises
+        NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what `Gates.open` raises.
         """
         gate = self._gates.open(liveness, gallery.liveness)
         with self._used_by(gallery) as used:
@@ -265,7 +265,7 @@ class Operations:
         """Record that a face of the photo, by default the most prominent one, is not the subject (`corrections`).
 
         Unless told to `confirm`, one that matches the subject beyond doubt, by the strictest operating point, is not.
-        Raises NoFace, what `pick_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict
+        Raises NoFace, Unalignable, what `pick_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict
         (``correction_unlikely``).
         """
         chosen = self._photos.choose(image, "image", OFF, face)
@@ -379,7 +379,7 @@ class Operations:
             return find_unlike(self._galleries, gallery, faces, measured, findings) if unlike else findings
 
     def embed_for(self, gallery: Gallery, image: bytes) -> Photo:
-        """Return all faces of a photo with templates of the gallery's package.
+        """Return all faces of a photo, with templates of the gallery's package for those that could be aligned.
 
         Raises NotLive if the gallery requires liveness and one of the faces is not live.
         """

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.choices import Decision, Doubt
-from app.errors import AmbiguousFace, InvalidInput, NoFace
+from app.errors import AmbiguousFace, InvalidInput
 from app.face.quality import QualityLevel
 from app.gallery.records import Gallery, NewFace, Origin, StoredFace
 from app.inference.embedders import Embedders, Model
-from app.pipeline import AMBIGUOUS_SHARE, Choice, Reader, choose_face, embed_faces, pick_face
+from app.pipeline import AMBIGUOUS_SHARE, Choice, Reader, choose_face, crop_of, embed_faces, pick_face
 from app.recognition.corrections import RuledOut
 from app.recognition.decisions import (
     AnsweredCandidate,
@@ -200,38 +200,40 @@ class Photos:
         return photo
 
     def embed(self, image: bytes, used: Model, gate: Gate = OFF) -> tuple[Photo, list[int]]:
-        """Judge all faces and embed those that the gate accepts; return the photo and these faces' indices."""
+        """Judge all faces and embed those that the gate accepts and that could be aligned; return the photo and these
+        faces' indices.
+        """
         photo = self._reader.detect(image, gate.cuts)
         (photo,) = gate.judged([photo], [range(len(photo.faces))])
-        places = gate.accepted(photo)
+        places = [place for place in gate.accepted(photo) if photo.faces[place].crop is not None]
         (photo,) = embed_faces([photo], used.embedder, [places])
         self._observe(photo.stages)
         return photo, places
 
     def choose(self, image: bytes, name: str, gate: Gate, index: int | None = None) -> Chosen:
-        """Return the face at ``index``, by default the most prominent one. The errors name the photo by ``name``."""
+        """Return the face at ``index``, by default the most prominent one. The errors name the photo by ``name``.
+
+        Raises what `Pipeline.detect` raises, NoFace and Unalignable.
+        """
         try:
             photo = self.detect(image, gate)
-            if index is not None:
-                return Chosen(photo, pick_face(photo, index))
+            chosen = Chosen(photo, choose_face(photo) if index is None else pick_face(photo, index))
+            crop_of(chosen.face)
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
-        if not photo.faces:
-            raise NoFace(f"{name}: no face was found", image=name)
-        return Chosen(photo, choose_face(photo))
+        return chosen
 
     def choose_enrollable(self, image: bytes, level: QualityLevel, gate: Gate, index: int | None = None) -> Chosen:
         """Return the face that this photo enrolls, at ``index`` or the most prominent one.
 
-        Raises what `Pipeline.detect` raises, NoFace, AmbiguousFace, LowQuality.
+        Raises what `Pipeline.detect` raises, NoFace, AmbiguousFace, Unalignable, LowQuality.
         """
         photo = self.detect(image, gate)
-        if not photo.faces:
-            raise NoFace("no face was found")
         chosen = Chosen(photo, choose_face(photo) if index is None else pick_face(photo, index))
         share = chosen.choice.runner_up
         if share >= AMBIGUOUS_SHARE:
             raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")
+        crop_of(chosen.face)
         check_quality(chosen.face, level)
         return chosen
 

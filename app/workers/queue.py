@@ -177,7 +177,8 @@ class PhotoWorkers:
             raise LikenessError("A photo worker's answer has no photo.")
         task = current_task()
         if task.caller:  # the crops count for the request until its work ends
-            size = sum(pixels.nbytes for face in photo.faces for pixels in (face.crop, *face.cuts))
+            kept = (pixels for face in photo.faces for pixels in (face.crop, *face.cuts) if pixels is not None)
+            size = sum(pixels.nbytes for pixels in kept)
             self._keep(task.caller, size)
             task.kept += size
         return photo

@@ -15,7 +15,7 @@ from app.inference.package import locate
 from app.machine import cores
 from app.models.graph import optimised
 from app.models.reference import keep_data_inputs
-from app.pipeline import choose_face
+from app.pipeline import choose_face, crop_of
 from app.types import Face, Photo, Pixels, Vectors
 from bench.callers import Reel, for_a_while
 from bench.contenders.embedding import as_shipped
@@ -27,7 +27,7 @@ LIMIT = 5
 
 
 def every_face(photo: Photo) -> Sequence[Face]:
-    return photo.faces
+    return [face for face in photo.faces if face.crop is not None]
 
 
 def main_face(photo: Photo) -> Sequence[Face]:
@@ -45,7 +45,7 @@ def raw_limit(
 
     def some() -> int:
         photos = reel.some(batch)
-        crops = [face.crop for photo in photos for face in wanted(stages.pipeline.detect(photo))]
+        crops = [crop_of(face) for photo in photos for face in wanted(stages.pipeline.detect(photo))]
         for start in range(0, len(crops), batch):
             session.run(np.stack(crops[start : start + batch]))
         return len(photos)
@@ -62,8 +62,8 @@ def naive(stages: Stages, templates: Vectors) -> Callable[[], int]:
     index.add(templates)
 
     def one() -> int:
-        for face in stages.pipeline.detect(reel.take()).faces:
-            vector = run(face.crop)
+        for face in every_face(stages.pipeline.detect(reel.take())):
+            vector = run(crop_of(face))
             index.search(vector / np.linalg.norm(vector), LIMIT)
         return 1
 

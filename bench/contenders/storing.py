@@ -12,7 +12,7 @@ import numpy as np
 
 from app.gallery.rows import encode_crop
 from app.machine import cores
-from app.pipeline import choose_face
+from app.pipeline import main_crop
 from bench.callers import Reel, for_a_while
 from bench.stages import Stages
 
@@ -86,7 +86,7 @@ def raw_enrolling(stages: Stages, rows: Rows, batch: int, group: int, seconds: f
 
     def some() -> int:
         photos = [stages.pipeline.detect(photo) for photo in reel.some(group)]
-        crops = [photo.faces[choose_face(photo).index].crop for photo in photos]
+        crops = [main_crop(photo) for photo in photos]
         parts = [session.run(np.stack(crops[start : start + batch])) for start in range(0, len(crops), batch)]
         vectors = np.concatenate(parts)
         rows.write([(one.tobytes(), encode_crop(crop)) for one, crop in zip(vectors, crops, strict=True)])

@@ -166,7 +166,7 @@ def test_every_call_on_a_real_server(shared_server: LiveServer) -> None:
         assert client.subject("crew/1", "grace").face_count == 1
 
         assert len(client.detect(COLLINS).faces) == 1
-        assert len(client.embed(COLLINS).faces[0].embedding) == 128
+        assert len(client.embed(COLLINS).faces[0].embedding or ()) == 128
         assert not client.verify(COLLINS, HOPPER, fmr=1e-3).match
         assert client.verify_subject("crew/1", "eileen", COLLINS).match
         (found,) = client.identify("crew/1", HOPPER, limit=1, fpir=0.01, explain=True).faces

@@ -15,7 +15,7 @@ from app.face.formats import Limits
 from app.inference import golden
 from app.inference.package import Package, find_packages, load_package, select, write_manifest
 from app.models.opening import open_detector, open_embedder
-from app.pipeline import Pipeline
+from app.pipeline import Pipeline, crop_of
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.ready import fill_cache
@@ -45,7 +45,7 @@ def with_templates(folder: Path, cosine: float, *, of: str | None = None) -> Pac
 def test_the_crops_are_those_of_the_sample_photos(tmp_path: Path) -> None:
     fill_cache(tmp_path)
     pipeline = Pipeline(open_detector(select(SHIPPED, "yunet"), tmp_path), Limits())
-    cut = np.stack([face.crop for photo in (COLLINS, HOPPER) for face in pipeline.detect(photo).faces])
+    cut = np.stack([crop_of(face) for photo in (COLLINS, HOPPER) for face in pipeline.detect(photo).faces])
     assert golden.golden_crops().shape == cut.shape == (2, 112, 112, 3)
     assert np.abs(golden.golden_crops().astype(int) - cut).mean() < 2  # JPEG decoders and landmarks may differ slightly
 

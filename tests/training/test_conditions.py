@@ -35,7 +35,9 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
 def seen(stages: Stages) -> tuple[bytes, Pixels, Landmarks]:
     data = (SAMPLES / "collins.jpg").read_bytes()
     found = stages.pipeline.detect(data)
-    return data, pixels_of(data), found.faces[choose_face(found).index].landmarks
+    landmarks = found.faces[choose_face(found).index].landmarks
+    assert landmarks is not None
+    return data, pixels_of(data), landmarks
 
 
 def at(photo: Pixels, place: Landmarks) -> list[int]:

@@ -25,11 +25,20 @@ from app.types import Photo
 
 router = Router("recognition")
 
-VERIFY_SUBJECT_CODES = (*RATES, *TEMPLATES, *LIVENESS, "no_face", "subject_not_found", "subject_without_faces")
+VERIFY_SUBJECT_CODES = (
+    *RATES,
+    *TEMPLATES,
+    *LIVENESS,
+    "no_face",
+    "face_unalignable",
+    "subject_not_found",
+    "subject_without_faces",
+)
 ENROLL_CODES = (
     *TEMPLATES,
     *LIVENESS,
     "no_face",
+    "face_unalignable",
     "ambiguous_face",
     "low_quality",
     "duplicate_face",
@@ -46,8 +55,8 @@ def detect(operations: Operations, sent: Sent[schemas.DetectParams]) -> schemas.
     """Find the faces in a photo.
 
     Each face has its box, five landmarks and quality; the best detector score comes first. The list is empty if there
-    is no face. Faces may be as small as 20 pixels or larger than the frame. If no face is certain, the photo is also
-    searched rotated.
+    is no face. Faces may be as small as 20 pixels or larger than the frame, and turned, each in its own way. A face
+    whose landmarks can't be measured has none, and the reason `unalignable`.
     """
     photo = operations.detect(sent.images[0])
     return schemas.DetectAnswer.of(photo, image=photo, explain=_explained([photo]) if sent.params.explain else None)
@@ -58,15 +67,14 @@ def embed(operations: Operations, sent: Sent[schemas.EmbedParams]) -> schemas.Em
     """Turn the faces in a photo into vectors.
 
     The same as detect, each face with its embedding: a vector of length 1 whose dot product with another of the same
-    `model` is the score.
+    `model` is the score. It is null for a face whose landmarks can't be measured.
     """
     photo, model = operations.embed(sent.images[0], sent.params.model)
     return schemas.EmbedAnswer.of(
         image=photo,
         faces=[
-            schemas.EmbeddedFace.of(face, embedding=face.template.vector.tolist())
+            schemas.EmbeddedFace.of(face, embedding=None if face.template is None else face.template.vector.tolist())
             for face in photo.faces
-            if face.template is not None
         ],
         model=model,
         explain=_explained([photo]) if sent.params.explain else None,
@@ -78,7 +86,7 @@ def embed(operations: Operations, sent: Sent[schemas.EmbedParams]) -> schemas.Em
     "/v1/verify",
     scope=Scope.RECOGNIZE,
     images=TWO_IMAGES,
-    codes=(*RATES, *PACKAGE, *LIVENESS, "no_face"),
+    codes=(*RATES, *PACKAGE, *LIVENESS, "no_face", "face_unalignable"),
 )
 def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.VerifyAnswer:
     """Do two photos show the same person?

@@ -150,7 +150,7 @@ def list_corrections(corrections: Corrections, gallery: Gallery, subject: Subjec
     changes=True,
     status=201,
     images=ONE_IMAGE,
-    codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "invalid_expiry", "correction_unlikely"),
+    codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "face_unalignable", "invalid_expiry", "correction_unlikely"),
 )
 def add_correction(
     operations: Operations,

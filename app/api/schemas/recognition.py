@@ -140,7 +140,8 @@ class Box(Wire):
 class Quality(Wire):
     score: float = Field(ge=0, le=100, examples=[92.4], description="Higher = fewer false non-matches expected.")
     reasons: list[str] = Field(
-        description="Why the quality is low, e.g. `small_face`, `low_sharpness`, `extreme_pose`."
+        description="Why the quality is low, e.g. `small_face`, `low_sharpness`, `extreme_pose`; "
+        "`unalignable`: it has no landmarks and is never compared."
     )
 
 
@@ -150,7 +151,8 @@ class ImageSize(Wire):
     width: int = Field(ge=1, examples=[512])
     height: int = Field(ge=1, examples=[512])
     rotated: Literal[0, 90, 180, 270] = Field(
-        default=0, description="Clockwise degrees by which the photo had to be rotated before a face was found."
+        default=0,
+        description="Clockwise degrees by which the photo must be rotated so that its surest face is upright.",
     )
 
 
@@ -158,12 +160,14 @@ def _plain(landmarks: Any) -> Any:
     return landmarks.tolist() if hasattr(landmarks, "tolist") else landmarks
 
 
+FivePoints: TypeAlias = Annotated[list[Point], Field(min_length=5, max_length=5)]
+
+
 class DetectedFace(Wire):
     box: Box
-    landmarks: Annotated[list[Point], BeforeValidator(_plain)] = Field(
-        min_length=5,
-        max_length=5,
-        description="x, y of the person's right eye, left eye, nose tip, right and left mouth corner.",
+    landmarks: Annotated[FivePoints | None, BeforeValidator(_plain)] = Field(
+        description="x, y of the person's right eye, left eye, nose tip, right and left mouth corner; null if they "
+        "could not be measured (`unalignable`): such a face is compared with none.",
     )
     score: float = Field(ge=0, le=1, description="The detector's score: how certain it is that this is a face.")
     quality: Quality
@@ -186,7 +190,9 @@ class Liveness(Wire):
 
 
 class EmbeddedFace(DetectedFace):
-    embedding: list[float] = Field(description="The face's template: a vector of length 1.")
+    embedding: list[float] | None = Field(
+        description="The face's template: a vector of length 1; null if its landmarks could not be measured."
+    )
 
 
 class ChosenFace(DetectedFace):
@@ -347,7 +353,8 @@ class SubjectVerifyAnswer(Verified):
 class IdentifiedFace(DetectedFace):
     decision: Decision = Field(
         description="`known`: the first candidate's score reaches `threshold`, and the face the quality asked for; "
-        "`uncertain`: it reaches only `threshold_uncertain`, or the face is too poor (`reason`); `unknown`: neither."
+        "`uncertain`: it reaches only `threshold_uncertain`, or the face is too poor (`reason`); `unknown`: neither, "
+        "or the face could not be compared."
     )
     reason: Reason
     candidates: list[Candidate] = Field(

@@ -191,9 +191,10 @@ class EnrolledFace(Wire):
 class RejectedImage(Wire):
     index: int = Field(ge=0, description="The image's place in the request, counted from 0.")
     code: str = Field(
-        description="An error code: `no_face`, `low_quality`, `not_live`, `duplicate_face`, `face_conflict`, ..."
+        description="An error code: `no_face`, `face_unalignable`, `low_quality`, `not_live`, `duplicate_face`, "
+        "`face_conflict`, ..."
     )
-    reasons: list[str] = Field(description="For `low_quality` and `not_live`: why.")
+    reasons: list[str] = Field(description="For `low_quality`, `face_unalignable` and `not_live`: why.")
     message: str
     duplicate: Resemblance | None = Field(default=None, description="The same photo, enrolled before.")
     conflict: Resemblance | None = Field(default=None, description="A face of another subject that it matches.")

@@ -113,7 +113,11 @@ def quantize(
     package, pipeline = select(find_packages(settings.models_dir, settings.data_dir), name), open_pipeline(settings)
     crops: list[Pixels] = []
     for photo in load(photos or SAMPLES, CALIBRATION_CROPS if aligned else CALIBRATION_PHOTOS):
-        crops += [aligned_crop(photo)] if aligned else [face.crop for face in pipeline.detect(photo).faces]
+        crops += (
+            [aligned_crop(photo)]
+            if aligned
+            else [face.crop for face in pipeline.detect(photo).faces if face.crop is not None]
+        )
         if len(crops) >= CALIBRATION_CROPS:
             break
     source = "the packaged photos" if photos is None else "photos given"
@@ -192,7 +196,7 @@ def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple
     pipeline = open_pipeline(settings)
     files = [(who, path) for who, paths in people(folder).items() for path in paths][:WEIGHED_PHOTOS]
     rows = each(lambda file: main_face(pipeline, file[1]), files, "find faces", jobs=cores())
-    shown = [(who, face.crop) for (who, _), face in rows if face is not None]
+    shown = [(who, crop) for (who, _), crop in rows if crop is not None]
     sessions = [open_embedder(member.package, settings.data_dir / "models", "cpu") for member in members]
 
     def embed(crop: Pixels) -> list[Vectors]:

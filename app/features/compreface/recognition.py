@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
 from fastapi import Query
@@ -55,7 +55,7 @@ def detect(components: Components, sent: Photos[FaceParams]) -> Json:
     operations, file, params = components.operations, sent.images[0], sent.params
     embedded = params.wants("calculator")
     photo = operations.embed(file)[0] if embedded else operations.detect(file)
-    faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
+    faces = wanted_faces(photo.faces, params.det_prob_threshold, params.limit)
     result = [_face_answer(face, photo, params, embedded=embedded) for face in faces]
     return _with_versions({"result": result}, components, params, faces)
 
@@ -68,14 +68,14 @@ def verify(components: Components, sent: Photos[FaceParams]) -> Json:
     operations, params = components.operations, sent.params
     source, model = operations.embed(sent.images[0])
     similarity = Similarity.of(operations.thresholds(model))
-    faces = wanted_faces(source, params.det_prob_threshold, params.limit)
+    faces = compared_faces(source, params)
     if len(faces) > 1:
         raise AmbiguousFace("More than one face in the source image")
     target, _ = operations.embed(sent.images[1], model)
     matches = [
         _face_answer(face, target, params, embedded=True)
         | {"similarity": _rounded(similarity.of_cosine(cosine(template_of(faces[0]), template_of(face))))}
-        for face in wanted_faces(target, params.det_prob_threshold, params.limit)
+        for face in compared_faces(target, params)
     ]
     answer = {"source_image_face": _face_answer(faces[0], source, params, embedded=True), "face_matches": matches}
     return {"result": [_with_versions(answer, components, params, faces)]}
@@ -106,7 +106,7 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
         photo, sizes = operations.embed_for(gallery, sent.images[0]), home.galleries.sizes(gallery)
     else:
         photo, sizes = operations.embed(sent.images[0], gallery.embedder)[0], {}
-    faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
+    faces = compared_faces(photo, params)
     templates = [template_of(face) for face in faces]
     similarity = _answered(operations, gallery, templates[0].package, exact=home.grant.sees_exact_scores, sizes=sizes)
     rankings = _rank(operations, gallery, templates, params.prediction_count, similarity)
@@ -155,7 +155,7 @@ def verify_face(
     enrolled = stored_template(row)
     similarity = _answered(operations, gallery, row.package, exact=home.grant.sees_exact_scores)
     photo = operations.embed_for(gallery, sent.images[0])
-    faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
+    faces = compared_faces(photo, params)
     home.components.guard.count_faces(home.grant, len(faces))
     result = [
         _face_answer(face, photo, params, embedded=True)
@@ -250,13 +250,19 @@ def _with_versions(answer: Json, components: Components, params: FaceParams, fac
     return answer | {"plugins_versions": versions}
 
 
-def wanted_faces(photo: Photo, det_prob_threshold: float | None, limit: int = 0) -> list[Face]:
-    """Return the photo's faces of at least ``det_prob_threshold``, the largest first; ``limit`` 0: all of them.
+def compared_faces(photo: Photo, params: FaceParams) -> list[Face]:
+    """Return the wanted faces that have a template. Raises NoFace if there is none."""
+    faces = [face for face in photo.faces if face.template is not None]
+    return wanted_faces(faces, params.det_prob_threshold, params.limit)
+
+
+def wanted_faces(found: Iterable[Face], det_prob_threshold: float | None, limit: int = 0) -> list[Face]:
+    """Return the faces of at least ``det_prob_threshold``, the largest first; ``limit`` 0: all of them.
 
     Raises NoFace if there is none: no CompreFace call answers with an empty list.
     """
     least = det_prob_threshold or 0.0
-    faces = [face for face in photo.faces if face.score >= least]
+    faces = [face for face in found if face.score >= least]
     if not faces:
         raise NoFace("No face is found in the given image")
     faces.sort(key=lambda face: -face.box.area)
@@ -266,9 +272,10 @@ def wanted_faces(photo: Photo, det_prob_threshold: float | None, limit: int = 0)
 def _face_answer(face: Face, photo: Photo, params: FaceParams, *, embedded: bool) -> Json:
     """Return a face with the requested plugins; ``embedded``: whether the calculator ran."""
     answer: Json = {"box": _box(face, photo)}
-    if params.wants("landmarks"):
-        answer["landmarks"] = [[round(float(x)), round(float(y))] for x, y in face.landmarks]
-    if params.wants("pose") and (pose := pose_of(face.landmarks)):
+    landmarks = face.landmarks
+    if params.wants("landmarks") and landmarks is not None:
+        answer["landmarks"] = [[round(float(x)), round(float(y))] for x, y in landmarks]
+    if params.wants("pose") and landmarks is not None and (pose := pose_of(landmarks)):
         answer["pose"] = {"pitch": round(pose.pitch, 2), "roll": round(pose.roll, 2), "yaw": round(pose.yaw, 2)}
     if params.wants("calculator") and face.template is not None:
         answer["embedding"] = face.template.vector.tolist()

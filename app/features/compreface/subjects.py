@@ -45,6 +45,7 @@ from app.features.compreface.wire import (
 )
 from app.gallery import moving, subjects
 from app.gallery.rows import subject_not_found
+from app.pipeline import crop_of
 
 router = Router(COMPREFACE.name, COMPREFACE)
 
@@ -163,9 +164,10 @@ def add_face(
     home.entry.subject = fit_id(subject)
     gallery = home.find_or_create()
     photo = home.operations.embed_for(gallery, sent.images[0])
-    faces = wanted_faces(photo, sent.params.det_prob_threshold)
+    faces = wanted_faces(photo.faces, sent.params.det_prob_threshold)
     if len(faces) > 1:
         raise AmbiguousFace("More than one face in the source image")
+    crop_of(faces[0])  # raises Unalignable
     row = home.operations.enroll_face(gallery, subject, photo, faces[0])
     return {"image_id": image_id_of(row.face_id), "subject": row.subject}
 

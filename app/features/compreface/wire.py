@@ -60,6 +60,7 @@ NAMED: Mapping[str, Kind] = MappingProxyType(
         "wrong_key": Kind(404, SERVICE_NOT_FOUND, "Service with this API Key not found"),
         "gallery_not_found": Kind(404, SERVICE_NOT_FOUND),
         "no_face": Kind(400, NO_FACES, "No face is found in the given image"),
+        "face_unalignable": Kind(400, NO_FACES),
         "ambiguous_face": Kind(400, TOO_MANY_FACES, "More than one face in the source image"),
         "subject_exists": Kind(400, SUBJECT_EXISTS, "Subject already exists"),
         "missing_image": Kind(400, MISSING_PART),

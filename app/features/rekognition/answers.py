@@ -12,7 +12,7 @@ from app.face.pose import pose_of
 from app.face.quality import RAMPS, measure
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed
-from app.types import Box, Face, Photo, Reason
+from app.types import Box, Detection, Face, Photo, Reason
 
 Shape: TypeAlias = dict[str, Any]
 ACCOUNT = "000000000000"
@@ -30,6 +30,7 @@ REASONS = {
     Reason.EXTREME_POSE: "EXTREME_POSE",
     Reason.CUT_OFF: "LOW_FACE_QUALITY",
     Reason.LOW_SCORE: "LOW_CONFIDENCE",
+    Reason.UNALIGNABLE: "LOW_FACE_QUALITY",
 }
 
 
@@ -65,19 +66,23 @@ def face_detail(face: Face, photo: Photo) -> Shape:
     """Return a `FaceDetail`, which is also a `ComparedFace`.
 
     Brightness is the mean grey value of the face's middle in percent. Sharpness is this service's: at 0 a face is too
-    blurred to be recognized, above 100 more would not help.
+    blurred to be recognized, above 100 more would not help. A face that could not be aligned has no landmarks, quality
+    and pose.
     """
-    measures = measure(face.crop, face, photo.width, photo.height)
-    sharpness = RAMPS[Reason.LOW_SHARPNESS](measures.sharpness)
     detail: Shape = {
         "BoundingBox": bounding_box(face.box, photo.width, photo.height),
         "Confidence": percent(face.score),
-        "Landmarks": [
-            {"Type": name, "X": (float(x) + 0.5) / photo.width, "Y": (float(y) + 0.5) / photo.height}
-            for name, (x, y) in zip(LANDMARKS, face.landmarks, strict=True)
-        ],
-        "Quality": {"Brightness": percent(measures.brightness / 255), "Sharpness": percent(sharpness)},
+        "Landmarks": [],
     }
+    if face.landmarks is None or face.crop is None:
+        return detail
+    detail["Landmarks"] = [
+        {"Type": name, "X": (float(x) + 0.5) / photo.width, "Y": (float(y) + 0.5) / photo.height}
+        for name, (x, y) in zip(LANDMARKS, face.landmarks, strict=True)
+    ]
+    measures = measure(face.crop, Detection(face.box, face.landmarks, face.score), photo.width, photo.height)
+    sharpness = RAMPS[Reason.LOW_SHARPNESS](measures.sharpness)
+    detail["Quality"] = {"Brightness": percent(measures.brightness / 255), "Sharpness": percent(sharpness)}
     pose = pose_of(face.landmarks)
     if pose is not None:
         # Rekognition's signs, from the examples in its documentation: clockwise, to the photo's right, upwards.

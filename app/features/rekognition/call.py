@@ -113,9 +113,9 @@ class Call:
 
 
 def good_enough(photo: Photo, quality: str) -> list[Face]:
-    """Return the photo's faces that pass a quality filter, the largest first."""
+    """Return the photo's faces that can be compared and pass a quality filter, the largest first."""
     minimum = LEVELS[quality].minimum
-    return [face for face in largest_first(photo.faces) if face.quality.score >= minimum]
+    return [face for face in largest_first(photo.faces) if face.template is not None and face.quality.score >= minimum]
 
 
 def no_faces() -> Refused:

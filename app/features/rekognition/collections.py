@@ -20,7 +20,7 @@ from app.features.rekognition.answers import (
     reasons_of,
     stored_face,
 )
-from app.features.rekognition.call import LEVELS, Call, good_enough
+from app.features.rekognition.call import Call, good_enough
 from app.gallery import moving
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed, unnamed_id
@@ -85,13 +85,12 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
             stored = _store(call, gallery, photo, face, origin)
         records.append({"Face": stored_face(stored, gallery), "FaceDetail": face_detail(face, photo)})
     left_out = [face for face in largest_first(photo.faces) if not any(face is indexed for indexed in chosen)]
-    minimum = LEVELS[wanted.QualityFilter].minimum
     return {
         "FaceRecords": records,
         "FaceModelVersion": gallery.embedder,
         "UnindexedFaces": [
             {
-                "Reasons": reasons_of(face) if face.quality.score < minimum else ["EXCEEDS_MAX_FACES"],
+                "Reasons": ["EXCEEDS_MAX_FACES"] if any(face is other for other in good) else reasons_of(face),
                 "FaceDetail": face_detail(face, photo),
             }
             for face in left_out

@@ -175,6 +175,7 @@ function said(answer, points, places, pairs) {
       "figure",
       {},
       place.picture &&
+        face.landmarks &&
         crop(place.picture, face.landmarks, `The face of the ${index ? "second" : "first"} photo, aligned`),
       h(
         "figcaption",

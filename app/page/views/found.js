@@ -49,7 +49,7 @@ function card(state, shot, face, index) {
     h(
       "div.summary",
       {},
-      shot.picture && crop(shot.picture, face.landmarks, `Face ${index + 1}, aligned`, 160),
+      shot.picture && face.landmarks && crop(shot.picture, face.landmarks, `Face ${index + 1}, aligned`, 160),
       h(
         "div",
         {},
@@ -298,7 +298,7 @@ async function deny(state, shot, face, best) {
         {},
         captioned(
           "In this photo",
-          shot.picture ? crop(shot.picture, face.landmarks, "The face in this photo") : "This browser can't show it.",
+          shot.picture && face.landmarks ? crop(shot.picture, face.landmarks, "The face in this photo") : "This browser can't show it.",
         ),
         captioned(
           `Enrolled as ${name}`,

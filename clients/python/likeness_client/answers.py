@@ -97,7 +97,7 @@ class ChosenFace(Answer):
     """The face of a photo that an operation used."""
 
     box: Box
-    landmarks: list[tuple[float, float]]
+    landmarks: list[tuple[float, float]] | None
     score: float
     quality: Quality
     image: ImageSize
@@ -154,7 +154,7 @@ class DetectAnswer(Answer):
 
 class DetectedFace(Answer):
     box: Box
-    landmarks: list[tuple[float, float]]
+    landmarks: list[tuple[float, float]] | None
     score: float
     quality: Quality
 
@@ -168,10 +168,10 @@ class EmbedAnswer(Answer):
 
 class EmbeddedFace(Answer):
     box: Box
-    landmarks: list[tuple[float, float]]
+    landmarks: list[tuple[float, float]] | None
     score: float
     quality: Quality
-    embedding: list[float]
+    embedding: list[float] | None
 
 
 class EnrollAnswer(Answer):
@@ -386,7 +386,7 @@ class Health(Answer):
 
 class IdentifiedFace(Answer):
     box: Box
-    landmarks: list[tuple[float, float]]
+    landmarks: list[tuple[float, float]] | None
     score: float
     quality: Quality
     decision: str

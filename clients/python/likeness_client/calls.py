@@ -17,8 +17,9 @@ def detect(image: Image, *, explain: bool | None = None) -> Call[answers.DetectA
     """Find the faces in a photo.
 
     Each face has its box, five landmarks and quality; the best detector score comes first. The list
-    is empty if there is no face. Faces may be as small as 20 pixels or larger than the frame. If no
-    face is certain, the photo is also searched rotated."""
+    is empty if there is no face. Faces may be as small as 20 pixels or larger than the frame, and
+    turned, each in its own way. A face whose landmarks can't be measured has none, and the reason
+    `unalignable`."""
     return call("POST", "/v1/detect", answers.DetectAnswer, params=given(explain=explain), files=[part("image", image)])
 
 
@@ -26,7 +27,8 @@ def embed(image: Image, *, model: str | None = None, explain: bool | None = None
     """Turn the faces in a photo into vectors.
 
     The same as detect, each face with its embedding: a vector of length 1 whose dot product with
-    another of the same `model` is the score."""
+    another of the same `model` is the score. It is null for a face whose landmarks can't be
+    measured."""
     return call(
         "POST",
         "/v1/embed",

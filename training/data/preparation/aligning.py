@@ -25,7 +25,7 @@ from app.face.detect import Detector
 from app.files import PUBLIC, replacing
 from app.models.prepare import prepared
 from app.photo_folders import walk
-from app.pipeline import Pipeline, choose_face
+from app.pipeline import Pipeline, choose_face, crop_of
 from app.stages import LIMITS
 from app.types import Pixels
 from training.packages import DETECTOR, find_package
@@ -169,10 +169,11 @@ class Aligner:
     def _crop(self, data: bytes) -> Pixels:
         photo = self.pipeline.detect(data)
         face = photo.faces[choose_face(photo).index]
+        crop = crop_of(face)
         if face.quality.score < self.stages.min_quality:
             reasons = ", ".join(face.quality.reasons) or "no single reason"
             raise LowQuality(f"Quality {face.quality.score:.0f} is below {self.stages.min_quality:.0f}: {reasons}.")
-        return face.crop
+        return crop
 
 
 def crop_jpeg(crop: Pixels) -> bytes:

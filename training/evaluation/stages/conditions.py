@@ -177,6 +177,8 @@ def drawn(data: bytes, pipeline: Pipeline, draw: Draw, name: str, seed: int = 0)
     detected = pipeline.detect(data)
     face = detected.faces[choose_face(detected).index]
     rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
+    if face.landmarks is None:
+        raise ValueError(f"{name}: the face has no landmarks to draw at")
     worse = draw(pixels_of(data), face.landmarks, rng)
     return cv2.imencode(".png", worse[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes()
 

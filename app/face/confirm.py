@@ -1,0 +1,138 @@
+"""From what the detector saw to faces with landmarks.
+
+A sight is a face's only if an upright, large look at its landmarks confirms it: of a turned face YuNet sees an upright
+one, with landmarks that are made up, and the templates of such faces match each other. A sight that is not confirmed is
+looked at in eight directions. So each face of a photo may be turned in its own way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.concurrency.admission import check_deadline
+from app.face.align import similarity_transform, view
+from app.face.detect import SCORE_THRESHOLD, SURE_SCORE, Detector
+from app.types import Box, Detection, Landmarks, Pixels
+
+CONFIRMED = 0.8
+"""Score that both the sight and the upright look at it, either way, have if the landmarks are not made up. Chosen on
+LFW View 1, turned by every 15 degrees (docs/explanation/quality.md)."""
+QUARTER = 90
+"""Clockwise degrees by which a photo is turned when no face is confirmed in it: what lies on either side then stands or
+is upside down, which is seen nearly as often."""
+UPRIGHT_WITHIN = 6.0
+"""Degrees by which a face may lean in its upright view."""
+VIEW_SIDE, VIEW_ZOOM = 256, 2.0
+"""How large a face is shown to the detector to measure its landmarks again: twice the crop's scale, 70 pixels between
+the eyes. Chosen on LFW View 1 (docs/explanation/accuracy.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The faces of a photo, surest first: with confirmed landmarks, and those whose landmarks are made up."""
+
+    faces: Sequence[Detection] = ()
+    unalignable: Sequence[Detection] = ()
+
+
+def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, min_face: float) -> Found:
+    """Return the faces of (H, W, 3) uint8 RGB ``pixels``, given what the detector sees in them.
+
+    If none of them is confirmed, the photo is searched again on its side, for faces from ``min_face`` pixels wide.
+    """
+    upright = _confirm(pixels, sights, detector)
+    if upright.faces:
+        return upright
+    height, width = pixels.shape[:2]
+    seen = detector.search(turn_pixels(pixels, QUARTER), min_face=min_face)
+    lying = _confirm(pixels, [turn_back(sight, QUARTER, width, height) for sight in seen], detector)
+    others = [sight for sight in upright.unalignable if not _is_near(sight, lying.faces)]
+    others += [sight for sight in lying.unalignable if sight.score >= SURE_SCORE and not _is_near(sight, others)]
+    return Found(lying.faces, others)
+
+
+def _confirm(pixels: Pixels, sights: Sequence[Detection], detector: Detector) -> Found:
+    faces: list[Detection] = []
+    others: list[Detection] = []
+    for sight in sorted(sights, key=lambda sight: -sight.score):
+        check_deadline()
+        face = _measured(pixels, sight, detector) if sight.score >= SURE_SCORE else None
+        if face is None and not _is_near(sight, faces):
+            face = _read_turned(pixels, sight, detector)
+            if face is None:
+                others.append(sight)
+            elif _is_near(face, faces):
+                continue
+        if face is not None:
+            faces.append(face)
+    faces.sort(key=lambda face: -face.score)
+    return Found(faces, [sight for sight in others if sight.score >= SCORE_THRESHOLD and not _is_near(sight, faces)])
+
+
+def _read_turned(pixels: Pixels, sight: Detection, detector: Detector) -> Detection | None:
+    """Return the surest confirmed face at a sight, however it is turned; None without one."""
+    turned = (each for each in detector.turned(pixels, sight.box) if each.score >= CONFIRMED)
+    return next((face for each in turned if (face := _measured(pixels, each, detector))), None)
+
+
+def _measured(pixels: Pixels, sight: Detection, detector: Detector) -> Detection | None:
+    """Measure the face's landmarks again in a large, upright view; None unless that confirms it.
+
+    The first look's landmarks say how the face is turned, but of a turned face they are too near to upright. Where the
+    view shows that, it is taken once more.
+    """
+    for _ in range(2):
+        seen = view(pixels, sight.landmarks, side=VIEW_SIDE, zoom=VIEW_ZOOM)
+        found = detector.landmarks(seen.pixels, seen.landmarks)
+        if found is None or found[1] < CONFIRMED:
+            return None
+        sight = replace(sight, landmarks=seen.to_photo(found[0]))
+        if abs(_degrees(similarity_transform(found[0], seen.landmarks))) < UPRIGHT_WITHIN:
+            break
+    return sight
+
+
+def _degrees(matrix: NDArray[np.float64]) -> float:
+    """Return by how much a (2, 3) similarity turns."""
+    return math.degrees(math.atan2(matrix[1, 0], matrix[0, 0]))
+
+
+def _is_near(sight: Detection, faces: Iterable[Detection]) -> bool:
+    """Return whether the sight is of one of the faces: the centre of either lies in the other's box."""
+    return any(sight.box.holds(*face.box.centre) or face.box.holds(*sight.box.centre) for face in faces)
+
+
+def quarter_of(landmarks: Landmarks) -> int:
+    """Return by how much a face has to be turned clockwise until it is upright, to the next of 0, 90, 180 and 270
+    degrees.
+    """
+    x, y = landmarks[:2].mean(axis=0) - landmarks[3:].mean(axis=0)  # from mouth to eyes
+    return -90 * round(math.degrees(math.atan2(x, -y)) / 90) % 360
+
+
+def turn_pixels(pixels: Pixels, degrees: int) -> Pixels:
+    """Turn clockwise by a multiple of 90 degrees."""
+    return np.ascontiguousarray(np.rot90(pixels, -degrees // 90))
+
+
+def turn_back(detection: Detection, degrees: int, width: int, height: int) -> Detection:
+    """Return where a face found in a turned photo lies in the original of ``width`` × ``height``.
+
+    Landmarks keep their meaning: in a photo that lies on its side, one eye is above the other.
+    """
+    box = detection.box
+    corners = np.array([[box.x, box.y], [box.x + box.width, box.y + box.height]])
+    x, y = np.concatenate([corners, detection.landmarks]).T
+    back = {
+        90: (y, height - 1 - x),
+        180: (width - 1 - x, height - 1 - y),
+        270: (width - 1 - y, x),
+    }
+    points = np.stack(back[degrees], axis=1)
+    (left, top), (right, bottom) = np.sort(points[:2], axis=0).tolist()
+    return Detection(Box(left, top, right - left, bottom - top), points[2:].astype(np.float32), detection.score)
