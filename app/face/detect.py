@@ -208,9 +208,20 @@ class Detector:
         """Return the faces that are seen at ``box`` when that place is turned in DIRECTIONS steps, highest score first,
         in the coordinates of ``pixels``: up to one for each direction, usually of one face.
         """
-        centres = np.tile([box.x + box.width / 2, box.y + box.height / 2], (DIRECTIONS, 1))
-        degrees = np.arange(DIRECTIONS) * np.float64(360 / DIRECTIONS)
-        return _detections(self._look_closer(pixels, centres, np.full(DIRECTIONS, box.width), degrees))
+        (x, y), degrees = box.centre, np.arange(DIRECTIONS) * np.float64(360 / DIRECTIONS)
+        # A large face is shrunk by averaging over areas first, so that fine detail turns grey instead of into moiré.
+        ratio, reach = max(1.0, box.width / TILE_FACE), TILE / TILE_FACE * box.width
+        left, top = (
+            min(max(0, math.floor(at - reach)), side - 1) for at, side in ((x, pixels.shape[1]), (y, pixels.shape[0]))
+        )
+        part = pixels[top : math.ceil(y + reach) + 1, left : math.ceil(x + reach) + 1]
+        if ratio > 1:
+            size = (max(1, round(part.shape[1] / ratio)), max(1, round(part.shape[0] / ratio)))
+            part = np.asarray(cv2.resize(part, size, interpolation=cv2.INTER_AREA), np.uint8)
+        centres = np.tile((np.array([x - left, y - top]) + 0.5) / ratio - 0.5, (DIRECTIONS, 1))
+        sights = self._look_closer(part, centres, np.full(DIRECTIONS, box.width / ratio), degrees)
+        _map(sights, ratio, ((ratio - 1) / 2 + left, (ratio - 1) / 2 + top))
+        return _detections(sights)
 
     def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
         """Measure a face's landmarks again, in a (H, W, 3) uint8 RGB ``view`` of it, upright and large.
