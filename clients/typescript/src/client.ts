@@ -20,8 +20,8 @@ export class Client {
    * Find the faces in a photo.
    *
    * Each face has its box, five landmarks and quality; the best detector score comes first. The list is empty if
-   * there is no face. Faces may be as small as 20 pixels or larger than the frame. If no face is certain, the
-   * photo is also searched rotated.
+   * there is no face. Faces may be as small as 20 pixels or larger than the frame, and turned, each in its own
+   * way. A face whose landmarks can't be measured has none, and the reason `unalignable`.
    */
   detect(image: Image, query: { explain?: boolean } = {}): Promise<T.DetectAnswer> {
     return this.send({ method: "POST", path: "/v1/detect", images: { image }, query });
@@ -31,7 +31,7 @@ export class Client {
    * Turn the faces in a photo into vectors.
    *
    * The same as detect, each face with its embedding: a vector of length 1 whose dot product with another of the
-   * same `model` is the score.
+   * same `model` is the score. It is null for a face whose landmarks can't be measured.
    */
   embed(image: Image, query: { model?: string | null; explain?: boolean } = {}): Promise<T.EmbedAnswer> {
     return this.send({ method: "POST", path: "/v1/embed", images: { image }, query });
@@ -295,7 +295,8 @@ export class Client {
    * Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery keeps
    * crops. From then on a probe that is more like it than like the subject's own faces is not `known` as the
    * subject, nor a match; `explain` lists whom corrections ruled out. It is erased with the subject, dropped
-   * when the subject is merged, and expires.
+   * when the subject is merged, and expires. Unless `confirm` is given, the photo is compared with the subject
+   * first, which needs `recognize` too.
    */
   addCorrection(gallery: string, subject: string, image: Image, query: { face?: number | null; expires_at?: string | null; confirm?: boolean } = {}): Promise<T.Correction> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections", { gallery, subject }), images: { image }, query });
@@ -539,8 +540,9 @@ export class Client {
    *
    * 200 when models are warm and galleries can be searched; 503 before that, and while the server stops. If
    * vectors are searched in Milvus, also 503 while Milvus can't be reached; this is checked every 2 seconds.
-   * Also 503 after a write to the database has failed, as on a full disk, until one succeeds; that is tried
-   * every 2 seconds. `warnings` tell of what does not keep it from answering, and are renewed every minute.
+   * Also 503 after a write to the database or to `LIKENESS_AUDIT_SINK` has failed, as on a full disk, until one
+   * succeeds; that is tried every 2 seconds. `warnings` tell of what does not keep it from answering, and are
+   * renewed every minute.
    */
   ready(): Promise<T.Health> {
     return this.send({ method: "GET", path: "/readyz" });

@@ -121,8 +121,11 @@ export interface Choice {
 /** The face of a photo that an operation used. */
 export interface ChosenFace {
   box: Box;
-  /** x, y of the person's right eye, left eye, nose tip, right and left mouth corner. */
-  landmarks: Array<[number, number]>;
+  /**
+   * x, y of the person's right eye, left eye, nose tip, right and left mouth corner; null if they could not be
+   * measured (`unalignable`): such a face is compared with none.
+   */
+  landmarks: Array<[number, number]> | null;
   /** The detector's score: how certain it is that this is a face. */
   score: number;
   quality: Quality;
@@ -188,6 +191,11 @@ export interface DecidedBy {
    * too few subjects, was measured with another model, or does not support this rate.
    */
   fallback?: Fallback | null;
+  /**
+   * Only below the gallery's own rates: found in it over stated by the package, at the lowest rate that it
+   * supports. The package's lower rates are corrected by it.
+   */
+  ratio?: number | null;
 }
 
 export type Decision = "known" | "uncertain" | "unknown" | (string & {});
@@ -217,8 +225,11 @@ export interface DetectRequest {
 
 export interface DetectedFace {
   box: Box;
-  /** x, y of the person's right eye, left eye, nose tip, right and left mouth corner. */
-  landmarks: Array<[number, number]>;
+  /**
+   * x, y of the person's right eye, left eye, nose tip, right and left mouth corner; null if they could not be
+   * measured (`unalignable`): such a face is compared with none.
+   */
+  landmarks: Array<[number, number]> | null;
   /** The detector's score: how certain it is that this is a face. */
   score: number;
   quality: Quality;
@@ -243,13 +254,16 @@ export interface EmbedRequest {
 
 export interface EmbeddedFace {
   box: Box;
-  /** x, y of the person's right eye, left eye, nose tip, right and left mouth corner. */
-  landmarks: Array<[number, number]>;
+  /**
+   * x, y of the person's right eye, left eye, nose tip, right and left mouth corner; null if they could not be
+   * measured (`unalignable`): such a face is compared with none.
+   */
+  landmarks: Array<[number, number]> | null;
   /** The detector's score: how certain it is that this is a face. */
   score: number;
   quality: Quality;
-  /** The face's template: a vector of length 1. */
-  embedding: Array<number>;
+  /** The face's template: a vector of length 1; null if its landmarks could not be measured. */
+  embedding: Array<number> | null;
 }
 
 export interface EnrollAnswer {
@@ -622,7 +636,10 @@ export interface GalleryPoint {
   threshold: number | null;
   threshold_low: number | null;
   threshold_high: number | null;
-  /** The threshold with the gallery's calibration switched on: raised to the floor, or the package's. */
+  /**
+   * The threshold with the gallery's calibration switched on: raised to the floor, or carried down; null: no
+   * such rate is supported.
+   */
   decides: number | null;
   /** The package's threshold. */
   package: number | null;
@@ -656,7 +673,7 @@ export interface GroupRate {
 }
 
 export interface Health {
-  status: "ok" | "starting" | "draining" | "index_unavailable" | "storage_unavailable";
+  status: "ok" | "starting" | "draining" | "index_unavailable" | "storage_unavailable" | "audit_unavailable";
   /**
    * Absent if there are none. `clock_ahead`: the clock is further ahead of the newest stored time than it can
    * be, so nothing is expired or deleted by its age until it is corrected, or has gone on steadily for 7 days.
@@ -666,20 +683,29 @@ export interface Health {
 
 export interface IdentifiedFace {
   box: Box;
-  /** x, y of the person's right eye, left eye, nose tip, right and left mouth corner. */
-  landmarks: Array<[number, number]>;
+  /**
+   * x, y of the person's right eye, left eye, nose tip, right and left mouth corner; null if they could not be
+   * measured (`unalignable`): such a face is compared with none.
+   */
+  landmarks: Array<[number, number]> | null;
   /** The detector's score: how certain it is that this is a face. */
   score: number;
   quality: Quality;
   /**
    * `known`: the first candidate's score reaches `threshold`, and the face the quality asked for; `uncertain`:
-   * it reaches only `threshold_uncertain`, or the face is too poor (`reason`); `unknown`: neither.
+   * it reaches only `threshold_uncertain`, or the face is too poor (`reason`); `unknown`: neither, or the face
+   * could not be compared.
    */
   decision: Decision;
   /** Why a face whose score reaches `threshold` is only `uncertain`; null otherwise. */
   reason: "low_quality" | null;
   /** The nearest subjects, best first, without those assigned to another face of the photo. */
   candidates: Array<Candidate>;
+  /**
+   * Index of the face that the nearest subject was assigned to, where it is another one: nobody is in a photo
+   * twice, except in a mirror, a collage or on an ID card. Null otherwise.
+   */
+  displaced_by: number | null;
   /** First candidate's answered score minus the second's; null without a second. */
   margin: number | null;
   /** A face must reach this score to be `known`. */
@@ -752,7 +778,7 @@ export interface IdentifyRequest {
 export interface ImageSize {
   width: number;
   height: number;
-  /** Clockwise degrees by which the photo had to be rotated before a face was found. */
+  /** Clockwise degrees by which the photo must be rotated so that its surest face is upright. */
   rotated?: 0 | 90 | 180 | 270;
 }
 
@@ -1033,7 +1059,10 @@ export interface PopulationWarning {
 export interface Quality {
   /** Higher = fewer false non-matches expected. */
   score: number;
-  /** Why the quality is low, e.g. `small_face`, `low_sharpness`, `extreme_pose`. */
+  /**
+   * Why the quality is low, e.g. `small_face`, `low_sharpness`, `extreme_pose`; `unalignable`: it has no
+   * landmarks and is never compared.
+   */
   reasons: Array<string>;
 }
 
@@ -1108,9 +1137,12 @@ export interface Reembedding {
 export interface RejectedImage {
   /** The image's place in the request, counted from 0. */
   index: number;
-  /** An error code: `no_face`, `low_quality`, `not_live`, `duplicate_face`, `face_conflict`, ... */
+  /**
+   * An error code: `no_face`, `face_unalignable`, `low_quality`, `not_live`, `duplicate_face`, `face_conflict`,
+   * ...
+   */
   code: string;
-  /** For `low_quality` and `not_live`: why. */
+  /** For `low_quality`, `face_unalignable` and `not_live`: why. */
   reasons: Array<string>;
   message: string;
   /** The same photo, enrolled before. */
