@@ -225,7 +225,15 @@ class LowRank(nn.Module):
 
 
 def merge_adapters(network: nn.Module) -> None:
-    """Add all adapters into the weights they belong to, in place."""
+    """Replace every parametrized tensor, adapters' among them, by its value, in place.
+
+    torch's `remove_parametrizations` changes the layer's class, which a deep copy shares with its original.
+    """
     for layer in network.modules():
-        if parametrize.is_parametrized(layer, "weight"):
-            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+        if not parametrize.is_parametrized(layer):
+            continue
+        values = {name: getattr(layer, name).detach().clone() for name in layer.parametrizations}  # type: ignore[union-attr]  # a ModuleDict
+        layer.__class__ = parametrize.type_before_parametrizations(layer)
+        del layer.parametrizations
+        for name, value in values.items():
+            layer.register_parameter(name, nn.Parameter(value))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from app.errors import Unusable
-from app.inference.package import MANIFEST_NAME, Package, find_packages, load_package, select
+from app.inference.package import MANIFEST_NAME, OWN_FOLDER, Package, find_packages, load_package, select
 
 MODELS = Path("models")
 CACHE = Path("build") / "packages"
@@ -24,12 +25,21 @@ def check_free(folder: Path, *, replace: bool = False) -> None:
     raise Unusable(message, code="package_exists", folder=str(folder))
 
 
-def how_to_measure(name: str) -> str:
+def how_to_serve(folder: Path) -> str:
+    """Return the command that serves a package: one elsewhere is copied to the data folder's, beside the detector."""
+    own = Path("data") / OWN_FOLDER
+    copied = "" if folder.parent == MODELS else f"mkdir -p {own} && cp -r {shlex.quote(str(folder))} {own}/ && "
+    return f"{copied}LIKENESS_EMBEDDER={folder.name} make serve"
+
+
+def how_to_measure(folder: Path) -> str:
     """Return what to tell people of a package without operating points: that it decides nothing, and what helps."""
+    name = folder.name
+    package = name if folder.parent == MODELS else shlex.quote(str(folder))
     return (
         f"{name} has no operating points yet, so the service decides nothing with it. Measure them on photos, a folder "
         "a person, that it has not seen:\n"
-        f"python -m training evaluate operating-points --package {name} --images PHOTOS --name own "
+        f"python -m training evaluate operating-points --package {package} --images PHOTOS --name own "
         f'--measured-on "which photos" --write --default --out runs/{name}-points'
     )
 

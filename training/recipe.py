@@ -129,7 +129,7 @@ class Model(Section):
     """Batch normalisation keeps the statistics it started with."""
     lora: int = Field(default=0, ge=0)
     """Rank of the adapters that linear layers and convolutions learn in place of all weights of the network; 0 = none.
-    Merged at export."""
+    Batch normalisation keeps its statistics then. Merged at export."""
     towers: Literal["single", "siamese", "pseudo_siamese"] = "single"
     """`siamese`: half of each person's crops go through a second tower with the same weights; `pseudo_siamese`: with
     its own. Needs the `pk` sampler with an even number of images."""

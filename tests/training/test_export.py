@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 pytest.importorskip("torch", reason="training needs the train extra")
 
 import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
 
 from app.errors import InvalidInput, Unusable
 from app.inference import golden
@@ -27,9 +29,11 @@ from tests.support.runs import flat_people, small_recipe, small_trainer
 from tests.support.service import COLLINS, HOPPER
 from training import checkpoint
 from training.__main__ import app as training_app
+from training.backbones import build
 from training.commands.try_package import identify_drawn, served
 from training.export import PARITY, PARITY_BATCHES, About, Evaluation, export, parity_crops, to_fp16
-from training.model import EmbedderExport, embed, tower
+from training.model import EmbedderExport, FaceModel, embed, tower
+from training.packages import MODELS, how_to_measure, how_to_serve
 
 
 @pytest.fixture(scope="module")
@@ -203,4 +207,22 @@ def test_an_unmeasured_package_is_said_to_decide_nothing_and_how_to_measure_it(r
     )
     assert made.exit_code == 0, made.output
     assert "decides nothing" in made.output
-    assert "python -m training evaluate operating-points --package mine" in made.output
+    assert f"python -m training evaluate operating-points --package {tmp_path / 'mine'} " in made.output
+    assert f"cp -r {tmp_path / 'mine'} data/packages/ && LIKENESS_EMBEDDER=mine make serve" in made.output
+    assert "--package mine " in how_to_measure(MODELS / "mine")
+    assert how_to_serve(MODELS / "mine") == "LIKENESS_EMBEDDER=mine make serve"
+
+
+def test_exporting_leaves_a_parametrized_model_as_it_is() -> None:
+    """Also one whose own layers are parametrized: torch's removal changes the class that the copy shares."""
+    net = FaceModel(build("mobilefacenet", dim=8, size=112))
+    layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d)]
+    for layer in layers:
+        parametrizations.weight_norm(layer)
+    crops = torch.from_numpy(parity_crops(2))
+    before = embed(net, crops)
+    exported = EmbedderExport(net)
+    assert not any(parametrize.is_parametrized(layer) for layer in exported.modules())
+    torch.testing.assert_close(exported(crops), before, atol=1e-5, rtol=0)
+    assert all(parametrize.is_parametrized(layer, "weight") for layer in layers)
+    torch.testing.assert_close(embed(net, crops), before)

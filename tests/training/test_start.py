@@ -202,7 +202,12 @@ def test_adapters_come_after_the_weights_of_a_run_and_nothing_else_learns(tmp_pa
     assert learning
     assert all("parametrizations.weight.0" in name for name in learning)
     assert any("layers" in name for name in learning)  # convolutions too
+    statistics = {name: value.clone() for name, value in adapted.model.named_buffers() if "running" in name}
+    assert statistics
     adapted.train(until=2)
+    assert all(
+        torch.equal(value, statistics[name]) for name, value in adapted.model.named_buffers() if "running" in name
+    )
     again = started(tmp_path, tmp_path / "adapted", "again")
     merged = embed(tower(again.model), images)
     torch.testing.assert_close(merged, embed(tower(adapted.model), images), atol=1e-5, rtol=0)

@@ -142,7 +142,7 @@ def adapt(
         facts["conditions"] = given.model_dump(mode="json")
         terms = Licence(name=licence, non_commercial=not commercial)
         folder = write_adapted(learned, old, models / name, licence=terms, facts=facts)
-        console.print(f"{folder}: {how_to_measure(name)}", soft_wrap=True, highlight=False)
+        console.print(f"{folder}: {how_to_measure(folder)}", soft_wrap=True, highlight=False)
         console.print(
             "Compare what it does within groups of people with what it did before: python -m training evaluate groups "
             f"--package {name} --beside {package} …",

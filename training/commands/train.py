@@ -13,7 +13,7 @@ from app.errors import InvalidInput
 from app.inference.package import load_package
 from training import checkpoint
 from training.export import VARIANTS, About, Evaluation, Variant, export, package_folder
-from training.packages import MODELS, check_free, how_to_measure
+from training.packages import MODELS, check_free, how_to_measure, how_to_serve
 from training.recipe import Distill, Recipe, load_recipe
 from training.run.distributed import joined
 from training.run.inputs import prepare_alone, prepare_material, read_source
@@ -123,8 +123,8 @@ def export_package(
         )
         for folder in folders:
             if not load_package(folder).manifest.calibrations:
-                console.print(how_to_measure(folder.name), soft_wrap=True, highlight=False)
-        console.print(f"Serve it: LIKENESS_EMBEDDER={folders[0].name} make serve")
+                console.print(how_to_measure(folder), soft_wrap=True, highlight=False)
+        console.print(f"Serve it: {how_to_serve(folders[0])}", soft_wrap=True, highlight=False)
 
 
 def _training_data(recipe: Recipe, models: Path) -> Material:

@@ -204,7 +204,7 @@ class Trainer:
         set_rates(self.optimizer, rate_factor(self.schedule, step, self.steps))
         self.objective.set_margin(margin_share(self.schedule, step))
         self.model.train()
-        if recipe.model.frozen_statistics:
+        if recipe.model.frozen_statistics or recipe.model.lora:  # only adapters learn
             hold_statistics(self.model)
         self.objective.train()
         buffers, losses = BufferCopy([self.model, self.objective]), BufferCopy([self.objective])
