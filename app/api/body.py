@@ -186,14 +186,18 @@ def is_quick(body: Body) -> bool:
     return len(body.data) <= QUICK_BYTES or body.media_type not in {FORM_TYPE, JSON_TYPE}
 
 
-def parse_images(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str] = ()) -> Parts:
+def parse_images(
+    body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str] = (), *, ignore: bool = False
+) -> Parts:
     """Split a body into images and parameters; a form may hold the ``known`` fields beside the images.
+
+    With ``ignore``, other fields of a form are left out, in place of an error.
 
     Raises InvalidInput: ``unsupported_media_type``, ``invalid_json``, ``invalid_multipart``, ``invalid_base64``,
     ``missing_image``, ``too_many_images``, ``payload_too_large``, ``invalid_request``.
     """
     if body.media_type == FORM_TYPE:
-        parts = _parse_form(body, wanted, limits, known)
+        parts = _parse_form(body, wanted, limits, known, ignore=ignore)
     elif body.media_type == JSON_TYPE:
         parts = _parse_json_images(body, wanted, limits)
     elif wanted.raw and (body.media_type == RAW_TYPE or body.media_type.startswith("image/")):
@@ -263,11 +267,13 @@ def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInp
 # ---------------------------------------------------------------- multipart
 
 
-def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str]) -> Parts:
+def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str], *, ignore: bool) -> Parts:
     parts = Parts()
     for name, data in _form_parts(body, limits.count(wanted) + MAX_TEXT_FIELDS):
         if (field_name := wanted.find(name)) is not None:
             parts.images.setdefault(field_name, []).append(data)
+            continue
+        if name not in known and ignore:
             continue
         if name not in known:
             raise invalid_request([{"loc": (name,), "msg": "There is no such field"}], "body")

@@ -186,7 +186,7 @@ class _ComponentsCollector(Collector):
         if kept.oldest_s is not None:
             yield _gauge(
                 "likeness_snapshot_age_seconds",
-                "Seconds since the oldest was written; a gallery that doesn't change gets no new one.",
+                "Seconds since the oldest held all faces of its gallery.",
                 kept.oldest_s,
             )
 

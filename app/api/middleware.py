@@ -24,6 +24,8 @@ ID_HEADER = "x-request-id"
 _ID_NAME = ID_HEADER.encode()
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PORT = re.compile(r":[0-9]*$")
+HEAD = "HEAD"
+"""Answered as GET is, without the body (RFC 9110, 9.3.2)."""
 _ERROR_STATUS = 500
 CSP = "content-security-policy"
 ANSWER_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
@@ -37,9 +39,22 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-CORS_METHODS = ("GET", "POST", "PATCH", "DELETE")
-CORS_HEADERS = ("authorization", "x-api-key", "content-type", "x-request-id")
-CORS_EXPOSED = ("x-request-id", "retry-after")
+CORS_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+CORS_HEADERS = (
+    "authorization",
+    "x-api-key",
+    "content-type",
+    "x-request-id",
+    # What AWS's clients send from a page.
+    "x-amz-content-sha256",
+    "x-amz-date",
+    "x-amz-security-token",
+    "x-amz-target",
+    "x-amz-user-agent",
+    "amz-sdk-invocation-id",
+    "amz-sdk-request",
+)
+CORS_EXPOSED = ("x-request-id", "retry-after", "x-amzn-requestid", "x-amzn-errortype")
 MAX_QUERY = 100
 """Parameters in the query; no operation has a third as many."""
 PREFLIGHT_S = 600
@@ -65,7 +80,10 @@ class RequestMiddleware:
             return
         given = Headers(scope=scope).get(ID_HEADER, "")
         scope["request_id"] = given if _SANE_ID.fullmatch(given) else secrets.token_hex(16)
-        answer = _Answer(send, scope["request_id"])
+        method = scope["method"]
+        if is_head := method == HEAD:
+            scope = {**scope, "method": "GET"}  # the server has its own, by which it sends no body
+        answer = _Answer(send, scope["request_id"], without_body=is_head)
         start = time.perf_counter()
         try:
             raw = scope.get("raw_path")
@@ -82,14 +100,15 @@ class RequestMiddleware:
         except Exception as error:  # noqa: BLE001 (a request's edge: the client gets an answer)
             await send_error(expected(error, scope["request_id"]), wire_of(scope), scope, receive, answer)
         finally:
-            _count_request(scope, answer.status, time.perf_counter() - start)
+            _count_request(scope, method, answer.status, time.perf_counter() - start)
 
 
 class _Answer:
     """Sends an answer on; remembers its status, and adds the request id and the security headers."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, *, without_body: bool = False) -> None:
         self.status = CLIENT_GONE
+        self._without_body = without_body
         self._send = send
         self._id = request_id.encode()
 
@@ -100,6 +119,8 @@ class _Answer:
             names = dict(given)  # in lower case, as Starlette writes them
             added = [header for header in _RAW if header[0] not in names]
             message["headers"] = [*given, (_ID_NAME, self._id), *added]
+        elif self._without_body:
+            message = {**message, "body": b""}
         await self._send(message)
 
 
@@ -120,10 +141,10 @@ def _check_host(scope: Scope) -> None:
         raise InvalidInput("This server does not go by the name in the header Host.", code="host_not_allowed")
 
 
-def _count_request(scope: Scope, status: int, seconds: float) -> None:
+def _count_request(scope: Scope, method: str, status: int, seconds: float) -> None:
     """Log and count a request by its route's template, never by its path, which may hold people's ids."""
     route = getattr(scope.get("route"), "path", None)
-    method = scope["method"] if scope["method"] in METHODS else OTHER  # a client may make one up
+    method = method if method in METHODS else OTHER  # a client may make one up
     metrics: Metrics = scope["app"].state.metrics
     metrics.request(method, route, status, seconds)
     level = logging.ERROR if status == _ERROR_STATUS else logging.INFO

@@ -22,6 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope
 
 from app.access.grants import Grant, address_group
@@ -221,10 +222,12 @@ async def _refuse_unrouted(request: Request, error: Exception) -> Response:
     """Refuse a request without a route, but tell nothing about routes to those without a key."""
     assert isinstance(error, HTTPException)  # noqa: S101 (the same)
     refusal: LikenessError = InvalidInput(str(error.detail))
+    headers: dict[str, str] = dict(error.headers or {})
     if error.status_code == 404:
         refusal = NotFound("There is no such route.")
     elif error.status_code == 405:
         refusal = InvalidInput("The route does not take this method.", code="method_not_allowed")
+        headers["allow"] = ", ".join(_allowed(request.scope))
     if "grant" in request.scope:
         raise refusal
     wire = wire_of(request.scope)
@@ -233,5 +236,14 @@ async def _refuse_unrouted(request: Request, error: Exception) -> Response:
     except LikenessError as missing:
         refusal = missing
     response = wire.error_response(refusal, request.scope["request_id"], request.scope["path"])
-    response.headers.update(error.headers or {})
+    response.headers.update(headers)
     return response
+
+
+def _allowed(scope: Scope) -> list[str]:
+    """Return the methods of all routes of the path."""
+    found: set[str] = set()
+    for route in scope["app"].routes:
+        if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))

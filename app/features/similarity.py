@@ -129,6 +129,30 @@ def of_fmr(fmr: float) -> float:
     return _between(rates, math.log10(fmr))
 
 
+FACE_LEVELS: tuple[tuple[float, float], ...] = (
+    (0.0, 0.0),
+    (0.7, 0.9),
+    (0.78, 0.95),
+    (0.87, 0.99),
+    (0.91, 0.999),
+    (1.0, 1.0),
+)
+"""Scores of YuNet, and the probability that is answered for each: 1 less the share of photos without a face in which
+something has that score. Measured on photos of LFW View 1 that were cut into tiles of 31 pixels and shuffled (the first
+678): 69 show a "face" of 0.7 or more, 33 of 0.78, 6 of 0.87, none of 0.91. As they are, 99.6 % show a face of 0.87, and
+half one of 0.929."""
+
+
+def probability_of(score: float) -> float:
+    """Return the probability, 0 to 1, that clients of other services expect for a detector's score."""
+    return _between(list(FACE_LEVELS), score)
+
+
+def score_of(probability: float) -> float:
+    """Return the detector's score of a probability, the inverse of `probability_of`."""
+    return _between([(level, score) for score, level in FACE_LEVELS], probability)
+
+
 def similarity_table(thresholds: Thresholds) -> str:
     """Similarity, FMR and cosine as a Markdown table."""
     similarity = Similarity.of(thresholds)

@@ -142,6 +142,7 @@ class LocalIndex(GalleryIndex[Index]):
             if index is None or self._is_stale:
                 return
             if self._saved == position and self._snapshots.is_of(self._spec):
+                self._snapshots.confirm(self._spec.key.gallery)
                 return
             if index.faces < self._snapshots.min_faces:
                 self._snapshots.discard(self._spec.key.gallery)
@@ -159,6 +160,8 @@ class LocalIndex(GalleryIndex[Index]):
         if self._snapshots is None:
             return True
         self._drop_snapshot()
+        if not self._snapshots.is_there:
+            return True
         return self._snapshots.claim() or not self._snapshots.is_being_written(self._spec.key.gallery)
 
     def _drop_snapshot(self, *, wait: bool = True) -> None:

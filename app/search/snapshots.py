@@ -79,8 +79,13 @@ class Snapshots:
             os.close(self._lock)
             self._lock = None
 
+    @property
+    def is_there(self) -> bool:
+        """Return whether the folder still exists."""
+        return self._folder.is_dir()
+
     def claim(self) -> bool:
-        """Return whether this process may write here. The kernel ends the claim with the process."""
+        """Return whether this process may write here. The kernel ends the claim with the process. Raises OSError."""
         if self._lock is not None:
             return True
         handle = os.open(self._folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
@@ -143,12 +148,18 @@ class Snapshots:
         oldest_s = max(0.0, time.time() - min(file.st_mtime for file in files)) if files else None
         return Snapshotted(len(files), sum(file.st_size for file in files), oldest_s)
 
+    def confirm(self, gallery: int) -> None:
+        """Note that the gallery's snapshot holds all that there is now: its age counts from here."""
+        with suppress(OSError):
+            os.utime(self._path(gallery))
+
     def is_being_written(self, gallery: int) -> bool:
         return self._path(gallery).with_suffix(DRAFT).exists()
 
     def discard(self, gallery: int) -> None:
         """Remove the gallery's snapshot if there is one."""
-        self._path(gallery).unlink(missing_ok=True)
+        with suppress(NotADirectoryError):  # somebody put a file in the folder's place: there are no snapshots
+            self._path(gallery).unlink(missing_ok=True)
 
     def discard_others(self) -> int:
         """Remove the snapshots that aren't sealed as they would be now; return their number."""

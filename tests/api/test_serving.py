@@ -301,6 +301,55 @@ def test_pages_of_the_origins_named_may_call(strict: LiveServer) -> None:
         assert refused.headers["access-control-allow-origin"] == ORIGIN, "so that the page can read the error"
 
 
+AWS_HEADERS = (
+    "amz-sdk-invocation-id,amz-sdk-request,authorization,content-type,x-amz-content-sha256,x-amz-date,x-amz-target,"
+    "x-amz-user-agent"
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "headers"),
+    [
+        ("/", "POST", AWS_HEADERS),
+        ("/api/v1/recognition/subjects/eileen", "PUT", "content-type,x-api-key"),
+    ],
+    ids=["AWS's JavaScript SDK", "fetch of CompreFace's interface"],
+)
+def test_pages_may_send_what_clients_of_other_services_send(
+    strict: LiveServer, path: str, method: str, headers: str
+) -> None:
+    lines = (f"OPTIONS {path} HTTP/1.1", "host: x", f"origin: {ORIGIN}", f"access-control-request-method: {method}")
+    with opened(strict) as connection:
+        connection.sendall("\r\n".join((*lines, f"access-control-request-headers: {headers}", "", "")).encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_head_is_answered_as_get_without_the_body(strict: LiveServer) -> None:
+    with strict.client() as client:
+        for path in ("/livez", "/readyz", "/v1/galleries", "/openapi.json", "/metrics", "/", "/v1/galleries/none"):
+            head, get = client.head(path), client.get(path)
+            assert (head.status_code, head.content) == (get.status_code, b""), path
+            assert head.headers.get("content-type") == get.headers.get("content-type")
+        assert client.head("/v1/detect").status_code == 405
+    with opened(strict) as connection:
+        connection.sendall(b"HEAD /livez HTTP/1.1\r\nhost: x\r\n\r\n" + GET + b"\r\n")
+        got = b""
+        while got.count(b"HTTP/1.1 200 ") < 2 or b'"ok"' not in got:
+            got += connection.recv(65536)
+        assert got.count(b'"ok"') == 1
+
+
+def test_allow_names_every_method_of_a_path(strict: LiveServer) -> None:
+    with strict.client() as client:
+        for path, methods in (
+            ("/v1/galleries", "GET, HEAD, POST"),
+            ("/v1/galleries/staff", "DELETE, GET, HEAD, PATCH"),
+            ("/v1/detect", "POST"),
+        ):
+            answer = client.put(path)
+            assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+
+
 @pytest.mark.parametrize(
     "origin", ["https://example.org", "null", f"{ORIGIN}.evil.example", "http://photos.example.org", f"{ORIGIN}:444"]
 )

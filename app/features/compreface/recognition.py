@@ -32,8 +32,8 @@ from app.features.compreface.requests import (
     given_template,
     is_stored,
 )
-from app.features.compreface.wire import COMPREFACE, EMPTY_FIELD, PREFIX, VALIDATION, Refused
-from app.features.similarity import AnsweredSimilarity, Similarity
+from app.features.compreface.wire import COMPREFACE, EMPTY_FIELD, PREFIX, VALIDATION, CompreFaceRoute, Refused
+from app.features.similarity import AnsweredSimilarity, Similarity, probability_of, score_of
 from app.gallery.records import Gallery, stored_template
 from app.inference.embedders import Embedders
 from app.recognition.decisions import cosine
@@ -41,10 +41,12 @@ from app.recognition.operations import Operations
 from app.recognition.photos import template_of
 from app.types import Face, Photo, Sizes, Template
 
-router = Router(COMPREFACE.name, COMPREFACE)
+router = Router(COMPREFACE.name, COMPREFACE, CompreFaceRoute)
 
 RECOGNITION = f"{PREFIX}recognition"
 FACE = f"{RECOGNITION}/faces/{{face_id}}"
+STRANGER = {"subject": "unknown", "similarity": 0.0}
+"""Whoever is nearest has no similarity that is answered, and so no name either."""
 DIGITS = 5
 """Decimals of similarities and probabilities, as in CompreFace."""
 
@@ -109,7 +111,7 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
     faces = compared_faces(photo, params)
     templates = [template_of(face) for face in faces]
     similarity = _answered(operations, gallery, templates[0].package, exact=home.grant.sees_exact_scores, sizes=sizes)
-    rankings = _rank(operations, gallery, templates, params.prediction_count, similarity)
+    rankings = _rank(operations, gallery, templates, params.prediction_count, similarity, sizes)
     home.components.guard.count_faces(home.grant, len(faces))
     result = [
         _face_answer(face, photo, params, embedded=True) | {"subjects": subjects}
@@ -130,10 +132,10 @@ def recognize_embeddings(
     is answered, because enough exact ones show the enrolled templates.
     """
     embeddings, gallery = _admitted(asked, home.components.guard, home.grant), home.find()
-    sizes = home.galleries.sizes(gallery) if is_stored(gallery) else None
+    sizes = home.galleries.sizes(gallery) if is_stored(gallery) else {}
     similarity = _answered(home.operations, gallery, gallery.embedder, exact=False, sizes=sizes)
     templates = [given_template(embedding, gallery.embedder, gallery.dimension) for embedding in embeddings]
-    rankings = _rank(home.operations, gallery, templates, query.prediction_count, similarity)
+    rankings = _rank(home.operations, gallery, templates, query.prediction_count, similarity, sizes)
     result = [
         {"embedding": embedding, "similarities": ranking}
         for embedding, ranking in zip(embeddings, rankings, strict=True)
@@ -210,9 +212,13 @@ def _rank(
     templates: Sequence[Template],
     count: int,
     similarity: AnsweredSimilarity,
+    sizes: Sizes,
 ) -> list[list[Json]]:
-    """Return the nearest subjects of each template, with their similarities."""
-    if not is_stored(gallery):
+    """Return the nearest subjects of each template, with their similarities; STRANGER where none is answered.
+
+    Clients read the first one without looking whether there is any: in CompreFace there is, unless nobody is enrolled.
+    """
+    if not sizes:
         return [[] for _ in templates]
     rankings = operations.rank(gallery, templates, min(count, MAX_PREDICTIONS), similarity.scores)
     return [
@@ -221,6 +227,7 @@ def _rank(
             for candidate in ranking
             if candidate.score is not None
         ]
+        or [dict(STRANGER)]
         for ranking in rankings
     ]
 
@@ -261,7 +268,7 @@ def wanted_faces(found: Iterable[Face], det_prob_threshold: float | None, limit:
 
     Raises NoFace if there is none: no CompreFace call answers with an empty list.
     """
-    least = det_prob_threshold or 0.0
+    least = score_of(det_prob_threshold or 0.0)
     faces = [face for face in found if face.score >= least]
     if not faces:
         raise NoFace("No face is found in the given image")
@@ -294,7 +301,7 @@ def _box(face: Face, photo: Photo) -> Json:
     """Return the box in whole pixels, clipped to the photo."""
     box = face.box
     return {
-        "probability": round(face.score, DIGITS),
+        "probability": _rounded(probability_of(face.score)),
         "x_max": _within(box.x + box.width, photo.width),
         "y_max": _within(box.y + box.height, photo.height),
         "x_min": _within(box.x, photo.width),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 from fastapi import Depends, Request
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
 from app.access.audit import AuditEntry
 from app.access.grants import Grant
@@ -46,13 +46,25 @@ class Params(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, given: Any) -> Any:
+        """An empty value counts as none, as in Spring, except of text."""
+        if not isinstance(given, Mapping):
+            return given
+        return {name: value for name, value in given.items() if value != "" or name == "subject"}
 
-class EnrollParams(Params):
+
+class PhotoParams(Params):
     det_prob_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-class FaceParams(EnrollParams):
-    """The parameters of every call with photos."""
+class EnrollParams(PhotoParams):
+    subject: str | None = None
+
+
+class FaceParams(PhotoParams):
+    """The parameters of every call that compares photos."""
 
     limit: Annotated[int, Field(ge=0)] = 0
     face_plugins: str = ""
@@ -109,7 +121,7 @@ class Photos(Sent[Given]):
     @classmethod
     def parse(cls, raw: Body, wanted: ImageFields, limits: BodyLimits, query: Given) -> Self:
         try:
-            parts = body.parse_images(raw, wanted, limits, type(query).model_fields)
+            parts = body.parse_images(raw, wanted, limits, type(query).model_fields, ignore=True)
         except MissingImage as error:
             missing = error.message.partition(":")[0]
             if raw.media_type == body.JSON_TYPE:

@@ -41,13 +41,14 @@ from app.features.compreface.wire import (
     MISSING_PARAMETER,
     PREFIX,
     VALIDATION,
+    CompreFaceRoute,
     Refused,
 )
 from app.gallery import moving, subjects
 from app.gallery.rows import subject_not_found
 from app.pipeline import crop_of
 
-router = Router(COMPREFACE.name, COMPREFACE)
+router = Router(COMPREFACE.name, COMPREFACE, CompreFaceRoute)
 
 SUBJECTS = f"{PREFIX}recognition/subjects"
 SUBJECT = f"{SUBJECTS}/{{subject}}"
@@ -73,7 +74,6 @@ def checked_name(name: str | None) -> str:
 
 
 @router.operation("GET", SUBJECTS, scope=Scope.READ)
-@router.operation("GET", f"{SUBJECTS}/", scope=Scope.READ, in_document=False)
 def list_subjects(home: CollectionDep) -> Json:
     """List the subjects."""
     return {"subjects": home.galleries.store.subject_ids(home.find())}
@@ -151,12 +151,12 @@ def list_faces(home: CollectionDep, query: Annotated[PageParams, Query()]) -> Js
 def add_face(
     home: CollectionDep,
     sent: Photos[EnrollParams],
-    subject: str | None = None,
 ) -> Json:
     """Add an image of a subject.
 
     The photo must show one face. Every quality is accepted, as in CompreFace.
     """
+    subject = sent.params.subject
     if subject is None:
         raise Refused(MISSING_PARAMETER, "Required parameter subject is missing")
     if not subject.strip():

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Scope
 
+from app.api.route import OperationRoute
 from app.api.wire import WireFormat, answer_problem
 from app.error_codes import BY_CODE, About
 from app.errors import FaceNotFound, InvalidInput, LikenessError, SubjectNotFound
@@ -126,3 +128,11 @@ class CompreFace(WireFormat):
 
 
 COMPREFACE = CompreFace()
+
+
+class CompreFaceRoute(OperationRoute):
+    """A path with and without a slash at its end, which Spring takes alike."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        path: str = scope["path"]
+        return super().matches({**scope, "path": path[:-1]} if path.endswith("/") else scope)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from app.db.pagination import Page
 from app.face.pose import pose_of
 from app.face.quality import RAMPS, measure
+from app.features.similarity import probability_of
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed
 from app.types import Box, Detection, Face, Photo, Reason
@@ -35,6 +36,7 @@ REASONS = {
 
 
 def arn(gallery: str, region: str) -> str:
+    """Return a collection's name as `CreateCollection` writes it; `DescribeCollection` puts `arn:` before it."""
     return f"aws:rekognition:{region}:{ACCOUNT}:collection/{gallery}"
 
 
@@ -71,7 +73,7 @@ def face_detail(face: Face, photo: Photo) -> Shape:
     """
     detail: Shape = {
         "BoundingBox": bounding_box(face.box, photo.width, photo.height),
-        "Confidence": percent(face.score),
+        "Confidence": percent(probability_of(face.score)),
         "Landmarks": [],
     }
     if face.landmarks is None or face.crop is None:
@@ -92,7 +94,7 @@ def face_detail(face: Face, photo: Photo) -> Shape:
 
 
 def searched_face(face: Face, photo: Photo) -> tuple[Shape, float]:
-    return bounding_box(face.box, photo.width, photo.height), percent(face.score)
+    return bounding_box(face.box, photo.width, photo.height), percent(probability_of(face.score))
 
 
 def stored_face(face: StoredFace, gallery: Gallery) -> Shape:
@@ -130,6 +132,6 @@ def _origin(origin: Origin, box: Box) -> Shape:
     shape: Shape = {
         "BoundingBox": bounding_box(box, origin.width, origin.height),
         "ImageId": face_id_to(origin.image_id),
-        "Confidence": percent(origin.score),
+        "Confidence": percent(probability_of(origin.score)),
     }
     return shape | ({} if origin.external_id is None else {"ExternalImageId": origin.external_id})

@@ -46,7 +46,7 @@ def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
         "FaceCount": call.galleries.store.counts(gallery).faces,
         "UserCount": call.galleries.store.count_people(gallery),
         "FaceModelVersion": gallery.embedder,
-        "CollectionARN": arn(gallery.id, call.region),
+        "CollectionARN": f"arn:{arn(gallery.id, call.region)}",
         "CreationTimestamp": round(utc_seconds(gallery.created_at), 3),
     }
 

@@ -168,7 +168,7 @@ def test_embeddings_have_the_documented_shape(bound: httpx.Client) -> None:
 
     found = bound.post(f"{RECOGNITION}/embeddings/recognize", json={"embeddings": [embedding, away]}).json()
     assert [one["embedding"] for one in found["result"]] == [embedding, away]
-    assert [[hit["subject"] for hit in one["similarities"]] for one in found["result"]] == [["Eileen"], []]
+    assert [[hit["subject"] for hit in one["similarities"]] for one in found["result"]] == [["Eileen"], ["unknown"]]
     found = {"result": found["result"][:1]}
     same_shape(found, {"result": [{"embedding": [0.1], "similarities": [{"subject": "John", "similarity": 0.55988}]}]})
     both = bound.post(f"{RECOGNITION}/embeddings/recognize?prediction_count=9", json={"embeddings": [embedding]}).json()
@@ -386,7 +386,7 @@ ERRORS: list[Case] = [
     ("POST", f"{FACES}?subject=x", {"files": {"file": BOTH}}, 400, 31, "More than one face in the source image"),
     ("POST", FACES, PHOTO, 400, 33, "Required parameter subject is missing"),
     ("POST", f"{FACES}?subject=", PHOTO, 400, 26, "Subject name is empty"),
-    ("POST", f"{FACES}?subject=x", {"files": {"other": COLLINS}}, 400, 26, None),
+    ("POST", f"{FACES}?subject=x", {"files": {"other": COLLINS}}, 400, 34, "Required part file is missing"),
     ("POST", f"{FACES}?subject=x", {"data": {}, "files": {"det_prob_threshold": "1"}}, 400, 34, None),
     ("POST", f"{FACES}?subject=x", {"json": {}}, 400, 5, "Field file cannot be empty"),
     ("POST", VERIFY, {"json": {"source_image": "AA=="}}, 400, 5, None),

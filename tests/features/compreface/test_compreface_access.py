@@ -18,7 +18,6 @@ RECOGNITION = "/api/v1/recognition"
 SUBJECTS, FACES = f"{RECOGNITION}/subjects", f"{RECOGNITION}/faces"
 NEEDS: dict[str, str] = {
     f"GET {SUBJECTS}": "read",
-    f"GET {SUBJECTS}/": "read",
     f"POST {SUBJECTS}": "enroll",
     f"PUT {SUBJECTS}/{{subject}}": "enroll",
     f"DELETE {SUBJECTS}/{{subject}}": "delete",
