@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from app import logs
 from app.access.grants import Rate, parse_rate
 from app.access.keys import Keys
-from app.access.one_time import Challenges, SeenSignatures
+from app.access.one_time import SeenSignatures
 from app.api import auth, metrics, middleware, openapi, page, route, schemas, wire
 from app.api.body import BodyLimits
 from app.api.components import Components
@@ -38,6 +38,7 @@ from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.detect import Detector
 from app.features.bulk.routes import FEATURE as BULK
+from app.features.challenges.routes import FEATURE as CHALLENGES
 from app.features.compreface.routes import FEATURE as COMPREFACE
 from app.features.liveness.gate import FEATURE as LIVENESS
 from app.features.milvus.indexes import FEATURE as MILVUS
@@ -54,7 +55,6 @@ from app.inference.session import PROVIDERS
 from app.jobs.runner import Runner
 from app.machine import cores, memory_in_use, memory_limit, release_memory
 from app.pipeline import Pipeline, Reader
-from app.recognition.challenge import ChallengeJudge
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.server import data_folder
@@ -95,6 +95,7 @@ TEND_S = 1.0
 MEMORY_S = 60.0
 """Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
 FEATURES: tuple[Feature, ...] = (
+    CHALLENGES,
     REVIEW,
     REEMBEDDING,
     BULK,
@@ -259,10 +260,10 @@ def _build(
         keys=keys,
         codes=storage.codes,
         sessions=storage.sessions,
-        challenges=Challenges(storage.sealer, signatures),
-        challenge_judge=ChallengeJudge(reader, embedders, galleries, settings.fmr),
+        reader=reader,
         audit=audit,
         signatures=signatures,
+        sealer=storage.sealer,
         signer=storage.signer,
         erasures=erasures,
         corrections=storage.corrections,
@@ -284,7 +285,7 @@ def _start_features(core: Components, features: Sequence[Feature], scheduler: Sc
         if feature.start is None:
             continue
         part = feature.start(core)
-        core.parts[type(part.component)] = part.component
+        core.parts.update(part.components)
         works.update(part.works)
         for task in part.tasks:
             scheduler.every(task.seconds, task.name, core.clock.guarded(task.call))

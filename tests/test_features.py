@@ -20,6 +20,7 @@ FEATURES = dict(IMPORT.findall((PROJECT / "app" / "main.py").read_text(encoding=
 """The folder of each feature, as a module's name, and what `main.py` calls it."""
 PATHS: dict[str, str | None] = {
     "bulk": "import",
+    "challenges": "challenges",
     "compreface": "/api/v1/",
     "rekognition": '"/"',
     "liveness": None,
@@ -89,7 +90,7 @@ def count(toys: Toys) -> dict[str, int]:
     return {"toys": 3, "galleries": toys.galleries.store.totals().galleries}
 
 
-FEATURE = Feature((router,), start=lambda core: Part(Toys(core.galleries)))
+FEATURE = Feature((router,), start=lambda core: Part({"toys": Toys(core.galleries)}))
 """
 ASK = """
 import sys

@@ -13,7 +13,7 @@ from starlette.datastructures import State
 
 from app.access.audit import AuditLog
 from app.access.keys import Keys
-from app.access.one_time import Challenges, SeenSignatures
+from app.access.one_time import SeenSignatures
 from app.access.sign_in import Sessions, SignInCodes
 from app.api import schemas
 from app.api.auth import Guard
@@ -21,6 +21,7 @@ from app.api.body import BodyLimits
 from app.calibration.job import Calibrator
 from app.concurrency.admission import Admission, WorkerPool
 from app.db.clock import ClockGuard
+from app.db.encryption import Sealer
 from app.db.signing import Signer
 from app.errors import LikenessError
 from app.gallery.erasure import Erasures
@@ -29,7 +30,7 @@ from app.inference.embedders import Embedders
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
-from app.recognition.challenge import ChallengeJudge
+from app.pipeline import Reader
 from app.recognition.corrections import Corrections
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
@@ -37,7 +38,7 @@ from app.recognition.operations import Operations
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The running server's parts, built by `main`. A handler takes the few that it uses, by their types."""
+    """The running server's parts, built by `main`. A handler takes the few that it uses, by their names."""
 
     operations: Operations
     embedders: Embedders
@@ -51,10 +52,10 @@ class Components:
     keys: Keys
     codes: SignInCodes
     sessions: Sessions
-    challenges: Challenges
-    challenge_judge: ChallengeJudge
+    reader: Reader
     audit: AuditLog
     signatures: SeenSignatures
+    sealer: Sealer
     signer: Signer
     erasures: Erasures
     corrections: Corrections
@@ -66,12 +67,11 @@ class Components:
     """Returns the installed model packages."""
     skipped_models: Callable[[], Sequence[schemas.SkippedModel]]
     """The folders of the models folder whose package can't be used now."""
-    parts: dict[type, Any] = field(default_factory=dict)
-    """All of these and the features' components (`app.api.feature`), by type."""
+    parts: dict[str, Any] = field(default_factory=dict)
+    """All of these, the whole as `components`, and the features' (`app.api.feature`), by name."""
 
     def __post_init__(self) -> None:
-        self.parts.update({type(part): part for part in (getattr(self, each.name) for each in fields(self))})
-        self.parts[Components] = self
+        self.parts.update({each.name: getattr(self, each.name) for each in fields(self)} | {"components": self})
 
 
 def components_of(state: State) -> Components:

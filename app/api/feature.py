@@ -27,9 +27,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Holds what of a feature runs: what its handlers call, the work of its jobs by kind, and its tasks."""
+    """Holds what of a feature runs: what its handlers take, by name; the work of its jobs by kind, and its tasks."""
 
-    component: object
+    components: Mapping[str, object] = field(default_factory=dict)
     works: Mapping[str, Work] = field(default_factory=dict)
     tasks: Sequence[Task] = ()
 

@@ -222,7 +222,7 @@ class Router:
         a response. The first line of its docstring is the operation's summary, the rest its description. ``responses``
         and ``extra`` are further parts of the OpenAPI document.
 
-        The function takes parts of `Components`, the request, its `Grant` or its `AuditEntry` by their types; ids of
+        The function takes parts of `Components` by their names; the request, its `Grant` or its `AuditEntry`; ids of
         the path, of which a `Gallery` comes opened; a model of the query (``Query()``); and the body, as a model of its
         JSON or as `Sent`. One that isn't a coroutine runs in a worker thread, where the body is parsed and the gallery
         opened; a coroutine takes neither.
@@ -334,7 +334,7 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
         scope, state = request.scope, request.app.state
         own = {Request: request, Grant: scope.get("grant"), AuditEntry: scope.get("audit")}
         for name, kind in parameters.supplied.items():
-            given[name] = own[kind] if kind in own else components_of(state).parts[kind]
+            given[name] = own[kind] if kind in own else components_of(state).parts[name]
         if is_coroutine:
             return respond(await handler(**given), operation.status)
         components = components_of(state)

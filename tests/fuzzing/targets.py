@@ -21,10 +21,9 @@ from unittest import mock
 import numpy as np
 import onnx
 
-from app.access.one_time import Bound, Challenges, SeenSignatures
+from app.access.one_time import SeenSignatures
 from app.api import body, json_reader, schemas
 from app.api.body import MANY_IMAGES, ONE_IMAGE, Body, BodyLimits, FormReader
-from app.api.routes.challenges import ChallengeCreate
 from app.api.routes.galleries import GalleryCreate
 from app.db import pagination
 from app.db.encryption import KEY_BYTES, Sealer
@@ -34,6 +33,8 @@ from app.features.bulk import archive, backup, json_lines, tar_stream
 from app.features.bulk import command as transfer
 from app.features.bulk.npy import RowReader
 from app.features.bulk.tar_stream import PieceReader
+from app.features.challenges.routes import ChallengeCreate
+from app.features.challenges.tokens import Bound, Challenges
 from app.features.compreface import command as compreface
 from app.features.rekognition import requests, sigv4
 from app.features.rekognition.sigv4 import SignedRequest

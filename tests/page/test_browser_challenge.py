@@ -7,7 +7,7 @@ import base64
 import pytest
 from playwright.sync_api import Browser, ViewportSize, expect
 
-from app.recognition.challenge import FIRST, MOVES
+from app.features.challenges.judge import FIRST, MOVES
 from tests.support import turning
 from tests.support.browsing import DESK, PHONE, Theme, Visitor, make_gallery, visiting
 from tests.support.live import LiveServer

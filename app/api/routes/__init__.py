@@ -3,7 +3,6 @@
 from app.api.routes import (
     access,
     calibration,
-    challenges,
     faces,
     galleries,
     jobs,
@@ -12,5 +11,5 @@ from app.api.routes import (
     subjects,
 )
 
-MODULES = (recognition, challenges, galleries, calibration, subjects, faces, access, jobs, server)
+MODULES = (recognition, galleries, calibration, subjects, faces, access, jobs, server)
 ROUTERS = tuple(module.router for module in MODULES)

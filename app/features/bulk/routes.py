@@ -91,12 +91,12 @@ def export_gallery(bulk: BulkService, grant: Grant, gallery: GalleryId, query: A
     file=File((TAR_TYPE,), "The file."),
     codes=(*NO_JOB, "result_not_found"),
 )
-def get_result(stored: JobStore, bulk: BulkService, grant: Grant, job: JobId) -> StreamingResponse:
+def get_result(jobs: JobStore, bulk: BulkService, grant: Grant, job: JobId) -> StreamingResponse:
     """Fetch a job's result.
 
     The file that the job has made. It is kept as long as the job.
     """
-    result, pieces = bulk.result(find_job(stored, grant, job))
+    result, pieces = bulk.result(find_job(jobs, grant, job))
     headers = {
         "content-length": str(result.size),
         "content-disposition": f"attachment; filename*=UTF-8''{quote(result.name, safe='')}",
@@ -107,7 +107,7 @@ def get_result(stored: JobStore, bulk: BulkService, grant: Grant, job: JobId) ->
 
 def _start(core: Components) -> Part:
     bulk = BulkService(core)
-    return Part(bulk, bulk.works())
+    return Part({"bulk": bulk}, bulk.works())
 
 
 FEATURE = Feature([galleries, jobs], _start)

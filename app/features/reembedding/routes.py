@@ -144,7 +144,7 @@ def _answer(jobs: JobStore, move: steps.Reembedding) -> Reembedding:
 def _start(core: Components) -> Part:
     store = steps.Reembeddings(core.galleries.store)
     reembedder = Reembedder(core.galleries, store, core.corrections, core.embedders, core.jobs)
-    return Part(reembedder, {KIND: reembedder.work}, [Task(LOOK_S, "reembeddings", reembedder.look)])
+    return Part({"reembedder": reembedder}, {KIND: reembedder.work}, [Task(LOOK_S, "reembeddings", reembedder.look)])
 
 
 FEATURE = Feature([router], _start)

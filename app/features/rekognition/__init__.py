@@ -6,7 +6,7 @@ from app.features.rekognition.wire import REKOGNITION, SignatureChecker
 
 FEATURE = Feature(
     [router],
-    lambda core: Part(SignatureChecker(core.keys, core.guard)),
+    lambda core: Part({"signature_checker": SignatureChecker(core.keys, core.guard)}),
     setting="rekognition",
     wire=REKOGNITION,
 )

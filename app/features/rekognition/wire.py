@@ -196,7 +196,7 @@ class Rekognition(WireFormat):
         requests."""
         request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
         claim = read_claim(request, time.time())
-        signatures: SignatureChecker = components.parts[SignatureChecker]
+        signatures: SignatureChecker = components.parts["signature_checker"]
         operation: Operation = scope["operation"]
         address = address_of(scope)
         admission, limits = components.admission, components.limits

@@ -136,7 +136,7 @@ def _start(core: Components) -> Part:
         lambda gallery: operations.thresholds_in(gallery, gallery.embedder),
         defaults=operations.defaults,
     )
-    return Part(reviewer, {KIND: reviewer.work})
+    return Part({"reviewer": reviewer}, {KIND: reviewer.work})
 
 
 FEATURE = Feature([router], _start)

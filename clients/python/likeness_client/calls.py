@@ -192,40 +192,6 @@ def faces(gallery: str, subject: str, *, limit: int | None = None, cursor: str |
     )
 
 
-def create_challenge(gallery: str, operation: str, *, subject: str | None = None) -> Call[answers.Challenge]:
-    """Ask a person to follow steps.
-
-    The server picks their order. Show them one after the other, take a frame of each, and send all
-    frames with `answer` within two minutes. This stops a photo that is held up. It does not stop a
-    film of the right steps, replayed or generated, nor photos of all the poses. To enroll, the key
-    needs the scope `enroll`, too."""
-    return call(
-        "POST",
-        "/v1/galleries/{gallery}/challenges",
-        answers.Challenge,
-        gallery=gallery,
-        json=given(operation=operation, subject=subject),
-    )
-
-
-def answer_challenge(
-    gallery: str, images: Sequence[Image], *, challenge: str | None = None
-) -> Call[answers.ChallengeAnswer]:
-    """Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
-
-    Each frame must show its step, and all of them the same person; `challenge_failed` names the
-    first that fails. The operation decides at the server's error rates, and judges liveness as the
-    gallery asks. No frame is kept. The challenge is used up whether it is met or not."""
-    return call(
-        "POST",
-        "/v1/galleries/{gallery}/challenges/answer",
-        answers.ChallengeAnswer,
-        gallery=gallery,
-        params=given(challenge=challenge),
-        files=[part("images", image) for image in images],
-    )
-
-
 def galleries(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.GalleryPage]:
     """List galleries.
 
@@ -759,6 +725,40 @@ def server_key() -> Call[answers.ServerKey]:
     Keep it to check anywhere what this server has signed. All servers of one database have the same
     key."""
     return call("GET", "/v1/server-key", answers.ServerKey)
+
+
+def create_challenge(gallery: str, operation: str, *, subject: str | None = None) -> Call[answers.Challenge]:
+    """Ask a person to follow steps.
+
+    The server picks their order. Show them one after the other, take a frame of each, and send all
+    frames with `answer` within two minutes. This stops a photo that is held up. It does not stop a
+    film of the right steps, replayed or generated, nor photos of all the poses. To enroll, the key
+    needs the scope `enroll`, too."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/challenges",
+        answers.Challenge,
+        gallery=gallery,
+        json=given(operation=operation, subject=subject),
+    )
+
+
+def answer_challenge(
+    gallery: str, images: Sequence[Image], *, challenge: str | None = None
+) -> Call[answers.ChallengeAnswer]:
+    """Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
+
+    Each frame must show its step, and all of them the same person; `challenge_failed` names the
+    first that fails. The operation decides at the server's error rates, and judges liveness as the
+    gallery asks. No frame is kept. The challenge is used up whether it is met or not."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/challenges/answer",
+        answers.ChallengeAnswer,
+        gallery=gallery,
+        params=given(challenge=challenge),
+        files=[part("images", image) for image in images],
+    )
 
 
 def start_review(gallery: str) -> Call[answers.Job]:

@@ -105,28 +105,6 @@ export class Client {
   }
 
   /**
-   * Ask a person to follow steps.
-   *
-   * The server picks their order. Show them one after the other, take a frame of each, and send all frames with
-   * `answer` within two minutes. This stops a photo that is held up. It does not stop a film of the right steps,
-   * replayed or generated, nor photos of all the poses. To enroll, the key needs the scope `enroll`, too.
-   */
-  createChallenge(gallery: string, body: T.ChallengeCreate): Promise<T.Challenge> {
-    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/challenges", { gallery }), json: { ...body } });
-  }
-
-  /**
-   * Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
-   *
-   * Each frame must show its step, and all of them the same person; `challenge_failed` names the first that
-   * fails. The operation decides at the server's error rates, and judges liveness as the gallery asks. No frame
-   * is kept. The challenge is used up whether it is met or not.
-   */
-  answerChallenge(gallery: string, images: readonly Image[], query: { challenge?: string } = {}): Promise<T.ChallengeAnswer> {
-    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/challenges/answer", { gallery }), images: { images: images }, query });
-  }
-
-  /**
    * List galleries.
    *
    * The galleries that the key may see, with their counts, in the order of their creation, page by page.
@@ -574,6 +552,28 @@ export class Client {
    */
   serverKey(): Promise<T.ServerKey> {
     return this.send({ method: "GET", path: "/v1/server-key" });
+  }
+
+  /**
+   * Ask a person to follow steps.
+   *
+   * The server picks their order. Show them one after the other, take a frame of each, and send all frames with
+   * `answer` within two minutes. This stops a photo that is held up. It does not stop a film of the right steps,
+   * replayed or generated, nor photos of all the poses. To enroll, the key needs the scope `enroll`, too.
+   */
+  createChallenge(gallery: string, body: T.ChallengeCreate): Promise<T.Challenge> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/challenges", { gallery }), json: { ...body } });
+  }
+
+  /**
+   * Answer a challenge with a frame for each step, then verify, identify or enroll the first one.
+   *
+   * Each frame must show its step, and all of them the same person; `challenge_failed` names the first that
+   * fails. The operation decides at the server's error rates, and judges liveness as the gallery asks. No frame
+   * is kept. The challenge is used up whether it is met or not.
+   */
+  answerChallenge(gallery: string, images: readonly Image[], query: { challenge?: string } = {}): Promise<T.ChallengeAnswer> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/challenges/answer", { gallery }), images: { images: images }, query });
   }
 
   /**

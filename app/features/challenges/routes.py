@@ -9,10 +9,11 @@ from pydantic import Field, model_validator
 
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
-from app.access.one_time import Bound, Challenges
 from app.api import schemas
 from app.api.auth import require_scope
 from app.api.body import MANY_IMAGES, Sent
+from app.api.components import Components
+from app.api.feature import Feature, Part
 from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.routes.recognition import (
@@ -26,10 +27,11 @@ from app.api.schemas.base import Example, Id, Params, Wire
 from app.choices import Step
 from app.db.engine import again_if_overtaken
 from app.errors import InvalidInput, Overloaded
+from app.features.challenges.judge import ChallengeJudge
+from app.features.challenges.tokens import Bound, Challenges
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id
-from app.recognition.challenge import ChallengeJudge
 from app.recognition.operations import Operations
 
 router = Router("challenges")
@@ -158,3 +160,12 @@ def _carry_out(operations: Operations, gallery: Gallery, grant: Grant, bound: Bo
         return ChallengeAnswer(operation="verify", verify=subject_verify_answer(verified, None, explain=False))
     enrolled = operations.enroll(gallery, subject, [image])
     return ChallengeAnswer(operation="enroll", enroll=enroll_answer(enrolled, explain=False))
+
+
+def _start(core: Components) -> Part:
+    tokens = Challenges(core.sealer, core.signatures)
+    judge = ChallengeJudge(core.reader, core.embedders, core.galleries, core.operations.defaults.fmr)
+    return Part({"challenges": tokens, "judge": judge})
+
+
+FEATURE = Feature([router], _start)

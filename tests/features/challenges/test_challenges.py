@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access import one_time
+from app.features.challenges import tokens
 from tests.support import turning
 from tests.support.service import BOTH, COLLINS, error_of, running
 
@@ -140,7 +140,7 @@ def test_a_challenge_is_answered_once_also_after_a_restart(folder: Path, client:
 
 def test_a_challenge_expires(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ask(client)
-    monkeypatch.setattr(one_time, "CHALLENGE_VALID_S", -1.0)
+    monkeypatch.setattr(tokens, "CHALLENGE_VALID_S", -1.0)
     assert error_of(answer(client, made["challenge"], follow(made)), 422, "wrong_challenge")["reason"] == "expired"
 
 
