@@ -39,7 +39,7 @@ from app.gallery.store import Store
 from app.gallery.text import is_unnamed
 from app.search.follower import LocalBackend
 from app.search.registry import IndexBackend, IndexRegistry
-from app.search.rows import WIDEN
+from app.search.rows import widened
 from app.search.shared import SharedSearches
 from app.search.types import IndexSpec, Match
 from app.types import Sizes, Template, Vectors
@@ -176,17 +176,18 @@ class Galleries:
         """Search for an enrollment: return the subjects with a score of `least` or more, mostly none; `limit` named
         ones if there are as many, however many unnamed ones come before them. Raises as `search`."""
         spec, vectors = self._compared(gallery, probes)
-        index, places, wanted = self.indexes.ready(spec), list(range(len(vectors))), limit
-        rankings: list[list[Candidate]] = [[] for _ in vectors]
-        while places:
+        index = self.indexes.ready(spec)
+
+        def search(places: Sequence[int], wanted: int) -> list[tuple[int, list[Candidate]]]:
             rows = self.searches.run(index, vectors[places], wanted, look=True)
             near = [[match for match in row if match.score >= least] for row in rows]
-            for place, row in zip(places, self._name(near), strict=True):
-                rankings[place] = row
-            full = (place for place, row in zip(places, near, strict=True) if len(row) == wanted)
-            places = [place for place in full if sum(not is_unnamed(each.subject) for each in rankings[place]) < limit]
-            wanted *= WIDEN
-        return rankings
+            return list(zip(map(len, near), self._name(near), strict=True))
+
+        def is_short(found: tuple[int, list[Candidate]], wanted: int) -> bool:
+            near, candidates = found
+            return near == wanted and sum(not is_unnamed(candidate.subject) for candidate in candidates) < limit
+
+        return [candidates for _, candidates in widened(search, is_short, len(vectors), limit)]
 
     def verify(self, gallery: Gallery, subject_id: str, probe: Template) -> Candidate:
         """Compare the probe with one subject.

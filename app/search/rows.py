@@ -7,9 +7,9 @@ rows; a face that moves to another subject is removed and appended. So whoever h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import faiss
 import numpy as np
@@ -35,6 +35,23 @@ PIECE_ROWS = 16_384
 """Rows copied at once for a snapshot or new rows: 8 MiB at 128 numbers."""
 Best = list[tuple[int, float]]
 """The best row and its score of each of some subjects, the best first."""
+R = TypeVar("R")
+
+
+def widened(
+    search: Callable[[Sequence[int], int], Sequence[R]], is_short: Callable[[R, int], bool], count: int, wanted: int
+) -> list[R]:
+    """Search for `count` probes, and again for those whose result is short: for WIDEN times as many rows each time.
+
+    `search` takes the probes' places and how many rows are wanted, and returns a result for each; `is_short` takes a
+    result and how many were wanted.
+    """
+    found = list(search(range(count), wanted)) if count else []
+    while short := [place for place, result in enumerate(found) if is_short(result, wanted)]:
+        wanted *= WIDEN
+        for place, result in zip(short, search(short, wanted), strict=True):
+            found[place] = result
+    return found
 
 
 @dataclass(frozen=True, slots=True)

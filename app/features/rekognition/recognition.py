@@ -21,6 +21,7 @@ from app.gallery.records import Gallery, stored_template
 from app.gallery.text import is_unnamed
 from app.recognition.decisions import AnsweredCandidate, cosine
 from app.recognition.photos import template_of
+from app.search.rows import widened
 from app.types import Sizes, Template
 
 MOST_FACES = 100
@@ -82,8 +83,6 @@ def search_by_image(call: Call, wanted: requests.SearchFacesByImage) -> Shape:
     }
 
 
-WIDEN = 4
-"""How many times more candidates the next search asks for, if unnamed faces rank before the users."""
 FIRST_LOOK = 32
 PAGE = 1000
 
@@ -144,14 +143,19 @@ def _sizes_of_users(call: Call, gallery: Gallery) -> Sizes:
 def _users(
     call: Call, gallery: Gallery, probe: Template, limit: int, similarity: AnsweredSimilarity
 ) -> list[AnsweredCandidate]:
-    wanted = max(FIRST_LOOK, limit)
-    while True:
-        ranking = call.operations.rank(gallery, [probe], wanted, similarity.scores)[0]
-        near = [candidate for candidate in ranking if candidate.exact >= similarity.threshold]
-        users = [candidate for candidate in near if not is_unnamed(candidate.subject)]
-        if len(users) >= limit or len(near) < len(ranking) or len(ranking) < wanted:
-            return users[:limit]
-        wanted *= WIDEN
+    def search(_places: Sequence[int], wanted: int) -> list[list[AnsweredCandidate]]:
+        return call.operations.rank(gallery, [probe], wanted, similarity.scores)
+
+    def users_of(ranking: Sequence[AnsweredCandidate]) -> list[AnsweredCandidate]:
+        near = (candidate for candidate in ranking if candidate.exact >= similarity.threshold)
+        return [candidate for candidate in near if not is_unnamed(candidate.subject)]
+
+    def is_short(ranking: Sequence[AnsweredCandidate], wanted: int) -> bool:
+        full = len(ranking) == wanted and ranking[-1].exact >= similarity.threshold
+        return full and len(users_of(ranking)) < limit
+
+    (ranking,) = widened(search, is_short, 1, max(FIRST_LOOK, limit))
+    return users_of(ranking)[:limit]
 
 
 def _faces_of(

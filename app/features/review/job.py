@@ -23,7 +23,7 @@ from app.jobs.store import JobStore, UnderWay, new_job_id
 from app.recognition.corrections import Corrections
 from app.recognition.decisions import LINKED_FMR, Defaults, identify_point, verify_point
 from app.search.registry import Searchable
-from app.search.rows import WIDEN
+from app.search.rows import widened
 from app.search.types import FaceBlock, Match
 from app.timestamps import utc_now
 from app.types import Sizes, Vector, Vectors
@@ -151,22 +151,17 @@ class Reviewer:
     def _near(self, index: Searchable, probes: Vectors, least: float) -> list[list[Match]]:
         """Return the best matches of each probe, its own subject and OTHERS that are reviewed among them, as far as
         they score `least` or more: unnamed faces may come before them."""
-        wanted = OTHERS + 1
-        rows = index.search(probes, wanted)
-        while True:
+
+        def search(places: Sequence[int], wanted: int) -> list[tuple[list[Match], int]]:
+            rows = index.search(probes[places], wanted)
             there = self.reviews.reviewed({match.subject for row in rows for match in row})
-            short = [
-                place
-                for place, row in enumerate(rows)
-                if len(row) == wanted
-                and row[-1].score >= least
-                and sum(match.subject in there for match in row) <= OTHERS
-            ]
-            if not short:
-                return rows
-            wanted *= WIDEN
-            for place, row in zip(short, index.search(probes[short], wanted), strict=True):
-                rows[place] = row
+            return [(row, sum(match.subject in there for match in row)) for row in rows]
+
+        def is_short(found: tuple[list[Match], int], wanted: int) -> bool:
+            row, reviewed = found
+            return len(row) == wanted and row[-1].score >= least and reviewed <= OTHERS
+
+        return [row for row, _ in widened(search, is_short, len(probes), OTHERS + 1)]
 
     def _read(self, gallery: Gallery, subjects: Sequence[int]) -> dict[int, FaceBlock]:
         """Return the faces of the subjects that have any, by the subject's key."""
