@@ -36,3 +36,7 @@ FindingKind: TypeAlias = Literal[
     "same_person", "two_people", "misplaced_face", "corrected_face", "outlier", "poor_face", "no_good_face"
 ]
 """What a review finds (`app.features.review.records.Kind`)."""
+Used: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml"]
+"""A device that models run on."""
+Device: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml", "auto"]  # Typer takes no union
+"""A device to choose; `auto` is CUDA where it can be had."""

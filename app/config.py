@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.choices import GpuSearch
+from app.choices import Device, GpuSearch
 from app.errors import InvalidSetting
 from app.files import sqlite_url
 from app.machine import cores
@@ -94,14 +94,12 @@ class Settings(BaseSettings):
     index_token: SecretStr | None = Field(
         default=None, description="What Milvus asks for: an API key, or `user:password`."
     )
-    device: Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml", "auto"] = Field(
+    device: Device = Field(
         default="cpu",
         description="Where templates are made and, with `likeness-server[gpu]`, large galleries are searched. `auto` "
         "tries `cuda`; another one fails at start where it can't be used.",
     )
-    detect_device: Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml", "auto"] = Field(
-        default="cpu", description="Where faces are found."
-    )
+    detect_device: Device = Field(default="cpu", description="Where faces are found.")
     gpu_memory_mib: int | None = Field(
         default=None, ge=64, description="Most memory in MiB of each model on a CUDA device; by default no limit."
     )

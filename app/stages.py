@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.choices import Device
 from app.errors import InvalidImage
 from app.face.formats import Limits
 from app.face.image import decode
 from app.inference.embedders import Embedder
 from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package
-from app.inference.session import Device, EmbedderSession
+from app.inference.session import EmbedderSession
 from app.models.opening import open_detector, open_embedder
 from app.pipeline import Pipeline, choose_face, crop_of
 from app.types import Pixels, Vector

@@ -23,6 +23,8 @@ Vector: TypeAlias = NDArray[np.float32]
 """(D,) float32 of length 1."""
 Vectors: TypeAlias = NDArray[np.float32]
 """(N, D) float32, each row of length 1."""
+UNIT_TOLERANCE = 1e-3
+"""How far a vector's length may be from 1: float32 rounding stays far below, a forgotten normalisation far above."""
 Sizes: TypeAlias = Mapping[int, int]
 """How many subjects have so many faces, by the number of faces; subjects without a face are not counted."""
 

@@ -28,9 +28,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from app.choices import Device
 from app.errors import ModelNotLoadable, Unusable
 from app.face.yunet import CANVASES, Canvas, YuNet
-from app.inference.session import FIXED_BATCH, Device, Session
+from app.inference.session import FIXED_BATCH, Session
 from app.types import Box, Detection, Landmarks, Pixels
 
 MIN_FACE: Final = 20

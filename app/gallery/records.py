@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, OnConflict
 from app.errors import Conflict, InvalidInput, PackageMismatch, TwoPackages, Unusable
 from app.search.types import FaceBlock, IndexSpec
-from app.types import Box, Pixels, Quality, Template, Vector, Vectors
+from app.types import UNIT_TOLERANCE, Box, Pixels, Quality, Template, Vector, Vectors
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -313,10 +313,6 @@ def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
     return FaceBlock(
         np.array(faces, dtype=np.int64), np.array(subjects, dtype=np.int64), np.array(qualities, np.float32), vectors
     )
-
-
-UNIT_TOLERANCE = 1e-3
-"""Largest difference of a template's length from 1."""
 
 
 def fit_face(face: NewFace, written: Sequence[IndexSpec]) -> NewFace:

@@ -6,21 +6,19 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from app.choices import Device, Used
 from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
 from app.inference import golden
 from app.inference.libraries import missing
 from app.inference.package import Package
 from app.machine import cpuinfo
-from app.types import Pixels, Vectors
-
-Used: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml"]
-Device: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml", "auto"]  # Typer takes no union
+from app.types import UNIT_TOLERANCE, Pixels, Vectors
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
@@ -59,8 +57,6 @@ saturate. Weights within ±64 cannot saturate and are left as they are (its Avx2
 EXACT_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni"})
 """Linux's names of the instructions that sum such products in 32 bits. ONNX Runtime would apply the option to them too,
 and halve their speed."""
-UNIT_TOLERANCE = 1e-3
-"""How far a vector's length may be from 1: float32 rounding stays far below, a forgotten normalisation far above."""
 
 
 class Session:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from app.choices import Device, Used
 from app.face.detect import MIN_FACE, Detector
 from app.inference.package import Package
-from app.inference.session import FIXED_BATCH, Device, EmbedderSession, Session, Used, resolve_device
+from app.inference.session import FIXED_BATCH, EmbedderSession, Session, resolve_device
 from app.models.prepare import Target, prepared
 
 

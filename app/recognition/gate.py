@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from app.choices import LivenessMode
+from app.choices import LivenessMode, Used
 from app.concurrency.admission import check_deadline
 from app.concurrency.batcher import Batcher
 from app.errors import LivenessUnavailable, NotLive
 from app.face.align import Cut
 from app.inference.package import Package
-from app.inference.session import Session, Used
+from app.inference.session import Session
 from app.pipeline import timed
 from app.types import Face, Liveness, Photo, Verdict
 

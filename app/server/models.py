@@ -9,12 +9,13 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.choices import Used
 from app.config import Settings
 from app.errors import InvalidSetting, Unusable
 from app.face.detect import Detector
 from app.face.formats import Limits
 from app.inference.package import Package, Scan, scan_packages, select
-from app.inference.session import EmbedderSession, Session, Used
+from app.inference.session import EmbedderSession, Session
 from app.models.opening import open_detector, open_prepared
 from app.models.prepare import prepared
 from app.workers.parent import Stages

@@ -12,9 +12,10 @@ import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
+from app.choices import Used
 from app.errors import Unusable
 from app.inference.package import find_packages, select
-from app.inference.session import CUDA, INSTALLED_BY, PROVIDERS, EmbedderSession, Session, Used, resolve_device
+from app.inference.session import CUDA, INSTALLED_BY, PROVIDERS, EmbedderSession, Session, resolve_device
 from app.models.opening import open_embedder
 from app.types import Pixels
 from tests.conftest import PROJECT

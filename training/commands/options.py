@@ -14,9 +14,9 @@ import numpy as np
 import typer
 
 from app.calibration.intervals import Ints
+from app.choices import Device
 from app.errors import OperatingPointUnavailable
 from app.inference.package import load_package
-from app.inference.session import Device
 from app.inference.thresholds import Thresholds
 from app.machine import cores
 from app.stages import Stages, open_stages

@@ -11,14 +11,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, W
 from pydantic.fields import FieldInfo
 
 from app.choices import IndexKind
-from app.gallery.text import to_nfc
+from app.gallery.text import MAX_CONSENT, MAX_TEXT, to_nfc
 from app.timestamps import utc_text
 
-MAX_ID_LENGTH = 255
+MAX_ID_LENGTH = MAX_TEXT
 ID_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f]+$"
 """Of an id that callers choose: no control characters. `app.gallery.text` refuses a few more."""
 KEY_ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-MAX_NOTE_LENGTH = 1000
+MAX_NOTE_LENGTH = MAX_CONSENT
 MAX_CANDIDATES = 100
 MAX_PAGE = 1000
 MAX_GRACE_S = 30 * 24 * 3600

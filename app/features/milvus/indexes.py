@@ -28,6 +28,7 @@ from app.errors import DatabaseBusy, GalleryNotFound, LikenessError, Unusable
 from app.features.milvus.client import CollectionLost, Milvus, parse_address
 from app.features.milvus.collections import Collections
 from app.features.milvus.search import Comparison, Count, Searcher
+from app.search.follower import CHANGES_AT_ONCE
 from app.search.registry import GalleryIndex, Searchable
 from app.search.types import (
     Changes,
@@ -44,7 +45,6 @@ from app.search.types import (
 )
 from app.types import count_faces
 
-CHANGES_AT_ONCE = 5_000
 SETTLE_S = 2.0
 """How long a change is left to the server that made it, before others check that Milvus holds it."""
 PING_S = 2.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -34,7 +34,7 @@ class ReembedStart(Params):
         max_length=MAX_ID_LENGTH,
         description="The model package to move to, as `name` or `name@version`.",
     )
-    without_crop: Literal["refuse", "drop"] = Field(
+    without_crop: steps.WithoutCrop = Field(
         default="refuse",
         description="What to do with faces without a stored crop. `refuse`: do not start. `drop`: leave them out; a "
         "rollback restores them until `finish` deletes them.",
@@ -57,12 +57,12 @@ class Reembedding(Wire):
     gallery: str
     source: str = Field(examples=[MODEL], description="The package before the move.")
     target: str = Field(examples=["mine@1"], description="The package after the move.")
-    state: Literal["embedding", "ready", "switched", "ending"] = Field(
+    state: steps.State = Field(
         description="`embedding`: faces get templates of the target, the source answers. `ready`: all faces have both "
         "(also after a rollback), the source answers. `switched`: the target answers. `ending`: templates that are no "
         "longer needed are being deleted."
     )
-    without_crop: Literal["refuse", "drop"]
+    without_crop: steps.WithoutCrop
     missing: int = Field(ge=0, description="Faces without a template of the target, since they have no stored crop.")
     keep_days: float
     started_at: datetime
