@@ -274,12 +274,19 @@ def client_for(session: Session, gallery: str, *, create: bool) -> Client:
     """Connect for work on a gallery; with ``create`` it is created unless it exists."""
     client = session.client(Data.CREATED if create else Data.EXISTING)
     if create:
-        try:
-            client.create_gallery(gallery)
-        except ApiError as error:
-            if error.code != "gallery_exists":
-                raise
+        create_gallery(client, gallery)
     return client
+
+
+def create_gallery(client: Client, gallery: str, embedder: str | None = None) -> bool:
+    """Create a gallery unless it exists, and return whether it was created."""
+    try:
+        client.create_gallery(gallery, embedder=embedder)
+    except ApiError as error:
+        if error.code != "gallery_exists":
+            raise
+        return False
+    return True
 
 
 def _say_enrolled(session: Session, person: str, files: list[Path], result: answers.EnrollAnswer | Failure) -> Exit:

@@ -367,7 +367,7 @@ class Operations:
         stages: dict[str, float] | None = None,
     ) -> list[Findings]:
         """Return what each face, given with its subject's id, resembles in the gallery (`duplicate_check.look`); with
-        ``unlike``, for faces of one subject, also which look like none of its others."""
+        ``unlike`` also which look like none of their subject's others."""
         policy = on_conflict or gallery.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
@@ -376,7 +376,12 @@ class Operations:
             findings = look(
                 self._galleries, gallery, faces, measured, self.defaults.fmr, refuse=policy == "reject", tell=tell
             )
-            return find_unlike(self._galleries, gallery, faces, measured, findings) if unlike else findings
+            for subject in dict.fromkeys(subject for subject, _ in faces) if unlike else ():
+                places = [place for place, (whose, _) in enumerate(faces) if whose == subject]
+                own, before = [faces[place] for place in places], [findings[place] for place in places]
+                after = find_unlike(self._galleries, gallery, own, measured, before)
+                findings = [dict(zip(places, after, strict=True)).get(at, old) for at, old in enumerate(findings)]
+            return findings
 
     def embed_for(self, gallery: Gallery, image: bytes) -> Photo:
         """Return all faces of a photo, with templates of the gallery's package for those that could be aligned.

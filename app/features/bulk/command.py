@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
 import typer
+from likeness_client import ApiError
 
 from app.cli import jobs, options, output, photos
+from app.cli.connect import Data
 from app.cli.options import Session, command
 from app.cli.output import Exit
-from app.cli.recognition import client_for
+from app.cli.recognition import create_gallery
 from app.errors import FileMissing, InvalidInput, InvalidSource, LikenessError, Unusable
 from app.features.bulk import json_lines, npy, tar_stream
 from app.features.bulk.archive import MANIFEST
@@ -66,17 +68,23 @@ def import_(
     for path in upload.missing:
         output.complain(LikenessError("no such file", code="file_not_found"), Path(path))
     output.check_writable(report)
-    client = client_for(session, gallery, create=create)
-    job = client.import_faces(
-        gallery,
-        upload.tar,
-        content=upload.content,
-        quality=quality,
-        package=package,
-        normalize=normalize or None,
-        trust=trust,
-        on_conflict=on_conflict,
-    )
+    client = session.client(Data.CREATED if create else Data.EXISTING)
+    created = create and create_gallery(client, gallery, package)
+    try:
+        job = client.import_faces(
+            gallery,
+            upload.tar,
+            content=upload.content,
+            quality=quality,
+            package=package,
+            normalize=normalize or None,
+            trust=trust,
+            on_conflict=on_conflict,
+        )
+    except ApiError:
+        if created:
+            client.delete_gallery(gallery)
+        raise
     if not wait:
         jobs.say(session, job)
         return

@@ -26,6 +26,7 @@ from app.types import Box, Quality, Template
 if TYPE_CHECKING:
     from app.api.components import Components
 
+UNLIKE = "The face looks like none of the subject's others."
 TEMPLATES, FACES = "templates.npy", "faces.jsonl"
 """The rows of templates, and a line about each."""
 
@@ -111,7 +112,8 @@ class Import:
     def _look(self, gallery: Gallery, batch: Batch, package: str) -> list[tuple[Row, Findings]]:
         policy: OnConflict = self.job.params.get("on_conflict", "allow")  # jobs of earlier versions have none
         faces = [(row.face.subject, Template(from_bytes(row.face.template), package)) for row in batch.rows]
-        return list(zip(batch.rows, self.core.operations.look(gallery, faces, policy), strict=True))
+        photos = self.job.params.get("content") == "photos"  # templates come by thousands; a review finds theirs
+        return list(zip(batch.rows, self.core.operations.look(gallery, faces, policy, unlike=photos), strict=True))
 
     def _report(self, looked: list[tuple[Row, Findings]]) -> None:
         """Report the faces that resemble others, with whom and how much."""
@@ -120,6 +122,8 @@ class Import:
             whom = [f"subject {alike.subject}", f"score {math.floor((alike.score or 0) * 100) / 100}"] if alike else []
             if (error := findings.error) is not None:
                 self.job.refuse(row.item, row.name, error.code, error.message, whom, enrolled=not findings.refused)
+            elif findings.unlike is not None:
+                self.job.refuse(row.item, row.name, "unlike", UNLIKE, enrolled=True)
 
 
 def face_of(line: FaceLine, template: bytes, crop: bytes | None = None) -> StoredFace:

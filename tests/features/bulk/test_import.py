@@ -32,6 +32,7 @@ from app.features.bulk.npy import RowReader
 from app.features.bulk.tar_stream import PieceReader
 from app.gallery.store import Store
 from tests.conftest import PROJECT
+from tests.support import packages
 from tests.support.commands import run
 from tests.support.jobs import end_leases
 from tests.support.live import serving
@@ -224,6 +225,15 @@ def test_a_header_that_would_fill_the_memory_is_refused(service: httpx.Client, h
     info.size = 5_000_000
     job = send(service, home, info.tobuf() + bytes(5_000_000))
     assert (job["state"], job["error"]["code"]) == ("failed", "invalid_archive")
+
+
+def test_a_photo_that_looks_like_none_of_its_persons_others_is_said(service: httpx.Client, home: str) -> None:
+    people = {"ada/1.jpg": COLLINS, "ada/2.jpg": AGAIN, "ada/3.jpg": HOPPER}
+    job = send(service, home, tar_of(people), on_conflict="warn")
+    assert (job["state"], job["counts"]["enrolled"]) == ("done", 3)
+    assert [row for row in warned(service, job) if row[1] == "unlike"] == [("ada/3.jpg", "unlike", [])]
+    job = send(service, home, tar_of({"ada/4.jpg": HOPPER}), on_conflict="allow")
+    assert job["counts"] == {"enrolled": 1}
 
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", content: bytes = b"") -> bytes:
@@ -592,6 +602,21 @@ def test_a_row_of_parquet_without_a_person_names_nobody(tmp_path: Path) -> None:
         file = tar.extractfile("faces.jsonl")
         assert file is not None
         assert [json.loads(line)["subject"] for line in file] == ["ada", "", "7"]
+
+
+def test_a_gallery_is_created_for_the_package_of_its_templates_or_not_at_all(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    give_models(data)
+    package = packages.install(data / "packages", "small")
+    np.save(tmp_path / "vectors.npy", units(2, packages.DIMENSION))
+    (tmp_path / "vectors.txt").write_text("ada\ngrace\n")
+    words = ("import", "staff", tmp_path / "vectors.npy", "--create")
+    assert run(data, *words).returncode == 2, "no package was named"
+    assert run(data, "galleries", "list", "--json").rows == []
+    done = run(data, *words, "--package", package.id)
+    assert done.returncode == 0, done
+    (made,) = run(data, "galleries", "list", "--json").rows
+    assert (made["embedder"], made["faces"]) == (package.id, 2)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
