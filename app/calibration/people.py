@@ -105,8 +105,8 @@ def rows(measured: Sequence[OperatingPoint]) -> list[list[str]]:
     ]
 
 
-def remarks(measured: PackageMeasured, people: int, fpir: float) -> list[str]:
-    """Say which rates the pairs support, what `identify` does beyond them, and who may be there twice."""
+def remarks(measured: PackageMeasured, people: int, fmr: float, fpir: float) -> list[str]:
+    """Say which rates the pairs support, what `identify` would do by them, and who may be there twice."""
     lowest = measured.measurement.points[-1].fmr
     lines = []
     if lower := next((rate for rate in points.RATES if rate < lowest), None):
@@ -114,7 +114,8 @@ def remarks(measured: PackageMeasured, people: int, fpir: float) -> list[str]:
         lines.append(f"FMR {lower:g} needs about {more:,} people with as many photos each.")
     lines.append(
         f"FPIR {fpir:g}, the server's default, is supported up to {comparisons_for(fpir, lowest):,} subjects of one "
-        f"photo: in a larger gallery `identify` decides at FMR {lowest:g}, and its answer says which FPIR to expect."
+        f"photo. If these decide, `identify` keeps to it and to FMR {max(fmr, lowest):g}; in a larger gallery it "
+        f"decides at FMR {lowest:g}, and its answer says which FPIR to expect."
     )
     lines += [f"Most alike of two people: {score:.3f} {first} {second}" for first, second, score in measured.most_alike]
     return lines

@@ -68,7 +68,6 @@ def test_points_with_intervals_are_written_drawn_and_said(models: Path, people: 
         *told[:3],
         "--name",
         "other",
-        "--no-default",
         "--json",
         models_dir=models,
     )
@@ -76,6 +75,23 @@ def test_points_with_intervals_are_written_drawn_and_said(models: Path, people: 
     kept = load_package(models / NAME, tmp_path / "data").manifest
     assert [(each.name, each.default) for each in kept.calibrations] == [("doors", True), ("other", False)]
     assert Thresholds(kept).threshold(1e-2) == written.points[0].threshold
+    assert "it decides" in done.stdout, "the package had no other points"
+    used = likeness(
+        tmp_path / "data", "models", "measure", NAME, *told[:3], "--name", "third", "--use", models_dir=models
+    )
+    assert "it decides" in used.stdout
+    kept = load_package(models / NAME, tmp_path / "data").manifest
+    assert [each.name for each in kept.calibrations if each.default] == ["third"]
+
+
+def test_measuring_a_package_that_has_points_changes_no_decision(models: Path, people: Path, tmp_path: Path) -> None:
+    told = ("models", "measure", "sface", "--photos", people, "--aligned", "--name", "doors")
+    done = likeness(tmp_path / "data", *told, models_dir=models)
+    assert done.returncode == 0, done.stderr
+    assert "likeness models calibrations use sface doors" in done.stdout
+    manifest = load_package(models / "sface", tmp_path / "data").manifest
+    assert "doors" in [each.name for each in manifest.calibrations]
+    assert manifest.deciding == load_package(models / "sface").manifest.deciding
 
 
 def test_few_people_are_refused_and_nothing_is_written(models: Path, people: Path, tmp_path: Path) -> None:

@@ -14,7 +14,16 @@ from app.cli.photos import each, people
 from app.config import load_settings
 from app.errors import InvalidInput
 from app.inference.manifest import CROP_SIDE
-from app.inference.package import OWN_FOLDER, Package, find_packages, own_path, read_own, select, write_own
+from app.inference.package import (
+    OWN_FOLDER,
+    Package,
+    find_packages,
+    load_package,
+    own_path,
+    read_own,
+    select,
+    write_own,
+)
 from app.machine import cores
 
 if TYPE_CHECKING:
@@ -38,14 +47,17 @@ def measure(
         float | None,
         typer.Option(help="Leave out pairs of people whose photos' mean score is this or more: one person twice."),
     ] = None,
-    default: Annotated[bool, typer.Option("--default/--no-default", help="Whether these points decide.")] = True,
+    use: Annotated[
+        bool, typer.Option("--use", help="Decide by these points, in a running server too, at once.")
+    ] = False,
     draw: Annotated[Path | None, typer.Option(help="SVG file to draw the scores and the DET curve into.")] = None,
     aligned: Annotated[bool, typer.Option("--aligned", help="The photos are aligned 112×112 crops already.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure a package's operating points on photos of people, and keep them in the data folder.
 
-    Each threshold has a 95 % interval over people. A running server decides by them at once.
+    Each threshold has a 95 % interval over people. They decide if --use is given, or the package has no others; later,
+    `likeness models calibrations use` chooses.
     """
     from app.calibration import operating_points as points  # noqa: PLC0415 - slow to import
     from app.calibration import people as measuring  # noqa: PLC0415 - slow to import
@@ -71,10 +83,11 @@ def measure(
     done = measuring.measure_package(shown, same_above=same_above)
     on = f"{len(shown.paths)} photos of {shown.count} people, {datetime.now(UTC):%Y-%m-%d}"
     about = f"all pairs of {len(shown.paths)} photos, without {done.left_out} that show one person"
-    new = points.calibration(done.measurement, name=calibration, measured_on=on, pairs=about, default=default)
+    use = use or not package.manifest.calibrations
+    new = points.calibration(done.measurement, name=calibration, measured_on=on, pairs=about, default=use)
     written = package.manifest.bind(new)
     path = own_path(settings.data_dir, package.id)
-    write_own(path, read_own(path).added(written, deciding=default or not package.manifest.calibrations))
+    write_own(path, read_own(path).added(written, deciding=use))
     if draw is not None:
         draw.write_text(measuring.svg(written, f"{package.id}, {calibration}: {on}"), encoding="utf-8")
     if as_json:
@@ -82,10 +95,13 @@ def measure(
         return
     output.say(f"{package.id}, {calibration}: {on}: {written.comparisons:,} non-mated, {written.mated:,} mated pairs")
     output.say_table(measuring.HEADS, measuring.rows(points.rising(done.measurement.points)))
-    for line in measuring.remarks(done, shown.count, settings.fpir):
+    for line in measuring.remarks(done, shown.count, settings.fmr, settings.fpir):
         output.say(line)
-    using = "a running server decides by it at once" if default else f"models calibrations use {name} {calibration}"
-    output.say(f"Written to {path}; {using}.")
+    deciding = load_package(package.folder, settings.data_dir).manifest.deciding
+    if deciding is not None and deciding.name == calibration:
+        output.say(f"Written to {path}; it decides, in a running server too.")
+    else:
+        output.say(f"Written to {path}. To decide by it: likeness models calibrations use {name} {calibration}")
 
 
 def quantize(
