@@ -56,7 +56,7 @@ from app.gallery.text import check_visible, clean_id, clean_name, encode_metadat
 
 
 @dataclass(frozen=True, slots=True)
-class Enrollment:
+class SubjectFaces:
     """Faces, with a JPEG or None for each, for a subject, which is made if missing. `terms` replace its own; `also`
     writes in the transaction."""
 
@@ -76,7 +76,7 @@ class Enrolled:
     created: bool
 
 
-def enroll(change: Change, wanted: Sequence[Enrollment]) -> list[Enrolled]:
+def enroll(change: Change, wanted: Sequence[SubjectFaces]) -> list[Enrolled]:
     """Carry out several enrollments.
 
     Raises InvalidInput ``invalid_id``, ``invalid_expiry``, ``invalid_consent``, ``invalid_template`` (not a unit vector

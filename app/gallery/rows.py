@@ -213,17 +213,17 @@ CROP_LIMITS = Limits(
 """What a stored crop may be: imported archives bring crops that other programs made."""
 _FACE_ID = re.compile("[0-9a-f]{32}")
 
-Package: TypeAlias = str | sa.BindParameter[str]
+PackageId: TypeAlias = str | sa.BindParameter[str]
 """A package's id, or the statement's parameter that takes it."""
 
 
-def join_templates(faces: sa.FromClause, package: Package) -> sa.FromClause:
+def join_templates(faces: sa.FromClause, package: PackageId) -> sa.FromClause:
     """Return `faces`, which includes FACES, joined with the second templates of this package."""
     second = SECOND_TEMPLATES.c
     return faces.outerjoin(SECOND_TEMPLATES, (second.face_key == FACES.c.key) & (second.package == package))
 
 
-def template_column(package: Package) -> sa.ColumnElement[bytes | None]:
+def template_column(package: PackageId) -> sa.ColumnElement[bytes | None]:
     """Return the face's template of this package, or NULL; for queries over `join_templates`."""
     return sa.case((FACES.c.package == package, FACES.c.template), else_=SECOND_TEMPLATES.c.template)
 

@@ -22,7 +22,7 @@ from app.concurrency.batcher import GroupCommit
 from app.concurrency.scheduler import Scheduler
 from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.change import Change
-from app.gallery.enrolling import Enrolled, Enrollment, crop_to_keep, enroll
+from app.gallery.enrolling import Enrolled, SubjectFaces, crop_to_keep, enroll
 from app.gallery.records import (
     NO_TERMS,
     Candidate,
@@ -63,7 +63,7 @@ class Galleries:
         self.store = store
         self.indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self.searches = SharedSearches()
-        self._enrollments = GroupCommit[Enrollment, Enrolled]()
+        self._enrollments = GroupCommit[SubjectFaces, Enrolled]()
 
     def start(self, scheduler: Scheduler, *, follow_s: float = FOLLOW_S, snapshot_s: float = SNAPSHOT_S) -> None:
         """Look for other processes' changes every `follow_s` seconds, and write snapshots every `snapshot_s`.
@@ -151,9 +151,9 @@ class Galleries:
     ) -> Enrolled:
         """Add one or more faces to the subject, all or none; create the subject if it is missing. Raises as
         `enrolling.enroll`; requests that come together share a transaction, in which `also` writes."""
-        wanted = Enrollment(subject_id, faces, [crop_to_keep(gallery, face) for face in faces], terms, also)
+        wanted = SubjectFaces(subject_id, faces, [crop_to_keep(gallery, face) for face in faces], terms, also)
 
-        def work(some: Sequence[Enrollment]) -> list[Enrolled]:
+        def work(some: Sequence[SubjectFaces]) -> list[Enrolled]:
             with self.change(gallery) as change:
                 return enroll(change, some)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from app.config import Settings
 from app.errors import DatabaseBusy
 from app.main import OPERATIONS, create_app
 from app.server.data_folder import load_key
-from tests.support.service import error_of, made, scope_of
+from tests.support.service import error_of, made, running_here, scope_of
 
 READS = [one for one in OPERATIONS if one.method == "GET" and not one.monitoring]
 UNKNOWN = ("/v1/galeries", "/v1/galleries/", "/v1/galleries/own/nothing", "/v2/detect", "/nothing")
@@ -85,3 +86,16 @@ async def test_an_error_after_the_answer_began_cuts_it_short_and_sends_no_second
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 200
     assert sent[1].get("more_body"), "the answer is not whole, and does not look so"
+
+
+@pytest.mark.anyio
+async def test_every_handler_finds_what_it_takes_by_its_name(tmp_path: Path) -> None:
+    async with running_here(tmp_path, compreface="on", rekognition="on") as (app, _):
+        parts = app.state.components.parts
+        for route in (route for route in app.routes if isinstance(route, OperationRoute)):
+            handler = inspect.getclosurevars(route.endpoint).nonlocals["handler"]
+            for name, parameter in inspect.signature(handler, eval_str=True).parameters.items():
+                if name in parts:
+                    assert isinstance(parts[name], parameter.annotation), (route.path, name)
+                elif isinstance(parameter.annotation, type) and parameter.annotation in map(type, parts.values()):
+                    pytest.fail(f"{route.path}: nothing is called {name}")

@@ -13,7 +13,7 @@ from app.features.review.job import KIND, Reviewer
 from app.features.review.records import Kind, Summary
 from app.features.review.schemas import Finding
 from app.features.review.store import Reviews
-from app.gallery.enrolling import Enrolled, Enrollment, enroll
+from app.gallery.enrolling import Enrolled, SubjectFaces, enroll
 from app.gallery.records import Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -110,7 +110,7 @@ class Reviewing:
     def people(self, numbers: range, photos: int = 3) -> None:
         """Enroll these people in one change."""
         faces = {f"p{number}": [face(vector(number, photo)) for photo in range(photos)] for number in numbers}
-        wanted = [Enrollment(subject, some, [None] * photos) for subject, some in faces.items()]
+        wanted = [SubjectFaces(subject, some, [None] * photos) for subject, some in faces.items()]
         changed(self.galleries, "staff", enroll, wanted)
 
     def review(self) -> Job:

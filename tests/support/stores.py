@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.gallery import enrolling
-from app.gallery.enrolling import Enrolled, Enrollment, write_many
+from app.gallery.enrolling import Enrolled, SubjectFaces, write_many
 from app.gallery.records import Gallery, NewFace, StoredFace
 from app.gallery.store import Store
 from app.gallery.subjects import edit_subject
@@ -42,7 +42,7 @@ def enroll(
     **changes: Any,
 ) -> Enrolled:
     """Enroll faces, without crops unless there is one for each; `changes` are `edit_subject`'s."""
-    wanted = Enrollment(subject, faces, crops or [None] * len(faces))
+    wanted = SubjectFaces(subject, faces, crops or [None] * len(faces))
     made = written(store, gallery, enrolling.enroll, [wanted])[0]
     if changes:
         written(store, gallery, edit_subject, made.subject, **changes)
