@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedRandom
@@ -125,6 +126,15 @@ def delimiter_of(table: TextIO) -> str:
     first = table.readline()
     table.seek(0)
     return max(",;\t", key=first.count)
+
+
+def read_regular(path: Path) -> bytes:
+    """Return a file's content. Raises OSError, also for what is no file: a pipe would hold up the reader for ever."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file", str(path))
+        return file.read()
 
 
 def sha256_of(path: Path) -> str:

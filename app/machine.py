@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -51,6 +52,8 @@ def _folders(controller: str, root: Path) -> Iterator[Path]:
 SWITCH_S = 0.0005
 ARENAS_PER_CORE = 2
 MOST_DESCRIPTORS = 65_536
+_FIRST_TO_GO = "1000"
+"""Of -1000 to 1000: where memory runs out all the same, the system ends this process and not the server."""
 _M_ARENA_MAX = -8
 """<malloc.h>"""
 
@@ -160,6 +163,17 @@ def raise_descriptors() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
     return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+def limit_memory(size: int) -> None:
+    """Let this process, a server's child, take ``size`` bytes of addresses more than it has, and leave no core file."""
+    if sys.platform == "linux":
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * os.sysconf("SC_PAGE_SIZE") + size
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def share_arenas() -> None:

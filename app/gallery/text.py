@@ -25,6 +25,7 @@ _MARKS = 30
 """Combining marks in a row; no script needs more (UAX #15, Stream-Safe Text Format)."""
 UNNAMED_SIGN = "~"
 UNNAMED_LENGTH = 33
+_UNNAMED = re.compile(f"{UNNAMED_SIGN}[0-9a-f]{{{UNNAMED_LENGTH - 1}}}")
 _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 """Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""
 
@@ -56,11 +57,14 @@ def clean_id(text: str, what: str) -> str:
 
 def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
     """Check a new `what` ("subject id", "name") for what nobody sees, with which two look the same: spaces at its ends
-    or of unusual kinds, and invisible characters.
+    or of unusual kinds, and invisible characters; and for what `is_unnamed` would take for an unnamed subject.
 
     Joiners, variation selectors and tags are allowed after letters and emoji that need them. Ids and names of before
     this check keep working. Raises InvalidInput `code`.
     """
+    if code == "invalid_id" and is_unnamed(text) and not _UNNAMED.fullmatch(text):
+        message = f"A {what} of {UNNAMED_LENGTH} characters can't begin with {UNNAMED_SIGN!r}, as unnamed subjects do."
+        raise InvalidInput(message, code=code)
     if text != text.strip():
         raise InvalidInput(f"A {what} can't begin or end with a space.", code=code)
     for before, character in pairwise(f" {text}"):

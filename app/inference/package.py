@@ -17,7 +17,7 @@ from typing import TypeAlias
 from pydantic import ValidationError
 
 from app.errors import InvalidInput, Unusable
-from app.files import PUBLIC, replacing, sha256_of
+from app.files import PUBLIC, read_regular, replacing, sha256_of
 from app.inference.cards import Name, Strict
 from app.inference.manifest import Calibration, CarrierSource, FileSource, Manifest, UrlSource
 
@@ -62,7 +62,7 @@ def load_package(folder: Path, data_dir: Path | None = None) -> Package:
     """
     path = folder / MANIFEST_NAME
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except OSError as error:
         message = (
             f"No readable {MANIFEST_NAME} in {folder} ({error.strerror}): a model package is a folder that has one."
@@ -261,7 +261,7 @@ def own_path(data_dir: Path, package_id: str) -> Path:
 def read_own(path: Path) -> OwnCalibrations:
     """Read a package's own calibrations; none where there is no file. Raises Unusable ``calibrations_invalid``."""
     try:
-        return OwnCalibrations.model_validate_json(path.read_bytes())
+        return OwnCalibrations.model_validate_json(read_regular(path))
     except FileNotFoundError:
         return OwnCalibrations()
     except (OSError, ValidationError) as error:

@@ -37,7 +37,7 @@ from app.inference.manifest import (
     contract_output,
 )
 from app.inference.package import Package, load_package, write_manifest
-from app.machine import cores
+from app.machine import cores, limit_memory, memory_limit
 from app.models.graph import optimised
 from app.models.graph_facts import GraphFacts, read_file, read_graph
 from app.models.opening import open_embedder
@@ -260,8 +260,11 @@ def _answer(
     sender: Connection, seconds: float, work: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> None:
     signal.alarm(math.ceil(seconds) + 1)  # the parent may be gone by then
+    limit_memory(memory_limit())  # beside a server in one container, it is not the server that ends
     try:
         outcome = work(*args, **kwargs)
     except (LikenessError, OSError) as error:
         outcome = error
+    except MemoryError:
+        outcome = Unusable("The model needs more memory than there is.", code="model_check_failed")
     sender.send(outcome)

@@ -13,6 +13,7 @@ import numpy as np
 
 from app.errors import InvalidInput, LikenessError, Overloaded
 from app.face.align import Cut
+from app.machine import limit_memory
 from app.pipeline import Pipeline, TooCostly
 from app.types import Photo
 from app.workers import limits, sandbox, wire
@@ -74,7 +75,7 @@ def work(peer: socket.socket, pipeline: Pipeline, terms: Terms, parent: int) -> 
     """Answer questions until the server closes the socket; then, and after a failure, end this process."""
     limits.end_with_parent(parent)
     limits.lower_priority(terms.niceness)
-    limits.limit_memory(terms.memory)
+    limit_memory(terms.memory)
     pipeline.most_pixels = terms.most_pixels
     held = sandbox.enter()
     gc.enable()

@@ -30,7 +30,7 @@ from app.gallery.moving import delete_face, rename_subject
 from app.gallery.records import Gallery, Metadata, NewFace, StoredFace, to_bytes
 from app.gallery.store import Store
 from app.gallery.subjects import create_subject, delete_subject, edit_subject
-from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH
+from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH, check_visible, unnamed_id
 from app.types import Box, Quality, Reason, Template
 from tests.support.changing import written
 from tests.support.following import engine_of
@@ -151,6 +151,16 @@ def test_ids_written_differently_are_one_in_nfc(store: Store, gallery: Gallery) 
 
 
 HIDING = ["ad\u200ba", "\u202eada", "ada\u2069", "ada\u200d", "ada️", "ada\U000e0061", "\xadada", "adaㅤ", "\ufeffada"]
+
+
+@pytest.mark.parametrize("chosen", ["~" + "x" * 32, "~" + "A" * 32, "~ " + "0" * 31])
+def test_a_chosen_id_does_not_pass_for_that_of_an_unnamed_subject(chosen: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        check_visible(chosen, "subject id")
+    assert caught.value.code == "invalid_id"
+    check_visible(unnamed_id(), "subject id")
+    for other in ("~x", "~" + "x" * 31, "x" * 33):
+        check_visible(other, "subject id")
 
 
 def test_new_ids_hold_nothing_invisible(store: Store, gallery: Gallery) -> None:

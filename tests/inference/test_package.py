@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -374,3 +375,10 @@ def test_the_packaged_operating_points_are_bound(name: str) -> None:
     assert young is not None
     assert grown is not None
     assert all(one.low > 10 * other.high for one, other in zip(young.rates[1:3], grown.rates[1:3], strict=True))
+
+
+def test_a_pipe_in_place_of_a_manifest_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(Unusable) as caught:
+        load_package(tmp_path)
+    assert caught.value.code == "package_manifest_missing"

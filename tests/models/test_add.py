@@ -17,7 +17,8 @@ from app.errors import Unusable
 from app.inference.golden import golden_crops
 from app.inference.manifest import Licence
 from app.inference.package import load_package
-from app.models.add import Added, NewPackage, add
+from app.machine import memory_limit
+from app.models.add import Added, NewPackage, add, within
 from app.models.opening import open_embedder
 from app.models.presets import PRESETS, Crops, Stated, choose
 from app.types import Vectors
@@ -180,6 +181,16 @@ def test_a_graph_that_never_ends_is_given_up(tmp_path: Path) -> None:
     done = run(tmp_path / "data", *words)
     assert (done.returncode, "model_too_slow" in done.stderr) == (4, True), done.stderr
     assert not list(tmp_path.glob("data/packages/*"))
+
+
+def greedy() -> int:
+    return len(bytearray(memory_limit() + 2**28)[:: 2**20])
+
+
+def test_a_model_that_needs_more_memory_than_there_is_ends_its_own_process() -> None:
+    with pytest.raises(Unusable) as caught:
+        within(60, greedy)
+    assert caught.value.code == "model_check_failed"
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,13 @@ ALLOWED = {
 }
 SCRIPT = """
 import json, os, resource, signal, socket, subprocess, sys, threading, time
+from app.machine import limit_memory
 from app.workers import limits, sandbox
 kept, outcomes = socket.socket(), {}
 for attempt in json.load(sys.stdin):
     ours, theirs = os.pipe()
     if not os.fork():
-        limits.limit_memory(2**28)
+        limit_memory(2**28)
         held = sandbox.enter()
         try:
             exec(attempt)

@@ -197,7 +197,7 @@ def test_an_embedding_of_any_length_counts_by_its_direction(bound: httpx.Client)
 
 
 @pytest.mark.parametrize(
-    "name", ["Ann", "Müller 王芳 😀", "a.b?c&d=%41#e", "'; DROP TABLE subjects"[1:].replace(";", "")]
+    "name", ["Ann", "Müller 王芳 😀", "a.b?c&d=%41#e", "'; DROP TABLE subjects"[2:].replace(";", "").strip()]
 )
 def test_a_subjects_life(bound: httpx.Client, name: str) -> None:
     path = f"{SUBJECTS}/{httpx.URL('http://x/', params={'x': name}).query.decode()[2:].replace('+', '%20')}"
