@@ -22,8 +22,8 @@ from app.machine import cores
 PREFIX = "LIKENESS_"
 PROJECT = Path(__file__).resolve().parent.parent
 MIB = 1024 * 1024
-CLIENT_VARIABLES = frozenset({"LIKENESS_SERVER", "LIKENESS_KEY"})
-"""Variables that only the command line reads, to find a server."""
+CLIENT_VARIABLES = frozenset({"LIKENESS_SERVER", "LIKENESS_KEY", "LIKENESS_KEY_FILE", "LIKENESS_PUBLIC_URL"})
+"""Variables that only the command line reads, to find a server and to name it in links."""
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 """Scheme, host and port as browsers send them: lower case, no path, no wildcard."""

@@ -20,6 +20,8 @@ from urllib.parse import quote
 DRAFT = ".draft"
 PRIVATE, PUBLIC = 0o600, 0o644
 """Permissions: for the owner alone, and readable by everyone."""
+LAST_BACKUP = "last_backup"
+"""An empty file of the data folder: its time is that of the last backup, and whatever makes a backup touches it."""
 
 
 @contextmanager

@@ -154,7 +154,8 @@ async def _lifespan(settings: Settings, models: Future[Models] | None, app: Fast
     stack = ExitStack()
     try:
         components = await asyncio.to_thread(_build, settings, models, stack, app.state.metrics)
-        stack.enter_context(app.state.metrics.watch(components, lambda: app.state.status == "ok"))
+        watched = app.state.metrics.watch(components, settings.data_dir, lambda: app.state.status == "ok")
+        stack.enter_context(watched)
         app.state.components, app.state.status = components, "ok"
         yield
         app.state.status = "draining"

@@ -16,6 +16,8 @@ import stand_ins
 
 OWN_STATE = Path("/var/lib/likeness-try")
 """Of an engine that is started here: its images are there the next time."""
+OLDEST_COMPOSE = 2, 24
+"""`env_file` that may be missing came with it."""
 START_S = 30.0
 PULL_S = 120.0
 
@@ -25,19 +27,12 @@ class Unavailable(Exception):
 
 
 class Engine:
-    """A docker that answers, and docker-compose of either generation; all commands end at `deadline` (monotonic)."""
+    """A docker that answers; all commands end at `deadline` (monotonic)."""
 
     def __init__(self, docker: str, environ: Mapping[str, str], deadline: float) -> None:
         self.docker = docker
-        self._environ = dict(environ)
+        self.environ = dict(environ)
         self._deadline = deadline
-        plugin = self.run(docker, "compose", "version", check=False)
-        if plugin.returncode == 0:
-            self._compose = [docker, "compose"]
-        elif found := shutil.which("docker-compose"):
-            self._compose = [found]
-        else:
-            raise Unavailable("there is no docker-compose")
 
     def left(self) -> float:
         """Seconds; raises subprocess.TimeoutExpired where there are none."""
@@ -52,7 +47,7 @@ class Engine:
 
     def run(self, *command: str, check: bool = True, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            command, env=self._environ, cwd=folder, capture_output=True, text=True, timeout=self.left(), check=False
+            command, env=self.environ, cwd=folder, capture_output=True, text=True, timeout=self.left(), check=False
         )
         if check and done.returncode:
             raise AssertionError(f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
@@ -63,7 +58,7 @@ class Engine:
         return self.run(self.docker, *command, check=check).stdout.strip()
 
     def compose(self, *command: str, folder: Path, check: bool = True) -> str:
-        return self.run(*self._compose, *command, folder=folder, check=check).stdout.strip()
+        return self.run(self.docker, "compose", *command, folder=folder, check=check).stdout.strip()
 
     def inspect(self, container: str) -> dict[str, object]:
         found: list[dict[str, object]] = json.loads(self("inspect", container))
@@ -73,29 +68,59 @@ class Engine:
         return self.run(self.docker, "image", "inspect", image, check=False).returncode == 0
 
     def provide(self, images: Sequence[str], *, make: bool) -> list[str]:
-        """Pulls what is missing, or, where that fails and it may, makes stand-ins; which those are.
+        """Pull the images that are missing, or make stand-ins where that fails and ``make`` allows it; return the
+        stand-ins. See to it that there is a Compose.
 
         Raises Unavailable.
         """
         known = {image.name: image for image in stand_ins.IMAGES}
         for image in images:
-            if self.has(image) or self._pull(image):
+            if self.has(image):
+                made_of = self._label(image)
+                if not made_of or made_of == known[image].digest:
+                    continue
+            elif self._pull(image):
                 continue
             if not (make and image in known and os.getuid() == 0 and shutil.which("debootstrap")):
                 raise Unavailable(f"{image} is not here, can't be pulled, and no stand-in can be made")
             try:
-                stand_ins.make(self.docker, known[image], self._environ, self.left())
+                stand_ins.make(self.docker, known[image], self.environ, self.left())
             except subprocess.CalledProcessError as error:
                 raise Unavailable(f"no stand-in for {image} can be made: {error}") from None
-        form = f'{{{{index .Config.Labels "{stand_ins.LABEL}"}}}}'
-        return [image for image in images if self("image", "inspect", "--format", form, image) == "yes"]
+        made = [image for image in images if self._label(image)]
+        self._find_compose(next((image for image in made if stand_ins.COMPOSE in known[image].packages), None))
+        return made
+
+    def _label(self, image: str) -> str:
+        """Return of what a stand-in is made; nothing for a real image."""
+        return self("image", "inspect", "--format", f'{{{{index .Config.Labels "{stand_ins.LABEL}"}}}}', image)
+
+    def _find_compose(self, stand_in: str | None) -> None:
+        """Use the plugin of this machine, or the one in a stand-in. Raises Unavailable."""
+        if self._has_compose():
+            return
+        if stand_in is None:
+            raise Unavailable("there is no Compose 2.24 or newer")
+        plugins = OWN_STATE / "config" / "cli-plugins"
+        plugins.mkdir(parents=True, exist_ok=True)
+        container = self("create", stand_in, "true")
+        self("cp", f"{container}:{stand_ins.COMPOSE_PATH}", str(plugins / "docker-compose"))
+        self("rm", container)
+        self.environ["DOCKER_CONFIG"] = str(plugins.parent)
+        if not self._has_compose():
+            raise Unavailable("the stand-in's Compose does not run here")
+
+    def _has_compose(self) -> bool:
+        done = self.run(self.docker, "compose", "version", "--short", check=False)
+        found = re.match(r"v?(\d+)\.(\d+)", done.stdout.strip())
+        return done.returncode == 0 and found is not None and (int(found[1]), int(found[2])) >= OLDEST_COMPOSE
 
     def _pull(self, image: str) -> bool:
         try:
             seconds = min(PULL_S, self.left())
             done = subprocess.run(
                 [self.docker, "pull", "--quiet", image],
-                env=self._environ,
+                env=self.environ,
                 capture_output=True,
                 timeout=seconds,
                 check=False,

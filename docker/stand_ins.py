@@ -6,6 +6,7 @@ environment as far as they are used here. They are good for trying the files, no
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -38,10 +39,20 @@ class Image:
     packages: tuple[str, ...]
     lines: str
 
+    @property
+    def digest(self) -> str:
+        """Eight digits that say what it is made of: a stand-in of other things is made anew."""
+        return _digest(repr(self))
+
 
 LABEL = "likeness.stand-in"
+COMPOSE, COMPOSE_PATH = "docker-compose", "/usr/libexec/docker/cli-plugins/docker-compose"
+"""Where the machine itself has none that is new enough."""
 PYTHON = ("ca-certificates", "python3", "python3-pip", "python3-venv")
-SERVICES = ("ca-certificates", "curl", "nginx-light", "postgresql", "prometheus", "wget")
+SERVICES = (
+    *("ca-certificates", "caddy", "curl", COMPOSE, "nginx-light", "postgresql", "prometheus"),
+    *("prometheus-alertmanager", "wget"),
+)
 IMAGES = (
     Image(
         "python:3.11-slim-bookworm",
@@ -53,7 +64,7 @@ IMAGES = (
         "postgres:17-trixie",
         "trixie",
         SERVICES,
-        "RUN groupmod -g 999 postgres && usermod -u 999 postgres"
+        "RUN userdel --force caddy; groupmod -g 999 postgres && usermod -u 999 postgres"
         " && install -d -o 999 -g 999 /var/lib/postgresql/data /run/postgresql\n"
         "COPY entry /usr/local/bin/entry\n"
         "ENV LANG=C.UTF-8 PATH=/usr/lib/postgresql/17/bin:$PATH PGDATA=/var/lib/postgresql/data\n"
@@ -66,7 +77,27 @@ IMAGES = (
         SERVICES,
         'RUN install -d -o 65534 -g 65534 /prometheus\nVOLUME /prometheus\nENTRYPOINT ["prometheus"]\n',
     ),
+    Image(
+        "prom/alertmanager:v0.28.1",
+        "trixie",
+        SERVICES,
+        "RUN install -d -o 65534 -g 65534 /alertmanager\nVOLUME /alertmanager\n"
+        'ENTRYPOINT ["prometheus-alertmanager"]\n',
+    ),
+    # Grafana is not among Debian's packages: this one only answers and holds the password.
+    Image(
+        "grafana/grafana:12.4.3",
+        "trixie",
+        SERVICES,
+        "RUN install -d /api && touch /api/health\nENTRYPOINT []\n"
+        'CMD ["caddy", "file-server", "--root", "/", "--listen", ":3000"]\n',
+    ),
+    Image("caddy:2.10.2", "trixie", SERVICES, "RUN install -d /data /config /etc/caddy\n"),
 )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def make(docker: str, image: Image, environ: Mapping[str, str], seconds: float) -> None:
@@ -74,13 +105,13 @@ def make(docker: str, image: Image, environ: Mapping[str, str], seconds: float) 
 
     Raises subprocess.TimeoutExpired where they were not fetched within `seconds`, CalledProcessError.
     """
-    raw = f"likeness-stand-in:{image.release}"
+    raw = f"likeness-stand-in:{image.release}-{_digest(repr(image.packages))}"
     command = [docker, "image", "inspect", raw]
     if subprocess.run(command, env=environ, capture_output=True, check=False).returncode:
         _import(docker, raw, image, environ, seconds)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "entry").write_text(POSTGRES_ENTRY)
-        (Path(folder) / "Dockerfile").write_text(f"FROM {raw}\n{image.lines}LABEL {LABEL}=yes\n")
+        (Path(folder) / "Dockerfile").write_text(f"FROM {raw}\n{image.lines}LABEL {LABEL}={image.digest}\n")
         command = [docker, "build", "--quiet", "--tag", image.name, folder]
         subprocess.run(command, env=environ, check=True, capture_output=True)
 

@@ -1,4 +1,4 @@
-"""Builds the image, brings everything up and does to it what may happen: `python docker/try.py`.
+"""Builds the image, follows docs/how-to/docker.md, and does to the containers what may happen: `python docker/try.py`.
 
 Ends with 0 where all went as it should, and, after one line that says why, where there is no engine or no base image to
 try with; with 1 where something went wrong. Nothing is left behind but images.
@@ -10,25 +10,47 @@ import argparse
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
+import page
 from engine import Engine, Unavailable, engine
 
 PROJECT = Path(__file__).resolve().parent.parent
+LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
+MEASURED_PEOPLE = 300
+"""People of LFW with two photos each, whom the page enrolls and measures on where the research data is."""
+ALONE = "likeness"
+"""The page's name for a single container and its volume."""
 SAMPLES = PROJECT / "docs" / "samples"
 READY_S = 120.0
 FOLLOW_S = 5.0
 CLEANING_S = 90.0
 ROUNDS = 10
+WAITING = """docker() {
+    case "$1 $2" in "compose exec" | "compose run")
+        until command docker compose exec -T likeness python docker/healthy.py >/dev/null 2>&1; do
+            command docker compose exec -T likeness true 2>/dev/null || break  # stopped, as the page says
+            sleep 0.5
+        done ;;
+    "exec likeness") until command docker exec likeness python docker/healthy.py 2>/dev/null; do sleep 0.5; done ;;
+    esac
+    command docker "$@" || [ $? = 3 ]  # 3: some of the photos were refused
+}
+"""
+"""A reader sees `up` end and types on; the service may need a few seconds more."""
 NO_NETWORK = re.compile("NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProtocolError")
 GALLERY = "/v1/galleries/crew"
 OLDEST = """
@@ -108,6 +130,7 @@ class Trial:
 
     def __init__(self, docker: Engine, base: str) -> None:
         self.docker = docker
+        self.name = docker.environ["COMPOSE_PROJECT_NAME"]
         self.base = base
         self.client = httpx.Client(base_url=base, timeout=30)
 
@@ -327,6 +350,58 @@ def tells_nothing(trial: Trial) -> str:
     return "no secret in logs or `inspect`"
 
 
+def alerts_somebody(trial: Trial) -> str:
+    """A stopped replica and the backup that nobody made reach a web hook. Waiting times are cut."""
+    told: list[str] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            told.extend(one["labels"]["alertname"] for one in body["alerts"] if one["status"] == "firing")
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    network = f"{trial.name}_outside"
+    gateway = trial.docker("network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", network)
+    with HTTPServer((gateway, 0), Hook) as server, tempfile.TemporaryDirectory() as folder:
+        Thread(target=server.serve_forever, daemon=True).start()
+        alerts = Path(folder) / "alerts.yml"
+        hook = f"http://{gateway}:{server.server_port}/"
+        text = (PROJECT / "docker/monitoring/alertmanager.yml").read_text().replace("group_wait: 10s", "group_wait: 0s")
+        alerts.write_text(text.replace("- name: nobody", f"- name: nobody\n    webhook_configs: [{{url: '{hook}'}}]"))
+        Path(folder).chmod(0o755)
+        alerts.chmod(0o644)
+        trial.docker.environ["ALERTS_FILE"] = str(alerts)
+        trial.compose("up", "-d", "--no-build", "--no-deps", "alertmanager")
+        rules = PROJECT / "docker/monitoring/alerts.yml"
+        quick = re.sub(r"for: \w+", "for: 0s", rules.read_text())
+        prometheus = trial.compose("ps", "-q", "prometheus")
+        write = "cat >alerts.yml && sed s:/etc/prometheus/alerts:/prometheus/alerts: /etc/prometheus/prometheus.yml"
+        done = subprocess.run(
+            [trial.docker.docker, "exec", "-i", prometheus, "sh", "-c", f"cd /prometheus; {write} >prometheus.yml"],
+            input=quick,
+            env=trial.docker.environ,
+            text=True,
+            capture_output=True,
+            timeout=trial.docker.left(),
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        trial.compose(
+            *("run", "-d", "--no-deps", "--name", f"{trial.name}-quick", "prometheus"),
+            *("--config.file=/prometheus/prometheus.yml", "--storage.tsdb.path=/tmp/quick"),
+        )
+        trial.until("the backup's age is told", lambda: "LikenessBackupOld" in told, 120)
+        trial.docker("stop", trial.replicas()[0])
+        trial.until("the stopped replica is told", lambda: "LikenessReplicaGone" in told, 240)
+        server.shutdown()
+        trial.docker("rm", "-f", f"{trial.name}-quick")
+    return f"a web hook was told of {', '.join(sorted(set(told)))}"
+
+
 STEPS: tuple[Callable[[Trial], str], ...] = (
     comes_up,
     is_confined,
@@ -340,16 +415,17 @@ STEPS: tuple[Callable[[Trial], str], ...] = (
     scales_to_two,
     loses_one_of_two,
     is_watched,
+    alerts_somebody,
     tells_nothing,
 )
 
 
 def base_images() -> list[str]:
-    """What has to be there before anything can be built or started, but for the GPU and Grafana."""
+    """What has to be there before anything can be built or started, but for the GPU."""
     compose = (PROJECT / "docker-compose.yml").read_text()
     dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
     found = re.findall(r"^ARG PYTHON_IMAGE=(\S+)", dockerfile, re.MULTILINE)
-    found += re.findall(r"^    image: \$\{\w+:-((?!grafana/)[^}]+)\}", compose, re.MULTILINE)
+    found += re.findall(r"^    image: \$\{\w+:-([^}]+)\}", compose, re.MULTILINE)
     return sorted(set(found))
 
 
@@ -384,7 +460,79 @@ def project(docker: Engine, address: str) -> Iterator[Trial]:
         yield trial
     finally:
         docker.allow(CLEANING_S)
-        trial.compose("--profile", "monitoring", "down", "--volumes", "--timeout", "10", check=False)
+        take_down(docker, PROJECT)
+
+
+def take_down(docker: Engine, folder: Path) -> None:
+    profiles = [word for name in ("monitoring", "tls", "models") for word in ("--profile", name)]
+    docker.compose(*profiles, "down", "--volumes", "--remove-orphans", "--timeout", "10", folder=folder, check=False)
+
+
+def follows_the_page(docker: Engine, begun: float) -> None:
+    """Run every command of the page, in order; say of each block how long it took. Raises AssertionError."""
+    ports = {port: free_address().rpartition(":")[2] for port in ("8000", "8001", "8080", "8443", "3000")}
+    places = {"PUBLISH": "8000", "HTTP_PUBLISH": "8080", "HTTPS_PUBLISH": "8443", "GRAFANA_PUBLISH": "3000"}
+    environ = docker.environ | {name: f"127.0.0.1:{ports[port]}" for name, port in places.items()}
+    environ["PATH"] = f"{Path(docker.docker).parent}:{environ['PATH']}"
+    for kind in ("container", "volume"):
+        if docker.run(docker.docker, kind, "inspect", ALONE, check=False).returncode == 0:
+            raise Unavailable(f"a {kind} `{ALONE}`, as the page has it, is there already")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "likeness"
+        page.copy_project(folder)
+        many = give_photos(folder)
+        try:
+            for number, block in enumerate(page.blocks(page.PAGE.read_text(encoding="utf-8")), 1):
+                first = block.code.splitlines()[0]
+                if not block.is_run or (block.mark == page.NEEDS_PEOPLE and not many):
+                    say(begun, f"page, block {number}, not run", first)
+                    continue
+                took = run_block(docker, page.with_ports(block.code, ports), folder, environ)
+                say(begun, f"page, block {number}", f"{took:.1f} s: {first}")
+        finally:
+            docker.allow(CLEANING_S)
+            docker("rm", "--force", ALONE, check=False)
+            docker("volume", "rm", ALONE, check=False)
+            take_down(docker, folder)
+
+
+def run_block(docker: Engine, code: str, folder: Path, environ: dict[str, str]) -> float:
+    """Run the lines in one shell that ends at the first error, when the service is ready; return the seconds."""
+    begun = time.monotonic()
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", f"{WAITING}{code}"],
+        env=environ,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=docker.left(),
+        check=False,
+    )
+    assert done.returncode == 0, f"{code}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    return time.monotonic() - begun
+
+
+def give_photos(folder: Path) -> bool:
+    """Put what a reader has into the folder: people, a model. Return whether there are enough people to measure."""
+    for person, photos in {"eileen": ("collins.jpg", "collins_again.jpg"), "grace": ("hopper.jpg",)}.items():
+        (folder / "people" / person).mkdir(parents=True)
+        for photo in photos:
+            shutil.copy(SAMPLES / photo, folder / "people" / person)
+    shutil.copy(PROJECT / "models" / "sface-slim" / "model.onnx", folder / "mine.onnx")
+    if not LFW.is_file():
+        return False
+    with tarfile.open(LFW) as archive:
+        names = {Path(member) for member in archive.getnames()}
+        second = sorted(path.parent for path in names if path.name.endswith("_0002.jpg"))
+        twice = [one for one in second if one / f"{one.name}_0001.jpg" in names][:MEASURED_PEOPLE]
+        for path in (one / f"{one.name}_000{number}.jpg" for one in twice for number in (1, 2)):
+            content = archive.extractfile(str(path))
+            assert content is not None
+            target = folder / "people" / path.parent.name / path.name
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(content.read())
+    return True
 
 
 def free_address() -> str:
@@ -414,6 +562,7 @@ def main() -> int:
             made = docker.provide(base_images(), make=given.stand_ins)
             say(begun, "base images", f"stand-ins: {', '.join(made)}" if made else "the real ones")
             say(begun, "builds", build(docker))
+            follows_the_page(docker, begun)
             with project(docker, address) as trial:
                 for step in STEPS:
                     say(begun, step.__name__, step(trial))

@@ -7,9 +7,11 @@ application has its own registry.
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.files import LAST_BACKUP
 from app.gallery.records import Totals
 from app.logs import LOGGER
 
@@ -77,9 +80,9 @@ class Metrics:
             self._stages[stage].observe(milliseconds / 1000)
 
     @contextmanager
-    def watch(self, components: Components, is_ready: Callable[[], bool]) -> Iterator[None]:
-        """Read the components when metrics are requested, until the block ends."""
-        collector = _ComponentsCollector(components, is_ready)
+    def watch(self, components: Components, data_dir: Path, is_ready: Callable[[], bool]) -> Iterator[None]:
+        """Read the components and the data folder when metrics are requested, until the block ends."""
+        collector = _ComponentsCollector(components, data_dir, is_ready)
         self._registry.register(collector)
         try:
             yield
@@ -92,8 +95,9 @@ class Metrics:
 
 
 class _ComponentsCollector(Collector):
-    def __init__(self, components: Components, is_ready: Callable[[], bool]) -> None:
+    def __init__(self, components: Components, data_dir: Path, is_ready: Callable[[], bool]) -> None:
         self._components = components
+        self._data_dir = data_dir
         self._is_ready = is_ready
         self._totals = _CachedCounts(components.galleries.store.totals)
 
@@ -107,6 +111,7 @@ class _ComponentsCollector(Collector):
         yield from self._batches()
         yield from self._galleries()
         yield from self._jobs()
+        yield from self._data_folder()
         if sink := self._components.audit.sink:
             yield CounterMetricFamily(
                 "likeness_audit_sink_lost", "Audit entries that the sink did not get.", value=sink.lost
@@ -153,6 +158,15 @@ class _ComponentsCollector(Collector):
         for (kind, state), count in runner.ended.items():
             ended.add_metric([kind, state], count)
         yield ended
+
+    def _data_folder(self) -> Iterator[Metric]:
+        with suppress(OSError):  # an unreadable disk must not hide the other metrics
+            free = shutil.disk_usage(self._data_dir).free
+            yield _gauge("likeness_disk_free_bytes", "Free bytes on the disk of the data folder.", free)
+        with suppress(OSError):  # nobody has made a backup yet
+            made = (self._data_dir / LAST_BACKUP).stat().st_mtime
+            age = max(0.0, time.time() - made)
+            yield _gauge("likeness_backup_age_seconds", "Seconds since the last backup was made.", age)
 
     def _galleries(self) -> Iterator[Metric]:
         held = self._components.galleries.indexes.indexed()

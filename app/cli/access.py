@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated
 
@@ -96,7 +97,13 @@ def revoke(session: Session, key_id: KeyId) -> None:
     keys,
     epilog="Example: likeness keys link\n\nExample: likeness keys link --server https://faces.example.org --key lk_…",
 )
-def link(session: Session) -> None:
+def link(
+    session: Session,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Address that the link names. Default: the server's.", envvar="LIKENESS_PUBLIC_URL"),
+    ] = None,
+) -> None:
     """Print a link that signs a browser in to the page of a running server: once, within a minute."""
     running = find_server(session.server, session.key)
     if running is None:
@@ -104,7 +111,7 @@ def link(session: Session) -> None:
         raise Unreachable("No server runs on the data folder. Start one with `likeness serve`, or name one: --server.")
     with answering(running) as client:
         made = client.create_sign_in_code()
-        text = SIGN_IN_LINK.format(url=client.url.rstrip("/"), code=made.code)
+        text = SIGN_IN_LINK.format(url=_whole(url or client.url), code=made.code)
     session.say({"link": text, "expires_at": made.expires_at.isoformat()}, text)
 
 
@@ -152,6 +159,11 @@ def export(
         words = (entry.key, entry.operation, entry.gallery, entry.subject, entry.target, entry.status, entry.request_id)
         line = " ".join([entry.at.isoformat(), *("-" if word is None else str(word) for word in words)])
         session.say(entry.model_dump(mode="json"), line)
+
+
+def _whole(url: str) -> str:
+    """Return the URL without a final slash; a port alone (`http://8000`) is one of this machine."""
+    return re.sub(r"^(https?://)(\d+)$", r"\g<1>127.0.0.1:\2", url.rstrip("/"))
 
 
 def _say_secret(session: Session, made: answers.NewKey, *, aws: bool) -> None:

@@ -3,6 +3,7 @@ process."""
 
 from __future__ import annotations
 
+import os
 import ssl
 import tempfile
 import time
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 IN_PROCESS_URL = "http://in-process"
 TIMEOUT_S = 300.0
+KEY_FILE_VARIABLE = "LIKENESS_KEY_FILE"
+"""Environment variable: a file with the API key for the server that --server or LIKENESS_SERVER names."""
 KEY_ATTEMPTS, KEY_PAUSE_S = 4, 0.6
 """How often a new admin key is tried at a server, which follows its file; the pause before each attempt, in seconds."""
 
@@ -70,7 +73,7 @@ def answering(client: Client) -> Iterator[Client]:
 def find_server(server: str | None, key: str | None) -> Client | None:
     """Return a client for ``server``, or for the server that runs on the data folder; None where none runs."""
     if server:
-        return Client(server, key, timeout_s=TIMEOUT_S)
+        return Client(server, key or _key_from_file(), timeout_s=TIMEOUT_S)
     from app.config import load_settings  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
@@ -78,6 +81,15 @@ def find_server(server: str | None, key: str | None) -> Client | None:
     if url is None:
         return None
     return _own_client(settings, url, key or own_key(settings))
+
+
+def _key_from_file() -> str | None:
+    """Return the key in the file that LIKENESS_KEY_FILE names; None where it names none.
+
+    Raises Unusable (``key_unusable``).
+    """
+    path = os.environ.get(KEY_FILE_VARIABLE)
+    return read_admin_key(Path(path)) if path else None
 
 
 def _own_client(settings: Settings, url: str, key: str) -> Client:

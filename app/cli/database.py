@@ -26,6 +26,7 @@ from app.db.secrets import SIGNING_KEY, FoundRings, Rings, SecretStore, find_rin
 from app.db.signing import Signer
 from app.errors import Conflict, InvalidSetting, SealedUnreadable
 from app.features.bulk import backup as archive
+from app.files import LAST_BACKUP
 from app.gallery.store import Store
 from app.search.snapshots import Snapshots
 from app.server import data_folder
@@ -55,6 +56,7 @@ def backup(
     with usage.shared(settings.data_dir, settings.database), closing(Database(settings.database)) as database:
         signer = _signer(settings, database)
         summary = archive.write_backup(settings.database, settings.data_dir, path, VERSION, signer)
+        (settings.data_dir / LAST_BACKUP).touch(mode=0o600)
     _say(summary, f"{path}: written", as_json=as_json)
     if signer is None:
         output.warn("Not signed, because the keys here don't open the server's secrets: restore it with --trust")

@@ -145,3 +145,13 @@ def test_a_service_that_ended_is_freed(tmp_path: Path, monkeypatch: pytest.Monke
         assert made[0]() is not None
     gc.collect()
     assert made[0]() is None
+
+
+def test_the_disk_and_the_age_of_the_last_backup_are_told(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as found:
+        names = {name for name, _ in scraped(found)}
+        assert "likeness_disk_free_bytes" in names
+        assert "likeness_backup_age_seconds" not in names
+        (tmp_path / "data" / "last_backup").touch()
+        os.utime(tmp_path / "data" / "last_backup", (time.time() - 3600, time.time() - 3600))
+        assert 3600 <= scraped(found)["likeness_backup_age_seconds", frozenset()] < 7200

@@ -335,3 +335,19 @@ class TestResultsThatCannotBeWritten:
         assert done.returncode == 4
         assert done.rows[0]["erased"]["faces"] == 1
         assert "disk_full" in done.stderr
+
+
+def test_a_named_server_is_asked_with_the_key_of_a_file(tmp_path: Path, shared_server: LiveServer) -> None:
+    """As in containers, where commands speak to another container's server over the network."""
+    file = tmp_path / "key"
+    file.write_text(shared_server.key + "\n")
+    environ = environment(tmp_path / "none", SERVER=shared_server.url, KEY_FILE=file, PUBLIC_URL="http://8000")
+    command = [sys.executable, "-m", "app", "keys", "link"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("http://127.0.0.1:8000/#code="), done.stderr
+    link = subprocess.run(
+        [*command, "--url", "https://faces.example.org/"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert link.stdout.startswith("https://faces.example.org/#code=")
+    file.write_text("")
+    assert subprocess.run(command, env=environ, capture_output=True, text=True, check=False).returncode == 4

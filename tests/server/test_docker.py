@@ -7,6 +7,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import stat
 import subprocess
@@ -22,7 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.exc import ProgrammingError
 
 from app.access.keys_file import read_keys
-from app.config import PREFIX, Settings
+from app.cli import ENTRIES
+from app.config import CLIENT_VARIABLES, PREFIX, Settings
 from app.db.engine import Database
 from app.db.opening import POOL_SIZE
 from tests.conftest import PROJECT
@@ -36,6 +38,11 @@ DOCKERFILE = (FOLDER / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = ("likeness", "likeness-gpu")
+ENDING = ("secrets", "settings", "role", "models")
+WITH_A_WAY_OUT = ("models", "alertmanager")
+"""To fetch a model, and to tell people of alerts."""
+PAGE = (PROJECT / "docs" / "how-to" / "docker.md").read_text()
+SAYS: dict[str, Any] = runpy.run_path(str(FOLDER / "page.py"))
 OF_THE_IMAGE = {"data_dir", "device", "host", "models_dir", "port", "tls_cert", "tls_key"}
 """Settings that the image or the proxy decides."""
 IMAGES: dict[str, str] = runpy.run_path(str(FOLDER / "digests.py"))["images"]()
@@ -51,7 +58,7 @@ def test_every_container_is_hardened(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
-    assert "cap_add" not in service
+    assert service.get("cap_add", []) == (["NET_BIND_SERVICE"] if name == "tls" else [])
     assert "no-new-privileges:true" in service["security_opt"]
     assert not {"privileged", "network_mode", "pid", "ipc"} & service.keys() or service.get("network_mode") == "none"
     assert re.fullmatch(r"[1-9][0-9]*:[0-9]+", service["user"]), "a user by number, and not root"
@@ -63,7 +70,7 @@ def test_every_container_is_hardened(name: str) -> None:
 @every_service
 def test_every_container_says_whether_it_is_well_and_comes_back(name: str) -> None:
     service = SERVICES[name]
-    if name in {"secrets", "role"}:  # they end
+    if name in ENDING:
         assert service["restart"] == "no"
         return
     assert service["restart"] == "unless-stopped"
@@ -78,7 +85,7 @@ def test_every_container_says_whether_it_is_well_and_comes_back(name: str) -> No
 @every_service
 def test_what_is_mounted_exists(name: str) -> None:
     for volume in SERVICES[name].get("volumes", ()):
-        source, _, rest = volume.partition(":")
+        source, _, rest = re.sub(r"\$\{\w+:-([^}]+)\}", r"\1", volume).partition(":")
         if source.startswith("."):
             assert (PROJECT / source).exists(), source
             assert rest.endswith(":ro")
@@ -86,14 +93,14 @@ def test_what_is_mounted_exists(name: str) -> None:
             assert source in COMPOSE["volumes"]
 
 
-def test_nothing_but_the_proxy_and_grafana_is_reachable_and_they_from_this_machine_only() -> None:
+def test_nothing_but_the_proxies_and_grafana_is_reachable_and_they_from_this_machine_only() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert set(published) == {"proxy", "grafana"}
+    assert set(published) == {"proxy", "tls", "grafana"}
     for ports in published.values():
         assert all(re.search(r":-127\.0\.0\.1:\d+\}:\d+$", port) for port in ports), ports
     inside = {name for name, network in COMPOSE["networks"].items() if network.get("internal")}
     for name, service in SERVICES.items():
-        if name not in published and "network_mode" not in service:
+        if name not in {*published, *WITH_A_WAY_OUT} and "network_mode" not in service:
             assert set(service["networks"]) <= inside, name
 
 
@@ -110,9 +117,87 @@ def test_no_secret_is_written_down() -> None:
 def test_every_setting_is_passed_on(name: str) -> None:
     known = {PREFIX + field.upper() for field in Settings.model_fields}
     given = SERVICES[name]["environment"]
-    assert set(given) == known - {PREFIX + field.upper() for field in OF_THE_IMAGE}
-    fixed = {key.removeprefix(PREFIX).lower(): value for key, value in given.items() if value is not None}
-    Settings(**fixed)
+    of_commands = CLIENT_VARIABLES - {"LIKENESS_KEY"}
+    assert set(given) == (known - {PREFIX + field.upper() for field in OF_THE_IMAGE}) | of_commands
+    fixed = {key: value for key, value in given.items() if value is not None and not value.startswith("${")}
+    Settings(**{key.removeprefix(PREFIX).lower(): value for key, value in fixed.items() if key not in of_commands})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"LIKENESS_FMRR": "1e-4"}, "LIKENESS_FMRR is not a setting; did you mean LIKENESS_FMR?"),
+        ({"LIKENESS_FMR": "much"}, "LIKENESS_FMR: "),
+        ({"LIKENESS_FMR": "1e-4", "LIKENESS_SERVER": "http://likeness:8000", "PUBLISH": "8000"}, ""),
+    ],
+)
+def test_settings_that_do_not_exist_are_refused_before_anything_starts(given: dict[str, str], said: str) -> None:
+    assert SERVICES["settings"]["env_file"] == [{"path": ".env", "required": False}]
+    assert all(SERVICES[name]["depends_on"]["settings"]["condition"].endswith("successfully") for name in OWN)
+    command = [sys.executable, str(FOLDER / "check_settings.py")]
+    environ = {"PYTHONPATH": str(PROJECT), **given}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode != 0) == bool(said)
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == bool(said)
+
+
+def test_the_trial_runs_every_command_of_the_page_but_these() -> None:
+    """`docker/try.py` reads the page itself, and runs its blocks in order."""
+    blocks = list(SAYS["blocks"](PAGE))
+    assert PAGE.index("docker compose up -d") < PAGE.index("\n## ")
+    shell = re.findall(r"^```(?:sh|bash|shell|console)\n", PAGE, re.MULTILINE)
+    assert len(blocks) == len(shell) > 15
+    left_out = {block.mark: block.code.strip() for block in blocks if block.mark is not None}
+    assert set(left_out) == {
+        "needs many people",
+        "not run: from the internet",
+        "not run: mine needs operating points first",
+        "not run: in a checkout",
+        "not run: no GPU in the trial",
+        "not run: the trial builds so, with this machine's index",
+    }
+    with pytest.raises(ValueError, match="unknown comment"):
+        list(SAYS["blocks"]("<!-- later -->\n```sh\nls\n```\n"))
+
+
+@pytest.mark.parametrize(
+    "path", sorted({*(PROJECT / "docs").rglob("*.md"), PROJECT / "README.md"}), ids=lambda p: p.stem
+)
+def test_commands_of_compose_name_a_service_and_a_command_that_are_there(path: Path) -> None:
+    """On every page: what a service is told after its name is what its entrypoint takes."""
+    for line in re.findall(r"docker compose [^`\n]*", path.read_text()):
+        words = shlex.split(line.split(" #")[0], comments=False)
+        for verb in ("exec", "run"):
+            if verb not in words[:4]:
+                continue
+            rest = words[words.index(verb) + 1 :]
+            while rest and rest[0].startswith("-"):
+                rest = rest[2:] if rest[0] in {"-v", "--entrypoint"} else rest[1:]
+            service, *command = rest
+            if service.startswith("compreface-"):
+                continue
+            assert service in SERVICES, line
+            if verb == "run" and service == "likeness" and "--entrypoint" not in words:
+                assert command[0] in ENTRIES, line
+            if verb == "exec" and command[0] == "likeness":
+                assert command[1] in ENTRIES, line
+
+
+def test_each_variable_is_on_the_page() -> None:
+    text = (PROJECT / "docker-compose.yml").read_text()
+    used = {name for name in re.findall(r"\$\{(\w+):-", text) if not name.startswith(PREFIX) and "_IMAGE" not in name}
+    named = set(re.findall(r"`([A-Z_]+)`", PAGE[PAGE.index("## Settings") :]))
+    assert used - named == set()
+
+
+def test_only_the_tls_proxy_is_believed_about_who_calls() -> None:
+    """Its port is not published, and nginx takes what callers say about themselves on no other one."""
+    assert SERVICES["proxy"]["ports"] == ["${PUBLISH:-127.0.0.1:8000}:8080"]
+    text = (FOLDER / "nginx.conf").read_text()
+    assert "map $server_port $caller { 8081 $http_x_forwarded_for; default $remote_addr; }" in text
+    assert "reverse_proxy proxy:8081" in (FOLDER / "Caddyfile").read_text()
+    assert "X-Forwarded-For $remote_addr" not in text
 
 
 @pytest.mark.parametrize("given", [{}, {"LIKENESS_REQUEST_TIMEOUT": "600.5"}])
@@ -265,6 +350,18 @@ def test_health_is_what_readyz_says(shared_server: LiveServer, tmp_path: Path, p
     assert verdict(str(port)) == 1
 
 
+def test_alerts_say_in_one_sentence_what_is_wrong() -> None:
+    rules = [
+        rule
+        for group in yaml.safe_load((FOLDER / "monitoring/alerts.yml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    assert all(set(rule) == {"alert", "expr", "for", "annotations"} for rule in rules)
+    assert all(
+        re.fullmatch(r"[A-Z].*\.", rule["annotations"].pop("summary")) and not rule["annotations"] for rule in rules
+    )
+
+
 def expressions() -> list[str]:
     """Every question that the dashboard and the alerts ask of Prometheus."""
     dashboard = json.loads((FOLDER / "monitoring/grafana/dashboards/likeness.json").read_text())
@@ -289,6 +386,7 @@ def test_prometheus_reads_by_its_key_all_that_the_dashboard_and_the_alerts_ask_f
         client.post("/v1/galleries/staff/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
         client.post("/v1/galleries/staff/identify", files={"image": BOTH}).raise_for_status()
         (data / "snapshots" / "1.snapshot").write_bytes(b"one")
+        (data / "last_backup").touch()
         client.headers["x-api-key"] = f"lk_{terms.id}_{secret}"
         text = client.get("/metrics").raise_for_status().text
         assert client.get("/v1/galleries").status_code == 403
