@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from app.api import schemas
-from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, enroll, error_of
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, covered, encoded, enroll, error_of
 
 EMPTY = encoded(np.full((200, 300, 3), 90, np.uint8))
 WAYS = ("form", "json", "data url", "raw")
@@ -91,6 +91,37 @@ def test_a_face_that_hardly_looks_like_one_is_never_known(api: httpx.Client, gal
             assert (answer["decision"], answer["reason"]) == (decision, reason)
         assert two["match"] is one["match"] is (decision == "known")
         assert two["score"] >= two["threshold"]
+
+
+def test_a_face_without_landmarks_is_shown_and_never_compared(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "eileen", COLLINS).raise_for_status()
+    photo = covered()
+    for path in ("/v1/detect", "/v1/embed", f"{gallery}/identify"):
+        answer = send(api, path, photo).json()
+        (face,) = answer["faces"]
+        assert face["landmarks"] is None
+        assert face["quality"] == {"score": 0, "reasons": ["unalignable"]}
+        assert face.get("embedding") is None
+        assert face.get("decision", "unknown") == "unknown"
+        assert face.get("candidates", []) == []
+    reached = api.post("/v1/verify", files={"image1": COLLINS, "image2": photo})
+    assert error_of(reached, 422, "face_unalignable")["image"] == "image2"
+    error_of(send(api, f"{gallery}/subjects/eileen/verify", photo), 422, "face_unalignable")
+    error_of(send(api, f"{gallery}/subjects/eileen/corrections", photo), 422, "face_unalignable")
+    (rejected,) = error_of(enroll(api, gallery, "eileen", photo, quality="none"), 422, "face_unalignable")["rejected"]
+    assert (rejected["code"], rejected["reasons"]) == ("face_unalignable", ["unalignable"])
+    both = api.post(f"{gallery}/subjects/eileen/faces", files=[("images", photo), ("images", AGAIN)]).json()
+    assert [row["index"] for row in both["enrolled"]] == [1]
+    assert [row["code"] for row in both["rejected"]] == ["face_unalignable"]
+
+
+@pytest.mark.parametrize("degrees", [45, 90, 135, 225, 315])
+def test_a_turned_face_is_the_one_that_was_enrolled_upright(api: httpx.Client, gallery: str, degrees: int) -> None:
+    enroll(api, gallery, "eileen", COLLINS).raise_for_status()
+    enroll(api, gallery, "grace", HOPPER).raise_for_status()
+    turned = np.array(Image.open(io.BytesIO(COLLINS)).convert("RGB").rotate(-degrees, expand=True))
+    (face,) = send(api, f"{gallery}/identify", encoded(turned)).json()["faces"]
+    assert (face["decision"], face["candidates"][0]["subject"]) == ("known", "eileen")
 
 
 def test_a_small_gallery_decides_as_strictly_as_verification(api: httpx.Client, gallery: str) -> None:

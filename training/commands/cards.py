@@ -25,8 +25,9 @@ from training.evaluation import groups as measuring
 from training.evaluation.groups import EVERYBODY, Labels, read_labels
 from training.evaluation.pairs import Photos
 from training.evaluation.photos import Templates, make_templates, open_photos
-from training.evaluation.results import show_conditions, show_groups, show_spread, write_found
+from training.evaluation.results import show_conditions, show_groups, show_spread, show_turned, write_found
 from training.evaluation.stages import conditions as drawing
+from training.evaluation.stages import turning
 from training.terminal import counted, told
 
 COPIES_ABOVE = 0.99
@@ -180,6 +181,42 @@ def conditions(
             )
             write_manifest(folder, manifest.model_copy(update={"condition_card": card}))
             Console().print(f"Written to {folder}/manifest.json")
+
+
+@options.with_template_options("aligned", "flip")
+def turned(
+    way: options.TemplateOptions,
+    *,
+    images: options.Images,
+    out: options.Out,
+    photos_of: options.PhotosOf = None,
+    most: Annotated[int, typer.Option("--photos", min=0, help="Photos that are turned; 0 = all with a mate.")] = 1000,
+    every: Annotated[int, typer.Option(min=1, max=180, help="Degrees between two turns.")] = 15,
+) -> None:
+    """Faces turned in their plane: how many are found, match the same person upright, and match strangers."""
+    with told(ValueError, OSError):
+        thresholds = Thresholds(load_package(way.folder).manifest)
+        match, stranger = (thresholds.threshold(fmr) for fmr in (turning.MATCH_FMR, turning.STRANGER_FMR))
+        upright = options.templates_of(images, photos_of or [], way)
+        upright = upright.only(turning.sample(upright.names, most))
+        photos, steps, figures = open_photos(images), range(0, 360, every), []
+        with way.open_stages() as own, counted("turning", len(upright.names) * len(steps)) as advance:
+            for degrees in steps:
+
+                def embed(photo: str, degrees: int = degrees) -> tuple[Vector, float]:
+                    return own.embed_photo(turning.turn(photos.read(photo), degrees))
+
+                probes = make_templates(
+                    upright.package,
+                    own.embedder.dimension,
+                    upright.names,
+                    embed,
+                    threads=way.workers,
+                    progress=advance,
+                )
+                figures.append(turning.measure(degrees, probes, upright, match, stranger))
+        write_found(out, "turned", upright, {"images": str(images), "every": every}, {"turned": figures})
+        show_turned(upright.package, figures)
 
 
 def _near_copies(photos: Photos, made: Templates, above: float) -> Bools:

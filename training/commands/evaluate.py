@@ -25,7 +25,7 @@ from app.machine import cores
 from app.models.opening import open_embedder
 from app.stages import Stages, pixels_of
 from training.commands import options
-from training.commands.cards import conditions, groups
+from training.commands.cards import conditions, groups, turned
 from training.commands.liveness import evaluate_liveness
 from training.evaluation import identification as searching
 from training.evaluation import ijb as measuring
@@ -54,6 +54,7 @@ from training.terminal import counted, told
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
 app.command()(conditions)
 app.command()(groups)
+app.command()(turned)
 app.command("liveness")(evaluate_liveness)
 
 

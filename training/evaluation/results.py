@@ -24,6 +24,7 @@ from training.evaluation.groups import SPREAD_FMR, GroupFigures
 from training.evaluation.pairs import PairList
 from training.evaluation.photos import Templates
 from training.evaluation.speed import Speed
+from training.evaluation.stages.turning import Turned
 
 
 def _plain(value: object) -> Any:
@@ -204,6 +205,23 @@ def show_spread(
         for name, values in rates.items():
             table.add_row(name, *(f"{value:.2g}" for value in values))
         Console().print(table)
+
+
+def show_turned(package: str, figures: Sequence[Turned]) -> None:
+    table = Table(
+        "turned by", "found", "unalignable", "matches itself", "made up", "mated pairs match", "FMR", title=package
+    )
+    for row in figures:
+        table.add_row(
+            f"{row.degrees}°",
+            f"{row.found} of {row.photos}",
+            str(row.unalignable),
+            f"{row.with_itself / row.photos:.1%}",
+            str(row.made_up),
+            f"{row.mated_matches} of {row.mated}",
+            f"{row.false_matches} of {row.strangers}",
+        )
+    Console().print(table)
 
 
 def show_conditions(package: str, figures: Sequence[Condition]) -> None:

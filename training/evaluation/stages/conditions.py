@@ -21,6 +21,7 @@ from PIL import Image
 
 from app.calibration.intervals import Interval, Ints, people_weights, percentile_interval, wilson
 from app.calibration.operating_points import numbered
+from app.errors import Unalignable
 from app.inference.cards import Condition, ConditionRate, ErrorRate
 from app.pipeline import Pipeline, choose_face
 from app.stages import pixels_of
@@ -178,7 +179,7 @@ def drawn(data: bytes, pipeline: Pipeline, draw: Draw, name: str, seed: int = 0)
     face = detected.faces[choose_face(detected).index]
     rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
     if face.landmarks is None:
-        raise ValueError(f"{name}: the face has no landmarks to draw at")
+        raise Unalignable(f"{name}: the face has no landmarks to draw at.")
     worse = draw(pixels_of(data), face.landmarks, rng)
     return cv2.imencode(".png", worse[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes()
 

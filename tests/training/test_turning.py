@@ -1,0 +1,54 @@
+"""Turned photos: what is counted of them, and the command that measures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+from typer.testing import CliRunner
+
+from tests.conftest import PROJECT
+from training.commands.evaluate import app
+from training.evaluation.photos import Templates
+from training.evaluation.stages.turning import UNALIGNABLE, measure, sample
+
+SAMPLES = PROJECT / "docs" / "samples"
+MODELS = PROJECT / "models"
+
+
+def templates(vectors: list[list[float]]) -> Templates:
+    names = ("ann/1", "ann/2", "bo/1", "bo/2")
+    made = np.array(vectors, np.float32)
+    found = np.asarray(made.any(axis=1), np.bool_)
+    failures = {name: UNALIGNABLE for name, there in zip(names, found, strict=True) if not there}
+    return Templates("p@1", names, made, found, np.ones(len(names), np.float32), failures, 0)
+
+
+def test_what_is_made_up_is_counted_and_what_is_not_compared_matches_nobody() -> None:
+    upright = templates([[1, 0], [1, 0], [0, 1], [0, 1]])
+    turned = templates([[1, 0], [0, 1], [0, 1], [0, 0]])  # ann/2 is made up and looks like bo; bo/2 is not compared
+    got = measure(90, turned, upright, match=0.5, stranger=0.5)
+    assert (got.photos, got.found, got.unalignable) == (4, 3, 1)
+    assert (got.with_itself, got.made_up) == (2, 1)
+    assert (got.mated, got.mated_matches) == (4, 2)
+    assert (got.strangers, got.false_matches) == (2, 1)
+
+
+def test_photos_of_people_with_several_are_taken() -> None:
+    assert sample(["ann/1", "bo/1", "cy/1", "cy/2", "bo/2"], 3) == ["bo/1", "bo/2", "cy/1"]
+
+
+def test_the_command_turns_photos_and_finds_the_same_people(tmp_path: Path) -> None:
+    for place, name in (("eileen/1", "collins"), ("eileen/2", "collins_again"), ("grace/1", "hopper")):
+        (tmp_path / "photos" / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(SAMPLES / f"{name}.jpg", tmp_path / "photos" / f"{place}.jpg")
+    words = ["turned", "--images", str(tmp_path / "photos"), "--package", "sface", "--models", str(MODELS)]
+    words += ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"), "--every", "135"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, f"{done.output} {done.exception!r}"
+    rows = json.loads((tmp_path / "out" / "result.json").read_text())["turned"]
+    assert [row["degrees"] for row in rows] == [0, 135, 270]
+    assert all((row["photos"], row["made_up"]) == (2, 0) for row in rows)
+    assert all(row["mated_matches"] == 2 for row in rows)
