@@ -96,6 +96,10 @@ class Detection:
     score: float
 
 
+UNKNOWN_QUALITY = 50.0
+"""What a template that came without a quality is stored with: nothing is known of the face's pose either."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quality:
     """``score`` 0-100: higher = fewer false non-matches expected; ``reasons`` name what is poor."""

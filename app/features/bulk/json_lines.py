@@ -14,14 +14,13 @@ from app.choices import FindingKind
 from app.errors import InvalidInput
 from app.gallery.rows import CROP_LIMITS
 from app.timestamps import utc_text
-from app.types import Reason
+from app.types import UNKNOWN_QUALITY, Reason
 
 MAX_LINE = 1024 * 1024
 BATCH_WEIGHT = 64 * 1024 * 1024
 """Bytes of memory that a batch may take, about: photos, or parsed lines with their crops."""
 PARSED_WEIGHT = 25
 """Bytes of memory for each byte of a line, at most: `{},` of three bytes becomes an object of 64 and its reference."""
-QUALITY_UNKNOWN = 50.0
 """Quality of a template that comes without one: the middle of the scale."""
 MAX_SIDE = 2**31 - 1
 """Largest integer that every database stores."""
@@ -69,7 +68,7 @@ class FaceLine(Line):
     subject: str
     name: str | None = None
     metadata: dict[str, Any] | None = None
-    quality: float = Field(default=QUALITY_UNKNOWN, ge=0, le=100, allow_inf_nan=False)
+    quality: float = Field(default=UNKNOWN_QUALITY, ge=0, le=100, allow_inf_nan=False)
     reasons: list[Reason] = []
     box: tuple[Number, Number, Number, Number] = (0.0, 0.0, 0.0, 0.0)
     face_id: HexId | None = None

@@ -15,7 +15,8 @@ from app.search.types import FaceBlock, Keys, Match
 from app.types import Vectors
 
 LEAST_GROUP = 2
-"""Faces that a group of a subject's has at least to be taken for another person: a single one may only be odd."""
+"""Good faces that a group of a subject's has at least to be taken for a person: a single one may only be odd, and the
+profiles of one person look like each other and not like the front."""
 MOST_FACES = 256
 """Faces of a subject that are compared with another subject's: those of the highest quality."""
 
@@ -157,7 +158,8 @@ class Examiner:
 
     def _two_people(self, block: FaceBlock) -> list[Draft]:
         """Return a finding for each group of faces that looks like somebody else than the subject's largest group."""
-        groups = [rows for rows in rules.find_groups(block.vectors, self._points) if len(rows) >= LEAST_GROUP]
+        good = block.qualities >= rules.GOOD
+        groups = [rows for rows in rules.find_groups(block.vectors, self._points) if good[rows].sum() >= LEAST_GROUP]
         drafts = []
         for rows in groups[1:]:
             scores = (block.vectors[groups[0]] @ block.vectors[rows].T).astype(np.float64)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.face.quality import QualityLevel
 from app.recognition.decisions import IdentifyPoint, VerifyPoint
-from app.types import Vectors
+from app.types import UNKNOWN_QUALITY, Vectors
 
 ROWS_AT_ONCE = 1_024
 """Faces of one subject that are compared at once with all of its faces."""
@@ -106,8 +106,9 @@ def find_misplaced(own: Own, other: Scores, points: Points) -> Mask:
 
 def find_outliers(own: Own, qualities: NDArray[np.float32], strangers: float) -> Mask:
     """Return which faces, good enough to match, look like none of their subject's other faces: `strangers` is
-    `Points.strangers` against as many."""
-    return np.isfinite(own.best) & (own.best < strangers) & (qualities >= GOOD)
+    `Points.strangers` against as many. Of an unknown quality, a face may as well be turned away."""
+    good = (qualities >= GOOD) & (qualities != UNKNOWN_QUALITY)
+    return np.asarray(np.isfinite(own.best) & (own.best < strangers) & good)
 
 
 def find_groups(vectors: Vectors, points: Points) -> list[NDArray[np.int64]]:

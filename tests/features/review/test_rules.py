@@ -13,7 +13,7 @@ from app.features.review.rules import STRANGERS_FMR, Own, Points
 from app.inference.thresholds import Thresholds
 from app.recognition.decisions import IdentifyPoint, VerifyPoint, verify_point
 from app.search.types import FaceBlock
-from app.types import Vectors
+from app.types import UNKNOWN_QUALITY, Vectors
 from tests.support.packages import calibration, manifest
 
 POINTS = Points(VerifyPoint(0.5, 1e-4), IdentifyPoint(0.6, 0.4, 1e-5, 0.01), strangers=lambda _: 0.3, linked=0.4)
@@ -120,3 +120,20 @@ def test_two_people_in_one_subject_are_two_groups_whoever_is_linked_by_a_chain()
     points = Points(POINTS.verify, POINTS.identify, POINTS.strangers, linked=float(np.cos(np.deg2rad(45))))
     found = rules.find_groups(np.concatenate([faces, alone]), points)
     assert [rows.tolist() for rows in found] == [[3, 4, 5, 6], [0, 1, 2], [7]]
+
+
+@pytest.mark.parametrize(("quality", "told"), [(90, True), (UNKNOWN_QUALITY, True), (10, False)])
+def test_a_persons_profiles_are_no_second_person(quality: float, told: bool) -> None:
+    """They look like each other and not like the front; pairs of two real people have good faces."""
+    front, side = np.eye(4, dtype=np.float32)[:2]
+    own_vectors = np.stack([front, front, front, side, side])
+    qualities = np.array([90, 90, 90, quality, quality], np.float32)
+    block = FaceBlock(np.arange(5), np.zeros(5, np.int64), qualities, own_vectors)
+    drafts, _ = Examiner(POINTS, lambda _: None, lambda _: {}).examine(block, nearest_of([[]] * 5, 1), {})
+    assert (Kind.TWO_PEOPLE in [draft.kind for draft in drafts]) == told
+
+
+def test_a_face_of_unknown_quality_is_no_outlier() -> None:
+    """It may be turned away, which a quality would tell."""
+    qualities = np.array([90, UNKNOWN_QUALITY, 10, 90], np.float32)
+    assert rules.find_outliers(own([0.1, 0.1, 0.1, 0.9]), qualities, 0.3).tolist() == [True, False, False, False]
