@@ -20,6 +20,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from torch import nn
 
 from app.calibration import operating_points
+from app.calibration.fusion import measure_fusion
 from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.files import sha256_of
@@ -282,7 +283,8 @@ def _measured(vectors: Vectors, fp32: Vectors, evaluation: Evaluation) -> tuple[
     if len(operating_points.rising(measured.points)) < 2:
         return figures, None
     facts: dict[str, Any] = {"name": "held-out", "measured_on": evaluation.measured_on, "pairs": "all pairs"}
-    return figures, operating_points.calibration(measured, **facts, default=True)
+    fusion = measure_fusion(vectors, people)
+    return figures, operating_points.calibration(measured, **facts, default=True, fusion=fusion)
 
 
 def _write_package(

@@ -35,10 +35,14 @@ _INDEXED = re.compile(r"\[\d{0,4}\]$")
 
 @dataclass(frozen=True, slots=True)
 class ImageFields:
-    """The image fields of a body: these names, each once; or, if ``many``, one name any number of times."""
+    """The image fields of a body: these names, each once; or, if ``many``, one name any number of times.
+
+    ``track``: of the one name there are several only where they show one person.
+    """
 
     names: tuple[str, ...]
     many: bool = False
+    track: bool = False
 
     @property
     def raw(self) -> bool:
@@ -55,6 +59,7 @@ class ImageFields:
 ONE_IMAGE = ImageFields(("image",))
 TWO_IMAGES = ImageFields(("image1", "image2"))
 MANY_IMAGES = ImageFields(("images",), many=True)
+IMAGE_OR_TRACK = ImageFields(("image",), many=True, track=True)
 
 
 @dataclass(frozen=True, slots=True)

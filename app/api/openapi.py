@@ -78,7 +78,8 @@ def request_body(operation: Operation) -> dict[str, Any] | None:
         if images:
             content[FORM_TYPE] = reference | {"encoding": {key: {"contentType": "image/*"} for key in images.names}}
         content[JSON_TYPE] = {} if images else reference
-        photos = dict.fromkeys(images.names, [PHOTO, PHOTO] if images.many else PHOTO) if images else {}
+        several = images is not None and images.many and not images.track
+        photos = dict.fromkeys(images.names, [PHOTO, PHOTO] if several else PHOTO) if images else {}
         if example := photos | getattr(model, "example", {}):
             content[JSON_TYPE]["example"] = example
         if images and images.raw:
@@ -241,5 +242,7 @@ def _form_schema(model: type[BaseModel], wanted: ImageFields) -> dict[str, Any]:
     schema = model.model_json_schema(ref_template=REF)
     file = BINARY | {"description": "An image file."}
     many = {"type": "array", "items": file, "minItems": 1, "description": "Image files; repeat the field."}
-    schema["properties"] |= dict.fromkeys(wanted.names, many if wanted.many else file)
+    # One file for generators, which can't say "one or several"; our own clients know what `x-repeats` means.
+    track = file | {"description": "An image file; with `track=true` repeat the field.", "x-repeats": True}
+    schema["properties"] |= dict.fromkeys(wanted.names, track if wanted.track else many if wanted.many else file)
     return schema

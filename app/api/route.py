@@ -319,7 +319,8 @@ def _model_of(parameters: _Parameters, images: ImageFields | None) -> Any:
     """Return the model of the body, for the document: images are beside the parameters of the query."""
     if images is None or parameters.query is None:
         return parameters.model
-    kind: Any = Annotated[list[Base64], Field(min_length=1)] if images.many else Base64
+    several: Any = Annotated[list[Base64], Field(min_length=1)]
+    kind: Any = Base64 | several if images.track else several if images.many else Base64
     name = parameters.query.__name__.removesuffix("Params") + "Request"
     fields: dict[str, Any] = dict.fromkeys(images.names, (kind, ...))
     return create_model(name, __base__=parameters.query, **fields)

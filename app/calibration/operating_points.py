@@ -309,8 +309,13 @@ def rising(points: Sequence[OperatingPoint]) -> tuple[OperatingPoint, ...]:
     return tuple(kept)
 
 
-def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs: str, default: bool) -> Calibration:
-    """Return a measurement as the manifest's calibration. Raises ValueError with fewer than two points that rise."""
+def calibration(
+    measurement: Measurement, *, name: str, measured_on: str, pairs: str, default: bool, fusion: float | None = None
+) -> Calibration:
+    """Return a measurement as the manifest's calibration; ``fusion``: from `fusion.measure_fusion`.
+
+    Raises ValueError with fewer than two points that rise.
+    """
     rounded = tuple(_point(point) for point in rising(measurement.points))
     if len(rounded) < 2:
         raise ValueError(f"{measurement.comparisons} pairs support fewer than two false match rates: more people")
@@ -326,6 +331,7 @@ def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs:
         default=default,
         scores=Scores(nonmated=tuple(nonmated.tolist()), mated=tuple(mated.tolist())),
         independence=measurement.independence,
+        fusion=fusion,
     )
 
 

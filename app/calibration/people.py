@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from app.calibration import operating_points as points
+from app.calibration.fusion import measure_fusion
 from app.calibration.intervals import Ints
 from app.calibration.operating_points import NOBODY, Measurement, OperatingPoint
 from app.errors import InvalidInput
@@ -54,6 +55,7 @@ class PackageMeasured:
     left_out: int
     """Pairs of photos that show one person under two names."""
     most_alike: tuple[tuple[Path, Path, float], ...]
+    fusion: float | None = None
 
 
 def measure_package(
@@ -79,7 +81,8 @@ def measure_package(
     top = compared.top
     kept = np.flatnonzero(~measured.left_out)[:MOST_ALIKE]
     alike = [(photos.paths[top.first[i]], photos.paths[top.second[i]], float(top.score[i])) for i in kept.tolist()]
-    return PackageMeasured(measured, len(same.keys), tuple(alike))
+    fusion = measure_fusion(photos.vectors, photos.people, same=same)
+    return PackageMeasured(measured, len(same.keys), tuple(alike), fusion)
 
 
 def people_for(fmr: float, people: int, comparisons: int) -> int:

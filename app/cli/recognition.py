@@ -142,6 +142,9 @@ def identify(
     population: options.Population = None,
     liveness: options.Liveness = None,
     quality: options.LeastQuality = None,
+    track: Annotated[
+        bool, typer.Option("--track", help="All photos show one person: decide once for them all.")
+    ] = False,
     jobs: options.Jobs = 2,
 ) -> None:
     """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
@@ -155,7 +158,8 @@ def identify(
         nonlocal limited
         answer = client.identify(
             gallery,
-            path,
+            files if track else path,
+            track=track or None,
             limit=limit,
             fmr=fmr,
             fpir=fpir,
@@ -171,7 +175,7 @@ def identify(
         limited = answer if answer.limited else limited
         return answer
 
-    code = _say_all(session, ask, files, "identify", jobs, _identify_lines)
+    code = _say_all(session, ask, files[:1] if track else files, "identify", jobs, _identify_lines)
     if limited:
         output.warn(
             f"The default rate needs a rate that was not measured: expect FPIR {limited.fpir:.2g} among "

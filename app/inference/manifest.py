@@ -212,6 +212,9 @@ class Calibration(Strict):
     scores: Scores | None = None
     independence: Annotated[float, Field(ge=0, le=1)] | None = None
     """Comparisons of a probe with n faces of one person count as n to this power; None: not measured."""
+    fusion: Annotated[float, Field(ge=0, le=1)] | None = None
+    """A fused probe's threshold is a single photo's, divided by the length of its mean to this power; None: not
+    measured."""
     measured_with: Sha256 | None = None
     """`Manifest.recipe_digest` of the model that was measured; manifests of 0.1.0 have none."""
 

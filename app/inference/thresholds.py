@@ -12,6 +12,7 @@ import numpy as np
 from app.choices import CalibrationSource, Fallback
 from app.errors import OperatingPointUnavailable
 from app.inference.manifest import Calibration, Manifest, Point
+from app.types import Vector, Vectors
 
 RATE_TOLERANCE = 1e-9
 """Relative: a rate that differs from a measured one by rounding alone counts as measured."""
@@ -66,6 +67,18 @@ def fmr_for(fpir: float, comparisons: float) -> float:
     return fpir if comparisons <= 1 else -math.expm1(math.log1p(-fpir) / comparisons)
 
 
+def fuse(vectors: Vectors) -> tuple[Vector, float]:
+    """Return the mean (D,) of (N, D) unit vectors scaled to length 1, and its length before, 0 to 1.
+
+    Raises ValueError if it is 0: such photos show nobody.
+    """
+    mean = vectors.astype(np.float64).mean(axis=0)
+    length = float(np.linalg.norm(mean))
+    if length < 1e-6:
+        raise ValueError("the templates cancel each other out")
+    return (mean / length).astype(np.float32), min(1.0, length)
+
+
 class Thresholds:
     """Thresholds by error rate, from a calibration of a manifest.
 
@@ -85,6 +98,9 @@ class Thresholds:
             self._sources += (DecidedBy("package", largest.name, "rate_not_supported"),)
         if deciding and largest and deciding.independence is None:
             deciding = deciding.model_copy(update={"independence": largest.independence})
+        measured = [each.fusion for each in (deciding, largest) if each is not None and each.fusion is not None]
+        self.fusion = measured[0] if measured else 1.0
+        """`app.calibration.fusion`; if nobody measured, 1: a fused probe then needs a mean score over the threshold."""
         self._use(deciding)
 
     def _use(self, calibration: Calibration | None) -> None:
@@ -144,6 +160,11 @@ class Thresholds:
                 f"{self.package} was measured at false match rates {self.lowest:g} to {self.highest:g}, not at {fmr:g}"
             )
         return float(np.interp(math.log10(fmr), self._log_fmr, self._threshold))
+
+    def of_fused(self, fmr: float, length: float) -> float:
+        """Return the threshold at ``fmr`` of a probe whose mean template has this ``length``; 1: that of one photo."""
+        single = self.threshold(fmr)
+        return single if single <= 0 else min(1.0, single / length**self.fusion)
 
     def for_fpir(self, fpir: float, subjects: int) -> float:
         """Return the threshold at which a search among ``subjects`` finds a stranger with probability ``fpir``.

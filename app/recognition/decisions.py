@@ -92,9 +92,11 @@ def mean_comparisons(sizes: Sizes, independence: float) -> float:
     return count_comparisons(sizes, independence) / max(1, sum(sizes.values()))
 
 
-def verify_point(thresholds: Thresholds, asked: float | None, default: float, faces: int = 1) -> VerifyPoint:
+def verify_point(
+    thresholds: Thresholds, asked: float | None, default: float, faces: int = 1, *, length: float = 1.0
+) -> VerifyPoint:
     """Return the operating point of the FMR asked for against a subject of so many faces, or of the measured rate
-    nearest to the default.
+    nearest to the default. ``length``: of a fused probe's mean (`app.calibration.fusion`).
 
     Raises OperatingPointUnavailable if the rate asked for was not measured.
     """
@@ -102,14 +104,22 @@ def verify_point(thresholds: Thresholds, asked: float | None, default: float, fa
     wanted = fmr_for(default if asked is None else asked, comparisons)
     fmr = _measured(thresholds, wanted) if asked is None else wanted
     rate = fpir_of(fmr, comparisons) if asked is None else asked
-    threshold, uncertain = thresholds.threshold(fmr), _uncertain(thresholds, fmr)
+    threshold, uncertain = _both(thresholds, fmr, length)
     return VerifyPoint(threshold, rate, thresholds.decided_by(fmr), comparisons, uncertain)
 
 
 def identify_point(
-    thresholds: Thresholds, fmr: float | None, fpir: float | None, default: Defaults, sizes: Sizes
+    thresholds: Thresholds,
+    fmr: float | None,
+    fpir: float | None,
+    default: Defaults,
+    sizes: Sizes,
+    *,
+    length: float = 1.0,
 ) -> IdentifyPoint:
     """Return the operating point of the FMR or FPIR asked for in a gallery of subjects of these ``sizes``.
+
+    ``length``: of a fused probe's mean (`app.calibration.fusion`); the rates are then those of a whole track.
 
     Without either, both defaults apply: in a small gallery the FPIR alone would decide laxer than `verify_point`. If
     that needs a rate that was not measured (a very large gallery), the nearest measured one is used, and the point's
@@ -125,7 +135,7 @@ def identify_point(
         limited = fmr > wanted
     if fpir is not None and thresholds.lowest is not None and fmr < thresholds.lowest * (1 - RATE_TOLERANCE):
         raise _unsupported(thresholds, fpir, fmr, comparisons)
-    threshold, uncertain = thresholds.threshold(fmr), _uncertain(thresholds, fmr)
+    threshold, uncertain = _both(thresholds, fmr, length)
     expected, by = fpir_of(fmr, comparisons), thresholds.decided_by(fmr)
     return IdentifyPoint(threshold, uncertain, fmr, expected, by, limited=limited, comparisons=comparisons)
 
@@ -143,9 +153,11 @@ def _unsupported(thresholds: Thresholds, fpir: float, fmr: float, comparisons: f
     )
 
 
-def _uncertain(thresholds: Thresholds, fmr: float) -> float:
-    """Return the threshold from which on a face is `uncertain` where one at ``fmr`` decides."""
-    return thresholds.threshold(_measured(thresholds, fmr * UNCERTAIN_FACTOR))
+def _both(thresholds: Thresholds, fmr: float, length: float) -> tuple[float, float]:
+    """Return the thresholds from which on a probe is `known` at ``fmr``, and `uncertain`."""
+    lenient = _measured(thresholds, fmr * UNCERTAIN_FACTOR)
+    known, uncertain = (thresholds.of_fused(rate, length) for rate in (fmr, lenient))
+    return known, uncertain
 
 
 def fpir_of(fmr: float, comparisons: float) -> float:

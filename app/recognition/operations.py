@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
 from app.concurrency.admission import check_deadline
-from app.errors import Conflict, InvalidInput, PackageUnavailable
+from app.errors import Conflict, InvalidInput, NoFace, PackageUnavailable
 from app.face.quality import QualityLevel
 from app.gallery.enrolling import Enrolled
 from app.gallery.records import NO_TERMS, Gallery, GallerySettings, NewFace, Origin, StoredFace, Terms
@@ -22,7 +22,7 @@ from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.thresholds import Thresholds
-from app.pipeline import Reader, timed
+from app.pipeline import Reader, choose_face, timed
 from app.recognition.corrections import Correction, Corrections
 from app.recognition.decisions import (
     AnsweredCandidate,
@@ -155,10 +155,11 @@ class Operations:
         self,
         gallery: Gallery,
         subject: str,
-        image: bytes,
+        images: Sequence[bytes],
         fmr: float | None = None,
         *,
         exact: bool,
+        track: bool = False,
         population: str | None = None,
         liveness: LivenessMode | None = None,
         quality: QualityLevel = QualityLevel.LOW,
@@ -166,24 +167,24 @@ class Operations:
     ) -> SubjectVerified:
         """Compare the photo's most prominent face with one subject; ``explain`` also finds the nearest other subject.
 
-        ``population`` replaces the gallery's. Raises NotFound, Conflict (``subject_without_faces``), and what `verify`
-        raises.
+        ``track``: the images show one person: one probe (`Photos.track`). ``population`` replaces the gallery's.
+        Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
         gate = self._gates.open(liveness, gallery.liveness)
         with self._used_by(gallery) as used:
             thresholds = self._calibrated(gallery, used.thresholds)
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
             self._galleries.store.subject(gallery, subject)
-            (chosen,) = self._photos.probes({"image": self._photos.choose(image, "image", gate)}, used, gate)
+            chosen, probe, length, fused = self._one_face(images, quality, used, gate, track=track)
             stages: dict[str, float] = {}
             with timed(stages, "search"):
-                candidate = self._galleries.verify(gallery, subject, chosen.template)
-            point = verify_point(thresholds, fmr, self.defaults.fmr, candidate.faces)
+                candidate = self._galleries.verify(gallery, subject, probe)
+            point = verify_point(thresholds, fmr, self.defaults.fmr, candidate.faces, length=length)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             warnings = population_warnings(used.thresholds, population, point, gallery.population)
         with timed(stages, "search"):
-            others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
-            ((_, ruled_out),) = self._corrections.sift(gallery, [chosen.template], [[candidate]], point.uncertain)
+            others = self._galleries.search(gallery, [probe], 2)[0] if explain else []
+            ((_, ruled_out),) = self._corrections.sift(gallery, [probe], [[candidate]], point.uncertain)
         self._observe(stages)
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
         score = None if ruled_out else candidate.score
@@ -199,14 +200,33 @@ class Operations:
             model=used.id,
             warnings=warnings,
             ruled_out=ruled_out[0].answered(scores.answered) if ruled_out else None,
+            track=fused,
         )
+
+    def _one_face(
+        self, images: Sequence[bytes], quality: QualityLevel, used: Model, gate: Gate, *, track: bool
+    ) -> tuple[Chosen, Template, float, tuple[int, ...] | None]:
+        """Return the face to compare, its template, and of a track the mean's length and the images that were fused.
+
+        Raises NoFace, NotLive, and what decoding raises.
+        """
+        if not track:
+            (image,) = images
+            (chosen,) = self._photos.probes({"image": self._photos.choose(image, "image", gate)}, used, gate)
+            return chosen, chosen.template, 1.0, None
+        probes = self._photos.track(images, quality, used, gate)
+        if not probes.templates:
+            raise NoFace(f"no image shows a face of at least the quality `{quality.value}`", image="image")
+        chosen = Chosen(probes.photo, choose_face(probes.photo))
+        return chosen, probes.templates[0], probes.length, probes.track
 
     def identify(
         self,
         gallery: Gallery,
-        image: bytes,
+        images: Sequence[bytes],
         *,
         exact: bool,
+        track: bool = False,
         limit: int = 5,
         fmr: float | None = None,
         fpir: float | None = None,
@@ -216,24 +236,26 @@ class Operations:
     ) -> Identification:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
-        ``population`` replaces the gallery's. Faces that could not be aligned, or that liveness is required of and that
-        are not live, are not searched for; they are unknown. Faces below ``quality`` are `uncertain` at most. Raises
-        NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what `Gates.open` raises.
+        ``track``: the images show one person: one probe (`Photos.track`). ``population`` replaces the gallery's. Faces
+        that could not be aligned, or that liveness is required of and that are not live, are not searched for; they are
+        unknown. Faces below ``quality`` are `uncertain` at most. Raises NotFound, OperatingPointUnavailable, NotLive if
+        that is all faces, and what `Gates.open` raises.
         """
         gate = self._gates.open(liveness, gallery.liveness)
         with self._used_by(gallery) as used:
             sizes = self._galleries.sizes(gallery)
             thresholds = self._calibrated(gallery, used.thresholds)
-            point = identify_point(thresholds, fmr, fpir, self.defaults, sizes)
+            point = identify_point(thresholds, fmr, fpir, self.defaults, sizes)  # fails before any work on the photo
+            probes = self._photos.track(images, quality, used, gate) if track else self._photos.all(images, used, gate)
+            point = identify_point(thresholds, fmr, fpir, self.defaults, sizes, length=probes.length)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
-            photo, places = self._photos.embed(image, used, gate)
+            photo, places = probes.photo, probes.places
             warnings = population_warnings(used.thresholds, population, point, gallery.population)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
-            probes = [template_of(photo.faces[place]) for place in places]
-            rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
-            sifted = self._corrections.sift(gallery, probes, rankings, point.uncertain)
+            rankings = self._galleries.search(gallery, probes.templates, limit + len(places) + 1)
+            sifted = self._corrections.sift(gallery, probes.templates, rankings, point.uncertain)
         self._observe(stages)
         assigned = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
         ruled_out = dict(zip(places, (out for _, out in sifted), strict=True))
@@ -250,7 +272,7 @@ class Operations:
             )
             for place, face in enumerate(photo.faces)
         )
-        return Identification(photo, faces, point, sum(sizes.values()), stages, used.id, warnings)
+        return Identification(photo, faces, point, sum(sizes.values()), stages, used.id, warnings, probes.track)
 
     def correct(
         self,

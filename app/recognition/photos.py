@@ -6,11 +6,14 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from app.choices import Decision, Doubt
 from app.errors import AmbiguousFace, InvalidInput
 from app.face.quality import QualityLevel
 from app.gallery.records import Gallery, NewFace, Origin, StoredFace
 from app.inference.embedders import Embedders, Model
+from app.inference.thresholds import fuse
 from app.pipeline import AMBIGUOUS_SHARE, Choice, Reader, choose_face, crop_of, embed_faces, pick_face
 from app.recognition.corrections import RuledOut
 from app.recognition.decisions import (
@@ -42,6 +45,21 @@ class Chosen:
     @property
     def template(self) -> Template:
         return template_of(self.face)
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What searches a gallery: faces of one photo, at these ``places``, or one face that a track of photos shows.
+
+    ``length``: of the mean of the track's templates, 1 otherwise. ``track``: the indexes of the images that were fused;
+    None for a single photo. The photo of a track is its best one, and has no other face.
+    """
+
+    photo: Photo
+    places: Sequence[int]
+    templates: Sequence[Template]
+    length: float = 1.0
+    track: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +95,7 @@ class SubjectVerified:
     model: str
     warnings: Sequence[PopulationWarning] | None = None
     ruled_out: RuledOut | None = None
+    track: tuple[int, ...] | None = None
 
     @property
     def match(self) -> bool:
@@ -106,6 +125,8 @@ class Identification:
     stages: Mapping[str, float]
     model: str
     warnings: Sequence[PopulationWarning] | None = None
+    track: tuple[int, ...] | None = None
+    """The indexes of the images that were fused; None for a single photo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +231,12 @@ class Photos:
         self._observe(photo.stages)
         return photo, places
 
+    def all(self, images: Sequence[bytes], used: Model, gate: Gate) -> Probes:
+        """Return all faces of the only image that the gate accepts."""
+        (image,) = images
+        photo, places = self.embed(image, used, gate)
+        return Probes(photo, places, [template_of(photo.faces[place]) for place in places])
+
     def choose(self, image: bytes, name: str, gate: Gate, index: int | None = None) -> Chosen:
         """Return the face at ``index``, by default the most prominent one. The errors name the photo by ``name``.
 
@@ -236,6 +263,22 @@ class Photos:
         crop_of(chosen.face)
         check_quality(chosen.face, level)
         return chosen
+
+    def track(self, images: Sequence[bytes], level: QualityLevel, used: Model, gate: Gate) -> Probes:
+        """Fuse the most prominent faces of images that show one person, without those below the quality or that could
+        not be aligned; there may be none. Raises NotLive for the first that is refused."""
+        photos = [self.detect(image, gate) for image in images]
+        chosen = {str(index): Chosen(photo, choose_face(photo)) for index, photo in enumerate(photos) if photo.faces}
+        able = {index: one for index, one in chosen.items() if one.face.crop is not None}
+        good = {index: one for index, one in able.items() if one.face.quality.score >= level.minimum}
+        if not good:
+            return Probes(replace(photos[0], faces=()), (), (), track=())
+        faces = self.probes(good, used, gate)
+        vector, length = fuse(np.stack([face.template.vector for face in faces]))
+        best = max(faces, key=lambda one: one.face.quality.score)
+        photo = replace(best.photo, faces=(best.face,))
+        template = Template(vector, best.template.package)
+        return Probes(photo, (0,), (template,), length, tuple(map(int, good)))
 
     def judge(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:
         """Judge the chosen faces, and no others, together."""

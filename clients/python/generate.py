@@ -170,6 +170,8 @@ class Call:
     images: list[str] = field(default_factory=list)
     """Fields of one image each; or one field of any number, where `many`."""
     many: bool = False
+    track: bool = False
+    """Whether the one field of an image may be given several times."""
     upload: bool = False
     changes: bool = False
     """Whether the body holds the fields to change, of which null removes a value."""
@@ -216,6 +218,7 @@ def _call(handler: str, method: str, path: str, facts: Schema, schemas: Mapping[
         body=[_renamed(each, handler, ids) for each in body],
         images=images,
         many=any(form[key].get("type") == "array" for key in images),
+        track=any("x-repeats" in form[key] for key in images),
         upload=upload,
         changes=method == "patch",
         request=next(
@@ -255,7 +258,7 @@ def _functions(calls: Iterable[Call]) -> Iterator[str]:
     yield "from __future__ import annotations\n\nfrom collections.abc import Mapping, Sequence\n"
     yield "from datetime import datetime\nfrom types import NoneType\nfrom typing import Any\n\n"
     yield "from likeness_client import answers\n"
-    yield "from likeness_client.call import Call, Image, Tar, call, given, part, tar_of\n"
+    yield "from likeness_client.call import Call, Image, Tar, call, given, part, parts, tar_of\n"
     for each in calls:
         yield from _function(each)
 
@@ -289,7 +292,8 @@ def _signature(call: Call, known: Iterable[Parameter]) -> Iterator[str]:
     if call.changes:
         yield "changes: Mapping[str, Any]"
     if call.images:
-        yield from ["images: Sequence[Image]"] if call.many else [f"{name}: Image" for name in call.images]
+        kind = "Image | Sequence[Image]" if call.track else "Image"
+        yield from ["images: Sequence[Image]"] if call.many else [f"{name}: {kind}" for name in call.images]
     if call.upload:
         yield "tar: Tar"
     optional = [each for each in known if not each.required]
@@ -307,6 +311,8 @@ def _sent(parameters: Iterable[Parameter]) -> str:
 def _files(call: Call) -> str:
     if call.many:
         return f"[part({_quoted(call.images[0])}, image) for image in images]"
+    if call.track:
+        return f"parts({_quoted(call.images[0])}, {call.images[0]})"
     return f"[{', '.join(f'part({_quoted(name)}, {name})' for name in call.images)}]"
 
 

@@ -113,7 +113,8 @@ def _method(call: generate.Call, schemas: Mapping[str, Schema]) -> str:
         arguments.append("images: readonly Image[]")
         parts.append(f"images: {{ {call.images[0]}: images }}")
     elif call.images:
-        arguments += [f"{each}: Image" for each in call.images]
+        kind = "Image | readonly Image[]" if call.track else "Image"
+        arguments += [f"{each}: {kind}" for each in call.images]
         parts.append(f"images: {{ {', '.join(call.images)} }}")
     if call.upload:
         arguments.append("tar: Blob | ReadableStream<Uint8Array>")

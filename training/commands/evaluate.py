@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from app.calibration import operating_points as points
+from app.calibration.fusion import measure_fusion
 from app.face.align import align
 from app.inference import golden
 from app.inference.manifest import Calibration, Manifest
@@ -223,7 +224,9 @@ def operating_points(
             plots.counted_histogram(compared.histogram, compared.mated, out / "scores.svg", marks)
         show_points(made.package, about, used, plain)
         if write:
-            new = points.calibration(used, name=name, measured_on=measured_on, pairs=about, default=default)
+            facts = {"name": name, "measured_on": measured_on, "pairs": about}
+            fusion = measure_fusion(vectors, people, same=same or points.NOBODY)
+            new = points.calibration(used, **facts, default=default, fusion=fusion)
             package = load_package(way.folder)
             manifest = golden.with_golden(
                 package.manifest, lambda crops: open_embedder(package, way.cache, way.device).run(crops)

@@ -10,10 +10,11 @@ from app.access.audit import AuditEntry
 from app.access.grants import Grant, Scope
 from app.api import schemas
 from app.api.auth import Guard, require_scope
-from app.api.body import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES, Sent
+from app.api.body import IMAGE_OR_TRACK, MANY_IMAGES, ONE_IMAGE, TWO_IMAGES, Sent
 from app.api.components import SubjectId
 from app.api.operation import FACES, GALLERY, LIVENESS, PACKAGE, RATES, SUBJECT, TEMPLATES
 from app.api.route import Router
+from app.errors import InvalidInput
 from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Gallery, Terms
 from app.recognition.corrections import RuledOut
@@ -123,7 +124,7 @@ def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.
     "POST",
     f"{GALLERY}/identify",
     scope=Scope.RECOGNIZE,
-    images=ONE_IMAGE,
+    images=IMAGE_OR_TRACK,
     codes=(*RATES, *TEMPLATES, *LIVENESS),
 )
 def identify(
@@ -140,12 +141,16 @@ def identify(
     for both are kept, or the strictest measured operating point if the gallery is too large. Unless the key has the
     scope `templates`, scores are rounded down without changing a decision, and candidates below the most lenient
     operating point are left out, because enough exact scores show the enrolled templates.
+
+    With `track=true`, several images of one person, as of a track before a camera, are one probe. The answer has one
+    face, that of the best image, or none if no image shows one of the `quality`.
     """
     params = sent.params
     identification = operations.identify(
         gallery,
-        sent.images[0],
+        _probe(sent.images, track=params.track),
         exact=grant.sees_exact_scores,
+        track=params.track,
         limit=params.limit,
         fmr=params.fmr,
         fpir=params.fpir,
@@ -161,7 +166,7 @@ def identify(
     "POST",
     f"{SUBJECT}/verify",
     scope=Scope.RECOGNIZE,
-    images=ONE_IMAGE,
+    images=IMAGE_OR_TRACK,
     codes=VERIFY_SUBJECT_CODES,
 )
 def verify_subject(
@@ -174,15 +179,16 @@ def verify_subject(
     """Is this person the subject?
 
     Compares the photo's most prominent face with the subject's enrolled faces; the best score counts. Scores are
-    rounded as `identify` says, and null below the most lenient operating point.
+    rounded as `identify` says, and null below the most lenient operating point. `track=true`: as in `identify`.
     """
     params = sent.params
     verified = operations.verify_subject(
         gallery,
         subject,
-        sent.images[0],
+        _probe(sent.images, track=params.track),
         params.fmr,
         exact=grant.sees_exact_scores,
+        track=params.track,
         population=params.population,
         liveness=params.liveness,
         quality=QualityLevel(params.quality),
@@ -243,10 +249,20 @@ def enroll(
     return enroll_answer(enrollment, explain=params.explain)
 
 
+def _probe(images: Sequence[bytes], *, track: bool) -> Sequence[bytes]:
+    """Return the images. Raises InvalidInput ``too_many_images`` for several without ``track``."""
+    if len(images) > 1 and not track:
+        message = "Send one image, or several of one person with `track=true`."
+        raise InvalidInput(message, code="too_many_images", limit=1)
+    return images
+
+
 def identify_answer(identification: Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
     point = identification.point
     nearest = [face.nearest_other for face in identification.faces]
     ruled_out = [face.ruled_out for face in identification.faces]
+    parts = [identification.photo], (), identification.stages, nearest, ruled_out
+    why = _explained(*parts, point=point, track=identification.track)
     return schemas.IdentifyAnswer.of(
         identification,
         point,
@@ -257,9 +273,7 @@ def identify_answer(identification: Identification, asked: schemas.IdentifyParam
         ],
         fmr_asked=asked.fmr,
         fpir_asked=asked.fpir,
-        explain=_explained([identification.photo], (), identification.stages, nearest, ruled_out, point=point)
-        if asked.explain
-        else None,
+        explain=why if asked.explain else None,
         warnings=_warnings(identification.warnings),
     )
 
@@ -269,7 +283,8 @@ def subject_verify_answer(
 ) -> schemas.SubjectVerifyAnswer:
     chosen, ruled_out = verified.chosen, [verified.ruled_out] if verified.ruled_out else []
     others = [verified.nearest_other], [ruled_out]
-    why = _explained([chosen.photo], [chosen], verified.stages, *others, point=verified.point) if explain else None
+    parts = [chosen.photo], [chosen], verified.stages, *others
+    why = _explained(*parts, point=verified.point, track=verified.track) if explain else None
     return schemas.SubjectVerifyAnswer.of(
         verified,
         verified.candidate,
@@ -324,6 +339,7 @@ def _explained(
     ruled_out: Iterable[Sequence[RuledOut]] = (),
     *,
     point: VerifyPoint | IdentifyPoint | None = None,
+    track: Sequence[int] | None = None,
 ) -> schemas.Explain:
     """Return how an answer came about. ``stages``: milliseconds beside those of the photos, which are summed;
     ``point``: what decided about a gallery's faces.
@@ -347,4 +363,5 @@ def _explained(
         nearest_other=list(nearest),
         ruled_out=list(ruled_out),
         comparisons=None if point is None else round(point.comparisons, 1),
+        track=None if track is None else list(track),
     )

@@ -74,6 +74,14 @@ class LivenessParams(Params):
     )
 
 
+class TrackParams(Params):
+    track: bool = Field(
+        default=False,
+        description="The images show one person: their templates make one probe, decided once at the rates asked for. "
+        "The most prominent face of each counts, if it has the `quality`.",
+    )
+
+
 class VerifyParams(PointParams, ModelParams, LivenessParams, QualityParams):
     face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
     face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
@@ -82,11 +90,11 @@ class VerifyParams(PointParams, ModelParams, LivenessParams, QualityParams):
     )
 
 
-class SubjectVerifyParams(PointParams, LivenessParams, QualityParams):
+class SubjectVerifyParams(PointParams, LivenessParams, QualityParams, TrackParams):
     pass
 
 
-class IdentifyParams(DetectParams, PopulationParams, LivenessParams, QualityParams):
+class IdentifyParams(DetectParams, PopulationParams, LivenessParams, QualityParams, TrackParams):
     example: ClassVar[Example] = {"limit": 5, "fpir": 0.01}
     limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="The most candidates for each face.")
     fmr: Rate | None = Field(
@@ -241,6 +249,9 @@ class Explain(Wire):
         default=None,
         description="How many independent comparisons of two photos `threshold` was made for: a subject of n faces "
         "counts as n to a power that was measured with the calibration. Null where only photos were compared.",
+    )
+    track: list[int] | None = Field(
+        default=None, description="The indexes of the images whose templates make the probe of a track; else null."
     )
     batch_size: int | None = Field(
         description="Number of faces in the largest embedding batch, including those of other requests."

@@ -84,7 +84,8 @@ def measure(
     on = f"{len(shown.paths)} photos of {shown.count} people, {datetime.now(UTC):%Y-%m-%d}"
     about = f"all pairs of {len(shown.paths)} photos, without {done.left_out} that show one person"
     use = use or not package.manifest.calibrations
-    new = points.calibration(done.measurement, name=calibration, measured_on=on, pairs=about, default=use)
+    facts = {"name": calibration, "measured_on": on, "pairs": about}
+    new = points.calibration(done.measurement, **facts, default=use, fusion=done.fusion)
     written = package.manifest.bind(new)
     path = own_path(settings.data_dir, package.id)
     write_own(path, read_own(path).added(written, deciding=use))

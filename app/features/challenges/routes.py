@@ -151,12 +151,12 @@ def _carry_out(operations: Operations, gallery: Gallery, grant: Grant, bound: Bo
     """Call the challenge's operation with its defaults."""
     exact = grant.sees_exact_scores
     if bound.operation == "identify":
-        identification = operations.identify(gallery, image, exact=exact)
+        identification = operations.identify(gallery, [image], exact=exact)
         answer = identify_answer(identification, schemas.IdentifyParams())
         return ChallengeAnswer(operation="identify", identify=answer)
     subject = str(bound.subject)
     if bound.operation == "verify":
-        verified = operations.verify_subject(gallery, subject, image, exact=exact)
+        verified = operations.verify_subject(gallery, subject, [image], exact=exact)
         return ChallengeAnswer(operation="verify", verify=subject_verify_answer(verified, None, explain=False))
     enrolled = operations.enroll(gallery, subject, [image])
     return ChallengeAnswer(operation="enroll", enroll=enroll_answer(enrolled, explain=False))

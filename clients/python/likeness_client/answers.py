@@ -224,6 +224,7 @@ class Explain(Answer):
     stages: dict[str, float]
     batch_size: int | None
     comparisons: float | None = None
+    track: list[int] | None = None
     chosen: list[Choice] = []
     nearest_other: list[NearestOther | None] = []
     ruled_out: list[list[RuledOut]] = []

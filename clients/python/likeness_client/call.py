@@ -60,6 +60,11 @@ def part(name: str, image: Image) -> tuple[str, tuple[str, bytes]]:
     return (name, ("image", content))
 
 
+def parts(name: str, images: Image | Sequence[Image]) -> list[tuple[str, tuple[str, bytes]]]:
+    """Return a multipart field for each image."""
+    return [part(name, image) for image in ([images] if isinstance(images, (bytes, os.PathLike)) else images)]
+
+
 def tar_of(source: Tar) -> Callable[[], Iterator[bytes]]:
     """Return a callable that yields the tar in pieces, whatever form it came in."""
     if isinstance(source, bytes):

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any
 
 from likeness_client import answers
-from likeness_client.call import Call, Image, Tar, call, given, part, tar_of
+from likeness_client.call import Call, Image, Tar, call, given, part, parts, tar_of
 
 
 def detect(image: Image, *, explain: bool | None = None) -> Call[answers.DetectAnswer]:
@@ -77,8 +77,9 @@ def verify(
 
 def identify(
     gallery: str,
-    image: Image,
+    image: Image | Sequence[Image],
     *,
+    track: bool | None = None,
     quality: str | None = None,
     liveness: str | None = None,
     population: str | None = None,
@@ -94,24 +95,35 @@ def identify(
     `fmr` or `fpir` the server's defaults for both are kept, or the strictest measured operating
     point if the gallery is too large. Unless the key has the scope `templates`, scores are rounded
     down without changing a decision, and candidates below the most lenient operating point are left
-    out, because enough exact scores show the enrolled templates."""
+    out, because enough exact scores show the enrolled templates.
+
+    With `track=true`, several images of one person, as of a track before a camera, are one probe.
+    The answer has one face, that of the best image, or none if no image shows one of the `quality`."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/identify",
         answers.IdentifyAnswer,
         gallery=gallery,
         params=given(
-            quality=quality, liveness=liveness, population=population, explain=explain, limit=limit, fmr=fmr, fpir=fpir
+            track=track,
+            quality=quality,
+            liveness=liveness,
+            population=population,
+            explain=explain,
+            limit=limit,
+            fmr=fmr,
+            fpir=fpir,
         ),
-        files=[part("image", image)],
+        files=parts("image", image),
     )
 
 
 def verify_subject(
     gallery: str,
     subject: str,
-    image: Image,
+    image: Image | Sequence[Image],
     *,
+    track: bool | None = None,
     quality: str | None = None,
     liveness: str | None = None,
     population: str | None = None,
@@ -121,15 +133,16 @@ def verify_subject(
     """Is this person the subject?
 
     Compares the photo's most prominent face with the subject's enrolled faces; the best score
-    counts. Scores are rounded as `identify` says, and null below the most lenient operating point."""
+    counts. Scores are rounded as `identify` says, and null below the most lenient operating point.
+    `track=true`: as in `identify`."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects/{subject}/verify",
         answers.SubjectVerifyAnswer,
         gallery=gallery,
         subject=subject,
-        params=given(quality=quality, liveness=liveness, population=population, explain=explain, fmr=fmr),
-        files=[part("image", image)],
+        params=given(track=track, quality=quality, liveness=liveness, population=population, explain=explain, fmr=fmr),
+        files=parts("image", image),
     )
 
 

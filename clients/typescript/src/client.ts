@@ -56,8 +56,11 @@ export class Client {
    * Unless the key has the scope `templates`, scores are rounded down without changing a decision, and
    * candidates below the most lenient operating point are left out, because enough exact scores show the
    * enrolled templates.
+   *
+   * With `track=true`, several images of one person, as of a track before a camera, are one probe. The answer
+   * has one face, that of the best image, or none if no image shows one of the `quality`.
    */
-  identify(gallery: string, image: Image, query: { quality?: T.QualityName; liveness?: T.LivenessMode | null; population?: string | null; explain?: boolean; limit?: number; fmr?: number | null; fpir?: number | null } = {}): Promise<T.IdentifyAnswer> {
+  identify(gallery: string, image: Image | readonly Image[], query: { track?: boolean; quality?: T.QualityName; liveness?: T.LivenessMode | null; population?: string | null; explain?: boolean; limit?: number; fmr?: number | null; fpir?: number | null } = {}): Promise<T.IdentifyAnswer> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/identify", { gallery }), images: { image }, query });
   }
 
@@ -65,9 +68,10 @@ export class Client {
    * Is this person the subject?
    *
    * Compares the photo's most prominent face with the subject's enrolled faces; the best score counts. Scores
-   * are rounded as `identify` says, and null below the most lenient operating point.
+   * are rounded as `identify` says, and null below the most lenient operating point. `track=true`: as in
+   * `identify`.
    */
-  verifySubject(gallery: string, subject: string, image: Image, query: { quality?: T.QualityName; liveness?: T.LivenessMode | null; population?: string | null; explain?: boolean; fmr?: number | null } = {}): Promise<T.SubjectVerifyAnswer> {
+  verifySubject(gallery: string, subject: string, image: Image | readonly Image[], query: { track?: boolean; quality?: T.QualityName; liveness?: T.LivenessMode | null; population?: string | null; explain?: boolean; fmr?: number | null } = {}): Promise<T.SubjectVerifyAnswer> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/verify", { gallery, subject }), images: { image }, query });
   }
 

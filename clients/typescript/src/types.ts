@@ -357,6 +357,8 @@ export interface Explain {
    * a power that was measured with the calibration. Null where only photos were compared.
    */
   comparisons?: number | null;
+  /** The indexes of the images whose templates make the probe of a track; else null. */
+  track?: Array<number> | null;
   /** Number of faces in the largest embedding batch, including those of other requests. */
   batch_size: number | null;
   /** For each photo of which one face was used: which face, and why. */
@@ -747,6 +749,11 @@ export interface IdentifyAnswer {
 }
 
 export interface IdentifyRequest {
+  /**
+   * The images show one person: their templates make one probe, decided once at the rates asked for. The most
+   * prominent face of each counts, if it has the `quality`.
+   */
+  track?: boolean;
   /** The least quality of a face to be `known`; one below it is `uncertain` at most. */
   quality?: QualityName;
   /**
@@ -770,7 +777,7 @@ export interface IdentifyRequest {
    * gallery; the threshold depends on the numbers of subjects and of their faces. Can't be combined with `fmr`.
    */
   fpir?: number | null;
-  /** An image file. */
+  /** An image file; with `track=true` repeat the field. */
   image: string;
 }
 
@@ -1367,6 +1374,11 @@ export interface SubjectVerifyAnswer {
 }
 
 export interface SubjectVerifyRequest {
+  /**
+   * The images show one person: their templates make one probe, decided once at the rates asked for. The most
+   * prominent face of each counts, if it has the `quality`.
+   */
+  track?: boolean;
   /** The least quality of a face to be `known`; one below it is `uncertain` at most. */
   quality?: QualityName;
   /**
@@ -1383,7 +1395,7 @@ export interface SubjectVerifyRequest {
   explain?: boolean;
   /** False match rate of the operating point to decide at; the server's default if absent. */
   fmr?: number | null;
-  /** An image file. */
+  /** An image file; with `track=true` repeat the field. */
   image: string;
 }
 

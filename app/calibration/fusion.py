@@ -1,0 +1,95 @@
+"""How much stricter a fused probe is decided: the mean template of several photos of one person, as of a track.
+
+A fused template shows more of the person and less of the moment. Scaled to length 1 it scores further from 0 with
+everybody: at a single photo's threshold, five photos would match strangers three times as often as stated. How much
+further follows from the mean's own length before it is scaled, which is 1 for photos of one moment and falls as they
+differ: the threshold is that of a single photo divided by length^power. One power, measured here, holds for two to
+eight photos, alike or not, at all rates (docs/decisions/several-photos.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from app.calibration.intervals import Bools, Floats, Ints, allowed_errors
+from app.calibration.operating_points import BLOCK, NOBODY, SamePeople, rows_of_people
+from app.inference.thresholds import fuse
+from app.types import Vectors
+
+PHOTOS = (2, 3, 5, 8)
+"""Numbers of photos that are fused."""
+DRAWS = 3
+"""Fused probes of each person and number, of photos drawn at random: more of one person are no further evidence."""
+FMRS = (1e-4, 1e-3)
+"""Where the power is measured, the first that LEAST_MATCHES pairs support: for SFace 0.32 at 1e-2, 0.30 at 1e-3, 0.28
+at 1e-4 and 0.23 at 3e-5."""
+LEAST_MATCHES = 100
+LEAST_PEOPLE = 100
+"""With so many photos: fewer would say more of themselves than of people."""
+STEPS = 30
+"""Halvings of the range 0 to 1: to 1e-9."""
+
+
+def measure_fusion(vectors: Vectors, people: Ints, *, same: SamePeople = NOBODY, seed: int = 0) -> float | None:
+    """Return the power at which fused probes match strangers as often as single photos do, 0 to 1.
+
+    ``vectors`` (N, D) unit; ``people`` (N,): who the rows show, from 0. Photos in a pair of ``same`` are left out. Over
+    the PHOTOS that LEAST_PEOPLE have, the mean of the logarithms of found over asked is then 0. None: too few people
+    have two.
+    """
+    kept: Bools = np.ones(len(people), bool)
+    kept[np.concatenate([same.keys // len(people), same.keys % len(people)])] = False
+    vectors, people = vectors[kept], np.unique(people[kept], return_inverse=True)[1].astype(np.int64)
+    rng, rows = np.random.default_rng(seed), rows_of_people(people)
+    exceeded: list[Callable[[float], float]] = []
+    for photos in PHOTOS:
+        able = [person for person, own in enumerate(rows) if len(own) >= photos]
+        if len(able) < LEAST_PEOPLE:
+            break
+        singles = np.concatenate([rows[person] for person in able])
+        single, count = _top(vectors[singles], people[singles], np.ones(len(singles)), vectors, people)
+        fmr = next((fmr for fmr in FMRS if allowed_errors(fmr, count) >= LEAST_MATCHES), None)
+        if fmr is None:
+            break
+        drawn = [fuse(vectors[rng.permutation(rows[person])[:photos]]) for person in able for _ in range(DRAWS)]
+        lengths, probes = np.array([length for _, length in drawn]), np.stack([vector for vector, _ in drawn])
+        fused, compared = _top(probes, np.repeat(able, DRAWS).astype(np.int64), lengths, vectors, people)
+        exceeded.append(partial(_log_ratio, fused, single[allowed_errors(fmr, count), 0], fmr * compared))
+    if not exceeded:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(STEPS):
+        power = (low + high) / 2
+        if sum(each(power) for each in exceeded) > 0:
+            low = power
+        else:
+            high = power
+    return round(high, 3)
+
+
+def _log_ratio(fused: Floats, threshold: float, expected: float, power: float) -> float:
+    """Return the logarithm of how many of the ``fused`` scores reach the threshold, over the number ``expected``."""
+    reached = int((fused[:, 0] * fused[:, 1] ** power >= threshold).sum())
+    return math.log(max(reached, 0.5) / expected)
+
+
+def _top(probes: Vectors, shown: Ints, lengths: Floats, vectors: Vectors, people: Ints) -> tuple[Floats, int]:
+    """Return the highest non-mated scores of the probes with their lengths, (K, 2), falling, and how many there are.
+
+    Kept are ten times as many as reach a threshold at the highest rate: fused probes reach it four times as often.
+    """
+    parts, count = [], 0
+    for start in range(0, len(probes), BLOCK):
+        scores = probes[start : start + BLOCK] @ vectors.T  # (block, N)
+        row, column = np.nonzero(shown[start : start + BLOCK, None] != people[None, :])
+        own = scores[row, column]
+        kept = min(len(own), 10 * allowed_errors(FMRS[-1], len(own)) + 1)
+        best = np.argpartition(-own, kept - 1)[:kept]
+        parts.append(np.stack([own[best], lengths[start + row[best]]], axis=1))
+        count += len(own)
+    top: Floats = np.concatenate(parts).astype(np.float64)
+    return top[np.argsort(-top[:, 0], kind="stable")], count

@@ -1,0 +1,99 @@
+"""A track is one probe: several images of one person, decided once."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from likeness_client import Client
+from PIL import Image
+
+from app.api import schemas
+from tests.support.live import LiveServer
+from tests.support.service import AGAIN, COLLINS, HOPPER, SAMPLES, encoded, enroll, error_of
+
+EMPTY = encoded(np.full((200, 300, 3), 90, np.uint8))
+
+
+def dark(photo: bytes) -> bytes:
+    """So dark that its quality is below the gate."""
+    pixels = np.asarray(Image.open(io.BytesIO(photo)).convert("RGB").resize((256, 256)))
+    return encoded((pixels * 0.05).astype(np.uint8))
+
+
+def identified(api: httpx.Client, gallery: str, *images: bytes, **params: str) -> schemas.IdentifyAnswer:
+    asked = {"track": "true", "explain": "true", **params}
+    response = api.post(f"{gallery}/identify", files=[("image", image) for image in images], data=asked)
+    return schemas.IdentifyAnswer.model_validate(response.raise_for_status().json())
+
+
+def test_several_photos_of_one_person_are_decided_once(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "eileen", COLLINS)
+    enroll(api, gallery, "grace", HOPPER)
+    single = api.post(f"{gallery}/identify", files={"image": AGAIN}).raise_for_status().json()["faces"][0]
+    answer = identified(api, gallery, AGAIN, COLLINS, EMPTY)
+    (face,) = answer.faces
+    assert (face.decision, face.candidates[0].subject) == ("known", "eileen")
+    assert answer.explain is not None
+    assert answer.explain.track == [0, 1], "the third image shows nobody"
+    assert face.threshold > single["threshold"], "two photos that differ"
+    assert answer.fmr == pytest.approx(1e-4), "and still the rate of the whole track"
+    embedded = [
+        api.post("/v1/embed", files={"image": image}).json()["faces"][0]["embedding"] for image in (AGAIN, COLLINS)
+    ]
+    mean = np.mean(embedded, axis=0)
+    assert face.candidates[0].score == pytest.approx(float(mean @ embedded[1] / np.linalg.norm(mean)), abs=1e-4)
+
+
+def test_photos_below_the_quality_do_not_count(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "eileen", COLLINS)
+    with_it, without = identified(api, gallery, AGAIN, dark(COLLINS)), identified(api, gallery, AGAIN)
+    assert with_it.explain is not None
+    assert with_it.explain.track == [0]
+    assert with_it.faces == without.faces
+    assert identified(api, gallery, dark(COLLINS)).faces == []
+    every = identified(api, gallery, AGAIN, dark(COLLINS), quality="none")
+    assert every.explain is not None
+    assert every.explain.track == [0, 1]
+
+
+def test_one_photo_is_decided_as_without_a_track(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "eileen", COLLINS)
+    plain = api.post(f"{gallery}/identify", files={"image": AGAIN}).json()["faces"][0]
+    (face,) = identified(api, gallery, AGAIN).faces
+    assert face.threshold == pytest.approx(plain["threshold"], abs=1e-9)
+    assert face.candidates[0].score == pytest.approx(plain["candidates"][0]["score"], abs=1e-6)
+
+
+def test_a_track_is_verified_and_comes_as_json_too(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "eileen", HOPPER, COLLINS, quality="none")
+    images = [base64.b64encode(image).decode() for image in (AGAIN, COLLINS)]
+    path = f"{gallery}/subjects/eileen/verify"
+    verified = api.post(path, json={"image": images, "track": True, "explain": True}).raise_for_status().json()
+    assert verified["decision"] == "known"
+    assert verified["explain"]["track"] == [0, 1]
+    none = api.post(path, json={"image": [base64.b64encode(dark(COLLINS)).decode()], "track": True})
+    error_of(none, 422, "no_face")
+
+
+def test_several_images_need_a_track(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "eileen", COLLINS)
+    for path in (f"{gallery}/identify", f"{gallery}/subjects/eileen/verify"):
+        error_of(api.post(path, files=[("image", AGAIN), ("image", COLLINS)]), 422, "too_many_images")
+
+
+def test_the_client_and_the_command_send_tracks(live_server: LiveServer) -> None:
+    paths = [SAMPLES / "collins.jpg", SAMPLES / "collins_again.jpg"]
+    with Client(live_server.url, key=live_server.key) as client:
+        client.create_gallery("track")
+        client.enroll("track", "eileen", [SAMPLES / "collins.jpg"])
+        answer = client.identify("track", paths, track=True, explain=True)
+        assert answer.explain is not None
+        assert answer.explain.track == [0, 1]
+        assert len(client.identify("track", paths[0]).faces) == 1
+        assert len(client.identify("track", Path(paths[0]).read_bytes()).faces) == 1
+        client.delete_gallery("track")
