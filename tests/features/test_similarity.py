@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.features.similarity import Similarity, fmr_of
+from app.features.similarity import Similarity, fmr_of, probability_of, score_of
 from app.inference.package import load_package
 from app.inference.thresholds import DecidedBy, Thresholds
 from app.recognition.decisions import mean_comparisons, verify_point
@@ -111,3 +111,13 @@ def test_a_package_that_was_measured_at_two_rates_has_those() -> None:
     assert similarity.of_cosine(0.375) == pytest.approx(0.8), "1e-3 lies halfway between them"
     assert similarity.of_cosine(0.5) == pytest.approx(0.9)
     assert similarity.of_cosine(0.75) == pytest.approx(0.95), "a straight line from there to 1"
+
+
+def test_a_faces_probability_rises_with_its_score_and_goes_back_to_it() -> None:
+    scores = [step / 100 for step in range(101)]
+    probabilities = [probability_of(score) for score in scores]
+    assert probabilities == sorted(set(probabilities))
+    assert (probabilities[0], probabilities[-1]) == (0, 1)
+    assert [score_of(one) for one in probabilities] == pytest.approx(scores)
+    assert probability_of(0.7) == pytest.approx(0.9), "the least score of a face that is answered"
+    assert probability_of(0.87) >= 0.99
