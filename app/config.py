@@ -158,12 +158,13 @@ class Settings(BaseSettings):
         description="Requests worked on at once, those included that wait for templates or the database; by default "
         "four times the cores, at least sixteen.",
     )
-    photo_workers: int = Field(
-        default=0,
+    photo_workers: int | None = Field(
+        default=None,
         ge=0,
         le=256,
         description="Processes that photos are read and searched for faces in, each with a limit of memory, without "
-        "files and network: a photo that crashes one fails alone. With 0 the server's own process does it.",
+        "files and network: a photo that crashes one fails alone. With 0 the server's own process reads photos. By "
+        "default, on Linux, as many as cores, at most one for each 256 MiB of memory; 0 where a GPU finds faces.",
     )
     detect_threads: int = Field(default=1, ge=1, le=256, description="Threads that look for the faces of one photo.")
     embed_workers: int | None = Field(

@@ -100,13 +100,17 @@ def memory_limit(root: Path = Path("/")) -> int:
     return min((limit for limit in limits if limit < 2 * half), default=half)
 
 
-def memory_in_use() -> int:
-    """Return the bytes of memory that this process holds; the most it ever held on systems other than Linux."""
+def memory_in_use(process: int | str = "self") -> int:
+    """Return the bytes of memory that a process holds, its share of what it holds with others included; 0 for one that
+    has ended. On systems other than Linux: the most that this process ever held.
+    """
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
     except OSError:
+        if process != "self":
+            return 0  # it has ended
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return 1024 * int(next((line.split()[1] for line in lines if line.startswith("Pss:")), 0))
 
 
 def uptime() -> tuple[str, float] | None:

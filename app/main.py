@@ -86,7 +86,7 @@ MIB = 1024**2
 MEMORY_RESERVE = 0.2
 """Of all memory, for what no request is counted for: the models' arenas, answers, connections, fragments."""
 LEAST_BUDGET = 64 * MIB
-WORKERS_SHARE = 0.5
+WORKERS_SHARE = 0.6
 """Of the memory for requests, for photo workers."""
 PHOTO_SHARE = 0.5
 """Of a request's time, the processor time that one photo may take."""
@@ -210,7 +210,6 @@ def _build(
     admission = Admission(budget, settings.queue_limit)
     workers = WorkerPool(settings.threads, settings.request_timeout, admission)
     stack.callback(workers.close)
-    reader.best_score(GREY)
     _open_embedders(embedders, galleries, settings.max_embedders)
     loading.result()
 
@@ -233,13 +232,13 @@ def _build(
     scheduler.every(PRUNE_CODES_S, "sessions", clock.guarded(storage.sessions.prune), at_once=True)
     scheduler.every(CALIBRATIONS_S, "calibrations", calibrator.look)
     scheduler.every(MEMORY_S, "memory", release_memory)
-    if isinstance(reader, PhotoWorkers):
-        scheduler.every(TEND_S, "photo workers", reader.tend)
     for name, retry in (("database", storage.database.retry_write), ("audit sink", audit.retry_sink)):
         scheduler.every(WRITE_RETRY_S, name, retry)
     stack.callback(runner.close)
 
-    budget.size = _for_requests(settings.memory_bytes or memory_limit())
+    photo_workers = reader if isinstance(reader, PhotoWorkers) else None
+    budget.size = _for_requests(settings.memory_bytes or memory_limit(), photo_workers)
+    reader.best_score(GREY)
     signatures = SeenSignatures(storage.database)
     core = Components(
         operations=operations,
@@ -249,6 +248,7 @@ def _build(
         calibrator=calibrator,
         admission=admission,
         workers=workers,
+        photo_workers=photo_workers,
         limits=BodyLimits(
             image_bytes=settings.max_image_bytes,
             request_bytes=min(settings.max_request_bytes, int(budget.most_kept)),
@@ -280,7 +280,9 @@ def _build(
 
 
 def _start_features(core: Components, features: Sequence[Feature], scheduler: Scheduler) -> None:
-    """Start the features, and then the jobs, whose work they do."""
+    """Start the features, what tends the photo workers, and then the jobs."""
+    if core.photo_workers:
+        scheduler.every(TEND_S, "photo workers", core.photo_workers.tend)
     works = {CALIBRATE: core.calibrator.work}
     for feature in features:
         if feature.start is None:
@@ -293,9 +295,12 @@ def _start_features(core: Components, features: Sequence[Feature], scheduler: Sc
     core.runner.start(works, scheduler)
 
 
-def _for_requests(memory: int) -> int:
-    """Return the bytes for what requests become. Raises Unusable (``memory_too_small``)."""
-    rest = memory_in_use() + HEAD_BYTES
+def _for_requests(memory: int, workers: PhotoWorkers | None) -> int:
+    """Return the bytes for what requests become, and start the workers with their share of it.
+
+    Raises Unusable (``memory_too_small``, ``workers_unusable``).
+    """
+    rest = memory_in_use() + HEAD_BYTES + (workers.memory_at_rest() if workers else 0)
     size = int(memory * (1 - MEMORY_RESERVE)) - rest
     if size < LEAST_BUDGET:
         message = (
@@ -303,6 +308,8 @@ def _for_requests(memory: int) -> int:
             f"{int((rest + LEAST_BUDGET) / (1 - MEMORY_RESERVE)) // MIB + 1}, or set {PREFIX}MEMORY_BYTES."
         )
         raise Unusable(message, code="memory_too_small")
+    if workers:
+        workers.start(WORKERS_SHARE * size)
     return size
 
 
@@ -311,9 +318,8 @@ def _reader(models: Models, budget: Budget, stack: ExitStack) -> Pipeline | Phot
     settings = models.settings
     if isinstance(models.detector, Detector):
         return Pipeline(models.detector, image_limits(settings), budget=budget)
-    memory = WORKERS_SHARE * _for_requests(settings.memory_bytes or memory_limit())
     seconds = PHOTO_SHARE * settings.request_timeout
-    reader = PhotoWorkers(models.detector, settings.photo_workers, memory=memory, seconds=seconds, keep=budget.keep)
+    reader = PhotoWorkers(models.detector, settings.photo_workers or 0, seconds, budget.keep)
     stack.callback(reader.close)
     return reader
 

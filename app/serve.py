@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from app import logs
 from app.config import Settings
-from app.machine import share_arenas
+from app.machine import cores, memory_limit, share_arenas
 from app.server.data_folder import prepare_data_dir
 from app.server.models import open_models
+
+MEMORY_EACH = 256 * 1024**2
+"""Of the server's memory for each photo worker: a server of 1 GiB has four at most, however many cores there are."""
 
 
 def serve(settings: Settings) -> None:
@@ -17,6 +21,7 @@ def serve(settings: Settings) -> None:
     ONNX Runtime opens models without Python's lock, so a thread does it: the server is ready 8 % sooner.
     Raises Unusable as `app.server.run.run` does.
     """
+    settings = _with_workers(settings)
     share_arenas()
     logs.configure(settings.log_level)
     prepare_data_dir(settings.data_dir)
@@ -26,3 +31,12 @@ def serve(settings: Settings) -> None:
         from app.server.run import run  # noqa: PLC0415 - the same
 
         run(settings, create_app(settings, models))
+
+
+def _with_workers(settings: Settings) -> Settings:
+    """Return the settings with as many photo workers as cores, unless they say how many, or none can be used."""
+    if settings.photo_workers is not None:
+        return settings
+    usable = sys.platform == "linux" and settings.detect_device == "cpu" and settings.detect_threads == 1
+    fitting = (settings.memory_bytes or memory_limit()) // MEMORY_EACH
+    return settings.model_copy(update={"photo_workers": max(1, min(cores(), fitting)) if usable else 0})

@@ -34,6 +34,7 @@ from app.pipeline import Reader
 from app.recognition.corrections import Corrections
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
+from app.workers.queue import PhotoWorkers
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Components:
     calibrator: Calibrator
     admission: Admission
     workers: WorkerPool
+    photo_workers: PhotoWorkers | None
+    """None where this process reads photos."""
     limits: BodyLimits
     guard: Guard
     keys: Keys

@@ -108,6 +108,7 @@ class _ComponentsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield _gauge("likeness_ready", "1 if requests are accepted, 0 while draining.", self._is_ready())
         yield from self._load()
+        yield from self._photo_workers()
         yield from self._batches()
         yield from self._galleries()
         yield from self._jobs()
@@ -133,6 +134,17 @@ class _ComponentsCollector(Collector):
         yield _gauge("likeness_bodies_bytes", "Bytes of request bodies and crops held.", budget.kept)
         yield _gauge("likeness_work_bytes", "Bytes of bodies, crops and photos in work.", budget.held)
         yield _gauge("likeness_work_limit_bytes", "The most bytes of bodies, crops and photos in work.", budget.size)
+
+    def _photo_workers(self) -> Iterator[Metric]:
+        workers = self._components.photo_workers
+        waiting, by_reason = (workers.waiting, dict(workers.ended)) if workers else (0, {})
+        yield _gauge("likeness_photos_waiting", "Photos that wait for a photo worker.", waiting)
+        ended = CounterMetricFamily(
+            "likeness_photo_workers_ended", "Photos that a photo worker gave up, by how it ended.", labels=["reason"]
+        )
+        for reason, count in by_reason.items():
+            ended.add_metric([reason], count)
+        yield ended
 
     def _batches(self) -> Iterator[Metric]:
         embedders, galleries = self._components.embedders, self._components.galleries

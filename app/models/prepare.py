@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -47,6 +51,28 @@ def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     if isinstance(plan, RunAsIs):
         return source
     return find_prepared(package, cache_dir, target) or _make(package, plan, source, cache_dir, target)
+
+
+def prepare_apart(packages: Sequence[Package], cache_dir: Path, target: Target) -> None:
+    """Make the prepared graphs that are not cached, in a process of its own, whose memory goes with it: 180 MB.
+
+    What fails there is tried again, and raised, by `prepared`.
+    """
+    missing = [
+        str(package.folder)
+        for package in packages
+        if not isinstance(package.manifest.prepare, RunAsIs)
+        and not any(cache_dir.glob(f"{_key(package, target)}.*.onnx"))
+    ]
+    if missing:
+        program = (
+            "import sys; from pathlib import Path; from app.inference.package import load_package; "
+            "from app.models.prepare import prepared; "
+            "[prepared(load_package(Path(each)), Path(sys.argv[1]), sys.argv[2]) for each in sys.argv[3:]]"
+        )
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-c", program, str(cache_dir), target, *missing]
+        subprocess.run(command, env=environ, stderr=subprocess.DEVNULL, check=False)  # noqa: S603 - this interpreter
 
 
 def _key(package: Package, target: Target) -> str:

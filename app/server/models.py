@@ -17,7 +17,7 @@ from app.face.formats import Limits
 from app.inference.package import Package, Scan, scan_packages, select
 from app.inference.session import EmbedderSession, Session
 from app.models.opening import open_detector, open_prepared
-from app.models.prepare import prepared
+from app.models.prepare import prepare_apart, prepared
 from app.workers.parent import Stages
 from app.workers.start import Parent
 
@@ -62,6 +62,8 @@ def open_models(settings: Settings) -> Models:
         _log.warning("a model package is skipped", extra={"fields": {"problem": skipped.problem}})
     embedder = _select(scan, settings.embedder, "embed")
     detector = _select(scan, settings.detector, "detect")
+    if settings.device == settings.detect_device == "cpu":
+        prepare_apart([embedder, detector], _cache(settings), "cpu")
     return Models(
         settings=settings,
         detector_package=detector,

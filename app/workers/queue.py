@@ -17,6 +17,7 @@ from app.concurrency.admission import check_deadline, current_task
 from app.concurrency.turns import Turns
 from app.errors import ImageTooLarge, InvalidImage, LikenessError, Unusable
 from app.face.align import Cut
+from app.machine import memory_in_use
 from app.types import Photo, Pixels
 from app.workers.start import Ended, Parent, Worker
 from app.workers.worker import Answer, Question, Terms
@@ -29,10 +30,16 @@ COSTLY_WAIT_S = 10.0
 """How long a costly photo waits for its worker before its request is answered with 429."""
 IDLE_S = 60.0
 """How long a worker for costly photos is kept without one."""
+SMALL_SHARE = 0.25
+"""Of the memory for photos, for each that is small."""
 SMALL_MEMORY = 256 * 1024**2
-"""Bytes that a photo of less than COSTLY_PIXELS takes at most, whatever its format."""
 COSTLY_MEMORY = 2 * 1024**3
-"""Bytes that a photo of 50 megapixels takes at most."""
+"""More bytes than a photo of COSTLY_PIXELS, and one of 50 megapixels, take in any format."""
+RESTING = 24 * 1024**2
+"""Bytes that a worker has for itself between photos, in addition to what it shares with its parent. Measured: 13 to
+20 MiB."""
+STUCK = 10
+"""Times the processor time that a photo may take: work that has no deadline ends after so long."""
 TOO_LONG = "SIGXCPU"
 _log = logging.getLogger(__name__)
 
@@ -40,7 +47,7 @@ _log = logging.getLogger(__name__)
 class Crew:
     """Workers of one kind, at most ``count``. Safe to share between threads."""
 
-    def __init__(self, parent: Parent, count: int, terms: Terms, *, patience_s: float, kept_s: float) -> None:
+    def __init__(self, parent: Parent, count: int, terms: Terms | None, *, patience_s: float, kept_s: float) -> None:
         """A photo waits ``patience_s`` at most, and an idle worker ``kept_s``."""
         self.turns = Turns(count)
         self._count = count
@@ -62,9 +69,9 @@ class Crew:
             worker = self._take()
             answer = None
             try:
-                answer = worker.ask(question, payload, check_deadline)
+                answer = worker.ask(question, payload, self._checking())
             except Ended as error:
-                raise Ended(self._end(worker)) from error
+                raise Ended(TOO_LONG if str(error) == TOO_LONG else self._end(worker)) from error
             finally:
                 if answer is not None and answer.outcome not in ("no_memory", "failed"):
                     with self._lock:
@@ -94,6 +101,17 @@ class Crew:
             for worker in list(self.running):
                 self._end(worker)
 
+    def _checking(self) -> Callable[[], None]:
+        """Return what raises when the work must end: for its request, or because it does nothing at all."""
+        latest = time.monotonic() + (STUCK * self.terms.seconds if self.terms else 0)
+
+        def check() -> None:
+            check_deadline()
+            if time.monotonic() > latest:
+                raise Ended(TOO_LONG)
+
+        return check
+
     def _take(self) -> Worker:
         while True:
             with self._lock:
@@ -116,6 +134,8 @@ class Crew:
                     self._idle.insert(0, (worker, time.monotonic()))
 
     def _start(self) -> Worker:
+        if self.terms is None or self._closed:
+            raise Unusable("Photo workers have not started.", code="workers_unusable")
         worker = self._parent.start(self.terms)
         self.running.add(worker)
         return worker
@@ -136,25 +156,33 @@ class PhotoWorkers:
     more, there.
     """
 
-    def __init__(
-        self, parent: Parent, count: int, *, memory: float, seconds: float, keep: Callable[[str, int], None]
-    ) -> None:
-        """Start ``count`` workers. All may take ``memory`` bytes together, and a photo ``seconds`` of processor time.
-        ``keep`` counts the bytes of a caller's crops, and raises Overloaded if there are too many.
-
-        Raises Unusable ``workers_unusable``.
+    def __init__(self, parent: Parent, count: int, seconds: float, keep: Callable[[str, int], None]) -> None:
+        """``count`` workers, started by `start`; a photo may take ``seconds`` of processor time. ``keep`` counts the
+        bytes of a caller's crops, and raises Overloaded if there are too many.
         """
-        self._parent, self._keep = parent, keep
+        self._parent, self._count, self._seconds, self._keep = parent, count, max(1, round(seconds)), keep
         self.ended: Counter[str] = Counter()
         """How many photos were given up by a worker, by how it ended."""
-        whole, each = max(1, round(seconds)), min(SMALL_MEMORY, memory / 2 / count)
-        rest = memory - each * count
-        costly = max(1, min(count // 2, int(rest / COSTLY_MEMORY)))
-        small, large = Terms(int(each), whole, 0, COSTLY_PIXELS), Terms(int(rest / costly), whole, NICENESS, math.inf)
-        self._small = Crew(parent, count, small, patience_s=math.inf, kept_s=math.inf)
-        self._costly = Crew(parent, costly, large, patience_s=COSTLY_WAIT_S, kept_s=IDLE_S)
+        self._small = self._costly = Crew(parent, 0, None, patience_s=0, kept_s=0)
+
+    def start(self, memory: float) -> None:
+        """Start the workers. ``memory`` is what photos may take: a small one a quarter, costly ones the rest together.
+
+        More small ones at once than that is for end the worker that the system chooses, and nothing else.
+        Raises Unusable ``workers_unusable``.
+        """
+        rest = memory * (1 - SMALL_SHARE)
+        costly = max(1, min(self._count // 2, int(rest / COSTLY_MEMORY)))
+        small = Terms(int(min(SMALL_MEMORY, memory * SMALL_SHARE)), self._seconds, 0, COSTLY_PIXELS)
+        large = Terms(int(min(COSTLY_MEMORY, rest / costly)), self._seconds, NICENESS, math.inf)
+        self._small = Crew(self._parent, self._count, small, patience_s=math.inf, kept_s=math.inf)
+        self._costly = Crew(self._parent, costly, large, patience_s=COSTLY_WAIT_S, kept_s=IDLE_S)
         self._small.tend()
         self._tell()
+
+    def memory_at_rest(self) -> int:
+        """Return the bytes that the workers and their parent take without a photo."""
+        return memory_in_use(self._parent.process) + self._count * RESTING
 
     @property
     def free(self) -> int:
@@ -207,8 +235,8 @@ class PhotoWorkers:
                     raise InvalidImage("The image could not be read.") from ended
                 continue
             except LikenessError as error:
-                if error.code == "request_timeout":
-                    self._note("the request's time ended", payload, again=False)
+                if error.code == "request_timeout" and not current_task().given_up:
+                    self._note("request_timeout", payload, again=False)
                 raise
             if answer.outcome == "refused":
                 raise answer.error()
@@ -222,7 +250,8 @@ class PhotoWorkers:
 
     def _note(self, reason: str, payload: bytes, *, again: bool) -> None:
         """Count and log why a worker gave up a photo, which the log names by its SHA-256 alone."""
-        self.ended[reason] += 1
+        kind = reason if reason.isupper() or reason in ("no_memory", "request_timeout") else "failed"
+        self.ended[kind] += 1
         fields = {"reason": reason, "photo": hashlib.sha256(payload).hexdigest(), "again": again}
         _log.warning("a photo worker ended", extra={"fields": fields})
 

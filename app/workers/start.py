@@ -25,6 +25,8 @@ START_S = 60.0
 """For the parent to load its libraries: one second on an idle machine."""
 FORK_S = 10.0
 """For the parent to start or end a worker: milliseconds, unless the machine swaps."""
+TRIES = 3
+"""How often a worker is started before requests are refused."""
 LOOK_S = 0.1
 """How often a thread that waits for a worker looks whether it still should."""
 KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
@@ -59,7 +61,16 @@ class Parent:
         return self._process.pid if self._process else NONE
 
     def start(self, terms: Terms) -> Worker:
-        """Return a new worker. Raises Unusable ``workers_unusable``."""
+        """Return a new worker; one that ends before it is ready is replaced. Raises Unusable ``workers_unusable``."""
+        for _ in range(TRIES - 1):
+            with suppress(wire.Broken, OSError):
+                return self._start(terms)
+        try:
+            return self._start(terms)
+        except (wire.Broken, OSError) as error:
+            raise _unusable(f"none becomes ready: {error}") from error
+
+    def _start(self, terms: Terms) -> Worker:
         ours, theirs = socket.socketpair()
         process = NONE
         try:
@@ -67,11 +78,11 @@ class Parent:
                 process = self._ask(Start(terms), theirs)
             ours.settimeout(FORK_S)
             return Worker(process, ours, wire.decode(tuple[str, ...], *wire.receive(ours)))
-        except (wire.Broken, OSError, Unusable) as error:
+        except (wire.Broken, OSError, Unusable):
             ours.close()
             if process != NONE:
                 self.end(process)
-            raise error if isinstance(error, Unusable) else _unusable(f"one did not start: {error}") from error
+            raise
 
     def end(self, process: int) -> str:
         """Kill a worker unless it has ended, and return how it ended."""

@@ -72,7 +72,7 @@ def test_a_good_installation_has_nothing_wrong(data: Path) -> None:
     assert failed(found) == {}
     assert set(found) == {
         "python", "packages", "models", "device", "data", "key", "database", "galleries", "index", "vault", "disk",
-        "port", "limits", "clock", "liveness",
+        "port", "limits", "clock", "liveness", "workers",
     }  # fmt: skip
     assert len(found["models"]) == len(list((PROJECT / "models").iterdir()))
     assert {one.verdict for name in ("models", "device", "data", "key", "database") for one in found[name]} == {"ok"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -52,8 +52,9 @@ class LiveServer:
 
 
 def environment(data_dir: Path, **settings: object) -> dict[str, str]:
-    """This process's environment without its own Likeness settings, and with these; a server has the threads it has."""
-    inherited = local.environment(DATA_DIR=data_dir, **settings)
+    """This process's environment without its own Likeness settings, and with these; a server has the threads it has,
+    and reads photos itself unless the settings say otherwise."""
+    inherited = local.environment(DATA_DIR=data_dir, **{"PHOTO_WORKERS": 0, **settings})
     return {name: value for name, value in inherited.items() if not name.startswith("OMP_")}
 
 
@@ -84,6 +85,20 @@ def serving(
             if wait and not becomes_ready(process, url, patience_s=START_S, tls=tls):
                 raise AssertionError(f"the server did not become ready:\n{log.read_text()}")
             yield LiveServer(url, data_dir, log, process)
+
+
+def children(process: int) -> list[int]:
+    """The processes that it has started and that have not ended."""
+    found: list[int] = []
+    with suppress(OSError):  # it ends
+        for task in Path(f"/proc/{process}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def family(process: int) -> list[int]:
+    """The process, its children, and theirs."""
+    return [process, *(each for child in children(process) for each in family(child))]
 
 
 def make_certificate(

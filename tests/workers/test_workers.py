@@ -30,6 +30,7 @@ from app.types import Photo, Pixels
 from app.workers.parent import Stages
 from app.workers.queue import PhotoWorkers
 from app.workers.start import Parent
+from app.workers.worker import Terms
 from tests.conftest import PROJECT
 from tests.face.test_memory import PHOTOS
 from tests.support.images import encoded
@@ -56,7 +57,8 @@ def _photos_soon_count_as_costly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def opened(parent: Parent, count: int = 1, *, memory: float = MEMORY, seconds: float = 60) -> Iterator[PhotoWorkers]:
-    made = PhotoWorkers(parent, count, memory=memory, seconds=seconds, keep=lambda _caller, _size: None)
+    made = PhotoWorkers(parent, count, seconds, keep=lambda _caller, _size: None)
+    made.start(memory)
     yield made
     made.close()
     assert not made._small.running | made._costly.running
@@ -215,7 +217,7 @@ def test_a_photo_that_takes_more_memory_than_a_worker_has_goes_to_one_with_more(
     with opened(parent, memory=400 * 2**20) as workers:
         workers.detect(image)
         assert not workers.ended
-        workers._small.terms = workers._small.terms.__class__(8 * 2**20, 60, 0, math.inf)
+        workers._small.terms = Terms(8 * 2**20, 60, 0, math.inf)
         os.kill(small_ones(workers)[0], signal.SIGKILL)
         workers.detect(image)
         assert sum(workers.ended.values()) == 1
@@ -276,8 +278,10 @@ from app.face.formats import Limits
 from app.workers.parent import Stages
 from app.workers.queue import PhotoWorkers
 from app.workers.start import Parent
+from app.workers.worker import Terms
 parent = Parent(Stages(Path(sys.argv[1]), 20, Limits()))
-workers = PhotoWorkers(parent, 2, memory=2**30, seconds=60, keep=lambda caller, size: None)
+workers = PhotoWorkers(parent, 2, 60, keep=lambda caller, size: None)
+workers.start(2**30)
 print(parent.process, *(worker.process for worker in workers._small.running), flush=True)
 time.sleep(600)
 """

@@ -56,6 +56,7 @@ CHECKS = {
     "port": "environment",
     "tls": "environment",
     "limits": "environment",
+    "workers": "environment",
     "clock": "environment",
 }
 """Check: the module of its function, `check_NAME`, imported when it is its turn: a broken package is a finding, too."""
@@ -63,7 +64,8 @@ CHECKS = {
 
 @commands.command(epilog="Examples: likeness doctor\n\nlikeness doctor --json | jq 'select(.verdict != \"ok\")'")
 def doctor(as_json: options.AsJson = False) -> None:
-    """Check the installation: packages, models, device, data folder, key, database, galleries, disk, port, TLS, clock.
+    """Check the installation: packages, models, device, data folder, key, database, galleries, disk, port, TLS, photo
+    workers, clock.
 
     Changes nothing. Exit code 0: no failures (there may be warnings), 1: something failed.
     """

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -148,6 +150,21 @@ def check_limits(_: Settings) -> Iterator[Finding]:
         yield Finding("ok", f"open files: {files}")
     else:
         yield Finding("warning", f"open files: {files}", f"ulimit -n {LEAST_FILES} or more.")
+
+
+def check_workers(settings: Settings) -> Iterator[Finding]:
+    """Check what keeps photo workers from files and network: asked in a process of its own, which loses both."""
+    if settings.photo_workers == 0 or sys.platform != "linux":
+        yield Finding("ok", "the server's own process reads photos")
+        return
+    command = [sys.executable, "-c", "from app.workers.sandbox import enter; print(*enter())"]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)  # noqa: S603 - this one
+    if held := done.stdout.split():
+        yield Finding("ok", f"photo workers are held by {' and '.join(held)}")
+    else:
+        remedy = "Use Linux 5.13 or newer, and a container runtime that lets processes use seccomp or Landlock."
+        yield Finding("warning", "nothing keeps photo workers from files and network", remedy)
 
 
 def check_clock(_: Settings) -> Iterator[Finding]:

@@ -1,0 +1,92 @@
+"""A real server with photo workers, as `likeness serve` starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from app.machine import cores
+from tests.support.live import LiveServer, children, serving
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="photo workers are limited and ended by Linux")
+KILLED = 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """By default as many workers as cores."""
+    with serving(tmp_path_factory.mktemp("workers") / "data", {"PHOTO_WORKERS": ""}) as started:
+        yield started
+
+
+def workers_of(server: LiveServer) -> list[int]:
+    (parent,) = children(server.process.pid)
+    return children(parent)
+
+
+def small_ones(server: LiveServer) -> list[int]:
+    """The workers without those for costly photos, which get a photo when its first worker has ended."""
+    own = os.getpriority(os.PRIO_PROCESS, server.process.pid)
+    found = []
+    for process in workers_of(server):
+        with suppress(ProcessLookupError):
+            found += [process] if os.getpriority(os.PRIO_PROCESS, process) == own else []
+    return found
+
+
+def test_there_are_as_many_as_cores(server: LiveServer) -> None:
+    assert len(workers_of(server)) == cores()
+    assert "photo workers" in server.log.read_text()
+
+
+def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServer) -> None:
+    with server.client() as client, ThreadPoolExecutor(6) as pool:
+        client.post("/v1/galleries", json={"id": "killed"}).raise_for_status()
+        client.post("/v1/galleries/killed/subjects/hopper/faces", files={"images": HOPPER}).raise_for_status()
+
+        def enroll(number: int) -> int | str:
+            path = f"/v1/galleries/killed/subjects/{number}/faces?on_conflict=allow"
+            answer = client.post(path, files=[("images", COLLINS), ("images", AGAIN)])
+            return answer.status_code if answer.is_success else answer.text
+
+        def identify(_: int) -> list[str]:
+            answer = client.post("/v1/galleries/killed/identify", files={"image": HOPPER}).raise_for_status().json()
+            return [face["candidates"][0]["subject"] for face in answer["faces"]]
+
+        enrolled = [pool.submit(enroll, number) for number in range(30)]
+        found = [pool.submit(identify, number) for number in range(60)]
+        for number in range(KILLED):
+            if running := small_ones(server):
+                os.kill(running[number % len(running)], signal.SIGKILL)
+            time.sleep(0.05)
+        assert {each.result() for each in enrolled} == {201}
+        assert [name for each in found for name in each.result()] == ["hopper"] * 60
+        assert client.get("/v1/galleries/killed").json()["faces"] == 61
+    until(lambda: len(workers_of(server)) >= cores())
+
+
+def test_a_request_in_work_is_answered_before_the_server_ends_and_no_process_is_left(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", {"PHOTO_WORKERS": 1}) as server:
+        (worker,) = workers_of(server)
+        everyone = [*children(server.process.pid), worker]
+        os.kill(worker, signal.SIGSTOP)
+        with server.client() as client, ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(client.post, "/v1/detect", files={"image": BOTH})
+            until(lambda: "likeness_requests_admitted 1.0" in client.get("/metrics").text)
+            server.process.send_signal(signal.SIGTERM)
+            for process in everyone:  # as a supervisor that ends a whole group
+                os.kill(process, signal.SIGTERM)
+            os.kill(worker, signal.SIGCONT)
+            assert len(asked.result().json()["faces"]) == 2
+        server.process.wait(60)
+    until(lambda: not any(Path(f"/proc/{process}").exists() for process in everyone))
