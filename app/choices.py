@@ -40,3 +40,5 @@ Used: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml
 """A device that models run on."""
 Device: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml", "auto"]  # Typer takes no union
 """A device to choose; `auto` is CUDA where it can be had."""
+EventKind: TypeAlias = Literal["person_seen", "unknown_seen", "name_changed", "left"]
+"""What happens before a camera (`app.features.watching`)."""

@@ -294,6 +294,36 @@ class Settings(BaseSettings):
     rekognition: Literal["on", "off"] = Field(
         default="on", description="Whether Amazon Rekognition's API is answered at `POST /`."
     )
+    watching: Literal["on", "off"] = Field(
+        default="off", description="Whether watchers of cameras may tell of sightings (`docs/how-to/cameras.md`)."
+    )
+    sightings_days: float = Field(
+        default=7, gt=0, le=3650, allow_inf_nan=False, description="How long sightings and their events are kept."
+    )
+    unknown_days: float = Field(
+        default=2,
+        gt=0,
+        le=3650,
+        allow_inf_nan=False,
+        description="How long crops and templates of people are kept whom nobody named; never longer than sightings.",
+    )
+    stranger_days: float = Field(
+        default=0,
+        ge=0,
+        le=3650,
+        allow_inf_nan=False,
+        description="How long unknown people are kept as strangers after they were seen last; 0: not at all.",
+    )
+    webhook_networks: Listed[Network] = Field(
+        default=(),
+        description="Private networks, separated by commas, that webhooks may be sent to, such as `192.168.1.0/24` or "
+        "`127.0.0.1/32`; by default public addresses alone.",
+    )
+    mqtt: SecretStr | None = Field(
+        default=None,
+        description="MQTT broker that events go to, `mqtt://user:password@host:1883` or `mqtts://`, with Home "
+        "Assistant's discovery; none by default. Needs `likeness-server[mqtt]`.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severity that is logged; `info` logs each request."
     )

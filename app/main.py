@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
@@ -25,6 +25,7 @@ from app.api import auth, metrics, middleware, openapi, page, route, schemas, wi
 from app.api.body import BodyLimits
 from app.api.components import Components
 from app.api.feature import Feature
+from app.api.operation import Operation
 from app.api.routes import ROUTERS
 from app.api.routes.server import model_answer
 from app.calibration.job import KIND as CALIBRATE
@@ -45,6 +46,7 @@ from app.features.milvus.indexes import FEATURE as MILVUS
 from app.features.reembedding.routes import FEATURE as REEMBEDDING
 from app.features.rekognition import FEATURE as REKOGNITION
 from app.features.review.routes import FEATURE as REVIEW
+from app.features.watching import FEATURE as WATCHING
 from app.gallery.erasure import Erasures
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import bind_package
@@ -103,17 +105,11 @@ FEATURES: tuple[Feature, ...] = (
     MILVUS,
     COMPREFACE,
     REKOGNITION,
+    WATCHING,
     *(point.load() for point in entry_points(group="likeness.features")),
 )
 """What is at the edge: each is one folder that nothing but its import and its line here knows of. Installed
 distributions add theirs by an entry point that names a `Feature`."""
-OPERATIONS = [
-    operation
-    for routers in (ROUTERS, *(feature.routers for feature in FEATURES if feature.wire is None))
-    for router in routers
-    for operation in router.operations
-]
-"""The operations of the service's own interface."""
 _log = logging.getLogger(logs.LOGGER)
 
 
@@ -136,6 +132,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
     app.state.metrics = metrics.Metrics()
     app.state.hosts = settings.hosts
     features = _wanted(settings)
+    app.state.webhooks = tuple(model for feature in features for model in feature.webhooks)
     app.state.wires = tuple(feature.wire for feature in features if feature.wire)
     app.state.components, app.state.status = None, "starting"
     middleware.install(app, settings.cors_origins)
@@ -145,8 +142,16 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
     return app
 
 
+def own_operations() -> list[Operation]:
+    """Return the operations of the service's own interface, with those of every feature, on or off."""
+    features = [feature.load() if feature.load else feature for feature in FEATURES]
+    routers = [*ROUTERS, *(router for feature in features if feature.wire is None for router in feature.routers)]
+    return [operation for router in routers for operation in router.operations]
+
+
 def _wanted(settings: Settings) -> list[Feature]:
-    return [feature for feature in FEATURES if feature.setting is None or getattr(settings, feature.setting) == "on"]
+    on = [feature for feature in FEATURES if feature.setting is None or getattr(settings, feature.setting) == "on"]
+    return [feature.load() if feature.load else feature for feature in on]
 
 
 @asynccontextmanager
@@ -275,19 +280,20 @@ def _build(
         models=partial(_models, models, embedders, gates),
         skipped_models=partial(_skipped_models, settings.models_dir, settings.data_dir),
     )
-    _start_features(core, _wanted(settings), scheduler)
+    _start_features(core, settings, scheduler, stack)
     return core
 
 
-def _start_features(core: Components, features: Sequence[Feature], scheduler: Scheduler) -> None:
+def _start_features(core: Components, settings: Settings, scheduler: Scheduler, stack: ExitStack) -> None:
     """Start the features, what tends the photo workers, and then the jobs."""
     if core.photo_workers:
         scheduler.every(TEND_S, "photo workers", core.photo_workers.tend)
     works = {CALIBRATE: core.calibrator.work}
-    for feature in features:
+    for feature in _wanted(settings):
         if feature.start is None:
             continue
-        part = feature.start(core)
+        part = feature.start(core, **{name: getattr(settings, name) for name in feature.settings})
+        stack.callback(part.close)
         core.parts.update(part.components)
         works.update(part.works)
         for task in part.tasks:

@@ -40,7 +40,7 @@ from app.features.similarity import similarity_table
 from app.inference.manifest import Manifest
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
-from app.main import OPERATIONS
+from app.main import own_operations
 from app.server.local import becomes_ready, environment, reserved_port, spawned
 from training.recipe import Recipe
 
@@ -158,7 +158,7 @@ def _server() -> Iterator[httpx.Client]:
     with tempfile.TemporaryDirectory() as scratch, reserved_port() as port:
         data, log = Path(scratch) / "data", Path(scratch) / "log"
         url = f"http://127.0.0.1:{port}"
-        with spawned(environment(DATA_DIR=data, PORT=port), log, stop_s=STOP_S) as process:
+        with spawned(environment(DATA_DIR=data, PORT=port, WATCHING="on"), log, stop_s=STOP_S) as process:
             if not becomes_ready(process, url, patience_s=START_S):
                 raise RuntimeError(f"The server did not start:\n{log.read_text()}")
             headers = {"x-api-key": (data / "admin.key").read_text().strip()}
@@ -363,7 +363,7 @@ def _scopes_table() -> str:
     """Return the operations of each scope as a Markdown table."""
     lines = ["| scope | operations |", "|---|---|"]
     for scope in (None, *Scope):
-        some = [one for one in OPERATIONS if one.scope == scope and not one.public and one.authenticate is None]
+        some = [one for one in own_operations() if one.scope == scope and not one.public and one.authenticate is None]
         names = [f"`{one.name}`{'*' if one.unrestricted else ''}" for one in some]
         lines.append(f"| {f'`{scope}`' if scope else 'any'} | {', '.join(names)} |")
     return "\n".join(lines)

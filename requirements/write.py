@@ -12,7 +12,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 PROJECT = FOLDER.parent
-SERVING = ("heic", "postgresql")
+SERVING = ("heic", "mqtt", "postgresql", "video")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "cpu": ("cpu", *SERVING),
     "gpu": ("gpu", *SERVING),

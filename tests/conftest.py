@@ -182,7 +182,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     from tests.support.service import running  # noqa: PLC0415 (which needs this module's PROJECT)
 
     # All tests share an address, and many send wrong keys.
-    with running(tmp_path_factory.mktemp("service"), failed_keys="100000/s") as client:
+    with running(tmp_path_factory.mktemp("service"), failed_keys="100000/s", watching="on") as client:
         yield client
 
 

@@ -27,6 +27,7 @@ PATHS: dict[str, str | None] = {
     "milvus": None,
     "reembedding": "reembed",
     "review": "review",
+    "watching": "sightings",
 }
 """A part of each feature's paths, where it has any."""
 CORE_TESTS = ("tests/api/test_api_recognition.py", "tests/gallery/test_merge.py", "tests/recognition/test_gate.py")
@@ -34,7 +35,8 @@ DOCUMENT = """
 import json, sys
 from app.config import Settings
 from app.main import create_app
-print(json.dumps(create_app(Settings(data_dir=sys.argv[1], compreface="on", rekognition="on")).openapi()))
+features = dict.fromkeys(("compreface", "rekognition", "watching"), "on")
+print(json.dumps(create_app(Settings(data_dir=sys.argv[1], **features)).openapi()))
 """
 
 

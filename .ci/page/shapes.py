@@ -55,7 +55,7 @@ def main(file: str) -> None:
     from app.main import create_app  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
-        document = create_app(Settings(data_dir=Path(folder))).openapi()
+        document = create_app(Settings(data_dir=Path(folder), watching="on")).openapi()
     Path(file).write_text(interfaces(document["components"]["schemas"]), encoding="utf-8")
 
 

@@ -29,6 +29,8 @@ class Scope(StrEnum):
     DELETE = "delete"
     """Deletions through CompreFace's and Rekognition's interfaces, where one call may delete everybody."""
     METRICS = "metrics"
+    WATCH = "watch"
+    """What a watcher beside cameras does: tell of sightings."""
     TEMPLATES = "templates"
     """Exact scores of enrolled faces, and scores of vectors that the caller chose: enough of them show templates."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.api.components import Components
+from pydantic import BaseModel
+
 from app.api.route import Router
 from app.api.wire import WireFormat
 from app.jobs.runner import Work
@@ -32,6 +33,8 @@ class Part:
     components: Mapping[str, object] = field(default_factory=dict)
     works: Mapping[str, Work] = field(default_factory=dict)
     tasks: Sequence[Task] = ()
+    close: Callable[[], None] = lambda: None
+    """Called when the service ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,18 @@ class Feature:
     """A feature: its operations, and what they need."""
 
     routers: Sequence[Router] = ()
-    start: Callable[[Components], Part] | None = None
-    """Called once the core is built."""
+    start: Callable[..., Part] | None = None
+    """Called with the `Components` once the core is built, and with the ``settings`` by name."""
+    settings: Sequence[str] = ()
+    """The settings that `start` takes."""
     setting: str | None = None
     """The setting that is `on` where the feature is wanted; None for one that always is."""
+    load: Callable[[], Feature] | None = None
+    """Imports the feature, of which this is only the setting: a server that is without it does not import it."""
     wire: WireFormat | None = None
     """The wire format that its operations speak, if it isn't this service's own."""
+    webhooks: Sequence[type[BaseModel]] = ()
+    """What it sends to addresses that people have given, for the document."""
     open_index: OpenIndex | None = None
     """Opens another place for the galleries' vectors than this process's memory."""
     open_gates: OpenGates | None = None

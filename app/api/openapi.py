@@ -23,7 +23,7 @@ from app.error_codes import BY_CODE, KINDS
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 """FastAPI's ``responses``: what an operation may answer, by status."""
 BINARY, TEXT = {"type": "string", "format": "binary"}, {"type": "string"}
-TEXT_TYPES = frozenset({"text/plain", "text/csv", "application/x-ndjson"})
+TEXT_TYPES = frozenset({"text/plain", "text/csv", "application/x-ndjson", "text/event-stream"})
 TAGS = [
     {"name": "recognition", "description": "Photos in, answers out."},
     {"name": "challenges", "description": "Steps that a person follows in front of a camera."},
@@ -31,6 +31,7 @@ TAGS = [
     {"name": "subjects", "description": "The people of a gallery."},
     {"name": "faces", "description": "Their enrolled images."},
     {"name": "jobs", "description": "Work that outlasts a request."},
+    {"name": "watching", "description": "Who was before a camera: sightings, strangers, events."},
     {"name": "access", "description": "Keys, the audit log and receipts of erasures."},
     {"name": "server", "description": "The server itself."},
 ]
@@ -94,8 +95,14 @@ def request_body(operation: Operation) -> dict[str, Any] | None:
     return {"requestBody": body}
 
 
-def document(app: FastAPI, operations: Sequence[Operation], wires: Iterable[WireFormat]) -> dict[str, Any]:
-    """Return the document of these operations of ``app``; ``wires`` are the further wire formats that it speaks."""
+def document(
+    app: FastAPI,
+    operations: Sequence[Operation],
+    wires: Iterable[WireFormat],
+    webhooks: Sequence[type[BaseModel]] = (),
+) -> dict[str, Any]:
+    """Return the document of these operations of ``app``; ``wires`` are the further wire formats that it speaks,
+    ``webhooks`` what it sends by itself."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -107,7 +114,7 @@ def document(app: FastAPI, operations: Sequence[Operation], wires: Iterable[Wire
         contact={"name": "Likeness"},
     )
     components = document.setdefault("components", {})
-    models: dict[type[BaseModel], None] = {schemas.ErrorAnswer: None}
+    models: dict[type[BaseModel], None] = {schemas.ErrorAnswer: None} | dict.fromkeys(webhooks)
     models |= {model: None for operation in operations for model in (*operation.more_models, operation.body) if model}
     _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     known = components.setdefault("schemas", {})
@@ -117,6 +124,7 @@ def document(app: FastAPI, operations: Sequence[Operation], wires: Iterable[Wire
             known[each.body.__name__] = _form_schema(each.body, each.images)
     for superfluous in ("HTTPValidationError", "ValidationError"):
         known.pop(superfluous, None)
+    document |= {"webhooks": {model.__name__.lower(): _webhook(model) for model in webhooks}} if webhooks else {}
     components["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer", "description": "The key of `admin.key`, or one of `/v1/keys`."},
         "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
@@ -210,6 +218,14 @@ def _good_response(operation: Operation) -> dict[str, Any]:
         return {"description": "Done."}
     description = (operation.answer.__doc__ or "Done.").split("\n")[0]
     return {"description": description, "content": {JSON_TYPE: {"example": getattr(operation.answer, "example", None)}}}
+
+
+def _webhook(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the description of what is posted to a webhook's address."""
+    content = {"schema": {"$ref": REF.format(model=model.__name__)}, "example": getattr(model, "example", None)}
+    body = {"required": True, "content": {JSON_TYPE: content}}
+    taken = {"2XX": {"description": "Taken: it is not sent again."}}
+    return {"post": {"summary": (model.__doc__ or "").split("\n")[0], "requestBody": body, "responses": taken}}
 
 
 def _upload_content(upload: File) -> dict[str, Any]:

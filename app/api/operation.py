@@ -95,6 +95,8 @@ class Operation:
     """Error codes beside those that follow from the other fields."""
     monitoring: bool = False
     """Whether it is about the server alone: counts as no request in progress, and is not audited."""
+    streams: bool = False
+    """Whether its answer goes on for as long as the client listens: counts as no request in progress."""
     public: bool = False
     """Whether it needs no key."""
     authenticate: Authenticate | None = None

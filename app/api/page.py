@@ -119,7 +119,9 @@ def _install_api_page(server: FastAPI) -> None:
 
     def openapi_document() -> dict[str, Any]:
         if not server.openapi_schema:
-            server.openapi_schema = openapi.document(server, operations_of(server), server.state.wires)
+            server.openapi_schema = openapi.document(
+                server, operations_of(server), server.state.wires, server.state.webhooks
+            )
         return server.openapi_schema
 
     server.openapi = openapi_document  # type: ignore[method-assign]  # FastAPI's documented way

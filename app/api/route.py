@@ -147,7 +147,9 @@ class OperationRoute(APIRoute):
                 if scope["query_string"] and operation.wire.strict and not operation.monitoring:
                     check_query(operation, scope["query_string"])
                 callers = callers_of(grant.key_id, scope)
-                with nullcontext() if operation.monitoring else components.admission.admit(*callers):
+                with (
+                    nullcontext() if operation.monitoring or operation.streams else components.admission.admit(*callers)
+                ):
                     scope["audit"] = trail.entry
                     await trail.begin()
                     await self.app(scope, receive, trail.send)

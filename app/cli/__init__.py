@@ -54,6 +54,9 @@ ENTRIES = {
     "verify": Entry("recognition:commands", "Compare two photos: do they show the same person?", _RECOGNITION),
     "enroll": Entry("recognition:commands", "Add people to a gallery.", _RECOGNITION),
     "identify": Entry("recognition:commands", "Find the people of a gallery in photos.", _RECOGNITION),
+    "watch": Entry(
+        "app.features.watching.command:commands", "Watch cameras or films, and tell who is there.", _RECOGNITION
+    ),
     "galleries": Entry("galleries:galleries", "List, create, change, delete and check galleries.", _PEOPLE),
     "people": Entry("people:people", "List, show, rename, merge and delete the people of a gallery.", _PEOPLE),
     "faces": Entry("people:faces", "List, move and delete the enrolled faces of a person.", _PEOPLE),

@@ -151,8 +151,8 @@ def status(as_json: options.AsJson = False) -> None:
     for name in dict.fromkeys([due, *counts]):
         kinds = Counter(counts.get(name))
         counted = {
-            "templates": kinds["template"] + kinds["second"],
-            "crops": kinds["crop"],
+            "templates": kinds["template"] + kinds["second"] + kinds["sighting"],
+            "crops": kinds["crop"] + kinds["sighting_crop"],
             "job_keys": kinds["job"],
             "corrections": kinds["correction"],
         }

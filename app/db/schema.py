@@ -377,3 +377,97 @@ DISMISSALS = _numbered(
     Index(None, "face_id"),
     Index(None, "other_face_id"),
 )
+
+STRANGERS = _numbered(
+    # Unnamed people that sightings were grouped into, apart from the gallery's subjects (`app.features.watching`).
+    "strangers",
+    Column("id", String(32), nullable=False, unique=True),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
+    Column("ignored", Boolean, nullable=False, server_default=false()),
+    Column("note", Text),
+    Column("created_at", String(32), nullable=False),
+    Column("expires_at", String(32), nullable=False),
+    Index(None, "gallery_key"),
+    Index(None, "expires_at"),
+)
+
+SIGHTINGS = _numbered(
+    # Tracks: who or nobody was before a camera, from when to when. They go with their subject or stranger.
+    "sightings",
+    Column("id", String(32), nullable=False, unique=True),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
+    Column("subject_key", KEY, ForeignKey("subjects.key", ondelete="CASCADE")),
+    Column("stranger_key", KEY, ForeignKey("strangers.key", ondelete="CASCADE")),
+    Column("camera", Text, nullable=False),
+    Column("decision", String(16), nullable=False),
+    Column("score", Float),
+    Column("margin", Float),
+    Column("threshold", Float, nullable=False),
+    Column("fpir", Float, nullable=False),
+    Column("frames", Integer, nullable=False),
+    Column("quality", Float, nullable=False),
+    Column("first_at", String(32), nullable=False),
+    Column("last_at", String(32), nullable=False),
+    Column("ended", Boolean, nullable=False, server_default=false()),
+    Column("said", String(16)),  # the last event about who it is; NULL: none yet
+    Column("settled", Boolean, nullable=False, server_default=false()),  # a person or a correction decided, or a change
+    Column("heard_at", String(32), nullable=False),  # when the watcher told of it last
+    Column("expires_at", String(32), nullable=False),
+    Column("crop_until", String(32)),
+    Column("package", Text, nullable=False),
+    Column("template", LargeBinary),
+    Column("crop", LargeBinary),
+    Index(None, "gallery_key", "key"),
+    Index(None, "subject_key"),
+    Index(None, "stranger_key"),
+    Index(None, "expires_at"),
+)
+
+EVENTS = _table(
+    # What was said of sightings, numbered without gaps by EVENT_NUMBERS; an event goes with its sighting.
+    "events",
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("id", String(32), nullable=False, unique=True),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
+    Column("sighting_key", KEY, ForeignKey("sightings.key", ondelete="CASCADE"), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("camera", Text, nullable=False),
+    Column("document", Text, nullable=False),  # JSON
+    Index(None, "gallery_key"),
+    Index(None, "sighting_key"),
+)
+
+EVENT_NUMBERS = _table(
+    # One row. Who writes an event locks it until the commit, so that numbers become visible in their order.
+    "event_numbers",
+    Column("key", Integer, primary_key=True, autoincrement=False),
+    Column("last", BigInteger, nullable=False),
+)
+
+EVENT_CURSORS = _table(
+    # How far a receiver of events that is no webhook has got, and which server's turn it is to send to it.
+    "event_cursors",
+    Column("name", String(32), primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("owner", String(32), nullable=False),
+    Column("until", String(32), nullable=False),
+)
+
+WEBHOOKS = _numbered(
+    # Where events are sent, and how far each has got. Its secret is among the server's (`SECRETS`).
+    "webhooks",
+    Column("id", String(32), nullable=False, unique=True),
+    Column("url", Text, nullable=False),
+    Column("galleries", Text),  # a JSON list of ids; NULL: all
+    Column("kinds", Text, nullable=False),  # a JSON list
+    Column("cameras", Text),  # a JSON list; NULL: all
+    Column("quiet_s", Float, nullable=False, server_default="0"),
+    Column("state", String(16), nullable=False),
+    Column("cursor", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("failing_since", String(32)),
+    Column("not_before", String(32), nullable=False),
+    Column("last_error", Text),
+    Column("delivered_at", String(32)),
+    Column("created_at", String(32), nullable=False),
+)

@@ -25,10 +25,10 @@ from sqlalchemy.engine import Connection
 from app.db.encryption import FORMAT, HEADER_BYTES, Sealer
 from app.db.engine import Database
 from app.db.opening import inserting
-from app.db.schema import CORRECTIONS, CROPS, FACES, JOBS, SECOND_TEMPLATES, SECRETS
+from app.db.schema import CORRECTIONS, CROPS, FACES, JOBS, SECOND_TEMPLATES, SECRETS, SIGHTINGS
 from app.errors import SealedUnreadable
 
-BlobKind: TypeAlias = Literal["template", "second", "crop", "job", "correction"]
+BlobKind: TypeAlias = Literal["template", "second", "crop", "job", "correction", "sighting", "sighting_crop"]
 """``job`` is the key of a job's files; ``second`` is a face's second template, sealed like the first one, so that they
 can change places."""
 MARK_PREFIX = "faces-key/"
@@ -62,6 +62,8 @@ COLUMNS: Mapping[BlobKind, SealedColumn] = {
     "crop": SealedColumn(CROPS.c.jpeg, CROPS.c.face_key, FACES.c.face_id, told_by_first_byte=True),
     "job": SealedColumn(JOBS.c.secret, JOBS.c.key, JOBS.c.id),
     "correction": SealedColumn(CORRECTIONS.c.probe, CORRECTIONS.c.key, CORRECTIONS.c.id, told_by_first_byte=True),
+    "sighting": SealedColumn(SIGHTINGS.c.template, SIGHTINGS.c.key, SIGHTINGS.c.id),
+    "sighting_crop": SealedColumn(SIGHTINGS.c.crop, SIGHTINGS.c.key, SIGHTINGS.c.id, told_by_first_byte=True),
 }
 
 

@@ -68,6 +68,8 @@ NOT_REACHED_PAGES = "dead space in PostgreSQL's pages, until they are used again
 
 
 EXPIRED_AT_ONCE = 100
+Drop: TypeAlias = Callable[[Change, str], int]
+"""Deletes what else is a subject's, by its id, or may show it; returns how much."""
 Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 """Returns a context for the erasure of a gallery's subject, both by id, which writes the audit log."""
 
@@ -88,7 +90,14 @@ class Erasures:
         self._database: Database = galleries.store.database
         self._drop_like = drop_like
         self._signer = signer
+        self._tables = list(TABLES)
         self._recorded = recorded
+        self._reached: dict[str, Drop] = {}
+
+    def reach(self, what: str, drop: Drop, tables: Sequence[sa.Table]) -> None:
+        """Have each erasure call `drop`, whose count the receipt gives as `what`, and clear these tables too."""
+        self._reached[what] = drop
+        self._tables += tables
 
     def erase(self, gallery_id: str, subject_id: str, *, reason: Reason = "asked", rewrite: bool = False) -> Document:
         """Erase the subject and return the receipt.
@@ -107,6 +116,7 @@ class Erasures:
         receipt_id = secrets.token_hex(16)
         with self._galleries.change(self._galleries.open(gallery_id)) as change:
             corrections = self._drop_like(change, subject_id)
+            reached = {what: drop(change, subject_id) for what, drop in self._reached.items()}
             expired_by = utc_now() if reason == "expired" else None
             erased_id, erased = erase_subject(change, subject_id, expired_by=expired_by)
             salt, now = secrets.token_hex(SALT_BYTES), utc_now()
@@ -117,7 +127,7 @@ class Erasures:
                 "subject": {"salt": salt, "digest": subject_digest(salt, change.gallery.id, erased_id)},
                 "reason": reason,
                 "erased_at": now,
-                "erased": erased | {"corrections": corrections},
+                "erased": erased | {"corrections": corrections} | reached,
                 "rewrite": rewrite,
             }
             row = {"id": receipt_id, "gallery": change.gallery.id, "state": PENDING, "created_at": now}
@@ -194,7 +204,7 @@ class Erasures:
             tables = "overwritten"
             log = "emptied" if clean else "emptied as soon as no reader uses it"
         else:
-            self._database.vacuum([table.name for table in TABLES], full=rewrite)
+            self._database.vacuum([table.name for table in self._tables], full=rewrite)
             clean = True
             tables = "rewritten" if rewrite else "vacuumed"
             log = "not reached"

@@ -31,8 +31,8 @@ NAMES = {
     "readyz": "ready",
 }
 """Calls that are not named as their operation's handler is, without `get_`, `list_` or `show_`."""
-NOT_CALLED = {"livez", "metrics", "sign_in", "get_result"}
-"""Operations without a call: for monitors and browsers, and the download that `Client.job_result` streams."""
+NOT_CALLED = {"livez", "metrics", "sign_in", "get_result", "listen"}
+"""Operations without a call: for monitors and browsers, streams, and the download that `Client.job_result` streams."""
 EMPTY = {"array": "[]", "object": "{}"}
 """What stands for an answer's list or map that is left out."""
 PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
@@ -354,7 +354,7 @@ def document() -> Mapping[str, Any]:
     from app.main import create_app  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
-        return create_app(Settings(data_dir=Path(folder))).openapi()
+        return create_app(Settings(data_dir=Path(folder), watching="on")).openapi()
 
 
 def formatted(text: str) -> str:

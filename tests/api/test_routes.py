@@ -17,16 +17,16 @@ from app.api.page import PAGE_FILES, PAGE_PATH
 from app.api.route import OperationRoute, Router
 from app.config import Settings
 from app.errors import DatabaseBusy
-from app.main import OPERATIONS, create_app
+from app.main import create_app, own_operations
 from app.server.data_folder import load_key
 from tests.support.service import error_of, made, running_here, scope_of
 
-READS = [one for one in OPERATIONS if one.method == "GET" and not one.monitoring]
+READS = [one for one in own_operations() if one.method == "GET" and not one.monitoring]
 UNKNOWN = ("/v1/galeries", "/v1/galleries/", "/v1/galleries/own/nothing", "/v2/detect", "/nothing")
 
 
 def test_every_route_is_an_operation_or_the_page() -> None:
-    app = create_app(Settings(data_dir=Path("unused"), compreface="on", rekognition="on"))
+    app = create_app(Settings(data_dir=Path("unused"), compreface="on", rekognition="on", watching="on"))
     others = {getattr(route, "path", "") for route in app.routes if not isinstance(route, OperationRoute)}
     assert others == {PAGE_PATH, PAGE_FILES + "{name:path}"}, "anything else would be served without a key"
 

@@ -35,7 +35,7 @@ from tests.support.service import COLLINS, running
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 SEEDS = range(12)
 PEOPLE = [f"s{seed}" for seed in SEEDS]
-NOTHING = dict.fromkeys(("template", "second", "crop", "job", "correction"), 0)
+NOTHING = dict.fromkeys(("template", "second", "crop", "job", "correction", "sighting", "sighting_crop"), 0)
 ALL_SEEDS = NOTHING | {"template": len(SEEDS), "crop": len(SEEDS)}
 """What a census counts of each kind."""
 

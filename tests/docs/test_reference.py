@@ -29,7 +29,7 @@ def load(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with running(tmp_path_factory.mktemp("reference") / "data") as client:
+    with running(tmp_path_factory.mktemp("reference") / "data", watching="on") as client:
         yield client
 
 

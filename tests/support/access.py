@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -18,15 +19,17 @@ from tests.support.jobs import waiting_job
 from tests.support.service import COLLINS, HOPPER, running
 
 OWN, OTHER = "own", "elsewhere"
-SCOPES = ("read", "recognize", "enroll", "admin", "delete", "metrics", "templates")
+SCOPES = ("read", "recognize", "enroll", "admin", "delete", "metrics", "watch", "templates")
 REFUSED = ("expired", "revoked", "wrong", "none")
 SECRET = "0123456789abcdef" * 3
 GALLERY = "/v1/galleries/{gallery}"
 SUBJECT = f"{GALLERY}/subjects/{{subject}}"
 FACE = f"{SUBJECT}/faces/{{face_id}}"
+SIGHTING = f"{GALLERY}/sightings/{{sighting}}"
+STRANGER = f"{GALLERY}/strangers/{{stranger}}"
 NOT_FOUND = 404
 REFUSALS = {401, 403}
-TAKING = ("/erase", "/cancel")
+TAKING = ("/erase", "/cancel", "/who", "/name")
 """Ends of the paths of operations that take away what others need, besides those that delete."""
 OPEN = {"GET /livez", "GET /readyz", "GET /version", "POST /v1/sign-in"}
 """Operations that need no key; the last one takes a code."""
@@ -37,11 +40,14 @@ LET_IN = {
     f"POST {GALLERY}/review/{{finding}}/dismiss": (404, "finding_not_found"),
     f"DELETE {GALLERY}/review/{{finding}}/dismiss": (404, "finding_not_found"),
     f"POST {SUBJECT}/merge": (404, "subject_not_found"),
+    f"POST {STRANGER}/merge": (404, "stranger_not_found"),
+    f"POST {STRANGER}/part": (404, "sighting_not_found"),
     f"POST {GALLERY}/challenges/answer": (422, "wrong_challenge"),
     f"POST {GALLERY}/reembed/rollback": (404, "reembedding_not_found"),
     f"POST {GALLERY}/reembed/finish": (404, "reembedding_not_found"),
 }
 """The answer to a key that may call the operation, if there is nothing to do."""
+WEBHOOK = {"url": "http://127.0.0.1:9/", "kinds": ["left"], "cameras": ["none"]}
 STATE = (
     "SELECT * FROM galleries",
     "SELECT * FROM subjects",
@@ -50,6 +56,9 @@ STATE = (
     "SELECT * FROM corrections",
     "SELECT * FROM api_keys",
     "SELECT id FROM receipts",
+    "SELECT * FROM sightings",
+    "SELECT * FROM strangers",
+    "SELECT id, url FROM webhooks",
     "SELECT id, kind = 'nobodys' AND state FROM jobs",
 )
 
@@ -106,7 +115,20 @@ class Ground:
             "correction": self.correction(),
             "exported": self.exported(),
             "receipt": self.receipt(),
-        }
+        } | self.watched()
+
+    def watched(self) -> dict[str, str]:
+        """The ids of a sighting, of a stranger, and of a webhook that nothing is sent to."""
+        path = f"/v1/galleries/{OWN}/sightings"
+        named = {"sighting": "e" * 32, "stranger": ""}
+        self.admin("PUT", f"{path}/{named['sighting']}", files={"images": COLLINS}).raise_for_status()
+        while not named["stranger"]:
+            files = [("images", HOPPER), ("images", HOPPER)]
+            told = self.admin("PUT", f"{path}/{uuid.uuid4().hex}", files=files).raise_for_status().json()
+            named["stranger"] = told["stranger"] or ""
+        hooks = self.admin("GET", "/v1/webhooks").json()["webhooks"]
+        made = hooks or [self.admin("POST", "/v1/webhooks", json=WEBHOOK).raise_for_status().json()]
+        return named | {"webhook": made[0]["id"]}
 
     def receipt(self) -> str:
         """The id of an erasure's receipt."""
@@ -149,9 +171,9 @@ class Ground:
 
     def _body(self, name: str) -> dict[str, Any]:
         path = name.split()[1]
-        if path == "/v1/verify":
-            return {"files": {"image1": COLLINS, "image2": COLLINS}}
-        if name in {f"POST {SUBJECT}/faces", f"POST {GALLERY}/challenges/answer"}:
+        if path == "/v1/events":
+            return {"params": {"seconds": 0}}
+        if name in {f"POST {SUBJECT}/faces", f"POST {GALLERY}/challenges/answer", f"PUT {SIGHTING}"}:
             return {"files": {"images": COLLINS}}
         if name == f"POST {GALLERY}/import":
             return {"files": {"archive": b"no tar"}}
@@ -159,13 +181,19 @@ class Ground:
             return {"files": {"image": COLLINS}, "params": {"confirm": True}}
         content = self.operations[name].get("requestBody", {}).get("content", {})
         if "multipart/form-data" in content:
-            return {"files": {"image": COLLINS}}
+            fields = ("image1", "image2") if path == "/v1/verify" else ("image",)
+            return {"files": dict.fromkeys(fields, COLLINS)}
         number = next(self.numbers)
         bodies: dict[str, Any] = {
             "POST /v1/galleries": {"id": f"new-{number}"},
             f"POST {GALLERY}/reembed": {"embedder": "sface"},
             f"POST {GALLERY}/subjects": {"id": f"new-{number}"},
             f"PATCH {GALLERY}": {"search": "fp32" if number % 2 else "int8"},
+            f"POST {SIGHTING}/who": {"subject": "eileen"},
+            f"POST {STRANGER}/name": {"subject": "eileen"},
+            f"POST {STRANGER}/merge": {"into": "f" * 32},
+            f"POST {STRANGER}/part": {"sightings": ["f" * 32]},
+            "POST /v1/webhooks": WEBHOOK,
             f"PATCH {SUBJECT}": {"name": f"new-{number}"},
             f"POST {SUBJECT}/greet": {"greeting": "Hello"},
             "POST /v1/keys": {"scopes": ["read"]},
@@ -206,7 +234,8 @@ def write_keys(folder: Path, unrestricted: str = "unrestricted") -> Path:
 @contextmanager
 def access_ground(folder: Path, routers: Iterable[Router] = ()) -> Iterator[Ground]:
     """A service with these further operations, and with a key for each scope and way."""
-    settings = {"keys_file": write_keys(folder), "failed_keys": "100000/s"}
+    settings: dict[str, Any] = {"keys_file": write_keys(folder), "failed_keys": "100000/s"}
+    settings |= {"watching": "on", "stranger_days": 1, "webhook_networks": ("127.0.0.0/8",)}
     with running(folder / "data", routers=routers, **settings) as client:
         document = client.get("/openapi.json").json()
         operations = {

@@ -158,6 +158,9 @@ class ErasedCounts(Wire):
     templates: int = Field(ge=0)
     crops: int = Field(ge=0)
     corrections: int = Field(default=0, ge=0, description="Corrections of other subjects that matched the faces.")
+    sightings: int = Field(
+        default=0, ge=0, description="Sightings of the subject, and of unknown people who resembled it."
+    )
 
 
 class Cleared(Wire):

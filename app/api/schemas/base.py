@@ -102,7 +102,7 @@ RateText: TypeAlias = Annotated[
         examples=["10/s"],
     ),
 ]
-ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin", "delete", "metrics", "templates"]
+ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin", "delete", "metrics", "watch", "templates"]
 GALLERY_LIVENESS = (
     "What verification, identification and enrollment of photos ask of liveness unless a request asks for something "
     "else. `require` holds whatever a request asks."

@@ -146,6 +146,10 @@ class Defaults(Answer):
     embedder: str
 
 
+class Deleted(Answer):
+    deleted: int
+
+
 class DetectAnswer(Answer):
     image: ImageSize
     faces: list[DetectedFace]
@@ -199,6 +203,7 @@ class ErasedCounts(Answer):
     templates: int
     crops: int
     corrections: int = 0
+    sightings: int = 0
 
 
 class ErasedSubject(Answer):
@@ -558,6 +563,12 @@ class ModelList(Answer):
     skipped: list[SkippedModel] = []
 
 
+class Named(Answer):
+    """The sightings that became the subject's."""
+
+    sightings: list[Sighting]
+
+
 class NearestOther(Answer):
     """The nearest subject that is not the answer: how close a false match was."""
 
@@ -680,6 +691,17 @@ class Resemblance(Answer):
     index: int | None
 
 
+class Resembling(Answer):
+    sighting: Sighting
+    score: float
+
+
+class ResemblingList(Answer):
+    """Sightings of unknown people that may be of the same person."""
+
+    resembling: list[Resembling]
+
+
 class Review(Answer):
     """A page of the findings of a gallery's last finished review."""
 
@@ -739,6 +761,33 @@ class Session(Answer):
     expires_at: datetime
 
 
+class Sighting(Answer):
+    """A visit of one person before one camera."""
+
+    id: str
+    camera: str
+    decision: str
+    subject: str | None
+    name: str | None
+    stranger: str | None
+    score: float | None
+    margin: float | None
+    threshold: float
+    fpir: float
+    frames: int
+    quality: float
+    first_at: datetime
+    last_at: datetime
+    ended: bool
+    expires_at: datetime
+    has_crop: bool
+
+
+class SightingPage(Answer):
+    sightings: list[Sighting]
+    next_cursor: str | None
+
+
 class SignInCode(Answer):
     """A code that signs a browser in with the request's key: once, within a minute."""
 
@@ -772,6 +821,25 @@ class StoredFace(Answer):
     model: str
     has_crop: bool
     created_at: datetime
+
+
+class Stranger(Answer):
+    """An unnamed person, grouped from sightings."""
+
+    id: str
+    ignored: bool
+    note: str | None
+    sightings: int
+    first_at: datetime
+    last_at: datetime
+    cameras: list[str]
+    best: str
+    expires_at: datetime
+
+
+class StrangerPage(Answer):
+    strangers: list[Stranger]
+    next_cursor: str | None
 
 
 class Subject(Answer):
@@ -844,3 +912,40 @@ class VerifyAnswer(Answer):
 class Version(Answer):
     name: str
     version: str
+
+
+class Webhook(Answer):
+    id: str
+    url: str
+    kinds: list[str]
+    galleries: list[str] | None
+    cameras: list[str] | None
+    quiet_s: float
+    state: str
+    attempts: int
+    failing_since: datetime | None
+    last_error: str | None
+    delivered_at: datetime | None
+    created_at: datetime
+
+
+class WebhookList(Answer):
+    webhooks: list[Webhook]
+
+
+class WebhookMade(Answer):
+    """A new webhook, with its secret, which is not shown again."""
+
+    id: str
+    url: str
+    kinds: list[str]
+    galleries: list[str] | None
+    cameras: list[str] | None
+    quiet_s: float
+    state: str
+    attempts: int
+    failing_since: datetime | None
+    last_error: str | None
+    delivered_at: datetime | None
+    created_at: datetime
+    secret: str

@@ -913,3 +913,284 @@ def export_gallery(gallery: str, *, crops: bool | None = None) -> Call[answers.J
     Answers with the job that writes the gallery, as it is when the job begins, to one signed
     archive. Fetch it from `/v1/jobs/{job}/result`."""
     return call("POST", "/v1/galleries/{gallery}/export", answers.Job, gallery=gallery, params=given(crops=crops))
+
+
+def tell_sighting(
+    gallery: str,
+    sighting: str,
+    images: Sequence[Image],
+    *,
+    camera: str | None = None,
+    first_at: datetime | None = None,
+    last_at: datetime | None = None,
+    ended: bool | None = None,
+) -> Call[answers.Sighting]:
+    """Tell of a track.
+
+    Up to 8 photos of one person's face, the best of a visit so far; the caller makes up the id, and
+    tells of the same track again under it, which repeats nothing. The usable faces are fused and
+    decided once. A later decision that contradicts the first one replaces it, at most once."""
+    return call(
+        "PUT",
+        "/v1/galleries/{gallery}/sightings/{sighting}",
+        answers.Sighting,
+        gallery=gallery,
+        sighting=sighting,
+        params=given(camera=camera, first_at=first_at, last_at=last_at, ended=ended),
+        files=[part("images", image) for image in images],
+    )
+
+
+def hear_sighting(gallery: str, sighting: str, changes: Mapping[str, Any]) -> Call[answers.Sighting]:
+    """Tell that a track goes on, or has ended.
+
+    A track that is not told of for a minute has ended."""
+    return call(
+        "PATCH",
+        "/v1/galleries/{gallery}/sightings/{sighting}",
+        answers.Sighting,
+        gallery=gallery,
+        sighting=sighting,
+        json=dict(changes),
+    )
+
+
+def sighting(gallery: str, sighting: str) -> Call[answers.Sighting]:
+    """Show a sighting.
+
+    Who it was taken for, by which score and at which rate."""
+    return call(
+        "GET", "/v1/galleries/{gallery}/sightings/{sighting}", answers.Sighting, gallery=gallery, sighting=sighting
+    )
+
+
+def sightings(
+    gallery: str,
+    *,
+    camera: str | None = None,
+    decision: str | None = None,
+    subject: str | None = None,
+    stranger: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[answers.SightingPage]:
+    """List sightings.
+
+    Who was before which camera and from when to when, the newest first, page by page."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/sightings",
+        answers.SightingPage,
+        gallery=gallery,
+        params=given(
+            camera=camera,
+            decision=decision,
+            subject=subject,
+            stranger=stranger,
+            since=since,
+            until=until,
+            limit=limit,
+            cursor=cursor,
+        ),
+    )
+
+
+def delete_sightings(
+    gallery: str,
+    *,
+    camera: str | None = None,
+    decision: str | None = None,
+    subject: str | None = None,
+    stranger: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Call[answers.Deleted]:
+    """Delete sightings.
+
+    Those that the parameters name, without any all of the gallery, with their crops and events."""
+    return call(
+        "DELETE",
+        "/v1/galleries/{gallery}/sightings",
+        answers.Deleted,
+        gallery=gallery,
+        params=given(camera=camera, decision=decision, subject=subject, stranger=stranger, since=since, until=until),
+    )
+
+
+def sighting_crop(gallery: str, sighting: str) -> Call[bytes]:
+    """Show a sighting's crop.
+
+    The best aligned face, as JPEG, as long as it is kept."""
+    return call("GET", "/v1/galleries/{gallery}/sightings/{sighting}/crop", bytes, gallery=gallery, sighting=sighting)
+
+
+def say_who(
+    gallery: str, sighting: str, *, subject: str | None = None, enroll: bool | None = None
+) -> Call[answers.Sighting]:
+    """Say who a sighting shows.
+
+    With a subject it is that one from now on; with null it is not whom it was taken for, and a
+    correction is recorded. Nobody is enrolled from a sighting unless this says so."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/sightings/{sighting}/who",
+        answers.Sighting,
+        gallery=gallery,
+        sighting=sighting,
+        json=given(subject=subject, enroll=enroll),
+    )
+
+
+def strangers(
+    gallery: str, *, limit: int | None = None, cursor: str | None = None, ignored: bool | None = None
+) -> Call[answers.StrangerPage]:
+    """List strangers.
+
+    Unknown people that were seen well, each once, the newest first. There are some if
+    `LIKENESS_STRANGER_DAYS` is set."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/strangers",
+        answers.StrangerPage,
+        gallery=gallery,
+        params=given(limit=limit, cursor=cursor, ignored=ignored),
+    )
+
+
+def stranger(gallery: str, stranger: str) -> Call[answers.Stranger]:
+    """Show a stranger.
+
+    How often, when and where; the list of sightings takes `stranger` as a parameter."""
+    return call(
+        "GET", "/v1/galleries/{gallery}/strangers/{stranger}", answers.Stranger, gallery=gallery, stranger=stranger
+    )
+
+
+def edit_stranger(gallery: str, stranger: str, changes: Mapping[str, Any]) -> Call[answers.Stranger]:
+    """Ignore a stranger, or note who it may be.
+
+    Nothing is said of an ignored one: the postman is a known nobody."""
+    return call(
+        "PATCH",
+        "/v1/galleries/{gallery}/strangers/{stranger}",
+        answers.Stranger,
+        gallery=gallery,
+        stranger=stranger,
+        json=dict(changes),
+    )
+
+
+def forget_stranger(gallery: str, stranger: str) -> Call[None]:
+    """Forget a stranger.
+
+    Deletes all sightings of the stranger, with crops, templates and events."""
+    return call("DELETE", "/v1/galleries/{gallery}/strangers/{stranger}", NoneType, gallery=gallery, stranger=stranger)
+
+
+def resembling_sightings(gallery: str, stranger: str) -> Call[answers.ResemblingList]:
+    """Look for a stranger in other sightings.
+
+    What naming the stranger could name too: a person chooses."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/strangers/{stranger}/resembling",
+        answers.ResemblingList,
+        gallery=gallery,
+        stranger=stranger,
+    )
+
+
+def name_stranger(
+    gallery: str, stranger: str, subject: str, *, also: Sequence[str] | None = None
+) -> Call[answers.Named]:
+    """Name a stranger.
+
+    Enrolls the stranger's best crops as the subject, which is made if it is missing; all sightings
+    become its own."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/strangers/{stranger}/name",
+        answers.Named,
+        gallery=gallery,
+        stranger=stranger,
+        json=given(subject=subject, also=also),
+    )
+
+
+def merge_strangers(gallery: str, stranger: str, into: str) -> Call[answers.Stranger]:
+    """Merge a stranger into another one.
+
+    They are one person; no later grouping parts them."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/strangers/{stranger}/merge",
+        answers.Stranger,
+        gallery=gallery,
+        stranger=stranger,
+        json=given(into=into),
+    )
+
+
+def part_stranger(gallery: str, stranger: str, sightings: Sequence[str]) -> Call[answers.Stranger]:
+    """Part a stranger.
+
+    The given sightings are of another person, who becomes a stranger of its own; no later grouping
+    joins them."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/strangers/{stranger}/part",
+        answers.Stranger,
+        gallery=gallery,
+        stranger=stranger,
+        json=given(sightings=sightings),
+    )
+
+
+def webhooks() -> Call[answers.WebhookList]:
+    """List webhooks.
+
+    With how far each has got, and what is wrong with it."""
+    return call("GET", "/v1/webhooks", answers.WebhookList)
+
+
+def create_webhook(
+    url: str,
+    *,
+    kinds: Sequence[str] | None = None,
+    galleries: Sequence[str] | None = None,
+    cameras: Sequence[str] | None = None,
+    quiet_s: float | None = None,
+) -> Call[answers.WebhookMade]:
+    """Make a webhook.
+
+    Events from now on are posted to the address, in order, each at least once. They are signed with
+    the secret that only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`."""
+    return call(
+        "POST",
+        "/v1/webhooks",
+        answers.WebhookMade,
+        json=given(url=url, kinds=kinds, galleries=galleries, cameras=cameras, quiet_s=quiet_s),
+    )
+
+
+def webhook(webhook: str) -> Call[answers.Webhook]:
+    """Show a webhook.
+
+    Where it sends which events, and how that goes."""
+    return call("GET", "/v1/webhooks/{webhook}", answers.Webhook, webhook=webhook)
+
+
+def delete_webhook(webhook: str) -> Call[None]:
+    """Delete a webhook.
+
+    Nothing more is sent to it."""
+    return call("DELETE", "/v1/webhooks/{webhook}", NoneType, webhook=webhook)
+
+
+def resume_webhook(webhook: str) -> Call[answers.Webhook]:
+    """Resume a webhook.
+
+    One that was set aside goes on where it stopped, as far as the events are still kept."""
+    return call("POST", "/v1/webhooks/{webhook}/resume", answers.Webhook, webhook=webhook)

@@ -692,4 +692,200 @@ export class Client {
   exportGallery(gallery: string, query: { crops?: boolean } = {}): Promise<T.Job> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/export", { gallery }), query });
   }
+
+  /**
+   * Tell of a track.
+   *
+   * Up to 8 photos of one person's face, the best of a visit so far; the caller makes up the id, and tells of
+   * the same track again under it, which repeats nothing. The usable faces are fused and decided once. A later
+   * decision that contradicts the first one replaces it, at most once.
+   */
+  tellSighting(gallery: string, sighting: string, images: readonly Image[], query: { camera?: string; first_at?: string | null; last_at?: string | null; ended?: boolean } = {}): Promise<T.Sighting> {
+    return this.send({ method: "PUT", path: path("/v1/galleries/{gallery}/sightings/{sighting}", { gallery, sighting }), images: { images: images }, query });
+  }
+
+  /**
+   * Tell that a track goes on, or has ended.
+   *
+   * A track that is not told of for a minute has ended.
+   */
+  hearSighting(gallery: string, sighting: string, body: T.SightingHeard): Promise<T.Sighting> {
+    return this.send({ method: "PATCH", path: path("/v1/galleries/{gallery}/sightings/{sighting}", { gallery, sighting }), json: { ...body } });
+  }
+
+  /**
+   * Show a sighting.
+   *
+   * Who it was taken for, by which score and at which rate.
+   */
+  sighting(gallery: string, sighting: string): Promise<T.Sighting> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/sightings/{sighting}", { gallery, sighting }) });
+  }
+
+  /**
+   * List sightings.
+   *
+   * Who was before which camera and from when to when, the newest first, page by page.
+   */
+  sightings(gallery: string, query: { camera?: string | null; decision?: T.Decision | null; subject?: string | null; stranger?: string | null; since?: string | null; until?: string | null; limit?: number; cursor?: string | null } = {}): Promise<T.SightingPage> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/sightings", { gallery }), query });
+  }
+
+  /** The sightings of all pages. */
+  allSightings(gallery: string, query: { camera?: string | null; decision?: T.Decision | null; subject?: string | null; stranger?: string | null; since?: string | null; until?: string | null; limit?: number; cursor?: string | null } = {}): AsyncGenerator<T.Sighting> {
+    return pages((cursor) => this.sightings(gallery, { ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.sightings);
+  }
+
+  /**
+   * Delete sightings.
+   *
+   * Those that the parameters name, without any all of the gallery, with their crops and events.
+   */
+  deleteSightings(gallery: string, query: { camera?: string | null; decision?: T.Decision | null; subject?: string | null; stranger?: string | null; since?: string | null; until?: string | null } = {}): Promise<T.Deleted> {
+    return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/sightings", { gallery }), query });
+  }
+
+  /**
+   * Show a sighting's crop.
+   *
+   * The best aligned face, as JPEG, as long as it is kept.
+   */
+  sightingCrop(gallery: string, sighting: string): Promise<Blob> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/sightings/{sighting}/crop", { gallery, sighting }), answer: "blob" });
+  }
+
+  /**
+   * Say who a sighting shows.
+   *
+   * With a subject it is that one from now on; with null it is not whom it was taken for, and a correction is
+   * recorded. Nobody is enrolled from a sighting unless this says so.
+   */
+  sayWho(gallery: string, sighting: string, body: T.Who = {}): Promise<T.Sighting> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/sightings/{sighting}/who", { gallery, sighting }), json: { ...body } });
+  }
+
+  /**
+   * List strangers.
+   *
+   * Unknown people that were seen well, each once, the newest first. There are some if `LIKENESS_STRANGER_DAYS`
+   * is set.
+   */
+  strangers(gallery: string, query: { limit?: number; cursor?: string | null; ignored?: boolean | null } = {}): Promise<T.StrangerPage> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/strangers", { gallery }), query });
+  }
+
+  /** The strangers of all pages. */
+  allStrangers(gallery: string, query: { limit?: number; cursor?: string | null; ignored?: boolean | null } = {}): AsyncGenerator<T.Stranger> {
+    return pages((cursor) => this.strangers(gallery, { ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.strangers);
+  }
+
+  /**
+   * Show a stranger.
+   *
+   * How often, when and where; the list of sightings takes `stranger` as a parameter.
+   */
+  stranger(gallery: string, stranger: string): Promise<T.Stranger> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/strangers/{stranger}", { gallery, stranger }) });
+  }
+
+  /**
+   * Ignore a stranger, or note who it may be.
+   *
+   * Nothing is said of an ignored one: the postman is a known nobody.
+   */
+  editStranger(gallery: string, stranger: string, body: T.StrangerEdit): Promise<T.Stranger> {
+    return this.send({ method: "PATCH", path: path("/v1/galleries/{gallery}/strangers/{stranger}", { gallery, stranger }), json: { ...body } });
+  }
+
+  /**
+   * Forget a stranger.
+   *
+   * Deletes all sightings of the stranger, with crops, templates and events.
+   */
+  forgetStranger(gallery: string, stranger: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/strangers/{stranger}", { gallery, stranger }), answer: "nothing" });
+  }
+
+  /**
+   * Look for a stranger in other sightings.
+   *
+   * What naming the stranger could name too: a person chooses.
+   */
+  resemblingSightings(gallery: string, stranger: string): Promise<T.ResemblingList> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/strangers/{stranger}/resembling", { gallery, stranger }) });
+  }
+
+  /**
+   * Name a stranger.
+   *
+   * Enrolls the stranger's best crops as the subject, which is made if it is missing; all sightings become its
+   * own.
+   */
+  nameStranger(gallery: string, stranger: string, body: T.StrangerName): Promise<T.Named> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/strangers/{stranger}/name", { gallery, stranger }), json: { ...body } });
+  }
+
+  /**
+   * Merge a stranger into another one.
+   *
+   * They are one person; no later grouping parts them.
+   */
+  mergeStrangers(gallery: string, stranger: string, body: T.StrangerMerge): Promise<T.Stranger> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/strangers/{stranger}/merge", { gallery, stranger }), json: { ...body } });
+  }
+
+  /**
+   * Part a stranger.
+   *
+   * The given sightings are of another person, who becomes a stranger of its own; no later grouping joins them.
+   */
+  partStranger(gallery: string, stranger: string, body: T.StrangerPart): Promise<T.Stranger> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/strangers/{stranger}/part", { gallery, stranger }), json: { ...body } });
+  }
+
+  /**
+   * List webhooks.
+   *
+   * With how far each has got, and what is wrong with it.
+   */
+  webhooks(): Promise<T.WebhookList> {
+    return this.send({ method: "GET", path: "/v1/webhooks" });
+  }
+
+  /**
+   * Make a webhook.
+   *
+   * Events from now on are posted to the address, in order, each at least once. They are signed with the secret
+   * that only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`.
+   */
+  createWebhook(body: T.WebhookCreate): Promise<T.WebhookMade> {
+    return this.send({ method: "POST", path: "/v1/webhooks", json: { ...body } });
+  }
+
+  /**
+   * Show a webhook.
+   *
+   * Where it sends which events, and how that goes.
+   */
+  webhook(webhook: string): Promise<T.Webhook> {
+    return this.send({ method: "GET", path: path("/v1/webhooks/{webhook}", { webhook }) });
+  }
+
+  /**
+   * Delete a webhook.
+   *
+   * Nothing more is sent to it.
+   */
+  deleteWebhook(webhook: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/webhooks/{webhook}", { webhook }), answer: "nothing" });
+  }
+
+  /**
+   * Resume a webhook.
+   *
+   * One that was set aside goes on where it stopped, as far as the events are still kept.
+   */
+  resumeWebhook(webhook: string): Promise<T.Webhook> {
+    return this.send({ method: "POST", path: path("/v1/webhooks/{webhook}/resume", { webhook }) });
+  }
 }

@@ -210,6 +210,11 @@ export interface Defaults {
   embedder: string;
 }
 
+export interface Deleted {
+  /** How many sightings. */
+  deleted: number;
+}
+
 export interface DetectAnswer {
   image: ImageSize;
   faces: Array<DetectedFace>;
@@ -326,6 +331,8 @@ export interface ErasedCounts {
   crops: number;
   /** Corrections of other subjects that matched the faces. */
   corrections?: number;
+  /** Sightings of the subject, and of unknown people who resembled it. */
+  sightings?: number;
 }
 
 /** The subject, as a hash that can be checked only with its id. */
@@ -344,6 +351,8 @@ export interface ErrorRate {
   faces: number;
   subjects: number;
 }
+
+export type EventKind = "person_seen" | "unknown_seen" | "name_changed" | "left" | (string & {});
 
 /** How the answer came about; only with `explain=true`. */
 export interface Explain {
@@ -836,7 +845,7 @@ export type JsonValue = unknown;
 export interface Key {
   id: string;
   name: string | null;
-  scopes: Array<"read" | "recognize" | "enroll" | "admin" | "delete" | "metrics" | "templates">;
+  scopes: Array<"read" | "recognize" | "enroll" | "admin" | "delete" | "metrics" | "watch" | "templates">;
   /** The only galleries it may see; null: all of them. */
   galleries: Array<string> | null;
   /** Its own rate limit; null: the server's default. */
@@ -858,7 +867,7 @@ export interface KeyCreate {
   /** The key's owner or purpose; free text. */
   name?: string | null;
   /** What the key may do; `admin` implies all of them but `templates`. */
-  scopes: Array<"read" | "recognize" | "enroll" | "admin" | "delete" | "metrics" | "templates">;
+  scopes: Array<"read" | "recognize" | "enroll" | "admin" | "delete" | "metrics" | "watch" | "templates">;
   /** The only galleries it may see; all if absent. */
   galleries?: Array<string> | null;
   /** When it stops working; never if absent. */
@@ -995,6 +1004,11 @@ export interface ModelList {
   skipped?: Array<SkippedModel>;
 }
 
+/** The sightings that became the subject's. */
+export interface Named {
+  sightings: Array<Sighting>;
+}
+
 /** The nearest subject that is not the answer: how close a false match was. */
 export interface NearestOther {
   subject: string;
@@ -1006,7 +1020,7 @@ export interface NearestOther {
 export interface NewKey {
   id: string;
   name: string | null;
-  scopes: Array<"read" | "recognize" | "enroll" | "admin" | "delete" | "metrics" | "templates">;
+  scopes: Array<"read" | "recognize" | "enroll" | "admin" | "delete" | "metrics" | "watch" | "templates">;
   /** The only galleries it may see; null: all of them. */
   galleries: Array<string> | null;
   /** Its own rate limit; null: the server's default. */
@@ -1045,7 +1059,7 @@ export interface OwnKey {
   /** `admin.key` is the data folder's key, which may do everything. */
   id: string;
   /** The key's scopes; `admin` implies all but `templates`. */
-  scopes: Array<"read" | "recognize" | "enroll" | "admin" | "delete" | "metrics" | "templates">;
+  scopes: Array<"read" | "recognize" | "enroll" | "admin" | "delete" | "metrics" | "watch" | "templates">;
   /** The only galleries it may see; null: all of them. */
   galleries: Array<string> | null;
 }
@@ -1168,6 +1182,17 @@ export interface Resemblance {
   index: number | null;
 }
 
+export interface Resembling {
+  sighting: Sighting;
+  score: number;
+}
+
+/** Sightings of unknown people that may be of the same person. */
+export interface ResemblingList {
+  /** The most alike first. */
+  resembling: Array<Resembling>;
+}
+
 /** A page of the findings of a gallery's last finished review. */
 export interface Review {
   gallery: string;
@@ -1240,6 +1265,61 @@ export interface Session {
   expires_at: string;
 }
 
+/** A visit of one person before one camera. */
+export interface Sighting {
+  id: string;
+  camera: string;
+  decision: Decision;
+  /** Who it is, or of an uncertain decision who it may be. */
+  subject: string | null;
+  name: string | null;
+  /** The id of the stranger, if it is one. */
+  stranger: string | null;
+  /** Of the track's mean template; coarse, and null below the floor. */
+  score: number | null;
+  /** Over the next subject's score. */
+  margin: number | null;
+  threshold: number;
+  /** The rate at most that a visit of somebody not enrolled is called known. */
+  fpir: number;
+  /** How many photos counted. */
+  frames: number;
+  /** Of the best photo. */
+  quality: number;
+  first_at: string;
+  last_at: string;
+  ended: boolean;
+  expires_at: string;
+  has_crop: boolean;
+}
+
+export interface SightingHeard {
+  /** When the face was last seen. */
+  last_at: string;
+  /** Whether the person has left. */
+  ended?: boolean;
+}
+
+export interface SightingPage {
+  /** The newest first. */
+  sightings: Array<Sighting>;
+  /** Send it as `cursor` for the next page; null on the last page. */
+  next_cursor: string | null;
+}
+
+export interface SightingRequest {
+  /** The camera's name. */
+  camera?: string;
+  /** When the track began; by default `last_at`. */
+  first_at?: string | null;
+  /** When the face was last seen; by default now. */
+  last_at?: string | null;
+  /** Whether the person has left. */
+  ended?: boolean;
+  /** Image files; repeat the field. */
+  images: Array<string>;
+}
+
 /** A code that signs a browser in with the request's key: once, within a minute. */
 export interface SignInCode {
   /** The page's address with `#code=` and this is the link. */
@@ -1276,6 +1356,54 @@ export interface StoredFace {
   /** Whether `.../crop` returns its crop. */
   has_crop: boolean;
   created_at: string;
+}
+
+/** An unnamed person, grouped from sightings. */
+export interface Stranger {
+  id: string;
+  /** Whether nothing is said of this person. */
+  ignored: boolean;
+  note: string | null;
+  sightings: number;
+  first_at: string;
+  last_at: string;
+  cameras: Array<string>;
+  /** The sighting whose crop is the best. */
+  best: string;
+  expires_at: string;
+}
+
+export interface StrangerEdit {
+  /** Say nothing of this person any more, or again. */
+  ignored?: boolean | null;
+  /** Who it may be. */
+  note?: string | null;
+}
+
+export interface StrangerMerge {
+  /** The stranger who takes the sightings. */
+  into: string;
+}
+
+export interface StrangerName {
+  /**
+   * An id in any script, 1 to 255 characters, kept in Unicode's form NFC; neither `.` nor `..`, no control
+   * characters. Percent-encode it in paths (`/` as `%2F`).
+   */
+  subject: string;
+  /** Further sightings of the same person, of those that resemble. */
+  also?: Array<string>;
+}
+
+export interface StrangerPage {
+  strangers: Array<Stranger>;
+  /** Send it as `cursor` for the next page; null on the last page. */
+  next_cursor: string | null;
+}
+
+export interface StrangerPart {
+  /** Those of another person. */
+  sightings: Array<string>;
 }
 
 export interface Subject {
@@ -1479,4 +1607,65 @@ export interface VerifyRequest {
 export interface Version {
   name: string;
   version: string;
+}
+
+export interface Webhook {
+  id: string;
+  url: string;
+  kinds: Array<EventKind>;
+  galleries: Array<string> | null;
+  cameras: Array<string> | null;
+  quiet_s: number;
+  /** `set_aside`: it has failed for a day, and waits to be resumed. */
+  state: "active" | "set_aside";
+  /** Failed ones of the event that is due. */
+  attempts: number;
+  failing_since: string | null;
+  last_error: string | null;
+  delivered_at: string | null;
+  created_at: string;
+}
+
+export interface WebhookCreate {
+  /** Where events are posted. */
+  url: string;
+  /** Which events. */
+  kinds?: Array<EventKind>;
+  /** Of these galleries alone. */
+  galleries?: Array<string> | null;
+  /** Of these cameras alone. */
+  cameras?: Array<string> | null;
+  /** After an event, others of the same kind, camera and person are left out for so many seconds. */
+  quiet_s?: number;
+}
+
+export interface WebhookList {
+  webhooks: Array<Webhook>;
+}
+
+/** A new webhook, with its secret, which is not shown again. */
+export interface WebhookMade {
+  id: string;
+  url: string;
+  kinds: Array<EventKind>;
+  galleries: Array<string> | null;
+  cameras: Array<string> | null;
+  quiet_s: number;
+  /** `set_aside`: it has failed for a day, and waits to be resumed. */
+  state: "active" | "set_aside";
+  /** Failed ones of the event that is due. */
+  attempts: number;
+  failing_since: string | null;
+  last_error: string | null;
+  delivered_at: string | null;
+  created_at: string;
+  /** Signs what is sent, as Standard Webhooks has it. */
+  secret: string;
+}
+
+export interface Who {
+  /** Whom it shows; null: not whom it was taken for. */
+  subject?: string | null;
+  /** Also enroll the sighting's crop; the subject is made if it is missing. */
+  enroll?: boolean;
 }

@@ -1,0 +1,146 @@
+"""watch: a process beside the cameras, or over films, that tells the service who is there."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli import output
+from app.cli.options import Session, command
+from app.errors import InvalidInput, Unusable
+
+if TYPE_CHECKING:
+    from app.features.watching.watcher.cameras import CameraConfig, Eyes
+    from app.features.watching.watcher.reporter import Report, Reporter
+    from app.features.watching.watcher.timeline import Timeline
+
+commands = typer.Typer()
+TOLD_S = 3600.0
+"""How long the end of a film waits until the service has taken everything."""
+
+
+@command(
+    commands,
+    "watch",
+    epilog="Example: likeness watch rtsp://camera.local/stream --gallery staff\n\n"
+    "Example: likeness watch film.mp4 --gallery staff --timeline out.json",
+)
+def watch(
+    session: Session,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(help="Films, devices (/dev/video0), or addresses: rtsp://, http:// (MJPEG, HLS, a JPEG)."),
+    ] = None,
+    gallery: Annotated[str, typer.Option("--gallery", help="Whom to look for.")] = "",
+    cameras: Annotated[Path | None, typer.Option(help="YAML file of cameras, in place of sources.")] = None,
+    name: Annotated[list[str] | None, typer.Option(help="A camera's name, in the order of the sources.")] = None,
+    fps: Annotated[float, typer.Option(min=0.1, max=60, help="Frames looked at in a second.")] = 5.0,
+    roi: Annotated[str | None, typer.Option(help="Part to look at: left,top,right,bottom as shares, 0-1.")] = None,
+    min_face: Annotated[int, typer.Option(min=10, max=1000, help="Narrowest face to look for, in pixels.")] = 24,
+    timeline: Annotated[Path | None, typer.Option(help="Write who is in the films: a file .json or .csv.")] = None,
+) -> None:
+    """Watch cameras or films, and tell the service who is there.
+
+    The server needs LIKENESS_WATCHING=on, the key the scope `watch`. Cameras are watched until Ctrl-C.
+    """
+    from app.config import load_settings  # noqa: PLC0415 - slow to import
+
+    try:
+        from app.features.watching.watcher import cameras as configured  # noqa: PLC0415 - needs PyAV
+    except ModuleNotFoundError as error:
+        message = "Watching needs PyAV: pip install 'likeness-server[video]'."
+        raise Unusable(message, code="unusable") from error
+    if not gallery:
+        raise InvalidInput("Name the gallery of people to look for: --gallery.", code="invalid_source")
+    if bool(sources) == (cameras is not None):
+        raise InvalidInput("Give sources, or a file of --cameras.", code="invalid_source")
+    labels = [*(name or []), *[None] * len(sources or [])]
+    wanted = (
+        configured.read_cameras(cameras)
+        if cameras is not None
+        else [
+            configured.CameraConfig(
+                source=source, name=label, fps=fps, min_face=min_face, roi=configured.parse_roi(roi)
+            )
+            for source, label in zip(sources or [], labels, strict=False)
+        ]
+    )
+    settings = load_settings()
+    cache = settings.data_dir / "models" if settings.data_dir.is_dir() else Path.home() / ".cache" / "likeness"
+    cache.mkdir(parents=True, exist_ok=True)
+    with configured.open_eyes(
+        settings.models_dir, settings.data_dir, cache, settings.detector, settings.embedder
+    ) as eyes:
+        _watch(session, gallery, wanted, eyes, timeline)
+
+
+def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes: Eyes, path: Path | None) -> None:
+    from app.features.watching.watcher.camera import is_film  # noqa: PLC0415 - needs PyAV
+    from app.features.watching.watcher.cameras import names  # noqa: PLC0415
+    from app.features.watching.watcher.reporter import Reporter  # noqa: PLC0415
+    from app.features.watching.watcher.timeline import Timeline  # noqa: PLC0415
+
+    labelled = list(zip(names(wanted), wanted, strict=True))
+    films = [(label, camera) for label, camera in labelled if is_film(camera.source)]
+    live = [(label, camera) for label, camera in labelled if not is_film(camera.source)]
+    timeline = Timeline()
+    client = session.client()
+    client.gallery(gallery)  # fails now rather than later
+
+    def answered(report: Report, sighting: Any) -> None:
+        timeline.answered(report, sighting)
+        if sighting.decision != "unknown" or sighting.frames > 1 or report.ended:
+            session.say(sighting, _line(sighting))
+
+    reporter = Reporter(client, gallery, answered)
+    try:
+        if live:
+            _follow(live, eyes, reporter)
+        for label, camera in films:
+            _play(label, camera, eyes, reporter, timeline)
+    finally:
+        reporter.close(TOLD_S if films and not live else 10.0)
+    if path is not None:
+        timeline.write(path)
+        output.say(f"{path}: {len(timeline.visits())} visits")
+
+
+def _play(label: str, camera: CameraConfig, eyes: Eyes, reporter: Reporter, timeline: Timeline) -> None:
+    from app.features.watching.watcher.camera import read_film  # noqa: PLC0415 - needs PyAV
+    from app.features.watching.watcher.watch import Watch  # noqa: PLC0415
+
+    began = time.time()
+    timeline.begin(label, began)
+    watching = Watch(label, eyes.looker(camera.min_face), eyes.tracker(), reporter, roi=camera.part, began=began)
+    for frame in read_film(camera.source, camera.fps):
+        watching.see(frame)
+    watching.finish()
+    reporter.wait(TOLD_S)
+
+
+def _follow(cameras: Sequence[tuple[str, CameraConfig]], eyes: Eyes, reporter: Reporter) -> None:
+    """Watch cameras until SIGINT or SIGTERM."""
+    from app.features.watching.watcher.camera import Camera  # noqa: PLC0415 - needs PyAV
+    from app.features.watching.watcher.watch import Watch, Watcher  # noqa: PLC0415
+
+    watcher, stopped = Watcher(), threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    for label, camera in cameras:
+        watching = Watch(label, eyes.looker(camera.min_face), eyes.tracker(), reporter, roi=camera.part)
+        watcher.add(Camera(camera.source, camera.fps), watching)
+    stopped.wait()
+    watcher.close()
+
+
+def _line(sighting: Any) -> str:
+    who = sighting.name or sighting.subject or sighting.stranger or ""
+    score = "" if sighting.score is None else f", score {sighting.score:.2f}"
+    left = ", has left" if sighting.ended else ""
+    return f"{sighting.camera}: {sighting.decision}: {who}{score}, {sighting.frames} frames{left}"

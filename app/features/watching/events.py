@@ -1,0 +1,74 @@
+"""Events: what happened, numbered in the order in which it became visible, kept with the sightings they are about."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from app.choices import EventKind
+from app.db.engine import Database
+from app.db.schema import EVENT_NUMBERS, EVENTS, GALLERIES
+from app.features.watching.records import Event
+from app.gallery.change import Change
+from app.timestamps import utc_now, utc_seconds
+
+VERSION: Final = 1
+"""Of the events' form. Fields may be added to it; one that is renamed or removed makes a new version."""
+ONLY: Final = 1
+"""The key of the one row of EVENT_NUMBERS."""
+
+
+def write_event(change: Change, sighting_key: int, kind: EventKind, about: Mapping[str, object]) -> None:
+    """Write an event in the change's transaction; whoever else writes one waits until it ends.
+
+    ``about`` has the fields of `app.features.watching.schemas.Event` that are the sighting's.
+    """
+    event_id, number = uuid.uuid4().hex, _next_number(change)
+    head = {"version": VERSION, "id": event_id, "number": number, "event": kind, "at": utc_now()}
+    row = {
+        "number": number,
+        "id": event_id,
+        "gallery_key": change.gallery.key,
+        "sighting_key": sighting_key,
+        "kind": kind,
+        "camera": about["camera"],
+        "document": json.dumps(head | {"gallery": change.gallery.id} | dict(about), ensure_ascii=False),
+    }
+    change.connection.execute(sa.insert(EVENTS).values(row))
+
+
+def _next_number(change: Change) -> int:
+    bump = sa.update(EVENT_NUMBERS).values(last=EVENT_NUMBERS.c.last + 1).returning(EVENT_NUMBERS.c.last)
+    number = change.connection.execute(bump).scalar()
+    if number is None:
+        change.connection.execute(change.insert(EVENT_NUMBERS).values(key=ONLY, last=0).on_conflict_do_nothing())
+        number = change.connection.execute(bump).scalar_one()
+    return int(number)
+
+
+def last_number(connection: Connection) -> int:
+    """Return the number of the last event that was written, even if it is deleted by now."""
+    return int(connection.execute(sa.select(EVENT_NUMBERS.c.last)).scalar() or 0)
+
+
+def read_events(database: Database, after: int, limit: int, galleries: Collection[str] | None = None) -> list[Event]:
+    """Return the events after this number, in order, of these galleries by id (None: all)."""
+    query = sa.select(EVENTS, GALLERIES.c.id.label("gallery")).join_from(EVENTS, GALLERIES)
+    query = query.where(EVENTS.c.number > after).order_by(EVENTS.c.number).limit(limit)
+    if galleries is not None:
+        query = query.where(GALLERIES.c.id.in_(sorted(galleries)))
+    return [_event(row) for row in database.rows(query)]
+
+
+def aged(event: Event, now: float) -> dict[str, object]:
+    """Return what is sent at ``now``, in seconds since 1970: the event with the age of what it tells, in seconds."""
+    return event.document | {"age_s": round(max(0.0, now - utc_seconds(str(event.document["seen_at"]))), 3)}
+
+
+def _event(row: Row[Any]) -> Event:
+    return Event(row.number, row.id, row.gallery, row.kind, row.camera, json.loads(row.document))

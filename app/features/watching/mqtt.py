@@ -1,0 +1,287 @@
+"""Events and who is where to an MQTT broker, in the form that Home Assistant discovers.
+
+Events are published with QoS 1 and their id; how far that has got is in SQL, so that none is lost while the broker is
+away. States are retained and follow from the sightings: that of a person, wherever, and that of a camera. Topics have
+no names in them, and a person who is deleted loses all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import paho.mqtt.client as paho
+import sqlalchemy as sa
+from paho.mqtt.enums import CallbackAPIVersion
+from sqlalchemy.engine import Row
+
+from app.db.engine import Database
+from app.db.schema import EVENT_CURSORS, GALLERIES, SIGHTINGS, SUBJECTS
+from app.errors import InvalidSetting, LikenessError
+from app.features.watching.events import aged, last_number, read_events
+from app.features.watching.records import Event
+from app.timestamps import utc_now
+
+ROOT: Final = "likeness"
+STATUS: Final = f"{ROOT}/status"
+DISCOVERY: Final = "homeassistant"
+NAME: Final = "mqtt"
+"""Of the cursor."""
+TURN_S: Final = 15.0
+"""Seconds after which another server publishes if this one does not renew its turn."""
+POLL_S: Final = 0.5
+ACK_S: Final = 10.0
+"""For the broker to take an event."""
+RECONNECT_S = 1, 20
+AT_ONCE: Final = 50
+KINDS: Final = ("person_seen", "unknown_seen", "name_changed", "left")
+ON, OFF = "ON", "OFF"
+State = Mapping[str, object]
+_log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Publishes from threads of its own, until it is closed."""
+
+    def __init__(self, url: str, database: Database, poll_s: float = POLL_S) -> None:
+        """Raises InvalidSetting for a URL that names no broker."""
+        self._database, self._poll_s = database, poll_s
+        self._owner = uuid.uuid4().hex
+        self._stopping, self._stale = threading.Event(), threading.Event()
+        self._stale.set()
+        self._retained: dict[str, str] = {}
+        """What this process has published by topic, so that only changes are sent."""
+        self._client = _client(url)
+        self._client.on_connect, self._client.on_message = self._connected, self._heard
+        self._client.loop_start()
+        self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Say that the server is gone, and disconnect."""
+        self._stopping.set()
+        self._thread.join(ACK_S)
+        self._client.publish(STATUS, "offline", qos=1, retain=True)
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _run(self) -> None:
+        last = ""
+        while not self._stopping.wait(self._poll_s):
+            try:
+                if self._take_turn() and self._client.is_connected():
+                    self._publish()
+                last = ""
+            except (LikenessError, ValueError, RuntimeError) as error:  # a database or a broker that is away
+                if str(error) != last:
+                    _log.warning("Events could not be published: %s", error)
+                last = str(error)
+                self._stale.set()
+            except Exception:  # noqa: BLE001 - the thread's edge: logged, and tried again
+                _log.exception("Events could not be published")
+
+    def _publish(self) -> None:
+        """Publish the states where they changed, and the events that are due."""
+        events = read_events(self._database, self._cursor(), AT_ONCE)
+        if events or self._stale.is_set():
+            self._stale.clear()
+            self._publish_states()
+        for event in events:
+            if self._stopping.is_set():
+                return
+            self._publish_event(event)
+            self._move_cursor(event.number)
+
+    def _publish_event(self, event: Event) -> None:
+        payload = json.dumps({"event_type": event.kind} | aged(event, time.time()), ensure_ascii=False)
+        topic = f"{ROOT}/cameras/{_token(event.camera)}/event"
+        sent = self._client.publish(topic, payload, qos=1)
+        sent.wait_for_publish(ACK_S)
+        if not sent.is_published():
+            raise RuntimeError("the broker does not take events")
+
+    def _publish_states(self) -> None:
+        wanted: dict[str, str] = {STATUS: "online"}
+        for person in _people(self._database):
+            wanted |= _person_topics(person)
+        for camera, there in _cameras(self._database).items():
+            wanted |= _camera_topics(camera, there)
+        gone = [topic for topic in list(self._retained) if topic not in wanted]
+        for topic in gone:
+            self._client.publish(topic, "", qos=1, retain=True)  # an empty one deletes what the broker keeps
+            del self._retained[topic]
+        for topic, payload in wanted.items():
+            if self._retained.get(topic) != payload:
+                self._client.publish(topic, payload, qos=1, retain=True)
+                self._retained[topic] = payload
+
+    def _connected(self, client: paho.Client, *_: object) -> None:
+        """Learn what the broker still keeps of us, to clear what is no more; and whether Home Assistant starts."""
+        self._retained.clear()
+        client.subscribe([(f"{ROOT}/+/+/state", 1), (f"{DISCOVERY}/+/+/config", 1), (f"{DISCOVERY}/status", 1)])
+        self._stale.set()
+
+    def _heard(self, _client: paho.Client, _data: object, message: paho.MQTTMessage) -> None:
+        if message.topic == f"{DISCOVERY}/status":
+            if message.payload == b"online":
+                self._retained.clear()
+                self._stale.set()
+        elif (
+            message.retain
+            and message.payload
+            and (message.topic.startswith(f"{ROOT}/") or message.topic.split("/")[2].startswith(f"{ROOT}_"))
+        ):
+            self._retained.setdefault(message.topic, "")
+            self._stale.set()
+
+    def _take_turn(self) -> bool:
+        """Return whether this server is the one that publishes now."""
+        now, until = utc_now(), utc_now(timedelta(seconds=TURN_S))
+        mine = (EVENT_CURSORS.c.owner == self._owner) | (EVENT_CURSORS.c.until < now)
+        turn = sa.update(EVENT_CURSORS).where((EVENT_CURSORS.c.name == NAME) & mine)
+        held = self._database.rows(sa.select(EVENT_CURSORS.c.owner, EVENT_CURSORS.c.until))
+        if held and held[0].owner == self._owner and held[0].until > utc_now(timedelta(seconds=TURN_S / 2)):
+            return True
+        with self._database.write() as connection:
+            values = {"name": NAME, "number": last_number(connection), "owner": self._owner, "until": until}
+            connection.execute(self._database.insert(EVENT_CURSORS).values(values).on_conflict_do_nothing())
+            taken = connection.execute(turn.values(owner=self._owner, until=until)).rowcount
+        return bool(taken)
+
+    def _cursor(self) -> int:
+        [number] = self._database.column(sa.select(EVENT_CURSORS.c.number).where(EVENT_CURSORS.c.name == NAME))
+        return int(number)
+
+    def _move_cursor(self, number: int) -> None:
+        with self._database.write() as connection:
+            move = sa.update(EVENT_CURSORS).where(EVENT_CURSORS.c.name == NAME)
+            connection.execute(move.values(number=number, until=utc_now(timedelta(seconds=TURN_S))))
+
+
+def _client(url: str) -> paho.Client:
+    parts = urlsplit(url)
+    if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname:
+        raise InvalidSetting("LIKENESS_MQTT is an address such as mqtt://user:password@host:1883.")
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"{ROOT}-{uuid.uuid4().hex[:12]}")
+    if parts.username:
+        client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
+    if parts.scheme == "mqtts":
+        client.tls_set()
+    client.will_set(STATUS, "offline", qos=1, retain=True)
+    client.reconnect_delay_set(*RECONNECT_S)
+    client.connect_async(parts.hostname, parts.port or (8883 if parts.scheme == "mqtts" else 1883))
+    return client
+
+
+def _people(database: Database) -> list[Row[Any]]:
+    """Return each known person that has sightings: the newest one, and whether one goes on."""
+    newest = sa.func.max(SIGHTINGS.c.last_at)
+    present = sa.func.max(sa.case((SIGHTINGS.c.ended.is_(False), 1), else_=0))
+    query = (
+        sa.select(
+            GALLERIES.c.id.label("gallery"),
+            SUBJECTS.c.key,
+            SUBJECTS.c.id.label("subject"),
+            SUBJECTS.c.name,
+            newest.label("seen_at"),
+            present.label("present"),
+        )
+        .join_from(SIGHTINGS, SUBJECTS, SIGHTINGS.c.subject_key == SUBJECTS.c.key)
+        .join(GALLERIES, SUBJECTS.c.gallery_key == GALLERIES.c.key)
+        .where(SIGHTINGS.c.decision == "known")
+        .group_by(GALLERIES.c.id, SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.name)
+    )
+    last = query.subquery()
+    camera = (
+        sa.select(SIGHTINGS.c.camera)
+        .where((SIGHTINGS.c.subject_key == last.c.key) & (SIGHTINGS.c.last_at == last.c.seen_at))
+        .limit(1)
+        .scalar_subquery()
+    )
+    return list(database.rows(sa.select(last, camera.label("camera"))))
+
+
+def _cameras(database: Database) -> dict[str, list[str]]:
+    """Return who is before each camera that has sightings: names, and `unknown`."""
+    there: dict[str, list[str]] = {camera: [] for camera in database.column(sa.select(SIGHTINGS.c.camera).distinct())}
+    named = sa.func.coalesce(SUBJECTS.c.name, SUBJECTS.c.id).label("who")
+    known = sa.and_(SIGHTINGS.c.subject_key == SUBJECTS.c.key, SIGHTINGS.c.decision == "known")
+    query = sa.select(SIGHTINGS.c.camera, named).outerjoin_from(SIGHTINGS, SUBJECTS, known)
+    open_ = SIGHTINGS.c.ended.is_(False) & SIGHTINGS.c.said.is_not(None)
+    for row in database.rows(query.where(open_).order_by(SIGHTINGS.c.key)):
+        there[row.camera].append(row.who or "unknown")
+    return there
+
+
+def _person_topics(person: Row[Any]) -> dict[str, str]:
+    token = _token(f"{person.gallery}\0{person.subject}")
+    topic = f"{ROOT}/people/{token}/state"
+    state = {
+        "present": ON if person.present else OFF,
+        "seen_at": person.seen_at,
+        "camera": person.camera,
+        "gallery": person.gallery,
+        "subject": person.subject,
+        "name": person.name,
+    }
+    entity = _entities(token, person.name or person.subject, topic)
+    present = {
+        "name": None,
+        "device_class": "occupancy",
+        "value_template": "{{ value_json.present }}",
+        "json_attributes_topic": topic,
+    }
+    seen = {"name": "Last seen", "device_class": "timestamp", "value_template": "{{ value_json.seen_at }}"}
+    where = {"name": "Camera", "icon": "mdi:cctv", "value_template": "{{ value_json.camera }}"}
+    return {
+        topic: _json(state),
+        **entity("binary_sensor", "present", present),
+        **entity("sensor", "seen", seen),
+        **entity("sensor", "where", where),
+    }
+
+
+def _camera_topics(camera: str, there: list[str]) -> dict[str, str]:
+    token = _token(camera)
+    topic = f"{ROOT}/cameras/{token}/state"
+    entity = _entities(token, camera, topic)
+    who = {"name": "Who is there", "icon": "mdi:account-group", "value_template": "{{ value_json.who | join(', ') }}"}
+    event = {"name": "Faces", "event_types": list(KINDS), "state_topic": f"{ROOT}/cameras/{token}/event"}
+    return {
+        topic: _json({"camera": camera, "who": there, "count": len(there)}),
+        **entity("sensor", "who", who),
+        **entity("event", "event", event),
+    }
+
+
+def _entities(token: str, device: str, topic: str) -> Callable[[str, str, State], dict[str, str]]:
+    """Return a function that makes the discovery message of one entity of this device: its kind, word and fields."""
+
+    def entity(kind: str, word: str, fields: State) -> dict[str, str]:
+        unique = f"{ROOT}_{token}_{word}"
+        common = {
+            "unique_id": unique,
+            "state_topic": topic,
+            "availability_topic": STATUS,
+            "device": {"identifiers": [f"{ROOT}_{token}"], "name": device, "manufacturer": "Likeness"},
+        }
+        return {f"{DISCOVERY}/{kind}/{unique}/config": _json(common | dict(fields))}
+
+    return entity
+
+
+def _json(value: State) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _token(text: str) -> str:
+    """Return what stands for a camera or a person in topics, which may not hold every character."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

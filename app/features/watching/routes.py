@@ -1,0 +1,399 @@
+"""Who was before a camera: sightings, strangers, events and webhooks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import unquote
+
+from fastapi import Path, Query, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BeforeValidator, SecretStr
+
+from app.access.audit import AuditEntry, fit_id
+from app.access.grants import Grant, Scope
+from app.api.body import JPEG_TYPE, MANY_IMAGES, File, Sent
+from app.api.components import Components
+from app.api.feature import Feature, Part, Task
+from app.api.operation import CURSOR, GALLERY, LIVENESS, NO_SUBJECT, RATES, TEMPLATES
+from app.api.route import Router
+from app.db.secrets import SecretStore
+from app.errors import NotFound
+from app.features.watching import schemas
+from app.features.watching.records import Retention, Visit
+from app.features.watching.rows import Filter
+from app.features.watching.service import Watching
+from app.features.watching.streaming import Listeners
+from app.features.watching.webhooks import Sender, Webhook, Webhooks
+from app.gallery.records import Gallery
+from app.timestamps import utc_now
+
+router = Router("watching")
+
+SIGHTINGS = f"{GALLERY}/sightings"
+SIGHTING = f"{SIGHTINGS}/{{sighting}}"
+STRANGERS = f"{GALLERY}/strangers"
+STRANGER = f"{STRANGERS}/{{stranger}}"
+WEBHOOKS = "/v1/webhooks"
+WEBHOOK = f"{WEBHOOKS}/{{webhook}}"
+EVENTS = "/v1/events"
+NO_SIGHTING = ("sighting_not_found",)
+NO_STRANGER = ("stranger_not_found",)
+NO_WEBHOOK = ("webhook_not_found",)
+ENROLLED = (*TEMPLATES, "sighting_without_face", "subject_expired", *NO_SUBJECT)
+EVENT_STREAM = "text/event-stream"
+CLOSE_S, REEMBED_S, REGROUP_S = 10.0, 60.0, 3600.0
+"""Between looks for tracks that are silent and for templates of another package, and groupings of strangers anew."""
+
+
+def _hex_id(what: str) -> Any:
+    return Path(pattern="^[0-9a-f]{32}$", description=f"The {what}'s id: 32 hexadecimal digits.")
+
+
+SightingId: TypeAlias = Annotated[str, _hex_id("sighting"), BeforeValidator(unquote)]
+StrangerId: TypeAlias = Annotated[str, _hex_id("stranger"), BeforeValidator(unquote)]
+WebhookId: TypeAlias = Annotated[str, _hex_id("webhook"), BeforeValidator(unquote)]
+
+
+@router.operation(
+    "PUT",
+    SIGHTING,
+    scope=Scope.WATCH,
+    images=MANY_IMAGES,
+    codes=(*RATES, *TEMPLATES, *LIVENESS, "no_face", "sighting_taken"),
+)
+def tell_sighting(
+    watching: Watching, gallery: Gallery, sighting: SightingId, sent: Sent[schemas.SightingParams]
+) -> schemas.Sighting:
+    """Tell of a track.
+
+    Up to 8 photos of one person's face, the best of a visit so far; the caller makes up the id, and tells of the same
+    track again under it, which repeats nothing. The usable faces are fused and decided once. A later decision that
+    contradicts the first one replaces it, at most once.
+    """
+    told = sent.params
+    last_at = told.last_at or utc_now()
+    visit = Visit(sighting, told.camera, min(told.first_at or last_at, last_at), last_at, told.ended)
+    return schemas.Sighting.of(watching.tell(gallery, visit, sent.images))
+
+
+@router.operation("PATCH", SIGHTING, scope=Scope.WATCH, codes=NO_SIGHTING)
+def hear_sighting(
+    watching: Watching, gallery: Gallery, sighting: SightingId, told: schemas.SightingHeard
+) -> schemas.Sighting:
+    """Tell that a track goes on, or has ended.
+
+    A track that is not told of for a minute has ended.
+    """
+    return schemas.Sighting.of(watching.sightings.hear(gallery, sighting, told.last_at, ended=told.ended))
+
+
+@router.operation("GET", SIGHTINGS, scope=Scope.READ, codes=CURSOR)
+def list_sightings(
+    watching: Watching, gallery: Gallery, query: Annotated[schemas.SightingsParams, Query()]
+) -> schemas.SightingPage:
+    """List sightings.
+
+    Who was before which camera and from when to when, the newest first, page by page.
+    """
+    page = watching.sightings.page(gallery, _filter(query), query.cursor, query.limit)
+    return schemas.SightingPage.of(page, sightings=[schemas.Sighting.of(each) for each in page.items])
+
+
+@router.operation("DELETE", SIGHTINGS, scope=Scope.ENROLL, changes=True)
+def delete_sightings(
+    watching: Watching, gallery: Gallery, query: Annotated[schemas.FilterParams, Query()]
+) -> schemas.Deleted:
+    """Delete sightings.
+
+    Those that the parameters name, without any all of the gallery, with their crops and events.
+    """
+    return schemas.Deleted(deleted=watching.sightings.delete(gallery, _filter(query)))
+
+
+@router.operation("GET", SIGHTING, scope=Scope.READ, name="show_sighting", codes=NO_SIGHTING)
+def get_sighting(watching: Watching, gallery: Gallery, sighting: SightingId) -> schemas.Sighting:
+    """Show a sighting.
+
+    Who it was taken for, by which score and at which rate.
+    """
+    return schemas.Sighting.of(watching.sightings.find(gallery, sighting).sighting)
+
+
+@router.operation(
+    "GET",
+    f"{SIGHTING}/crop",
+    scope=Scope.READ,
+    name="show_sighting_crop",
+    file=File((JPEG_TYPE,), "The aligned face, 112x112."),
+    codes=(*NO_SIGHTING, "crop_not_stored"),
+)
+def get_sighting_crop(watching: Watching, gallery: Gallery, sighting: SightingId) -> Response:
+    """Show a sighting's crop.
+
+    The best aligned face, as JPEG, as long as it is kept.
+    """
+    crop = watching.sightings.find(gallery, sighting).crop
+    if crop is None:
+        raise NotFound("The sighting's crop is not kept.", code="crop_not_stored")
+    return Response(crop, media_type=JPEG_TYPE)
+
+
+@router.operation(
+    "POST",
+    f"{SIGHTING}/who",
+    scope=Scope.ENROLL,
+    changes=True,
+    codes=(*NO_SIGHTING, *ENROLLED),
+)
+def say_who(
+    watching: Watching, entry: AuditEntry, gallery: Gallery, sighting: SightingId, asked: schemas.Who
+) -> schemas.Sighting:
+    """Say who a sighting shows.
+
+    With a subject it is that one from now on; with null it is not whom it was taken for, and a correction is recorded.
+    Nobody is enrolled from a sighting unless this says so.
+    """
+    entry.subject = fit_id(asked.subject)
+    if asked.subject is None:
+        return schemas.Sighting.of(watching.say_not(gallery, sighting))
+    return schemas.Sighting.of(watching.say_who(gallery, sighting, asked.subject, enroll=asked.enroll))
+
+
+@router.operation("GET", STRANGERS, scope=Scope.READ, codes=CURSOR)
+def list_strangers(
+    watching: Watching, gallery: Gallery, query: Annotated[schemas.StrangersParams, Query()]
+) -> schemas.StrangerPage:
+    """List strangers.
+
+    Unknown people that were seen well, each once, the newest first. There are some if `LIKENESS_STRANGER_DAYS` is set.
+    """
+    page = watching.strangers.page(gallery, query.cursor, query.limit, ignored=query.ignored)
+    return schemas.StrangerPage.of(page, strangers=[schemas.Stranger.of(each) for each in page.items])
+
+
+@router.operation("GET", STRANGER, scope=Scope.READ, name="show_stranger", codes=NO_STRANGER)
+def get_stranger(watching: Watching, gallery: Gallery, stranger: StrangerId) -> schemas.Stranger:
+    """Show a stranger.
+
+    How often, when and where; the list of sightings takes `stranger` as a parameter.
+    """
+    return schemas.Stranger.of(watching.strangers.find(gallery, stranger))
+
+
+@router.operation("PATCH", STRANGER, scope=Scope.ENROLL, changes=True, codes=NO_STRANGER)
+def edit_stranger(
+    watching: Watching, gallery: Gallery, stranger: StrangerId, asked: schemas.StrangerEdit
+) -> schemas.Stranger:
+    """Ignore a stranger, or note who it may be.
+
+    Nothing is said of an ignored one: the postman is a known nobody.
+    """
+    watching.strangers.edit(gallery, stranger, ignored=asked.ignored, note=asked.note)
+    return schemas.Stranger.of(watching.strangers.find(gallery, stranger))
+
+
+@router.operation("DELETE", STRANGER, scope=Scope.ENROLL, changes=True, codes=NO_STRANGER)
+def forget_stranger(watching: Watching, gallery: Gallery, stranger: StrangerId) -> None:
+    """Forget a stranger.
+
+    Deletes all sightings of the stranger, with crops, templates and events.
+    """
+    watching.strangers.forget(gallery, stranger)
+
+
+@router.operation("GET", f"{STRANGER}/resembling", scope=Scope.READ, codes=(*NO_STRANGER, *RATES))
+def resembling_sightings(watching: Watching, gallery: Gallery, stranger: StrangerId) -> schemas.ResemblingList:
+    """Look for a stranger in other sightings.
+
+    What naming the stranger could name too: a person chooses.
+    """
+    found = watching.resembling(gallery, stranger)
+    rows = [schemas.Resembling(sighting=schemas.Sighting.of(each.sighting), score=each.score) for each in found]
+    return schemas.ResemblingList(resembling=rows)
+
+
+@router.operation(
+    "POST",
+    f"{STRANGER}/name",
+    scope=Scope.ENROLL,
+    changes=True,
+    codes=(*NO_STRANGER, *NO_SIGHTING, *ENROLLED),
+)
+def name_stranger(
+    watching: Watching, entry: AuditEntry, gallery: Gallery, stranger: StrangerId, asked: schemas.StrangerName
+) -> schemas.Named:
+    """Name a stranger.
+
+    Enrolls the stranger's best crops as the subject, which is made if it is missing; all sightings become its own.
+    """
+    entry.subject = fit_id(asked.subject)
+    named = watching.name(gallery, stranger, asked.subject, asked.also)
+    return schemas.Named(sightings=[schemas.Sighting.of(each) for each in named])
+
+
+@router.operation("POST", f"{STRANGER}/merge", scope=Scope.ENROLL, changes=True, codes=NO_STRANGER)
+def merge_strangers(
+    watching: Watching, gallery: Gallery, stranger: StrangerId, asked: schemas.StrangerMerge
+) -> schemas.Stranger:
+    """Merge a stranger into another one.
+
+    They are one person; no later grouping parts them.
+    """
+    watching.strangers.merge(gallery, stranger, asked.into)
+    return schemas.Stranger.of(watching.strangers.find(gallery, asked.into))
+
+
+@router.operation("POST", f"{STRANGER}/part", scope=Scope.ENROLL, changes=True, codes=(*NO_STRANGER, *NO_SIGHTING))
+def part_stranger(
+    watching: Watching, gallery: Gallery, stranger: StrangerId, asked: schemas.StrangerPart
+) -> schemas.Stranger:
+    """Part a stranger.
+
+    The given sightings are of another person, who becomes a stranger of its own; no later grouping joins them.
+    """
+    made = watching.strangers.part(gallery, stranger, asked.sightings)
+    return schemas.Stranger.of(watching.strangers.find(gallery, made))
+
+
+@router.operation(
+    "GET",
+    EVENTS,
+    scope=Scope.READ,
+    streams=True,
+    file=File((EVENT_STREAM,), "Events as they happen (server-sent events), until the client leaves."),
+    codes=("gallery_not_found",),
+)
+async def listen(
+    request: Request, grant: Grant, listeners: Listeners, query: Annotated[schemas.EventsParams, Query()]
+) -> StreamingResponse:
+    """Listen to events.
+
+    As server-sent events; a listener that comes back with `Last-Event-ID` misses none that is still kept. Each `data`
+    is an `Event`.
+    """
+    seen = request.headers.get("last-event-id", "")
+    galleries = grant.galleries if query.gallery is None else {query.gallery}
+    if query.gallery is not None and not grant.sees(query.gallery):
+        raise NotFound(f"There is no gallery {query.gallery!r}.", code="gallery_not_found", gallery=query.gallery)
+    after = int(seen[:18]) if seen.isdecimal() and seen.isascii() else query.after
+    listeners.begin()
+    start = listeners.newest() if after is None else after
+    ends = math.inf if query.seconds is None else time.monotonic() + query.seconds
+    pieces = listeners.stream(start, galleries, ends, lambda: request.app.state.status == "ok")
+    return StreamingResponse(pieces, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
+
+
+@router.operation(
+    "POST", WEBHOOKS, scope=Scope.ADMIN, unrestricted=True, changes=True, status=201, codes=("webhook_refused",)
+)
+def create_webhook(webhooks: Webhooks, asked: schemas.WebhookCreate) -> schemas.WebhookMade:
+    """Make a webhook.
+
+    Events from now on are posted to the address, in order, each at least once. They are signed with the secret that
+    only this answer has. Private addresses need `LIKENESS_WEBHOOK_NETWORKS`.
+    """
+    made, secret = webhooks.add(
+        asked.url, asked.kinds, galleries=asked.galleries, cameras=asked.cameras, quiet_s=asked.quiet_s
+    )
+    return schemas.WebhookMade.of(made, secret=secret)
+
+
+@router.operation("GET", WEBHOOKS, scope=Scope.ADMIN, unrestricted=True)
+def list_webhooks(webhooks: Webhooks) -> schemas.WebhookList:
+    """List webhooks.
+
+    With how far each has got, and what is wrong with it.
+    """
+    return schemas.WebhookList(webhooks=[_webhook(each) for each in webhooks.all()])
+
+
+@router.operation("GET", WEBHOOK, scope=Scope.ADMIN, unrestricted=True, name="show_webhook", codes=NO_WEBHOOK)
+def get_webhook(webhooks: Webhooks, webhook: WebhookId) -> schemas.Webhook:
+    """Show a webhook.
+
+    Where it sends which events, and how that goes.
+    """
+    return _webhook(webhooks.find(webhook))
+
+
+@router.operation("DELETE", WEBHOOK, scope=Scope.ADMIN, unrestricted=True, changes=True, codes=NO_WEBHOOK)
+def delete_webhook(webhooks: Webhooks, webhook: WebhookId) -> None:
+    """Delete a webhook.
+
+    Nothing more is sent to it.
+    """
+    webhooks.delete(webhook)
+
+
+@router.operation("POST", f"{WEBHOOK}/resume", scope=Scope.ADMIN, unrestricted=True, changes=True, codes=NO_WEBHOOK)
+def resume_webhook(webhooks: Webhooks, webhook: WebhookId) -> schemas.Webhook:
+    """Resume a webhook.
+
+    One that was set aside goes on where it stopped, as far as the events are still kept.
+    """
+    return _webhook(webhooks.resume(webhook))
+
+
+def _webhook(webhook: Webhook) -> schemas.Webhook:
+    return schemas.Webhook.of(webhook)
+
+
+def _filter(query: schemas.FilterParams) -> Filter:
+    names: Mapping[str, Any] = {name: getattr(query, name) for name in Filter.__dataclass_fields__}
+    return Filter(**names)
+
+
+class Running:
+    """The feature's parts that run, and end with the service."""
+
+    def __init__(self, sender: Sender, publisher: Any) -> None:
+        self._sender, self._publisher = sender, publisher
+
+    def close(self) -> None:
+        self._sender.close()
+        if self._publisher is not None:
+            self._publisher.close()
+
+
+def _start(
+    core: Components,
+    *,
+    sightings_days: float,
+    unknown_days: float,
+    stranger_days: float,
+    webhook_networks: tuple[str, ...],
+    expiry_seconds: float,
+    mqtt: SecretStr | None,
+) -> Part:
+    kept = [timedelta(days=days) for days in (sightings_days, min(unknown_days, sightings_days), stranger_days)]
+    watching = Watching(core, Retention(*kept))
+    database = core.galleries.store.database
+    webhooks = Webhooks(database, SecretStore(database, core.sealer), webhook_networks)
+    core.erasures.reach("sightings", watching.erase_like, watching.tables)
+    publisher = None
+    if mqtt is not None:
+        from app.features.watching.mqtt import Publisher  # noqa: PLC0415 - an extra that few have
+
+        publisher = Publisher(mqtt.get_secret_value(), database)
+    running = Running(Sender(webhooks), publisher)
+    tasks = (
+        Task(CLOSE_S, "silent tracks", watching.sightings.close_silent),
+        Task(expiry_seconds, "sightings", watching.sightings.prune),
+        Task(REEMBED_S, "templates of sightings", watching.reembed),
+        Task(REGROUP_S, "strangers", watching.strangers.regroup),
+    )
+    handed = {"watching": watching, "webhooks": webhooks, "listeners": Listeners(database)}
+    return Part(handed, tasks=tasks, close=running.close)
+
+
+FEATURE = Feature(
+    [router],
+    _start,
+    ("sightings_days", "unknown_days", "stranger_days", "webhook_networks", "expiry_seconds", "mqtt"),
+    setting="watching",
+    webhooks=(schemas.Event,),
+)

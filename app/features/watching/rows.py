@@ -1,0 +1,146 @@
+"""The rows of sightings, read as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from app.choices import Decision
+from app.db.engine import in_parts
+from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS, SUBJECTS
+from app.db.sealed_columns import Blobs
+from app.errors import NotFound
+from app.features.watching.records import Sighting
+from app.gallery.change import Change
+from app.gallery.records import Gallery, from_bytes
+from app.types import Template
+
+NOBODY = "nobody"
+"""What was said of a sighting whose person is not known; of another one, the key of its subject."""
+ROWS = (
+    sa.select(
+        SIGHTINGS,
+        GALLERIES.c.id.label("gallery"),
+        SUBJECTS.c.id.label("subject"),
+        SUBJECTS.c.name.label("name"),
+        STRANGERS.c.id.label("stranger"),
+        STRANGERS.c.ignored.label("ignored"),
+    )
+    .join_from(SIGHTINGS, GALLERIES, SIGHTINGS.c.gallery_key == GALLERIES.c.key)
+    .outerjoin(SUBJECTS, SIGHTINGS.c.subject_key == SUBJECTS.c.key)
+    .outerjoin(STRANGERS, SIGHTINGS.c.stranger_key == STRANGERS.c.key)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which sightings of a gallery are wanted; None: any. Times are UTC, ISO 8601."""
+
+    camera: str | None = None
+    decision: Decision | None = None
+    subject: str | None = None
+    stranger: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+    def sql(self) -> sa.ColumnElement[bool]:
+        """Return the condition on a row of ROWS."""
+        equal = {
+            SIGHTINGS.c.camera: self.camera,
+            SIGHTINGS.c.decision: self.decision,
+            SUBJECTS.c.id: self.subject,
+            STRANGERS.c.id: self.stranger,
+        }
+        wanted = [column == value for column, value in equal.items() if value is not None]
+        if self.since is not None:
+            wanted.append(SIGHTINGS.c.last_at >= self.since)
+        if self.until is not None:
+            wanted.append(SIGHTINGS.c.first_at <= self.until)
+        return sa.and_(sa.true(), *wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A sighting with what identifies the person, as far as that is still kept."""
+
+    sighting: Sighting
+    key: int
+    template: Template | None
+    crop: bytes | None
+    """JPEG of the aligned crop."""
+
+
+def is_of(gallery: Gallery, sighting_id: str) -> sa.ColumnElement[bool]:
+    return (SIGHTINGS.c.gallery_key == gallery.key) & (SIGHTINGS.c.id == sighting_id)
+
+
+def find_row(connection: Connection, gallery: Gallery, sighting_id: str) -> Row[Any]:
+    """Return the row of ROWS. Raises NotFound ``sighting_not_found``."""
+    row = connection.execute(ROWS.where(is_of(gallery, sighting_id))).one_or_none()
+    if row is None:
+        message = f"Gallery {gallery.id!r} has no sighting {sighting_id!r}."
+        raise NotFound(message, code="sighting_not_found", gallery=gallery.id, sighting=sighting_id)
+    return row
+
+
+def to_sighting(row: Row[Any]) -> Sighting:
+    given = {name: getattr(row, name) for name in Sighting.__dataclass_fields__ if name != "has_crop"}
+    return Sighting(**given | {"ended": bool(row.ended)}, has_crop=row.crop is not None)
+
+
+def to_stored(row: Row[Any], blobs: Blobs) -> Stored:
+    """Open a row's template and crop. Raises Unusable ``sealed_unreadable``."""
+    template, crop = None, None
+    if row.template is not None:
+        vector = from_bytes(blobs.unpack("sighting", row.id, bytes(row.template)))
+        template = Template(np.asarray(vector, np.float32), row.package)
+    if row.crop is not None:
+        crop = blobs.unpack("sighting_crop", row.id, bytes(row.crop))
+    return Stored(to_sighting(row), row.key, template, crop)
+
+
+def said_of(row: Row[Any]) -> str:
+    """Return what the row says of who it is, as the column ``said`` keeps it."""
+    return str(row.subject_key) if row.decision == "known" else NOBODY
+
+
+def about(row: Row[Any]) -> Mapping[str, object]:
+    """Return the fields of an event that are the sighting's."""
+    known = row.decision == "known"
+    return {
+        "sighting": row.id,
+        "camera": row.camera,
+        "decision": row.decision,
+        "subject": row.subject if known else None,
+        "name": row.name if known else None,
+        "stranger": row.stranger,
+        "score": row.score,
+        "threshold": row.threshold,
+        "fpir": row.fpir,
+        "margin": row.margin,
+        "frames": row.frames,
+        "first_at": row.first_at,
+        "seen_at": row.last_at,
+        "crop": f"/v1/galleries/{row.gallery}/sightings/{row.id}/crop" if row.crop is not None else None,
+    }
+
+
+def delete_sightings(change: Change, keys: Iterable[int]) -> int:
+    """Delete sightings with their events, and strangers without any left; return how many sightings."""
+    doomed = sorted(set(keys))
+    for some in in_parts(doomed):
+        change.connection.execute(sa.delete(SIGHTINGS).where(SIGHTINGS.c.key.in_(some)))
+    drop_empty_strangers(change.connection, change.gallery)
+    change.overwrites |= bool(doomed)
+    return len(doomed)
+
+
+def drop_empty_strangers(connection: Connection, gallery: Gallery) -> None:
+    """Delete the gallery's strangers of whom no sighting is left."""
+    empty = ~sa.exists().where(SIGHTINGS.c.stranger_key == STRANGERS.c.key)
+    connection.execute(sa.delete(STRANGERS).where((STRANGERS.c.gallery_key == gallery.key) & empty))

@@ -1,0 +1,238 @@
+"""Sightings, strangers, events and webhooks as they are asked for and answered."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
+
+from pydantic import AfterValidator, Field
+
+from app.api.schemas.base import FACE_ID, TIME, Example, Id, NextCursor, PageParams, Params, Time, Wire
+from app.choices import Decision, EventKind
+from app.gallery.text import check_visible
+
+CAMERA_LENGTH = 100
+
+
+def _shown(text: str) -> str:
+    check_visible(text, "camera")
+    return text
+
+
+Camera: TypeAlias = Annotated[
+    str,
+    Field(min_length=1, max_length=CAMERA_LENGTH, description="The camera's name.", examples=["door"]),
+    AfterValidator(_shown),
+]
+
+
+class SightingParams(Params):
+    camera: Camera = "camera"
+    first_at: Time | None = Field(default=None, description="When the track began; by default `last_at`.")
+    last_at: Time | None = Field(default=None, description="When the face was last seen; by default now.")
+    ended: bool = Field(default=False, description="Whether the person has left.")
+
+
+class SightingHeard(Params):
+    example: ClassVar[Example] = {"last_at": TIME, "ended": True}
+    last_at: Time = Field(description="When the face was last seen.")
+    ended: bool = Field(default=False, description="Whether the person has left.")
+
+
+class FilterParams(Params):
+    camera: str | None = Field(default=None, max_length=CAMERA_LENGTH, description="Of this camera alone.")
+    decision: Decision | None = Field(default=None, description="With this decision alone.")
+    subject: str | None = Field(default=None, max_length=255, description="Of this subject alone, by id.")
+    stranger: str | None = Field(default=None, max_length=32, description="Of this stranger alone, by id.")
+    since: Time | None = Field(default=None, description="That went on at this time or later.")
+    until: Time | None = Field(default=None, description="That began at this time or before.")
+
+
+class SightingsParams(PageParams, FilterParams):
+    pass
+
+
+class Sighting(Wire):
+    """A visit of one person before one camera."""
+
+    id: str = Field(examples=[FACE_ID])
+    camera: str = Field(examples=["door"])
+    decision: Decision
+    subject: str | None = Field(description="Who it is, or of an uncertain decision who it may be.")
+    name: str | None
+    stranger: str | None = Field(description="The id of the stranger, if it is one.")
+    score: float | None = Field(description="Of the track's mean template; coarse, and null below the floor.")
+    margin: float | None = Field(description="Over the next subject's score.")
+    threshold: float
+    fpir: float = Field(description="The rate at most that a visit of somebody not enrolled is called known.")
+    frames: int = Field(description="How many photos counted.")
+    quality: float = Field(description="Of the best photo.")
+    first_at: datetime
+    last_at: datetime
+    ended: bool
+    expires_at: datetime
+    has_crop: bool
+
+
+class SightingPage(Wire):
+    sightings: list[Sighting] = Field(description="The newest first.")
+    next_cursor: NextCursor
+
+
+class Deleted(Wire):
+    deleted: int = Field(ge=0, description="How many sightings.")
+
+
+class Who(Params):
+    example: ClassVar[Example] = {"subject": "collins", "enroll": True}
+    subject: Id | None = Field(default=None, description="Whom it shows; null: not whom it was taken for.")
+    enroll: bool = Field(
+        default=False, description="Also enroll the sighting's crop; the subject is made if it is missing."
+    )
+
+
+class StrangersParams(PageParams):
+    ignored: bool | None = Field(default=None, description="Only those that are ignored, or are not.")
+
+
+class Stranger(Wire):
+    """An unnamed person, grouped from sightings."""
+
+    id: str = Field(examples=[FACE_ID])
+    ignored: bool = Field(description="Whether nothing is said of this person.")
+    note: str | None
+    sightings: int
+    first_at: datetime
+    last_at: datetime
+    cameras: list[str]
+    best: str = Field(description="The sighting whose crop is the best.", examples=[FACE_ID])
+    expires_at: datetime
+
+
+class StrangerPage(Wire):
+    strangers: list[Stranger]
+    next_cursor: NextCursor
+
+
+class StrangerEdit(Params):
+    example: ClassVar[Example] = {"ignored": True, "note": "the postman"}
+    ignored: bool | None = Field(default=None, description="Say nothing of this person any more, or again.")
+    note: str | None = Field(default=None, min_length=1, max_length=255, description="Who it may be.")
+
+
+class StrangerName(Params):
+    example: ClassVar[Example] = {"subject": "collins", "also": []}
+    subject: Id
+    also: list[str] = Field(
+        default=[], max_length=1000, description="Further sightings of the same person, of those that resemble."
+    )
+
+
+class StrangerMerge(Params):
+    example: ClassVar[Example] = {"into": FACE_ID}
+    into: str = Field(max_length=32, description="The stranger who takes the sightings.")
+
+
+class StrangerPart(Params):
+    example: ClassVar[Example] = {"sightings": [FACE_ID]}
+    sightings: list[str] = Field(min_length=1, max_length=1000, description="Those of another person.")
+
+
+class Resembling(Wire):
+    sighting: Sighting
+    score: float
+
+
+class ResemblingList(Wire):
+    """Sightings of unknown people that may be of the same person."""
+
+    resembling: list[Resembling] = Field(description="The most alike first.")
+
+
+class Named(Wire):
+    """The sightings that became the subject's."""
+
+    sightings: list[Sighting]
+
+
+class EventsParams(Params):
+    after: int | None = Field(
+        default=None, ge=0, description="The number of the last event that is known; by default the latest one."
+    )
+    gallery: str | None = Field(default=None, max_length=255, description="Of this gallery alone.")
+    seconds: float | None = Field(
+        default=None, ge=0, le=86_400, description="When to end; by default it goes on as long as the client listens."
+    )
+
+
+class Event(Wire):
+    """Something that happened before a camera: what webhooks, MQTT and `/v1/events` send."""
+
+    version: Literal[1] = Field(description="Of this form. Fields may be added without a new one.")
+    id: str = Field(description="The same however often the event is sent.", examples=[FACE_ID])
+    number: int = Field(description="Rises with each event.")
+    event: EventKind
+    at: datetime = Field(description="When it was decided.")
+    age_s: float = Field(description="Seconds since `seen_at`, when this was sent: don't open a door for an old one.")
+    gallery: str
+    camera: str = Field(examples=["door"])
+    sighting: str = Field(examples=[FACE_ID])
+    decision: Decision
+    subject: str | None
+    name: str | None
+    stranger: str | None
+    score: float | None
+    threshold: float
+    fpir: float
+    margin: float | None
+    frames: int
+    first_at: datetime
+    seen_at: datetime = Field(description="When the face was last seen.")
+    crop: str | None = Field(description="Path of the best crop.")
+
+
+Kinds: TypeAlias = Annotated[list[EventKind], Field(min_length=1, max_length=4, description="Which events.")]
+
+
+class WebhookCreate(Params):
+    example: ClassVar[Example] = {"url": "https://example.org/faces", "kinds": ["person_seen", "unknown_seen"]}
+    url: str = Field(max_length=2048, pattern=r"^https?://[^\s@]+$", description="Where events are posted.")
+    kinds: Kinds = Field(default_factory=lambda: list(get_args(EventKind)))
+    galleries: list[Id] | None = Field(default=None, max_length=100, description="Of these galleries alone.")
+    cameras: list[str] | None = Field(default=None, max_length=100, description="Of these cameras alone.")
+    quiet_s: float = Field(
+        default=0,
+        ge=0,
+        le=86_400,
+        description="After an event, others of the same kind, camera and person are left out for so many seconds.",
+    )
+
+
+class Webhook(Wire):
+    id: str = Field(examples=[FACE_ID])
+    url: str = Field(examples=["https://example.org/faces"])
+    kinds: list[EventKind] = Field(examples=[["person_seen", "unknown_seen"]])
+    galleries: list[str] | None
+    cameras: list[str] | None = Field(examples=[["door"]])
+    quiet_s: float
+    state: Literal["active", "set_aside"] = Field(
+        description="`set_aside`: it has failed for a day, and waits to be resumed."
+    )
+    attempts: int = Field(description="Failed ones of the event that is due.")
+    failing_since: datetime | None
+    last_error: str | None
+    delivered_at: datetime | None
+    created_at: datetime
+
+
+class WebhookMade(Webhook):
+    """A new webhook, with its secret, which is not shown again."""
+
+    secret: str = Field(
+        description="Signs what is sent, as Standard Webhooks has it.",
+        examples=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"],
+    )
+
+
+class WebhookList(Wire):
+    webhooks: list[Webhook]

@@ -1,0 +1,170 @@
+"""What watchers and people ask of the feature, put together from its parts and the core's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from app.api.components import Components
+from app.db.schema import EVENTS, SIGHTINGS, STRANGERS
+from app.errors import Conflict, InvalidInput
+from app.features.watching.deciding import Judge
+from app.features.watching.records import Retention, Sighting, Visit
+from app.features.watching.rows import ROWS, Stored, delete_sightings, to_stored
+from app.features.watching.store import Sightings
+from app.features.watching.strangers import Strangers, find_key
+from app.gallery.change import Change
+from app.gallery.records import NOWHERE, Gallery, NewFace
+from app.gallery.rows import decode_crop, find_subject, templates_of
+from app.recognition.decisions import identify_point
+from app.recognition.photos import complete
+from app.types import Quality, Template, Vector
+
+ENROLLED = 5
+"""Crops of a stranger that are enrolled when a person names the stranger, the best first."""
+LOOKED_THROUGH = 4_000
+"""Sightings of unknown people that a search back looks through, the newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resembling:
+    """A sighting of an unknown person who may be the one that was named, and the score."""
+
+    sighting: Sighting
+    score: float
+
+
+class Watching:
+    """Sightings and strangers of all galleries. Safe to share between threads."""
+
+    def __init__(self, core: Components, retention: Retention) -> None:
+        self._core = core
+        store = core.galleries.store
+        self.strangers = Strangers(store, retention.strangers, core.operations.thresholds_in)
+        self.sightings = Sightings(store, retention, self.strangers.group)
+        self._judge = Judge(core.operations, core.galleries, core.corrections)
+
+    @property
+    def tables(self) -> list[sa.Table]:
+        """The tables that hold what is about people."""
+        return [SIGHTINGS, STRANGERS, EVENTS]
+
+    def tell(self, gallery: Gallery, visit: Visit, photos: Sequence[bytes]) -> Sighting:
+        """Decide about a track's photos, and store it. Raises as `Judge.judge` and `Sightings.tell` do."""
+        return self.sightings.tell(visit, self._judge.judge(gallery, photos))
+
+    def say_who(self, gallery: Gallery, sighting_id: str, subject: str, *, enroll: bool) -> Sighting:
+        """Note that the sighting shows the subject; ``enroll``: add its crop to the subject, which is made if missing.
+
+        Raises NotFound ``sighting_not_found``, ``subject_not_found``; Conflict ``sighting_without_face``.
+        """
+        stored = self.sightings.find(gallery, sighting_id)
+        if enroll:
+            self._enroll(gallery, subject, [stored])
+        with self._core.galleries.store.change(gallery) as change:
+            (settled,) = self.sightings.settle(change, [sighting_id], subject)
+        return settled
+
+    def say_not(self, gallery: Gallery, sighting_id: str) -> Sighting:
+        """Note that the sighting does not show its subject, and record a correction, so that the face isn't taken for
+        the subject again. Raises NotFound ``sighting_not_found``."""
+        stored = self.sightings.find(gallery, sighting_id)
+        subject = stored.sighting.subject
+        if subject is not None and (stored.template is not None or stored.crop is not None):
+            self._core.corrections.add(gallery, subject, self._face(gallery, stored))
+        with self._core.galleries.store.change(gallery) as change:
+            (settled,) = self.sightings.settle(change, [sighting_id], None)
+        return settled
+
+    def resembling(self, gallery: Gallery, stranger_id: str) -> list[Resembling]:
+        """Return other sightings of unknown people that may be of this stranger, the most alike first: a search back.
+
+        Raises NotFound ``stranger_not_found``.
+        """
+        own = [stored.template.vector for stored in self.strangers.seen(gallery, stranger_id) if stored.template]
+        if not own:
+            return []
+        points = self._core.operations.thresholds_in(gallery, gallery.embedder)
+        least = identify_point(points, None, None, self._core.operations.defaults, {1: LOOKED_THROUGH}).threshold
+        with self.sightings.database.read() as connection:
+            key = find_key(connection, gallery, stranger_id)
+            others = SIGHTINGS.c.stranger_key.is_distinct_from(key) & SIGHTINGS.c.template.is_not(None)
+            unknown = (SIGHTINGS.c.gallery_key == gallery.key) & (SIGHTINGS.c.decision != "known")
+            query = ROWS.where(unknown & others & (SIGHTINGS.c.package == gallery.embedder))
+            rows = connection.execute(query.order_by(SIGHTINGS.c.key.desc()).limit(LOOKED_THROUGH)).all()
+        found = [self._resembling(to_stored(row, self.sightings.store.blobs), own) for row in rows]
+        return sorted((each for each in found if each.score >= least), key=lambda each: -each.score)
+
+    def name(self, gallery: Gallery, stranger_id: str, subject: str, also: Sequence[str]) -> list[Sighting]:
+        """Make a stranger the subject: the best crops are enrolled, all sightings become the subject's, and those
+        ``also`` that a person has chosen of `resembling`.
+
+        Raises NotFound ``stranger_not_found``, ``sighting_not_found``; Conflict ``sighting_without_face``.
+        """
+        seen = self.strangers.seen(gallery, stranger_id)
+        self._enroll(gallery, subject, seen[:ENROLLED])
+        ids = dict.fromkeys([stored.sighting.id for stored in seen] + list(also))
+        with self._core.galleries.store.change(gallery) as change:
+            return self.sightings.settle(change, ids, subject)
+
+    def erase_like(self, change: Change, subject_id: str) -> int:
+        """Delete what sightings show of a subject that is being erased: its own, and those of unknown people who score
+        as high with its faces as a stranger does in the most lenient operating point; return how many.
+
+        Raises NotFound ``subject_not_found``.
+        """
+        connection, home = change.connection, change.gallery
+        subject = find_subject(connection, home, subject_id)
+        doomed = set(
+            connection.execute(sa.select(SIGHTINGS.c.key).where(SIGHTINGS.c.subject_key == subject.key)).scalars()
+        )
+        unknown = SIGHTINGS.c.subject_key.is_(None) & SIGHTINGS.c.template.is_not(None)
+        for package in home.packages:
+            faces = templates_of(connection, change.blobs, package, {subject.key}).get(subject.key)
+            least = self._core.embedders.most_lenient(package)
+            if faces is None or least is None:
+                continue
+            query = ROWS.where(unknown, SIGHTINGS.c.gallery_key == home.key, SIGHTINGS.c.package == package)
+            for row in connection.execute(query):
+                template = to_stored(row, change.blobs).template
+                if template is not None and float((faces @ template.vector).max()) >= least:
+                    doomed.add(row.key)
+        return delete_sightings(change, doomed)
+
+    def reembed(self) -> int:
+        """Make templates of sightings anew whose gallery has moved to another package; return how many."""
+
+        def embed(package: str, crop: bytes) -> Template | None:
+            try:
+                pixels = decode_crop(crop)
+            except InvalidInput:
+                return None
+            with self._core.embedders.use(package) as used:
+                [template], _ = used.embedder.embed([pixels])
+            return template
+
+        return self.sightings.reembed(embed)
+
+    @staticmethod
+    def _resembling(stored: Stored, own: Sequence[Vector]) -> Resembling:
+        if stored.template is None:
+            return Resembling(stored.sighting, -1.0)
+        return Resembling(stored.sighting, max(float(stored.template.vector @ vector) for vector in own))
+
+    def _enroll(self, gallery: Gallery, subject: str, seen: Sequence[Stored]) -> None:
+        """Enroll the sightings' crops, in a gallery without crops their templates."""
+
+        faces = [self._face(gallery, stored) for stored in seen if stored.crop or stored.template]
+        if not faces:
+            raise Conflict("The face of the sighting is no longer kept.", code="sighting_without_face")
+        self._core.galleries.enroll(gallery, subject, faces)
+
+    def _face(self, gallery: Gallery, stored: Stored) -> NewFace:
+        """Return the sighting's face with templates of all of the gallery's packages."""
+        quality = Quality(stored.sighting.quality, ())
+        if stored.crop is not None:
+            made = NewFace((), quality, NOWHERE, decode_crop(stored.crop))
+            return complete(self._core.embedders, gallery, [made])[0]
+        return NewFace((stored.template,) if stored.template else (), quality, NOWHERE)

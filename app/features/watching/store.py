@@ -1,0 +1,252 @@
+"""Sightings in SQL: what is told of a track becomes a row, and what changes about it an event, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from app.choices import EventKind
+from app.db.pagination import Page, read_page
+from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
+from app.errors import Conflict
+from app.features.watching.events import write_event
+from app.features.watching.records import Judged, Retention, Sighting, Visit
+from app.features.watching.rows import (
+    NOBODY,
+    ROWS,
+    Filter,
+    Stored,
+    about,
+    delete_sightings,
+    drop_empty_strangers,
+    find_row,
+    said_of,
+    to_sighting,
+    to_stored,
+)
+from app.gallery.change import Change
+from app.gallery.records import Gallery, to_bytes
+from app.gallery.rows import brief_subjects, encode_crop, find_subject
+from app.gallery.store import Store
+from app.timestamps import utc_now
+from app.types import Template
+
+LOOKS: Final = 2
+"""Usable photos before somebody is said to be unknown: a single one may be turned away or half hidden."""
+SILENT_S: Final = 60.0
+"""Seconds after which a track has ended that no watcher tells of any more: the watcher, or the way to it, is gone."""
+AT_ONCE: Final = 500
+"""Rows that one pass of the scheduler's tasks takes."""
+Values: TypeAlias = dict[str, Any]
+Group: TypeAlias = Callable[[Change, int, Judged], None]
+"""Gives an unknown person's sighting, by key, to a stranger."""
+_DECIDED = frozenset({"subject_key", "decision", "score", "margin", "threshold", "fpir", "crop_until"})
+"""The columns that say who it is; the others tell of the track itself."""
+
+
+class Sightings:
+    """Keeps sightings. Safe to share between threads, the database between servers.
+
+    Every call may raise what `Database` does; those that name a gallery NotFound ``gallery_not_found``.
+    """
+
+    def __init__(self, store: Store, retention: Retention, group: Group) -> None:
+        self.store = store
+        self.retention = retention
+        self.database = store.database
+        self._group = group
+
+    def tell(self, visit: Visit, judged: Judged) -> Sighting:
+        """Store what was decided about a track, and write the events that follow from it.
+
+        A later decision that contradicts what was said replaces it once; what a person has said stays. Raises Conflict
+        ``sighting_taken`` if the id is another gallery's or camera's.
+        """
+        with self.store.change(judged.gallery) as change:
+            values = self._seen(change, visit, judged)
+            query = ROWS.where(SIGHTINGS.c.id == visit.id)
+            row = change.connection.execute(query).one_or_none()
+            if row is None:
+                insert = sa.insert(SIGHTINGS).values(values).returning(SIGHTINGS.c.key)
+                key = change.connection.execute(insert).scalar_one()
+            else:
+                key = row.key
+                change.overwrites = True
+                values = _revised(change.gallery, row, values)
+                change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == key).values(values))
+            self._group(change, key, judged)
+            said, ended = (None, False) if row is None else (row.said, bool(row.ended))
+            return _say(change, key, said, ended_before=ended)
+
+    def hear(self, gallery: Gallery, sighting_id: str, last_at: str, *, ended: bool) -> Sighting:
+        """Note that the track goes on, or has ended. Raises NotFound ``sighting_not_found``."""
+        with self.store.change(gallery) as change:
+            row = find_row(change.connection, change.gallery, sighting_id)
+            values = {"last_at": max(row.last_at, last_at), "heard_at": utc_now(), "ended": bool(row.ended) or ended}
+            change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == row.key).values(values))
+            return _say(change, row.key, row.said, ended_before=bool(row.ended))
+
+    def find(self, gallery: Gallery, sighting_id: str) -> Stored:
+        """Return the sighting with its template and crop. Raises NotFound ``sighting_not_found``."""
+        with self.database.read() as connection:
+            return to_stored(find_row(connection, gallery, sighting_id), self.store.blobs)
+
+    def page(self, gallery: Gallery, wanted: Filter, cursor: str | None, limit: int) -> Page[Sighting]:
+        """Return a page of the gallery's sightings, newest first. Raises InvalidInput ``invalid_cursor``."""
+        query, key = ROWS.where(SIGHTINGS.c.gallery_key == gallery.key, wanted.sql()), SIGHTINGS.c.key
+        listing = f"sightings/{gallery.key}/{wanted}"
+        return read_page(
+            self.database, query, key, to_sighting, listing=listing, cursor=cursor, limit=limit, newest_first=True
+        )
+
+    def delete(self, gallery: Gallery, wanted: Filter) -> int:
+        """Delete sightings with their crops and events; return how many."""
+        with self.store.change(gallery) as change:
+            query = ROWS.where(SIGHTINGS.c.gallery_key == gallery.key, wanted.sql()).with_only_columns(SIGHTINGS.c.key)
+            return delete_sightings(change, change.connection.execute(query).scalars())
+
+    def settle(self, change: Change, sightings: Iterable[str], subject_id: str | None) -> list[Sighting]:
+        """Note who these are, as a person says; None: not whom they were taken for. It stays so.
+
+        Raises NotFound ``sighting_not_found``, ``subject_not_found``.
+        """
+        subject = None if subject_id is None else find_subject(change.connection, change.gallery, subject_id)
+        settled = []
+        for sighting_id in sightings:
+            row = find_row(change.connection, change.gallery, sighting_id)
+            values = {
+                "subject_key": None if subject is None else subject.key,
+                "stranger_key": None,
+                "decision": "unknown" if subject is None else "known",
+                "settled": True,
+                "crop_until": None if subject is not None else utc_now(self.retention.unknown),
+            }
+            change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == row.key).values(values))
+            settled.append(_say(change, row.key, row.said, ended_before=bool(row.ended)))
+        drop_empty_strangers(change.connection, change.gallery)
+        return settled
+
+    # The scheduler's tasks
+
+    def close_silent(self) -> int:
+        """End the tracks that no watcher tells of any more; return how many."""
+        open_ = SIGHTINGS.c.ended.is_(False) & (SIGHTINGS.c.heard_at < utc_now(timedelta(seconds=-SILENT_S)))
+        rows = self.database.rows(ROWS.where(open_).order_by(SIGHTINGS.c.key).limit(AT_ONCE))
+        for row in rows:
+            with self.store.change(self.store.gallery(row.gallery)) as change:
+                end = sa.update(SIGHTINGS).where((SIGHTINGS.c.key == row.key) & open_).values(ended=True)
+                if change.connection.execute(end).rowcount:
+                    _say(change, row.key, row.said, ended_before=False)
+        return len(rows)
+
+    def prune(self) -> int:
+        """Delete what has expired, and crops and templates of the unknown; return how many rows."""
+        now = utc_now()
+        due = (SIGHTINGS.c.crop_until <= now) & SIGHTINGS.c.stranger_key.is_(None)
+        nothing = {"crop": None, "template": None, "crop_until": None}
+        with self.database.write() as connection:
+            gone = sum(
+                connection.execute(statement).rowcount
+                for statement in (
+                    sa.delete(SIGHTINGS).where(SIGHTINGS.c.expires_at <= now),
+                    sa.delete(STRANGERS).where(STRANGERS.c.expires_at <= now),
+                    sa.update(SIGHTINGS).where(due).values(nothing),
+                )
+            )
+        if gone:
+            self.database.request_scrub()
+        return gone
+
+    def reembed(self, embed: Callable[[str, bytes], Template | None]) -> int:
+        """Replace templates of another package than their gallery's by what ``embed`` makes of the package's id and a
+        crop's JPEG; one without a crop goes. Return how many."""
+        query = ROWS.add_columns(GALLERIES.c.embedder)
+        from_other = query.where(SIGHTINGS.c.package != GALLERIES.c.embedder, SIGHTINGS.c.template.is_not(None))
+        rows = self.database.rows(from_other.order_by(SIGHTINGS.c.key).limit(AT_ONCE))
+        for row in rows:
+            crop = to_stored(row, self.store.blobs).crop
+            template = None if crop is None else embed(row.embedder, crop)
+            with self.store.change(self.store.gallery(row.gallery)) as change:
+                change.blobs.mark(change.connection)
+                packed = None if template is None else change.blobs.pack("sighting", row.id, to_bytes(template))
+                values = {"package": row.embedder, "template": packed}
+                change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == row.key).values(values))
+                change.overwrites = True
+        return len(rows)
+
+    def _seen(self, change: Change, visit: Visit, judged: Judged) -> Values:
+        """Return the columns of a track as it is told and was decided."""
+        subject = None
+        if judged.subject is not None:  # deleted meanwhile: nobody
+            subject = brief_subjects(change.connection, change.gallery, [judged.subject]).get(judged.subject)
+        decision = judged.decision if subject is not None else "unknown"
+        pixels = judged.best.crop if change.gallery.store == "crop" else None
+        crop = None if pixels is None else encode_crop(pixels)
+        change.blobs.mark(change.connection)
+        return {
+            "id": visit.id,
+            "gallery_key": change.gallery.key,
+            "subject_key": None if subject is None else subject.key,
+            "camera": visit.camera,
+            "decision": decision,
+            "score": judged.score,
+            "margin": judged.margin,
+            "threshold": judged.threshold,
+            "fpir": judged.fpir,
+            "frames": judged.frames,
+            "quality": judged.best.quality.score,
+            "first_at": visit.first_at,
+            "last_at": visit.last_at,
+            "ended": visit.ended,
+            "heard_at": utc_now(),
+            "expires_at": utc_now(self.retention.sightings),
+            "crop_until": None if decision == "known" else utc_now(self.retention.unknown),
+            "package": judged.template.package,
+            "template": change.blobs.pack("sighting", visit.id, to_bytes(judged.template)),
+            "crop": None if crop is None else change.blobs.pack("sighting_crop", visit.id, crop),
+        }
+
+
+def _revised(gallery: Gallery, row: Row[Any], values: Values) -> Values:
+    """Return the columns that a later decision changes. Raises Conflict ``sighting_taken``."""
+    if row.gallery_key != gallery.key or row.camera != values["camera"]:
+        raise Conflict("This id is another sighting's.", code="sighting_taken", sighting=row.id)
+    values |= {
+        "first_at": min(row.first_at, values["first_at"]),
+        "last_at": max(row.last_at, values["last_at"]),
+        "ended": bool(row.ended) or values["ended"],
+    }
+    doubted = row.decision == "known" and values["decision"] == "uncertain"
+    if row.settled or doubted:
+        return {name: value for name, value in values.items() if name not in _DECIDED}
+    says = str(values["subject_key"]) if values["decision"] == "known" else NOBODY
+    return values | {"settled": row.said not in {None, says}}
+
+
+def _say(change: Change, key: int, said: str | None, *, ended_before: bool) -> Sighting:
+    """Write the events that the row's state makes due, and return it; ``said`` is what was said of it before."""
+    row = change.connection.execute(ROWS.where(SIGHTINGS.c.key == key)).one()
+    now, kind = said_of(row), None
+    is_ignored = row.ignored and now == NOBODY
+    if said is None and not is_ignored and not ended_before:  # too late to say it first
+        kind = _first_event(row)
+    elif said is not None and said != now:
+        kind = "name_changed"
+    if kind is not None:
+        write_event(change, key, kind, about(row))
+        change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key == key).values(said=now))
+    if row.ended and not ended_before and (kind or said):
+        write_event(change, key, "left", about(row))
+    return to_sighting(row)
+
+
+def _first_event(row: Row[Any]) -> EventKind | None:
+    """Return what is said first of a sighting; None as long as it is too early for that."""
+    if row.decision == "known":
+        return "person_seen"
+    sure = row.decision == "unknown" or row.ended  # the uncertain may still become known
+    return "unknown_seen" if sure and row.frames >= LOOKS else None

@@ -1,0 +1,267 @@
+"""Strangers: unknown people who were seen well, grouped, kept for some days, and named or ignored by a person.
+
+They are apart from the gallery's subjects: no threshold, count, calibration or review knows of them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from app.db.pagination import Page, read_page
+from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
+from app.errors import NotFound
+from app.face.quality import QualityLevel
+from app.features.watching.grouping import MOST, group_faces, link_threshold
+from app.features.watching.records import Judged
+from app.features.watching.rows import ROWS, Stored, drop_empty_strangers, find_row, to_stored
+from app.gallery.change import Change
+from app.gallery.records import Gallery
+from app.gallery.store import Store
+from app.inference.thresholds import Thresholds
+from app.timestamps import utc_now, utc_seconds
+from app.types import Vector
+
+WELL_SEEN: Final = QualityLevel.MEDIUM.minimum
+LOOKS: Final = 2
+"""Usable photos that a stranger needs."""
+JOIN_FMR: Final = 1e-5
+"""Of a sighting with the mean of a group (precision .999, recall .941 of pairs on CFP)."""
+FAR_FMR: Final = 1e-6
+"""Of another camera on another day: between poor cameras the best nets link 6 % at an FPIR of 1 % (IJB-S)."""
+NEAR_S: Final = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """An unnamed person: when and how often seen, and the sighting that shows the face best."""
+
+    id: str
+    ignored: bool
+    note: str | None
+    sightings: int
+    first_at: str
+    last_at: str
+    cameras: tuple[str, ...]
+    best: str
+    expires_at: str
+
+
+class Strangers:
+    """Keeps strangers. Safe to share between threads, the database between servers."""
+
+    def __init__(self, store: Store, kept: timedelta, thresholds: Callable[[Gallery, str], Thresholds]) -> None:
+        """``kept``: how long after the last sighting; zero: there are none. ``thresholds`` returns the operating points
+        of a gallery for templates of a package."""
+        self._store, self._kept, self._thresholds = store, kept, thresholds
+
+    def group(self, change: Change, key: int, judged: Judged) -> None:
+        """Give an unknown person's sighting to the nearest stranger, or to a new one, if the face was seen well."""
+        row = change.connection.execute(sa.select(SIGHTINGS).where(SIGHTINGS.c.key == key)).one()
+        if row.decision != "unknown":
+            if row.stranger_key is not None:
+                _give(change, [key], None)
+                drop_empty_strangers(change.connection, change.gallery)
+            return
+        well_seen = row.quality >= WELL_SEEN and row.frames >= LOOKS
+        if not self._kept or row.stranger_key is not None or row.settled or not well_seen:
+            return
+        points = self._thresholds(judged.gallery, judged.template.package)
+        joined = self._nearest(change, row.camera, row.last_at, judged.template.vector, points)
+        self._take(change, [key], joined or _make(change, utc_now(self._kept)))
+
+    def regroup(self) -> int:
+        """Group the strangers' sightings of each gallery anew; return how many changed their stranger.
+
+        What a person has said stays: noted and ignored strangers, and sightings that were merged or parted by hand.
+        """
+        if not self._kept:
+            return 0
+        having = sa.select(GALLERIES.c.id).where(sa.exists().where(STRANGERS.c.gallery_key == GALLERIES.c.key))
+        return sum(self._regroup(self._store.gallery(name)) for name in self._store.database.column(having))
+
+    def page(self, gallery: Gallery, cursor: str | None, limit: int, *, ignored: bool | None) -> Page[Stranger]:
+        """Return a page of the gallery's strangers, the newest first. Raises InvalidInput ``invalid_cursor``."""
+        query = _SUMMARIES.where(STRANGERS.c.gallery_key == gallery.key)
+        if ignored is not None:
+            query = query.where(STRANGERS.c.ignored.is_(ignored))
+        page = read_page(
+            self._store.database,
+            query,
+            STRANGERS.c.key,
+            lambda row: row,
+            listing=f"strangers/{gallery.key}/{ignored}",
+            cursor=cursor,
+            limit=limit,
+            newest_first=True,
+        )
+        with self._store.database.read() as connection:
+            return Page(tuple(_stranger(connection, row) for row in page.items), page.next_cursor)
+
+    def find(self, gallery: Gallery, stranger_id: str) -> Stranger:
+        """Return the stranger. Raises NotFound ``stranger_not_found``."""
+        with self._store.database.read() as connection:
+            key = find_key(connection, gallery, stranger_id)
+            return _stranger(connection, connection.execute(_SUMMARIES.where(STRANGERS.c.key == key)).one())
+
+    def seen(self, gallery: Gallery, stranger_id: str) -> list[Stored]:
+        """Return the stranger's sightings, the best first. Raises NotFound ``stranger_not_found``."""
+        with self._store.database.read() as connection:
+            key = find_key(connection, gallery, stranger_id)
+            query = ROWS.where(SIGHTINGS.c.stranger_key == key).order_by(SIGHTINGS.c.quality.desc())
+            return [to_stored(row, self._store.blobs) for row in connection.execute(query)]
+
+    def edit(self, gallery: Gallery, stranger_id: str, *, ignored: bool | None, note: str | None) -> None:
+        """Ignore the stranger or not, and note who it may be. Raises NotFound ``stranger_not_found``."""
+        given = {"ignored": ignored, "note": note}
+        values = {name: value for name, value in given.items() if value is not None}
+        with self._store.change(gallery) as change:
+            key = find_key(change.connection, change.gallery, stranger_id)
+            if values:
+                change.connection.execute(sa.update(STRANGERS).where(STRANGERS.c.key == key).values(values))
+
+    def merge(self, gallery: Gallery, stranger_id: str, into: str) -> None:
+        """Give all the stranger's sightings to another one. Raises NotFound ``stranger_not_found``."""
+        with self._store.change(gallery) as change:
+            source = find_key(change.connection, change.gallery, stranger_id)
+            target = find_key(change.connection, change.gallery, into)
+            mine = SIGHTINGS.c.stranger_key == source
+            keys = list(change.connection.execute(sa.select(SIGHTINGS.c.key).where(mine)).scalars())
+            self._take(change, keys, target, by_hand=True)
+            drop_empty_strangers(change.connection, change.gallery)
+
+    def part(self, gallery: Gallery, stranger_id: str, sightings: Sequence[str]) -> str:
+        """Give these of the stranger's sightings to a new one; return its id.
+
+        Raises NotFound ``stranger_not_found``, ``sighting_not_found``.
+        """
+        with self._store.change(gallery) as change:
+            source = find_key(change.connection, change.gallery, stranger_id)
+            rows = [find_row(change.connection, change.gallery, sighting_id) for sighting_id in sightings]
+            keys = [row.key for row in rows if row.stranger_key == source]
+            made = _make(change, utc_now(self._kept))
+            self._take(change, keys, made, by_hand=True)
+            drop_empty_strangers(change.connection, change.gallery)
+            return str(change.connection.execute(sa.select(STRANGERS.c.id).where(STRANGERS.c.key == made)).scalar())
+
+    def forget(self, gallery: Gallery, stranger_id: str) -> None:
+        """Delete the stranger with all sightings and their events. Raises NotFound ``stranger_not_found``."""
+        with self._store.change(gallery) as change:
+            key = find_key(change.connection, change.gallery, stranger_id)
+            change.connection.execute(sa.delete(STRANGERS).where(STRANGERS.c.key == key))
+            change.overwrites = True
+
+    def _nearest(self, change: Change, camera: str, at: str, vector: Vector, points: Thresholds) -> int | None:
+        """Return the key of the stranger whose mean is the nearest, if it is near enough."""
+        groups: dict[int, list[Vector]] = defaultdict(list)
+        near: set[int] = set()
+        for stored, row in self._templates(change, points.package):
+            groups[row.stranger_key].append(stored)
+            if row.camera == camera or abs(utc_seconds(row.last_at) - utc_seconds(at)) <= NEAR_S:
+                near.add(row.stranger_key)
+        best, found = -1.0, None
+        for key, vectors in groups.items():
+            mean = np.mean(vectors, axis=0)
+            score = float(vector @ mean / np.linalg.norm(mean))
+            if score > best and score >= points.threshold(JOIN_FMR if key in near else FAR_FMR):
+                best, found = score, key
+        return found
+
+    def _templates(self, change: Change, package: str) -> Iterable[tuple[Vector, Row[Any]]]:
+        """Yield the templates of the strangers' sightings, the newest MOST, with their rows."""
+        mine = (SIGHTINGS.c.gallery_key == change.gallery.key) & (SIGHTINGS.c.package == package)
+        kept = SIGHTINGS.c.stranger_key.is_not(None) & SIGHTINGS.c.template.is_not(None)
+        query = ROWS.where(mine & kept).order_by(SIGHTINGS.c.key.desc()).limit(MOST)
+        for row in change.connection.execute(query):
+            template = to_stored(row, change.blobs).template
+            if template is not None:
+                yield template.vector, row
+
+    def _regroup(self, gallery: Gallery) -> int:
+        points = self._thresholds(gallery, gallery.embedder)
+        with self._store.change(gallery) as change:
+            fixed = sa.select(STRANGERS.c.key).where(STRANGERS.c.ignored | STRANGERS.c.note.is_not(None))
+            said = set(change.connection.execute(fixed).scalars())
+            free = [
+                (vector, row)
+                for vector, row in self._templates(change, points.package)
+                if row.stranger_key not in said and not row.settled
+            ]
+            if len(free) < 2:
+                return 0
+            groups = group_faces(np.stack([vector for vector, _ in free]), link_threshold(points, len(free)))
+            changed, taken = 0, set[int]()
+            for number in range(int(groups.max()) + 1):
+                rows = [row for (_, row), group in zip(free, groups, strict=True) if group == number]
+                ranked = Counter(row.stranger_key for row in rows).most_common()
+                stays = next((key for key, _ in ranked if key not in taken), None)
+                target = _make(change, utc_now(self._kept)) if stays is None else stays
+                taken.add(target)
+                moved = [row.key for row in rows if row.stranger_key != target]
+                if moved:
+                    self._take(change, moved, target)
+                changed += len(moved)
+            drop_empty_strangers(change.connection, change.gallery)
+            return changed
+
+    def _take(self, change: Change, keys: Sequence[int], stranger: int, *, by_hand: bool = False) -> None:
+        """Give sightings to the stranger, who is kept on from now with all sightings."""
+        _give(change, keys, stranger, by_hand=by_hand)
+        ends = utc_now(self._kept)
+        change.connection.execute(sa.update(STRANGERS).where(STRANGERS.c.key == stranger).values(expires_at=ends))
+        mine = SIGHTINGS.c.stranger_key == stranger
+        change.connection.execute(sa.update(SIGHTINGS).where(mine).values(expires_at=ends))
+
+
+def find_key(connection: Connection, gallery: Gallery, stranger_id: str) -> int:
+    """Return the stranger's key. Raises NotFound ``stranger_not_found``."""
+    mine = (STRANGERS.c.gallery_key == gallery.key) & (STRANGERS.c.id == stranger_id)
+    key = connection.execute(sa.select(STRANGERS.c.key).where(mine)).scalar()
+    if key is None:
+        message = f"Gallery {gallery.id!r} has no stranger {stranger_id!r}."
+        raise NotFound(message, code="stranger_not_found", gallery=gallery.id, stranger=stranger_id)
+    return int(key)
+
+
+def _make(change: Change, expires_at: str) -> int:
+    values = {
+        "id": uuid.uuid4().hex,
+        "gallery_key": change.gallery.key,
+        "created_at": change.now,
+        "expires_at": expires_at,
+    }
+    insert = sa.insert(STRANGERS).values(values).returning(STRANGERS.c.key)
+    return int(change.connection.execute(insert).scalar_one())
+
+
+def _give(change: Change, keys: Sequence[int], stranger: int | None, *, by_hand: bool = False) -> None:
+    values: dict[str, Any] = {"stranger_key": stranger} | ({"settled": True} if by_hand else {})
+    change.connection.execute(sa.update(SIGHTINGS).where(SIGHTINGS.c.key.in_(keys)).values(values))
+
+
+_SUMMARIES = (
+    sa.select(
+        STRANGERS,
+        sa.func.count(SIGHTINGS.c.key).label("sightings"),
+        sa.func.min(SIGHTINGS.c.first_at).label("first_at"),
+        sa.func.max(SIGHTINGS.c.last_at).label("last_at"),
+    )
+    .join_from(STRANGERS, SIGHTINGS, SIGHTINGS.c.stranger_key == STRANGERS.c.key)
+    .group_by(*STRANGERS.c)
+)
+
+
+def _stranger(connection: Connection, row: Row[Any]) -> Stranger:
+    query = sa.select(SIGHTINGS.c.id, SIGHTINGS.c.camera).where(SIGHTINGS.c.stranger_key == row.key)
+    rows = connection.execute(query.order_by(SIGHTINGS.c.quality.desc())).all()
+    given = {name: getattr(row, name) for name in ("id", "note", "sightings", "first_at", "last_at", "expires_at")}
+    cameras = tuple(sorted({each.camera for each in rows}))
+    return Stranger(**given, ignored=bool(row.ignored), cameras=cameras, best=rows[0].id)

@@ -1,0 +1,75 @@
+"""Events as a stream that a browser or a program listens to (server-sent events, WHATWG HTML, 9.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Final
+
+from app.db.engine import Database
+from app.errors import Overloaded
+from app.features.watching.events import aged, last_number, read_events
+from app.features.watching.records import Event
+
+POLL_S: Final = 0.5
+KEEP_ALIVE_S: Final = 15.0
+"""Between comments, so that nothing in between closes a silent connection."""
+AT_ONCE: Final = 100
+MOST: Final = 32
+"""Listeners of one server at a time."""
+RETRY_MS: Final = 2_000
+"""How long a listener waits before it connects again."""
+
+
+class Listeners:
+    """Counts listeners, and reads events for them. Safe to share between threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._places = threading.Semaphore(MOST)
+
+    def begin(self) -> None:
+        """Take a listener's place. Raises Overloaded."""
+        if not self._places.acquire(blocking=False):
+            raise Overloaded(f"{MOST} listeners are there already.", retry_after=KEEP_ALIVE_S)
+
+    def newest(self) -> int:
+        with self._database.read() as connection:
+            return last_number(connection)
+
+    async def stream(
+        self, after: int, galleries: Collection[str] | None, ends: float, goes_on: Callable[[], bool]
+    ) -> AsyncIterator[str]:
+        """Yield the events after this number, as they come, while ``goes_on``, until ``ends`` by the monotonic clock.
+
+        The listener's place is given back at the end.
+        """
+        try:
+            yield f"retry: {RETRY_MS}\n\n"
+            version: object = object()
+            heard = time.monotonic()
+            while goes_on():
+                now = self._database.version()
+                events: list[Event] = []
+                if now is None or now != version:
+                    events = await asyncio.to_thread(read_events, self._database, after, AT_ONCE, galleries)
+                    version = now if len(events) < AT_ONCE else object()
+                for event in events:
+                    yield _written(event)
+                    after, heard = event.number, time.monotonic()
+                if time.monotonic() - heard > KEEP_ALIVE_S:
+                    yield ": \n\n"
+                    heard = time.monotonic()
+                if len(events) < AT_ONCE and time.monotonic() >= ends:
+                    return
+                await asyncio.sleep(0 if len(events) == AT_ONCE else min(POLL_S, max(0.0, ends - time.monotonic())))
+        finally:
+            self._places.release()
+
+
+def _written(event: Event) -> str:
+    data = json.dumps(aged(event, time.time()), ensure_ascii=False)
+    return f"id: {event.number}\nevent: {event.kind}\ndata: {data}\n\n"

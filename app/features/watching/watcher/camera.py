@@ -1,0 +1,186 @@
+"""Frames from films and cameras: RTSP, HTTP (MJPEG, HLS, or a JPEG at an address), a USB device, a file.
+
+A film is read as fast as it is looked at, with the times that it has itself. A camera is read as fast as it sends: only
+its newest frame is kept, and one that goes away is tried again with growing waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import av
+import httpx
+import numpy as np
+from av.error import FFmpegError
+
+from app.errors import FileMissing, InvalidInput, LikenessError
+from app.face.formats import Limits
+from app.face.image import decode
+from app.types import Pixels
+
+SCHEMES: Final = frozenset({"http", "https", "rtsp", "rtsps", "rtmp", "udp", "tcp"})
+DEVICES: Final = "/dev/video"
+OPEN_S: Final = 10.0
+"""For a camera to answer, and between two frames before it has gone away."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
+"""Before a camera is tried again; doubled each time."""
+STEADY_S: Final = 30.0
+"""After so long the next failure is a first one again."""
+SNAPSHOT: Final = Limits(max_bytes=16 * 1024 * 1024)
+MOST_PIXELS: Final = 3840 * 2160 * 4
+"""Of one frame: larger ones are refused before they are converted."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A picture of a camera, (H, W, 3) uint8 RGB, and when it was taken: seconds since 1970, of a film since its
+    beginning."""
+
+    pixels: Pixels
+    at: float
+
+
+def is_film(source: str) -> bool:
+    """Return whether the source is a file."""
+    return urlsplit(source).scheme not in SCHEMES and not source.startswith(DEVICES)
+
+
+def shown(source: str) -> str:
+    """Return the source without a user, a password and parameters, which may be secret."""
+    parts = urlsplit(source)
+    if parts.scheme not in SCHEMES:
+        return source
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
+
+
+def read_film(path: str, fps: float) -> Iterator[Frame]:
+    """Yield the film's frames, ``fps`` a second of its own time.
+
+    Raises FileMissing, InvalidInput (``invalid_source``) for a file that is no film.
+    """
+    if not Path(path).is_file():
+        raise FileMissing(f"There is no file {path}.")
+    try:
+        yield from _decoded(path, fps, live=False)
+    except FFmpegError as error:
+        raise InvalidInput(f"{path} is no film that can be read.", code="invalid_source") from error
+
+
+def read_camera(source: str, fps: float) -> Iterator[Frame]:
+    """Yield the camera's frames as they come, ``fps`` a second at most. Raises FFmpegError, OSError, httpx.HTTPError or
+    LikenessError when it goes away."""
+    if urlsplit(source).scheme in {"http", "https"} and _is_snapshot(source):
+        yield from _snapshots(source, fps)
+    else:
+        yield from _decoded(source, fps, live=True)
+
+
+def _decoded(source: str, fps: float, *, live: bool) -> Iterator[Frame]:
+    options: dict[str, str] = {}
+    if urlsplit(source).scheme.startswith("rtsp"):
+        options = {"rtsp_transport": "tcp"}  # lost packets would make pictures of grey blocks
+    kind = "v4l2" if source.startswith(DEVICES) else None
+    timeout = (OPEN_S, OPEN_S) if live else None
+    with av.open(source, format=kind, options=options, timeout=timeout) as container:
+        if not container.streams.video:
+            raise InvalidInput("The source has no pictures.", code="invalid_source")
+        stream = container.streams.video[0]
+        stream.thread_type = "NONE" if live else "AUTO"  # a thread would hold frames back
+        due = -1.0
+        for frame in container.decode(stream):
+            at = time.time() if live else float(frame.time or 0.0)
+            if at < due - 1e-6:
+                continue
+            due = max(due, at - 1 / fps) + 1 / fps if due >= 0 else at + 1 / fps
+            if frame.width * frame.height > MOST_PIXELS:
+                raise InvalidInput("The source's pictures are too large.", code="invalid_source")
+            yield Frame(np.asarray(frame.to_ndarray(format="rgb24"), np.uint8), at)
+
+
+def _is_snapshot(source: str) -> bool:
+    """Return whether a single picture is at the address."""
+    with httpx.Client(timeout=OPEN_S, follow_redirects=True) as client, client.stream("GET", source) as answer:
+        answer.raise_for_status()
+        kind = str(answer.headers.get("content-type", "")).lower()
+        return kind.startswith(("image/jpeg", "image/png", "image/webp"))
+
+
+def _snapshots(source: str, fps: float) -> Iterator[Frame]:
+    with httpx.Client(timeout=OPEN_S, follow_redirects=True) as client:
+        while True:
+            began = time.monotonic()
+            data = b""
+            with client.stream("GET", source) as answer:
+                answer.raise_for_status()
+                for piece in answer.iter_bytes():
+                    data += piece
+                    if len(data) > SNAPSHOT.max_bytes:
+                        raise InvalidInput("The picture is too large.", code="invalid_source")
+            yield Frame(decode(data, SNAPSHOT).pixels, time.time())
+            time.sleep(max(0.0, 1 / fps - (time.monotonic() - began)))
+
+
+class Newest:
+    """One place for a frame: a newer one replaces one that nobody has taken. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._frame: Frame | None = None
+
+    def put(self, frame: Frame) -> None:
+        with self._changed:
+            self._frame = frame
+            self._changed.notify()
+
+    def take(self, timeout_s: float) -> Frame | None:
+        """Return the newest frame, once; None if there is none in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._frame is not None, timeout_s)
+            frame, self._frame = self._frame, None
+            return frame
+
+
+class Camera:
+    """A thread that keeps the newest frame of a camera, and connects again when it goes away."""
+
+    def __init__(self, source: str, fps: float, read: Callable[[str, float], Iterator[Frame]] = read_camera) -> None:
+        self.newest = Newest()
+        self.problem: str | None = None
+        """Why there are no frames now."""
+        self._source, self._fps, self._read = source, fps, read
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="camera", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+
+    def _run(self) -> None:
+        wait = FIRST_WAIT_S
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                for frame in self._read(self._source, self._fps):
+                    if self._stopping.is_set():
+                        return
+                    if self.problem is not None:
+                        _log.warning("%s: is there again", shown(self._source))
+                        self.problem = None
+                    self.newest.put(frame)
+                problem = "it ended"
+            except (FFmpegError, OSError, httpx.HTTPError, LikenessError) as error:
+                problem = type(error).__name__  # its text may have the address, with its password
+            if problem != self.problem:
+                _log.warning("%s: %s; it is tried again", shown(self._source), problem)
+            self.problem = problem
+            wait = FIRST_WAIT_S if time.monotonic() - began > STEADY_S else min(wait * 2, LONGEST_WAIT_S)
+            self._stopping.wait(wait)

@@ -1,0 +1,103 @@
+"""Faces in frames: the service's own detector and quality gate, and which few looks of a person to keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import cv2
+import numpy as np
+
+from app.face.align import align
+from app.face.detect import Detector
+from app.face.quality import QualityLevel, assess
+from app.inference.embedders import Embedder
+from app.types import Box, Detection, Pixels, Quality, Vector
+
+USABLE: Final = QualityLevel.LOW.minimum
+"""Quality from which a face is compared with anybody: below it false non-matches become the rule."""
+MARGIN: Final = 0.6
+"""Of a face's width and height, on each side of it in a photo of it. The service finds the face again in it."""
+KEPT: Final = 5
+"""Looks of a track that are sent. With five, FNIR fell from 16.3 to 0.67 % (people nothing was chosen on)."""
+ALIKE: Final = 0.9
+"""Cosine from which two looks show the same: the second one adds nothing to the mean of a track."""
+JPEG_QUALITY: Final = 95
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A face in one frame: where, how good, and what identifies it. ``at`` is in seconds of the camera's clock."""
+
+    at: float
+    detection: Detection
+    quality: Quality
+    crop: Pixels
+    """(112, 112, 3) uint8 RGB, aligned."""
+    photo: Pixels
+    """The face with its surroundings: (H, W, 3) uint8 RGB."""
+    vector: Vector | None = None
+    """Template by the watcher's own package; None where the face is not usable, or not embedded yet."""
+
+    @property
+    def box(self) -> Box:
+        return self.detection.box
+
+    @property
+    def usable(self) -> bool:
+        return self.quality.score >= USABLE
+
+
+class Looker:
+    """Finds the faces in a camera's frames. Safe to share between threads."""
+
+    def __init__(self, detector: Detector, embedder: Embedder, min_face: int) -> None:
+        """``min_face``: pixels of a frame; narrower faces are not looked for."""
+        self._detector = detector
+        self._embedder = embedder
+        self._min_face = min_face
+
+    def look(self, frame: Pixels, at: float) -> list[Look]:
+        """Return the faces in a (H, W, 3) uint8 RGB frame, usable or not; usable ones with their vectors."""
+        height, width = frame.shape[:2]
+        looks = []
+        for detection in self._detector.detect(frame, min_face=self._min_face):
+            crop = align(frame, detection.landmarks)
+            quality = assess(crop, detection, width, height)
+            vector = self._embed(crop) if quality.score >= USABLE else None
+            looks.append(Look(at, detection, quality, crop, _around(frame, detection.box), vector))
+        return looks
+
+    def _embed(self, crop: Pixels) -> Vector:
+        [template], _ = self._embedder.embed([crop])
+        return template.vector
+
+
+def keep_best(looks: list[Look], new: Look) -> list[Look]:
+    """Return at most KEPT usable looks, best first: of two that show the same, the better one; then by quality."""
+    if not new.usable or new.vector is None:
+        return looks
+    ranked = sorted([*looks, new], key=lambda look: -look.quality.score)
+    kept: list[Look] = []
+    spare: list[Look] = []
+    for look in ranked:
+        same = any(float(np.dot(look.vector, other.vector)) >= ALIKE for other in kept)  # type: ignore[arg-type]  # usable
+        (spare if same else kept).append(look)
+    # Diverse looks first; others fill up, so that a still face has several frames too.
+    chosen = (kept + spare)[:KEPT]
+    return sorted(chosen, key=lambda look: -look.quality.score)
+
+
+def encode(photo: Pixels) -> bytes:
+    """Return a photo as JPEG."""
+    done, data = cv2.imencode(".jpg", cv2.cvtColor(photo, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    if not done:
+        raise ValueError("the photo could not be encoded")
+    return data.tobytes()
+
+
+def _around(frame: Pixels, box: Box) -> Pixels:
+    height, width = frame.shape[:2]
+    left, right = int(box.x - MARGIN * box.width), int(box.x + (1 + MARGIN) * box.width) + 1
+    top, bottom = int(box.y - MARGIN * box.height), int(box.y + (1 + MARGIN) * box.height) + 1
+    return frame[max(0, top) : min(height, bottom), max(0, left) : min(width, right)].copy()

@@ -1,0 +1,149 @@
+"""Tells the service of tracks, for as long as it takes: none is lost while the service is away."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+from likeness_client import ApiError, Client, Unreachable
+
+from app.errors import LikenessError
+from app.features.watching.watcher.looks import Look, encode
+from app.timestamps import utc_text
+
+MOST: Final = 500
+"""Tracks that wait to be told; of more, the oldest is dropped, and the log says so. Each is some 100 kB."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
+"""Before the service is tried again; doubled each time."""
+BUSY: Final = 500
+"""From this status on, and for 429, the same request may be answered later."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is told of a track: times in seconds since 1970; looks, if there are better ones than before."""
+
+    track: str
+    camera: str
+    began: float
+    last: float
+    ended: bool
+    looks: tuple[Look, ...] = ()
+
+
+class Reporter:
+    """A thread that tells the service what is due. Safe to share between threads."""
+
+    def __init__(
+        self,
+        service: Client,
+        gallery: str,
+        answered: Callable[[Report, Any], None] = lambda *_: None,
+    ) -> None:
+        """``answered`` gets each report with the service's answer to it."""
+        self._service, self._gallery, self._answered = service, gallery, answered
+        self._due: OrderedDict[str, Report] = OrderedDict()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._busy = False
+        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+        self._thread.start()
+
+    def tell(self, report: Report) -> None:
+        """Tell of a track. What was not told yet of the same track is told along."""
+        with self._changed:
+            waiting = self._due.pop(report.track, None)
+            if waiting is not None:
+                looks = report.looks or waiting.looks
+                report = replace(report, looks=looks, ended=report.ended or waiting.ended)
+            self._due[report.track] = report
+            if len(self._due) > MOST:
+                self._due.popitem(last=False)
+                _log.warning("The service is away for too long: a track was dropped")
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until everything is told; return False if that took too long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._due and not self._busy, timeout_s)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Tell what is due, if the service takes it in time, and end."""
+        self.wait(timeout_s)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        wait = FIRST_WAIT_S
+        while (report := self._next()) is not None:
+            try:
+                answer = self._send(report)
+            except (Unreachable, ApiError, LikenessError) as error:
+                if _is_final(error, report):
+                    _log.info("A track was not taken: %s", error)
+                    self._done()
+                    continue
+                _log.warning("The service is tried again: %s", error)
+                self._put_back(report)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, wait)
+                wait = min(2 * wait, LONGEST_WAIT_S)
+                continue
+            wait = FIRST_WAIT_S
+            self._answered(report, answer)
+            self._done()
+
+    def _send(self, report: Report) -> Any:
+        if not report.looks:
+            changes = {"last_at": utc_text(report.last), "ended": report.ended}
+            return self._service.hear_sighting(self._gallery, report.track, changes)
+        images = [encode(look.photo) for look in report.looks]
+        return self._service.tell_sighting(
+            self._gallery,
+            report.track,
+            images=images,
+            camera=report.camera,
+            first_at=datetime.fromtimestamp(report.began, UTC),
+            last_at=datetime.fromtimestamp(report.last, UTC),
+            ended=report.ended,
+        )
+
+    def _next(self) -> Report | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._due or self._closing)
+            if self._closing:
+                return None
+            self._busy = True
+            return self._due.popitem(last=False)[1]
+
+    def _put_back(self, report: Report) -> None:
+        with self._changed:
+            newer = self._due.pop(report.track, None)
+            if newer is not None:
+                report = replace(newer, looks=newer.looks or report.looks, began=min(newer.began, report.began))
+            self._due[report.track] = report
+            self._due.move_to_end(report.track, last=False)
+            self._busy = False
+
+    def _done(self) -> None:
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+
+
+def _is_final(error: Exception, report: Report) -> bool:
+    """Return whether the service will never take the report: no usable face, or a track that it does not know."""
+    if not isinstance(error, ApiError) or error.status >= BUSY:
+        return False
+    if error.status == HTTPStatus.NOT_FOUND:
+        return not report.looks  # otherwise the gallery is missing, or watching is off: a person may mend that
+    return error.status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}

@@ -1,0 +1,124 @@
+"""Who is who from one frame to the next: faces become tracks, one for each person's visit.
+
+A face continues a track by its place, as long as its template doesn't speak against that, or by its template alone,
+across a gap of seconds too. A person is in a frame once, so the best pairs of tracks and faces come first.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from app.features.watching.watcher.looks import Look, keep_best
+from app.types import Box, Vector
+
+GAP_S: Final = 10.0
+"""Seconds without the person's face after which a visit has ended: hands over the face, or back after a moment."""
+NEAR_S: Final = 1.0
+"""Seconds within which a place says who it is."""
+REACH: Final = 0.6
+"""Widths of the face that it may have moved at once, and again in each further 0.2 s."""
+GROWTH: Final = 1.6
+"""Most that a face grows or shrinks within NEAR_S."""
+REMEMBERED: Final = 20
+"""Usable looks that a track's mean goes back: light and pose change during a visit."""
+
+
+@dataclass(slots=True, eq=False)
+class Track:
+    """One person before one camera: from when to when, and the best looks."""
+
+    last: Look
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    began: float = 0.0
+    usable: int = 0
+    """Usable looks so far."""
+    best: list[Look] = field(default_factory=list)
+    """The best few looks, best first."""
+    mean: Vector | None = None
+    """Mean direction of the recent usable looks' vectors."""
+
+    def add(self, look: Look) -> None:
+        self.last = look
+        if look.usable and look.vector is not None:
+            self.usable += 1
+            self.best = keep_best(self.best, look)
+            share = 1 / min(self.usable, REMEMBERED)
+            mixed = look.vector if self.mean is None else self.mean * (1 - share) + look.vector * share
+            self.mean = np.asarray(mixed / np.linalg.norm(mixed), np.float32)
+
+
+class Tracker:
+    """Follows people in the frames of one camera. Not safe to share between threads."""
+
+    def __init__(self, same: float, other: float, gap_s: float = GAP_S) -> None:
+        """``same``: cosine from which two looks are of one person wherever they are; ``other``: below it they are of
+        two people even in one place."""
+        self._same, self._other, self._gap_s = same, other, gap_s
+        self.tracks: list[Track] = []
+
+    def update(self, looks: Sequence[Look], at: float) -> tuple[list[Track], list[Track]]:
+        """Take the faces of a frame; return the tracks that got a face, and those that have ended by now.
+
+        A face that is not usable continues a track and begins none.
+        """
+        pairs = sorted(
+            (
+                (fit, number, place)
+                for number, track in enumerate(self.tracks)
+                for place, look in enumerate(looks)
+                if (fit := self._fit(track, look)) is not None
+            ),
+            reverse=True,
+        )
+        given: dict[int, Track] = {}
+        taken: set[int] = set()
+        for _, number, place in pairs:
+            if number not in taken and place not in given:
+                taken.add(number)
+                given[place] = self.tracks[number]
+        for place, look in enumerate(looks):
+            if place in given:
+                given[place].add(look)
+            elif look.usable:
+                given[place] = track = Track(look, began=look.at)
+                track.add(look)
+                self.tracks.append(track)
+        ended = [track for track in self.tracks if at - track.last.at > self._gap_s]
+        self.tracks = [track for track in self.tracks if track not in ended]
+        return list(given.values()), ended
+
+    def finish(self) -> list[Track]:
+        """End all tracks and return them."""
+        ended, self.tracks = self.tracks, []
+        return ended
+
+    def _fit(self, track: Track, look: Look) -> float | None:
+        """Return how well the face fits the track, more is better; None if it is not the track's."""
+        alike = None if track.mean is None or look.vector is None else float(np.dot(track.mean, look.vector))
+        near = nearness(track.last.box, look.box, look.at - track.last.at)
+        if alike is None:
+            return near
+        if alike >= self._same:
+            return 1 + alike + (near or 0)
+        return near + alike if near is not None and alike >= self._other else None
+
+
+def nearness(before: Box, now: Box, seconds: float) -> float | None:
+    """Return how near two boxes are, 1 in one place; None if one face can't be in both, so many seconds apart."""
+    if seconds > NEAR_S:
+        return None
+    width = math.sqrt(before.width * now.width)
+    grown = now.width / before.width
+    moved = math.hypot(
+        now.x + now.width / 2 - before.x - before.width / 2, now.y + now.height / 2 - before.y - before.height / 2
+    )
+    reach = REACH * (1 + seconds / 0.2) * width
+    if moved > reach or not 1 / GROWTH <= grown <= GROWTH:
+        return None
+    return 1 - moved / reach

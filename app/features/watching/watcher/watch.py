@@ -1,0 +1,165 @@
+"""A camera's way: frame, motion gate, faces, tracks, and what is told of them when."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.features.watching.watcher.camera import Camera, Frame
+from app.features.watching.watcher.looks import KEPT, Look, Looker
+from app.features.watching.watcher.motion import MotionGate
+from app.features.watching.watcher.reporter import Report, Reporter
+from app.features.watching.watcher.tracker import Track, Tracker
+from app.types import Pixels
+
+AGAIN_S: Final = 1.0
+"""Seconds after the first look until the decision is made again with all good looks by then."""
+HEARD_S: Final = 15.0
+"""Seconds between two words that a track goes on."""
+IDLE_S: Final = 1.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Roi:
+    """The part of a frame that is looked at, as shares of its width and height, 0-1."""
+
+    left: float = 0.0
+    top: float = 0.0
+    right: float = 1.0
+    bottom: float = 1.0
+
+    def cut(self, frame: Pixels) -> Pixels:
+        """Return that part of a (H, W, 3) frame."""
+        height, width = frame.shape[:2]
+        rows = slice(int(self.top * height), max(1, int(self.bottom * height)))
+        return frame[rows, int(self.left * width) : max(1, int(self.right * width))]
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was told of a track, and when, in the camera's seconds."""
+
+    at: float
+    looks: int
+    final: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a camera has shown so far."""
+
+    frames: int = 0
+    looked_at: int = 0
+    faces: int = 0
+    usable: int = 0
+    small: int = 0
+    """Faces that were not usable and whose size is the reason."""
+    tracks: int = 0
+
+
+class Watch:
+    """Follows people before one camera, and reports them. Not safe to share between threads."""
+
+    def __init__(
+        self, camera: str, looker: Looker, tracker: Tracker, reporter: Reporter, *, roi: Roi, began: float = 0.0
+    ) -> None:
+        """``began``: what is added to a frame's time, in seconds since 1970: a film's own begins with 0."""
+        self.camera = camera
+        self.counts = Counts()
+        self._looker, self._tracker, self._reporter = looker, tracker, reporter
+        self._roi, self._began = roi, began
+        self._gate = MotionGate()
+        self._told: dict[str, _Told] = {}
+
+    def see(self, frame: Frame) -> None:
+        """Take the next frame."""
+        pixels = self._roi.cut(frame.pixels)
+        self.counts.frames += 1
+        if not self._gate.passes(pixels, frame.at) and not self._tracker.tracks:
+            return
+        looks = self._looker.look(pixels, frame.at)
+        self._count(looks)
+        seen, ended = self._tracker.update(looks, frame.at)
+        for track in seen:
+            self._tell(track, frame.at)
+        for track in ended:
+            self._end(track)
+
+    def pause(self, at: float) -> None:
+        """End the tracks that are over by this time, while no frames come."""
+        for track in self._tracker.update([], at)[1]:
+            self._end(track)
+
+    def finish(self) -> None:
+        """End all tracks."""
+        for track in self._tracker.finish():
+            self._end(track)
+
+    def _tell(self, track: Track, at: float) -> None:
+        told = self._told.get(track.id)
+        if told is None:
+            self.counts.tracks += 1
+            self._told[track.id] = _Told(at, 1)
+            self._report(track, track.best)
+        elif not told.final and (at - told.at >= AGAIN_S or len(track.best) == KEPT) and track.usable > told.looks:
+            self._told[track.id] = _Told(at, track.usable, final=True)
+            self._report(track, track.best)
+        elif at - told.at >= HEARD_S:
+            self._told[track.id] = _Told(at, told.looks, told.final)
+            self._report(track, [])
+
+    def _end(self, track: Track) -> None:
+        told = self._told.pop(track.id, None)
+        if told is None:
+            return
+        better = track.usable > told.looks and not told.final
+        self._report(track, track.best if better else [], ended=True)
+
+    def _report(self, track: Track, looks: Iterable[Look], *, ended: bool = False) -> None:
+        began, last = self._began + track.began, self._began + track.last.at
+        self._reporter.tell(Report(track.id, self.camera, began, last, ended, tuple(looks)))
+
+    def _count(self, looks: list[Look]) -> None:
+        self.counts.looked_at += 1
+        self.counts.faces += len(looks)
+        self.counts.usable += sum(look.usable for look in looks)
+        self.counts.small += sum(not look.usable and "small_face" in look.quality.reasons for look in looks)
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Watches cameras, each in a thread of its own, until it is closed."""
+
+    stopping: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def add(self, camera: Camera, watch: Watch) -> None:
+        thread = threading.Thread(target=self._run, args=(camera, watch), name=f"watch-{watch.camera}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def close(self) -> None:
+        """Stop, and end all tracks."""
+        self.stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, camera: Camera, watch: Watch) -> None:
+        last, waited = 0.0, 0.0
+        while not self.stopping.is_set():
+            frame = camera.newest.take(IDLE_S)
+            if frame is None:
+                waited += IDLE_S
+                watch.pause(last + waited)
+            else:
+                last, waited = frame.at, 0.0
+                try:
+                    watch.see(frame)
+                except Exception:  # noqa: BLE001 - the thread's edge: one frame is lost, not the camera
+                    _log.exception("%s: a frame could not be looked at", watch.camera)
+        camera.close()
+        watch.finish()

@@ -1,0 +1,373 @@
+"""Webhooks: events sent to addresses, each at least once and in order, however long a receiver is away.
+
+How far a webhook has got is a number in SQL, written after the receiver has answered; a server that dies in between
+sends the event again, with the same id. One server at a time sends for a webhook: it takes its turn in SQL.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import json
+import logging
+import secrets as random_secrets
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from app.choices import EventKind
+from app.db.engine import Database
+from app.db.schema import EVENTS, WEBHOOKS
+from app.db.secrets import SecretStore
+from app.errors import InvalidInput, LikenessError, NotFound
+from app.features.watching.events import aged, last_number, read_events
+from app.features.watching.records import Event
+from app.timestamps import utc_now, utc_seconds
+
+TIMEOUT_S: Final = 10.0
+"""For one delivery, all of it."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 300.0
+"""Before an event is tried again; doubled each time."""
+TURN_S: Final = 60.0
+"""How long a server may take for one webhook's turn, before another takes it."""
+SET_ASIDE_AFTER: Final = timedelta(days=1)
+"""A webhook that has failed for so long is set aside until a person resumes it."""
+REFUSED: Final = 5
+"""Attempts after which an event is left out that the receiver refuses (4xx): the next one may be fine."""
+TRY_AGAIN: Final = frozenset({408, 425, 429})
+"""Statuses of 4xx that say nothing against the event."""
+POLL_S: Final = 0.5
+"""Between looks for events."""
+AT_ONCE: Final = 20
+"""Events of one turn."""
+MOST: Final = 50
+"""Webhooks of one server: each is a thread's work while it is sent to."""
+SECRET_BYTES: Final = 32
+PREFIX: Final = b"whsec_"
+"""Begins a secret; base64 follows."""
+ACTIVE, ASIDE = "active", "set_aside"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Where events are sent, which, and how that goes."""
+
+    id: str
+    url: str
+    galleries: tuple[str, ...] | None
+    kinds: tuple[EventKind, ...]
+    cameras: tuple[str, ...] | None
+    quiet_s: float
+    """After an event, others of the kind, camera and person are left out for so many seconds."""
+    state: str
+    cursor: int
+    attempts: int
+    failing_since: str | None
+    last_error: str | None
+    delivered_at: str | None
+    created_at: str
+
+    def wants(self, event: Event) -> bool:
+        cameras = self.cameras is None or event.camera in self.cameras
+        galleries = self.galleries is None or event.gallery in self.galleries
+        return event.kind in self.kinds and cameras and galleries
+
+
+class Webhooks:
+    """Keeps webhooks and sends to them. Safe to share between threads, the database between servers."""
+
+    def __init__(self, database: Database, secrets: SecretStore, networks: Sequence[str]) -> None:
+        """``networks``: private ones that may be sent to."""
+        self._database, self._secrets = database, secrets
+        self._allowed = [ipaddress.ip_network(network) for network in networks]
+        self._quiet: dict[tuple[str, ...], float] = {}
+
+    def add(
+        self,
+        url: str,
+        kinds: Sequence[EventKind],
+        *,
+        galleries: Sequence[str] | None,
+        cameras: Sequence[str] | None,
+        quiet_s: float,
+    ) -> tuple[Webhook, str]:
+        """Make a webhook for the events from now on; return it with the secret that signs what is sent.
+
+        Raises InvalidInput ``webhook_refused``.
+        """
+        self.address_of(url)
+        webhook_id, secret, now = uuid.uuid4().hex, _new_secret(), utc_now()
+        values = {
+            "id": webhook_id,
+            "url": url,
+            "galleries": _listed(galleries),
+            "kinds": json.dumps(list(kinds)),
+            "cameras": _listed(cameras),
+            "quiet_s": quiet_s,
+            "state": ACTIVE,
+            "not_before": now,
+            "created_at": now,
+        }
+        self._secrets.put(_name(webhook_id), secret)
+        with self._database.write() as connection:
+            if len(connection.execute(sa.select(WEBHOOKS.c.key)).all()) >= MOST:
+                raise InvalidInput(f"There are {MOST} webhooks at most.", code="webhook_refused")
+            connection.execute(sa.insert(WEBHOOKS).values(values | {"cursor": last_number(connection)}))
+        return self.find(webhook_id), secret.decode()
+
+    def find(self, webhook_id: str) -> Webhook:
+        """Return the webhook. Raises NotFound ``webhook_not_found``."""
+        rows = self._database.rows(sa.select(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id))
+        if not rows:
+            raise _not_found(webhook_id)
+        return _webhook(rows[0])
+
+    def all(self) -> list[Webhook]:
+        return [_webhook(row) for row in self._database.rows(sa.select(WEBHOOKS).order_by(WEBHOOKS.c.key))]
+
+    def resume(self, webhook_id: str) -> Webhook:
+        """Send to the webhook again, from where it stopped. Raises NotFound ``webhook_not_found``."""
+        values = {"state": ACTIVE, "attempts": 0, "failing_since": None, "not_before": utc_now()}
+        self._update(webhook_id, values)
+        return self.find(webhook_id)
+
+    def delete(self, webhook_id: str) -> None:
+        """Delete the webhook and its secret. Raises NotFound ``webhook_not_found``."""
+        with self._database.write() as connection:
+            if not connection.execute(sa.delete(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id)).rowcount:
+                raise _not_found(webhook_id)
+        self._secrets.remove(_name(webhook_id))
+
+    def due(self) -> list[str]:
+        """Take a turn for each webhook that may be sent to now and has no other server's turn; return their ids."""
+        now = utc_now()
+        free = (WEBHOOKS.c.state == ACTIVE) & (WEBHOOKS.c.not_before <= now)
+        query = sa.select(WEBHOOKS.c.id).where(free & (WEBHOOKS.c.cursor < _newest()))
+        taken = []
+        for webhook_id in self._database.column(query):
+            turn = sa.update(WEBHOOKS).where(free & (WEBHOOKS.c.id == webhook_id))
+            with self._database.write() as connection:
+                ends = utc_now(timedelta(seconds=TURN_S))
+                if connection.execute(turn.values(not_before=ends)).rowcount:
+                    taken.append(webhook_id)
+        return taken
+
+    def send(self, webhook_id: str, stopping: threading.Event) -> None:
+        """Send the webhook's next events, one after the other, until one fails, the turn or the server ends."""
+        ends = time.monotonic() + TURN_S / 2
+        while True:
+            webhook = self.find(webhook_id)
+            events = read_events(self._database, webhook.cursor, AT_ONCE)
+            for event in events:
+                if stopping.is_set() or time.monotonic() > ends:
+                    self._update(webhook_id, {"not_before": utc_now()})
+                    return
+                if not webhook.wants(event) or self._is_quiet(webhook, event):
+                    self._update(webhook_id, {"cursor": event.number})
+                    continue
+                if not self._deliver(webhook, event):
+                    return
+                webhook = replace(webhook, attempts=0, failing_since=None)
+            if len(events) < AT_ONCE:
+                self._update(webhook_id, {"not_before": utc_now()})
+                return
+
+    def address_of(self, url: str) -> str:
+        """Return the address that the URL's host has now. Raises InvalidInput ``webhook_refused`` for none that is
+        allowed: a name may come to mean a machine of this network."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            found = socket.getaddrinfo(parts.hostname or "", port, type=socket.SOCK_STREAM)
+        except (OSError, ValueError) as error:
+            raise InvalidInput("The webhook's host has no address.", code="webhook_refused") from error
+        if parts.scheme not in {"http", "https"}:
+            raise InvalidInput("A webhook is an http or https address.", code="webhook_refused")
+        for address in (str(each[4][0]) for each in found):
+            if self._may_reach(address):
+                return address
+        message = "The webhook's address is private: LIKENESS_WEBHOOK_NETWORKS names those that may be sent to."
+        raise InvalidInput(message, code="webhook_refused")
+
+    def _may_reach(self, text: str) -> bool:
+        address = ipaddress.ip_address(text.partition("%")[0])
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+            address = address.ipv4_mapped
+        return (address.is_global and not address.is_multicast) or any(address in network for network in self._allowed)
+
+    def _deliver(self, webhook: Webhook, event: Event) -> bool:
+        """Send one event and keep what came of it; return whether to go on with the next one."""
+        problem, is_refusal = self._post(webhook, event)
+        if problem is None:
+            done = {"cursor": event.number, "attempts": 0, "failing_since": None, "last_error": None}
+            self._update(webhook.id, done | {"delivered_at": utc_now()})
+            return True
+        attempts = webhook.attempts + 1
+        _log.warning("A webhook failed", extra={"fields": {"webhook": webhook.id, "problem": problem}})
+        if is_refusal and attempts >= REFUSED:
+            self._update(webhook.id, {"cursor": event.number, "attempts": 0, "last_error": problem})
+            return True
+        since = webhook.failing_since or utc_now()
+        wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(attempts - 1, 20))
+        values = {
+            "attempts": attempts,
+            "failing_since": since,
+            "last_error": problem,
+            "not_before": utc_now(timedelta(seconds=wait)),
+        }
+        if since <= utc_now(-SET_ASIDE_AFTER):
+            values["state"] = ASIDE
+        self._update(webhook.id, values)
+        return False
+
+    def _post(self, webhook: Webhook, event: Event) -> tuple[str | None, bool]:
+        """Send the event; return what is wrong, None if nothing, and whether the receiver refused the event itself."""
+        body = json.dumps(aged(event, time.time()), ensure_ascii=False).encode()
+        secret = self._secrets.get(_name(webhook.id)) or b""
+        try:
+            address = self.address_of(webhook.url)
+            status = _send(webhook.url, address, body, signed_headers(secret, event.id, body))
+        except InvalidInput as error:
+            return error.message, False
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            return type(error).__name__, False
+        if 200 <= status < 300:
+            return None, False
+        return f"status {status}", 400 <= status < 500 and status not in TRY_AGAIN
+
+    def _is_quiet(self, webhook: Webhook, event: Event) -> bool:
+        """Return whether an event like this one was sent less than the webhook's quiet time before."""
+        if not webhook.quiet_s:
+            return False
+        who = str(event.document.get("subject") or event.document.get("stranger") or "")
+        like = (webhook.id, event.kind, event.gallery, event.camera, who)
+        at = utc_seconds(str(event.document["at"]))
+        last = self._quiet.get(like)
+        if last is not None and at - last < webhook.quiet_s:
+            return True
+        if len(self._quiet) >= 10_000:
+            self._quiet.clear()
+        self._quiet[like] = at
+        return False
+
+    def _update(self, webhook_id: str, values: dict[str, Any]) -> None:
+        with self._database.write() as connection:
+            if not connection.execute(sa.update(WEBHOOKS).where(WEBHOOKS.c.id == webhook_id).values(values)).rowcount:
+                raise _not_found(webhook_id)
+
+
+class Sender:
+    """A thread that looks for events, and threads that send them: a receiver that hangs delays no other.
+
+    Starts them with the first webhook that has something to send.
+    """
+
+    def __init__(self, webhooks: Webhooks, poll_s: float = POLL_S) -> None:
+        self._webhooks = webhooks
+        self._poll_s = poll_s
+        self._stopping = threading.Event()
+        self._sending: dict[str, threading.Thread] = {}
+        self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the deliveries under way, which take TIMEOUT_S at most."""
+        self._stopping.set()
+        for thread in (self._thread, *self._sending.values()):
+            thread.join(TIMEOUT_S)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._poll_s):
+            self._sending = {name: thread for name, thread in self._sending.items() if thread.is_alive()}
+            for webhook_id in _tried(self._webhooks.due) or ():
+                if webhook_id not in self._sending:
+                    work = threading.Thread(target=self._send, args=(webhook_id,), name="webhook", daemon=True)
+                    self._sending[webhook_id] = work
+                    work.start()
+
+    def _send(self, webhook_id: str) -> None:
+        _tried(lambda: self._webhooks.send(webhook_id, self._stopping))
+
+
+def signed_headers(secret: bytes, event_id: str, body: bytes) -> dict[str, str]:
+    """Return the headers of a delivery as the Standard Webhooks specification has them: id, time, and the HMAC-SHA256
+    of ``id.time.body`` under the bytes that the secret stands for."""
+    key = base64.b64decode(secret.removeprefix(PREFIX))
+    at = str(int(time.time()))
+    signed = hmac.digest(key, b".".join((event_id.encode(), at.encode(), body)), hashlib.sha256)
+    return {
+        "content-type": "application/json",
+        "user-agent": "Likeness",
+        "webhook-id": event_id,
+        "webhook-timestamp": at,
+        "webhook-signature": f"v1,{base64.b64encode(signed).decode()}",
+    }
+
+
+def _send(url: str, address: str, body: bytes, headers: dict[str, str]) -> int:
+    """Post to the address, under the URL's own name; return the status. No redirect is followed, and no more than the
+    head of the answer is read."""
+    parts = urlsplit(url)
+    host = f"[{address}]" if ":" in address else address
+    target = httpx.URL(url).copy_with(host=host.strip("[]"))
+    name = parts.hostname or ""
+    headers = headers | {"host": name if parts.port is None else f"{name}:{parts.port}"}
+    with (
+        httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, trust_env=False) as client,
+        client.stream("POST", target, content=body, headers=headers, extensions={"sni_hostname": name}) as response,
+    ):
+        return response.status_code
+
+
+def _tried(work: Callable[[], Any]) -> Any:
+    """Return what the work returns; None, and a line in the log, if it fails: the next look tries again."""
+    try:
+        return work()
+    except LikenessError as error:
+        _log.warning("Webhooks could not be sent: %s", error)
+    except Exception:  # noqa: BLE001 - the thread's edge
+        _log.exception("Webhooks could not be sent")
+    return None
+
+
+def _new_secret() -> bytes:
+    return PREFIX + base64.b64encode(random_secrets.token_bytes(SECRET_BYTES))
+
+
+def _newest() -> sa.ScalarSelect[Any]:
+    return sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.number), 0)).scalar_subquery()
+
+
+def _webhook(row: Row[Any]) -> Webhook:
+    given = {name: getattr(row, name) for name in Webhook.__dataclass_fields__}
+    lists = {name: _tuple(getattr(row, name)) for name in ("galleries", "cameras")}
+    return Webhook(**given | lists | {"kinds": tuple(json.loads(row.kinds))})
+
+
+def _listed(values: Sequence[str] | None) -> str | None:
+    return None if values is None else json.dumps(list(values), ensure_ascii=False)
+
+
+def _tuple(column: str | None) -> tuple[str, ...] | None:
+    return None if column is None else tuple(json.loads(column))
+
+
+def _name(webhook_id: str) -> str:
+    return f"webhook/{webhook_id}"
+
+
+def _not_found(webhook_id: str) -> NotFound:
+    return NotFound(f"There is no webhook {webhook_id!r}.", code="webhook_not_found", webhook=webhook_id)

@@ -1,0 +1,79 @@
+"""A listener gets events as they happen, and those that it missed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.features.watching import streaming
+from app.features.watching.schemas import Event
+from tests.support.live import serving
+from tests.support.service import AGAIN, COLLINS, enrolled, error_of, running
+from tests.support.sighted import told
+
+HOME = "/v1/galleries/home"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[httpx.Client]:
+    with running(tmp_path / "data", watching="on") as api:
+        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        enrolled(api, HOME, "eileen", COLLINS)
+        yield api
+
+
+def heard(api: httpx.Client, last: int | None = None, **asked: Any) -> list[dict[str, Any]]:
+    """What a listener hears of events that there are already."""
+    headers = {} if last is None else {"last-event-id": str(last)}
+    answer = api.get("/v1/events", params={"seconds": 0} | asked, headers=headers).raise_for_status()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+
+
+def test_a_listener_resumes_after_the_last_event_that_it_has(home: httpx.Client) -> None:
+    for camera in ("door", "garden"):
+        told(home, AGAIN, camera=camera)
+    everything = heard(home, 0)
+    assert [(event["number"], event["camera"]) for event in everything] == [(1, "door"), (2, "garden")]
+    assert heard(home, 1) == heard(home, after=1) or heard(home, 1)[0]["id"] == everything[1]["id"]
+    assert heard(home) == [], "without a number it begins now"
+    for event in everything:
+        Event.model_validate(event)
+
+
+def test_a_key_hears_of_its_own_galleries_alone(home: httpx.Client) -> None:
+    home.post("/v1/galleries", json={"id": "other"}).raise_for_status()
+    told(home, AGAIN)
+    told(home, AGAIN, AGAIN, gallery="other")
+    made = home.post("/v1/keys", json={"scopes": ["read"], "galleries": ["other"]}).raise_for_status().json()
+    own = home.get("/v1/events?after=0&seconds=0", headers={"x-api-key": made["secret"]}).raise_for_status()
+    assert '"other"' in own.text
+    assert '"home"' not in own.text
+    refused = home.get("/v1/events?gallery=home&seconds=0", headers={"x-api-key": made["secret"]})
+    error_of(refused, 404, "gallery_not_found")
+
+
+def test_listeners_are_bounded_and_give_their_places_back(home: httpx.Client) -> None:
+    for _ in range(streaming.MOST + 5):
+        heard(home, 0)
+
+
+@pytest.mark.long
+def test_an_event_arrives_while_a_listener_waits_and_the_server_can_stop(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", {"WATCHING": "on"}) as server, server.client() as api:
+        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        enrolled(api, HOME, "eileen", COLLINS)
+        with api.stream("GET", "/v1/events") as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("retry:")
+            with server.client() as other:
+                told(other, AGAIN)
+            assert next(line for line in lines if line.startswith("event:")) == "event: person_seen"
+            server.process.terminate()
+            assert list(lines) is not None
+        assert server.process.wait(60) == 0

@@ -1,0 +1,137 @@
+"""Events and who is where, at a real Mosquitto."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, running
+from tests.support.sighted import told
+from tests.support.waiting import PATIENCE_S, until
+
+paho = pytest.importorskip("paho.mqtt.client", reason="the extra mqtt brings paho-mqtt")
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="needs Mosquitto (Debian: mosquitto)")
+HOME = "/v1/galleries/home"
+
+
+@contextmanager
+def broker(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Mosquitto with what it keeps in this folder."""
+    folder.mkdir(exist_ok=True)
+    config = folder / "mosquitto.conf"
+    config.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\nuser root\n"
+        f"persistence true\npersistence_location {folder}/\n"
+    )
+    process = subprocess.Popen(
+        [str(MOSQUITTO), "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+class Listener:
+    """Home Assistant's side: everything that the broker has."""
+
+    def __init__(self, port: int) -> None:
+        self.retained: dict[str, str] = {}
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self._lock = threading.Lock()
+        # A session that the broker keeps: what comes while the listener is away is sent to it later.
+        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, "listener", clean_session=False)
+        self.client.on_message = self._on_message
+        self.client.on_connect = lambda client, *_: client.subscribe([("likeness/#", 1), ("homeassistant/#", 1)])
+        self.client.reconnect_delay_set(1, 1)
+        self.client.connect_async("127.0.0.1", port)
+        self.client.loop_start()
+
+    def _on_message(self, _client: object, _data: object, message: Any) -> None:
+        with self._lock:
+            text = message.payload.decode()
+            if message.topic.endswith("/event"):
+                self.heard.append((message.topic, json.loads(text)))
+            elif text:
+                self.retained[message.topic] = text
+            else:
+                self.retained.pop(message.topic, None)
+
+    def states(self, what: str) -> list[dict[str, Any]]:
+        with self._lock:
+            found = {topic: text for topic, text in self.retained.items() if topic.startswith(f"likeness/{what}/")}
+        return [json.loads(text) for text in found.values()]
+
+    def configs(self) -> dict[str, dict[str, Any]]:
+        with self._lock:
+            return {topic: json.loads(text) for topic, text in self.retained.items() if topic.endswith("/config")}
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+@pytest.fixture
+def listener(port: int) -> Iterator[Listener]:
+    made = Listener(port)
+    yield made
+    made.close()
+
+
+def test_home_assistant_learns_of_people_and_cameras(tmp_path: Path, port: int, listener: Listener) -> None:
+    settings: dict[str, Any] = {"watching": "on", "mqtt": f"mqtt://127.0.0.1:{port}"}
+    with broker(tmp_path / "broker", port), running(tmp_path / "data", **settings) as api:
+        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        enrolled(api, HOME, "eileen", COLLINS)
+        until(lambda: listener.retained.get("likeness/status") == "online")
+        seen = told(api, AGAIN)
+        until(lambda: listener.states("people") and listener.heard)
+        [person], [camera] = listener.states("people"), listener.states("cameras")
+        assert (person["present"], person["subject"], person["camera"]) == ("ON", "eileen", "door")
+        assert (camera["who"], camera["count"]) == (["eileen"], 1)
+        [(_, event)] = listener.heard
+        assert (event["event_type"], event["sighting"]) == ("person_seen", seen["id"])
+        assert event["id"]
+        kinds = {topic.split("/")[1] for topic in listener.configs()}
+        assert kinds == {"binary_sensor", "sensor", "event"}
+        for config in listener.configs().values():
+            assert config["availability_topic"] == "likeness/status"
+            assert config["state_topic"].startswith("likeness/")
+            assert "eileen" not in config["unique_id"]
+        told(api, AGAIN, sighting=seen["id"], ended=True)
+        until(lambda: listener.states("people")[0]["present"] == "OFF")
+        api.post(f"{HOME}/subjects/eileen/erase").raise_for_status()
+        told(api, HOPPER, HOPPER)
+        until(lambda: not listener.states("people"))
+        until(lambda: not [topic for topic in listener.configs() if "binary_sensor" in topic])
+        before = len(listener.configs())
+        with listener._lock:
+            listener.retained.clear()
+        listener.client.publish("homeassistant/status", "online", qos=1)
+        until(lambda: len(listener.configs()) == before)
+    until(lambda: listener.retained.get("likeness/status") == "offline")
+
+
+def test_a_broker_that_was_away_gets_every_event(tmp_path: Path, port: int, listener: Listener) -> None:
+    settings: dict[str, Any] = {"watching": "on", "mqtt": f"mqtt://127.0.0.1:{port}"}
+    with running(tmp_path / "data", **settings) as api:
+        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        enrolled(api, HOME, "eileen", COLLINS)
+        with broker(tmp_path / "broker", port):
+            told(api, AGAIN, camera="first")
+            until(lambda: len(listener.heard) == 1)
+        for camera in ("second", "third"):
+            told(api, AGAIN, camera=camera, ended=True)
+        with broker(tmp_path / "broker", port):
+            until(lambda: len({event["id"] for _, event in listener.heard}) == 5, 2 * PATIENCE_S)
+    assert sorted({event["number"] for _, event in listener.heard}) == [1, 2, 3, 4, 5]

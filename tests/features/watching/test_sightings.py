@@ -1,0 +1,191 @@
+"""A track becomes a sighting and events, once, whatever is told again; and goes without a trace."""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.timestamps import utc_now
+from tests.support.service import AGAIN, COLLINS, HOPPER, encoded, enrolled, error_of, running
+from tests.support.sighted import events_of, tell, told
+from tests.support.waiting import until
+
+HOME = "/v1/galleries/home"
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def home(data_dir: Path) -> Iterator[httpx.Client]:
+    """A service with the gallery `home`, in which Eileen Collins is enrolled."""
+    with running(data_dir, watching="on", stranger_days=3) as api:
+        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        enrolled(api, HOME, "eileen", COLLINS)
+        yield api
+
+
+def kinds_of(data_dir: Path) -> list[tuple[str, str | None]]:
+    return [(str(event["event"]), event["subject"]) for event in events_of(data_dir)]
+
+
+def test_a_known_person_is_said_at_the_first_good_photo_and_once(home: httpx.Client, data_dir: Path) -> None:
+    seen = told(home, AGAIN)
+    assert (seen["decision"], seen["subject"], seen["frames"], seen["ended"]) == ("known", "eileen", 1, False)
+    again = told(home, AGAIN, AGAIN, sighting=seen["id"])
+    assert (again["id"], again["frames"]) == (seen["id"], 2)
+    told(home, AGAIN, sighting=seen["id"], ended=True)
+    told(home, AGAIN, sighting=seen["id"], ended=True)
+    assert kinds_of(data_dir) == [("person_seen", "eileen"), ("left", "eileen")]
+    listed = home.get(f"{HOME}/sightings").raise_for_status().json()["sightings"]
+    assert [row["id"] for row in listed] == [seen["id"]]
+
+
+def test_unknown_is_said_after_two_good_photos(home: httpx.Client, data_dir: Path) -> None:
+    seen = told(home, HOPPER)
+    assert (seen["decision"], seen["stranger"]) == ("unknown", None)
+    assert kinds_of(data_dir) == []
+    told(home, HOPPER, HOPPER, sighting=seen["id"])
+    assert kinds_of(data_dir) == [("unknown_seen", None)]
+
+
+def test_a_photo_without_a_usable_face_is_no_sighting(home: httpx.Client) -> None:
+    small = Image.open(io.BytesIO(HOPPER)).convert("RGB").resize((9, 11))
+    blurred = np.asarray(small.resize((480, 576)))
+    nothing = encoded(np.full((200, 200, 3), 90, np.uint8))
+    for photo in (nothing, encoded(blurred)):
+        error_of(tell(home, photo), 422, "no_face")
+    assert home.get(f"{HOME}/sightings").json()["sightings"] == []
+
+
+def test_a_decision_is_revised_once_and_does_not_flap(home: httpx.Client, data_dir: Path) -> None:
+    seen = told(home, HOPPER, HOPPER)
+    told(home, COLLINS, AGAIN, sighting=seen["id"])
+    back = told(home, HOPPER, HOPPER, HOPPER, sighting=seen["id"])
+    assert (back["decision"], back["subject"]) == ("known", "eileen")
+    assert kinds_of(data_dir) == [("unknown_seen", None), ("name_changed", "eileen")]
+
+
+def test_what_a_person_has_said_stays(home: httpx.Client, data_dir: Path) -> None:
+    seen = told(home, AGAIN)
+    wrong = home.post(f"{HOME}/sightings/{seen['id']}/who", json={"subject": None}).raise_for_status().json()
+    assert (wrong["decision"], wrong["subject"]) == ("unknown", None)
+    assert told(home, AGAIN, AGAIN, sighting=seen["id"])["decision"] == "unknown"
+    assert kinds_of(data_dir) == [("person_seen", "eileen"), ("name_changed", None)]
+    corrections = home.get(f"{HOME}/subjects/eileen/corrections").json()["corrections"]
+    assert len(corrections) == 1
+    assert told(home, AGAIN)["decision"] != "known", "the correction keeps the same face from being taken for her"
+
+
+def test_this_is_somebody_enrolls_only_when_it_is_asked(home: httpx.Client) -> None:
+    seen = told(home, HOPPER, HOPPER)
+    who = f"{HOME}/sightings/{seen['id']}/who"
+    error_of(home.post(who, json={"subject": "grace"}), 404, "subject_not_found")
+    named = home.post(who, json={"subject": "grace", "enroll": True}).raise_for_status().json()
+    assert (named["decision"], named["subject"]) == ("known", "grace")
+    assert home.get(f"{HOME}/subjects/grace").json()["face_count"] == 1
+    assert told(home, HOPPER)["subject"] == "grace"
+
+
+def test_an_id_is_one_track_of_one_camera(home: httpx.Client) -> None:
+    seen = told(home, AGAIN)
+    error_of(tell(home, AGAIN, sighting=seen["id"], camera="garden"), 409, "sighting_taken")
+    home.post("/v1/galleries", json={"id": "other"}).raise_for_status()
+    error_of(tell(home, AGAIN, sighting=seen["id"], gallery="other"), 409, "sighting_taken")
+    error_of(tell(home, *[AGAIN] * 9), 422, "too_many_images")
+    error_of(home.get(f"{HOME}/sightings/{uuid.uuid4().hex}"), 404, "sighting_not_found")
+
+
+def test_sightings_are_listed_by_person_camera_time_and_decision(home: httpx.Client) -> None:
+    first = told(home, AGAIN, camera="door")
+    second = told(home, HOPPER, HOPPER, camera="garden", ago_s=0)
+
+    def listed(**wanted: Any) -> list[str]:
+        answer = home.get(f"{HOME}/sightings", params=wanted).raise_for_status().json()
+        return [row["id"] for row in answer["sightings"]]
+
+    assert listed() == [second["id"], first["id"]]
+    assert listed(subject="eileen") == listed(camera="door") == listed(decision="known") == [first["id"]]
+    assert listed(stranger=second["stranger"]) == listed(decision="unknown") == [second["id"]]
+    assert listed(since=utc_now(timedelta(hours=1))) == listed(until=utc_now(timedelta(hours=-1))) == []
+    assert home.delete(f"{HOME}/sightings", params={"camera": "garden"}).json() == {"deleted": 1}
+    assert listed() == [first["id"]]
+    assert home.get(f"{HOME}/strangers").json()["strangers"] == [], "a stranger goes with the last sighting"
+
+
+def test_erasure_leaves_no_byte_of_a_face(home: httpx.Client, data_dir: Path) -> None:
+    """Not of the sightings of the erased person, and not of those in which she was not recognised."""
+    known = told(home, AGAIN, ended=True)
+    missed = told(home, COLLINS, COLLINS, camera="garden")
+    home.post(f"{HOME}/sightings/{missed['id']}/who", json={"subject": None}).raise_for_status()
+    other = told(home, HOPPER, HOPPER)
+    crops = [home.get(f"{HOME}/sightings/{row['id']}/crop").raise_for_status().content for row in (known, missed)]
+    receipt = home.post(f"{HOME}/subjects/eileen/erase").raise_for_status().json()
+    assert receipt["erased"]["sightings"] == 2
+    assert [row["id"] for row in home.get(f"{HOME}/sightings").json()["sightings"]] == [other["id"]]
+    assert {event["sighting"] for event in events_of(data_dir)} == {other["id"]}
+    files = [path.read_bytes() for path in data_dir.rglob("*") if path.is_file()]
+    assert not [crop for crop in crops for content in files if crop[-400:-100] in content]
+
+
+def test_everything_of_a_sighting_expires(data_dir: Path) -> None:
+    second = 1 / 86_400
+    days: dict[str, Any] = {"sightings_days": 8 * second, "unknown_days": 3 * second}
+    with running(data_dir, watching="on", expiry_seconds=0.2, **days) as api:
+        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        seen = told(api, HOPPER, HOPPER)
+        crop = api.get(f"{HOME}/sightings/{seen['id']}/crop").raise_for_status().content
+        until(lambda: api.get(f"{HOME}/sightings/{seen['id']}/crop").status_code == 404)
+        until(lambda: not api.get(f"{HOME}/sightings").json()["sightings"])
+    assert events_of(data_dir) == []
+    files = [path.read_bytes() for path in data_dir.rglob("*") if path.is_file()]
+    assert not [content for content in files if crop[-400:-100] in content]
+
+
+def test_crops_and_templates_are_sealed_like_those_of_faces(tmp_path: Path) -> None:
+    key = "0" * 43 + "="
+    with running(tmp_path / "data", watching="on", encryption_key=key) as api:
+        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        seen = told(api, HOPPER, HOPPER)
+        crop = api.get(f"{HOME}/sightings/{seen['id']}/crop").raise_for_status().content
+        with closing(sqlite3.connect(tmp_path / "data" / "likeness.db")) as database:
+            [(template, stored)] = database.execute("SELECT template, crop FROM sightings").fetchall()
+        assert stored[0] == template[0] == 1
+        assert crop[-400:-100] not in stored
+
+
+def test_a_gallery_without_crops_keeps_none_of_sightings(home: httpx.Client) -> None:
+    home.post("/v1/galleries", json={"id": "bare", "store": "none"}).raise_for_status()
+    seen = told(home, HOPPER, HOPPER, gallery="bare")
+    assert not seen["has_crop"]
+    error_of(home.get(f"/v1/galleries/bare/sightings/{seen['id']}/crop"), 404, "crop_not_stored")
+    who = {"subject": "grace", "enroll": True}
+    home.post(f"/v1/galleries/bare/sightings/{seen['id']}/who", json=who).raise_for_status()
+    assert told(home, HOPPER, gallery="bare")["subject"] == "grace"
+
+
+def test_a_key_of_a_watcher_tells_and_reads_nothing(home: httpx.Client) -> None:
+    made = home.post("/v1/keys", json={"scopes": ["watch"], "galleries": ["home"]}).raise_for_status().json()
+    seen = told(home, AGAIN, key=made["secret"])
+    for path in (f"{HOME}/sightings", f"{HOME}/sightings/{seen['id']}/crop", "/v1/events", f"{HOME}/subjects"):
+        error_of(home.get(path, headers={"x-api-key": made["secret"]}), 403, "missing_scope")
+
+
+def test_off_there_is_nothing_of_it(data_dir: Path) -> None:
+    with running(data_dir) as api:
+        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        error_of(tell(api, HOPPER), 404, "not_found")
+        assert "/v1/events" not in api.get("/openapi.json").json()["paths"]

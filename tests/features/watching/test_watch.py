@@ -1,0 +1,209 @@
+"""Films and cameras, from the frames to the service's answer."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from likeness_client import ApiError, Unreachable
+
+pytest.importorskip("av", reason="the extra video brings PyAV")
+
+from app.errors import FileMissing, InvalidInput
+from app.features.watching.watcher import camera as cameras
+from app.features.watching.watcher import reporter as reporting
+from app.features.watching.watcher.camera import Camera, Frame, read_camera, read_film, shown
+from app.features.watching.watcher.cameras import CameraConfig, names, parse_roi, read_cameras
+from app.features.watching.watcher.reporter import Report, Reporter
+from tests.support.commands import run
+from tests.support.films import film
+from tests.support.live import serving
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, enrolled
+from tests.support.waiting import until
+
+
+def test_a_film_has_so_many_frames_a_second_of_its_own_time(tmp_path: Path) -> None:
+    path = film(tmp_path / "film.mp4", [None], each_s=3.0, fps=30)
+    frames = list(read_film(str(path), 5))
+    assert len(frames) == 15
+    assert np.allclose(np.diff([frame.at for frame in frames]), 0.2, atol=0.01)
+    assert frames[0].pixels.shape == (480, 640, 3)
+
+
+def test_what_is_no_film_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(FileMissing):
+        list(read_film(str(tmp_path / "none.mp4"), 5))
+    (tmp_path / "text.mp4").write_text("no film")
+    with pytest.raises(InvalidInput, match="no film"):
+        list(read_film(str(tmp_path / "text.mp4"), 5))
+
+
+@contextmanager
+def http_camera(kind: str) -> Iterator[str]:
+    """A camera at an address: a JPEG, or MJPEG."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            if kind == "jpeg":
+                self.send_header("content-type", "image/jpeg")
+                self.end_headers()
+                self.wfile.write(COLLINS)
+                return
+            self.send_header("content-type", "multipart/x-mixed-replace; boundary=frame")
+            self.end_headers()
+            try:
+                for _ in range(50):
+                    head = f"--frame\r\ncontent-type: image/jpeg\r\ncontent-length: {len(COLLINS)}\r\n\r\n"
+                    self.wfile.write(head.encode() + COLLINS + b"\r\n")
+                    time.sleep(0.05)
+            except OSError:
+                return
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/camera"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "mjpeg"])
+def test_a_camera_at_an_address_sends_frames(kind: str) -> None:
+    with http_camera(kind) as address:
+        frames = read_camera(address, 20)
+        shapes = [next(frames).pixels.shape for _ in range(2)]
+        frames.close()  # type: ignore[attr-defined]  # a generator
+    assert shapes[0] == shapes[1]
+    assert shapes[0][2] == 3
+
+
+def test_a_camera_that_goes_away_is_tried_again_with_growing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cameras, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(cameras, "LONGEST_WAIT_S", 0.05)
+    tries: list[float] = []
+
+    def read(_source: str, _fps: float) -> Iterator[Frame]:
+        tries.append(time.monotonic())
+        if len(tries) < 5:
+            raise OSError("rtsp://user:secret@camera is away")
+        while True:
+            time.sleep(0.001)
+            yield Frame(np.zeros((4, 4, 3), np.uint8), time.time())
+
+    watched = Camera("rtsp://user:secret@camera/stream", 5, read)
+    until(lambda: watched.newest.take(0.1))
+    assert len(tries) == 5
+    newest = watched.newest.take(5)
+    assert newest is not None
+    time.sleep(0.1)
+    later = watched.newest.take(5)
+    watched.close()
+    assert later is not None
+    assert later.at >= newest.at, "the newest frame comes first, and no older one is kept"
+
+
+def test_no_address_is_shown_with_its_password(caplog: pytest.LogCaptureFixture) -> None:
+    assert shown("rtsp://user:secret@10.0.0.7:554/stream?token=secret") == "rtsp://10.0.0.7:554/stream"
+    broken = Camera("rtsp://user:secret@127.0.0.1:9/stream", 5)
+    until(lambda: broken.problem)
+    broken.close()
+    assert "secret" not in caplog.text
+
+
+def test_cameras_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "cameras.yaml"
+    path.write_text(
+        "cameras:\n  - {source: 'rtsp://a/1', name: hall}\n  - {source: 'rtsp://a/1', roi: [0, 0, 1, 0.5]}\n"
+    )
+    hall, other = read_cameras(path)
+    assert (hall.label, other.label, other.part.bottom) == ("hall", "rtsp://a/1", 0.5)
+    assert names([hall, hall, other]) == ["hall", "hall 2", "rtsp://a/1"]
+    for wrong in ("cameras: 1", "cameras: []", "[", "cameras: [{source: a, fps: 0}]", "cameras: [{unknown: a}]"):
+        path.write_text(wrong)
+        with pytest.raises(InvalidInput):
+            read_cameras(path)
+    for roi in ("a", "0,0,1", "0,0,2,1", "1,0,0,1"):
+        with pytest.raises(InvalidInput):
+            assert CameraConfig(source="a", roi=parse_roi(roi)).part is None
+
+
+class Away:
+    """A service that is away for a while."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        self.errors, self.told = errors, list[tuple[str, bool]]()
+
+    def hear_sighting(self, _gallery: str, sighting: str, changes: Any) -> Any:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.told.append((sighting, changes["ended"]))
+        return SimpleNamespace()
+
+
+def report(track: str, *, ended: bool = False) -> Report:
+    return Report(track, "door", 1.0, 2.0, ended)
+
+
+def test_while_the_service_is_away_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "FIRST_WAIT_S", 0.01)
+    busy = ApiError(503, "not_ready", "starting", {}, "1")
+    service: Any = Away([Unreachable("away"), Unreachable("away"), busy])
+    reporter = Reporter(service, "home")
+    for track in ("a", "b"):
+        reporter.tell(report(track))
+    reporter.tell(report("a", ended=True))
+    assert reporter.wait(30)
+    reporter.close()
+    assert {track for track, _ in service.told} == {"a", "b"}
+    assert ("a", True) in service.told
+
+
+def test_what_the_service_will_never_take_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "FIRST_WAIT_S", 0.01)
+    service: Any = Away([ApiError(404, "sighting_not_found", "no", {}, "1")])
+    reporter = Reporter(service, "home")
+    reporter.tell(report("a"))
+    reporter.tell(report("b"))
+    assert reporter.wait(30)
+    reporter.close()
+    assert [track for track, _ in service.told] == ["b"]
+
+
+def test_a_film_becomes_a_timeline_sightings_and_events(tmp_path: Path) -> None:
+    """Two people at once, one who leaves, a stranger, and a face that is too small to be anybody."""
+    path = film(tmp_path / "film.mp4", [BOTH, AGAIN, HOPPER], each_s=2.0)
+    tiny = film(tmp_path / "tiny.mp4", [HOPPER], size=40)
+    with serving(tmp_path / "data", {"WATCHING": "on"}) as server, server.client() as api:
+        api.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
+        enrolled(api, "/v1/galleries/crew", "eileen", COLLINS)
+        key = api.post("/v1/keys", json={"scopes": ["watch", "read"], "galleries": ["crew"]}).json()["secret"]
+        asked = ["watch", str(path), str(tiny), "--gallery", "crew", "--server", server.url, "--key", key]
+        for name in ("out.json", "out.csv"):
+            done = run(tmp_path / "beside", *asked, "--timeline", str(tmp_path / name))
+            assert done.returncode == 0, done.stderr
+        kinds = api.get("/v1/events", params={"after": 0, "seconds": 0}).text
+    [first, second] = json.loads((tmp_path / "out.json").read_text())["films"]
+    known = [visit for visit in first["visits"] if visit["decision"] == "known"]
+    unknown = [visit for visit in first["visits"] if visit["decision"] != "known"]
+    assert [visit["subject"] for visit in known] == ["eileen"], "she is there twice within seconds: one visit"
+    assert known[0]["to_s"] > known[0]["from_s"]
+    assert [(visit["decision"], visit["subject"]) for visit in unknown] == [("unknown", None)]
+    assert second["visits"] == []
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
+    assert sorted(row["decision"] for row in rows) == ["known", "unknown"]
+    for kind in ("person_seen", "unknown_seen", "left"):
+        assert f"event: {kind}" in kinds
+    assert "name_changed" not in kinds

@@ -1,0 +1,199 @@
+"""Events reach an address at least once and in order, whatever it does, and delay nobody."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from app.db.engine import Database
+from app.db.schema import WEBHOOKS
+from app.errors import InvalidInput
+from app.features.watching import webhooks as sending
+from app.features.watching.webhooks import Webhooks
+from app.timestamps import utc_now
+from tests.support.receiver import Receiver
+from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
+from tests.support.sighted import events_of, told
+from tests.support.waiting import until
+
+HOME = "/v1/galleries/home"
+LOCAL = ("127.0.0.0/8",)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(sending, "LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr(sending, "POLL_S", 0.05)
+
+
+@pytest.fixture
+def receiver(port: int) -> Receiver:
+    return Receiver(port)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[httpx.Client]:
+    with running(tmp_path / "data", watching="on", webhook_networks=LOCAL) as api:
+        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        enrolled(api, HOME, "eileen", COLLINS)
+        yield api
+
+
+def hook(api: httpx.Client, receiver: Receiver, **asked: Any) -> dict[str, Any]:
+    made: dict[str, Any] = api.post("/v1/webhooks", json={"url": receiver.url} | asked).raise_for_status().json()
+    return made
+
+
+def shown(api: httpx.Client, made: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = api.get(f"/v1/webhooks/{made['id']}").raise_for_status().json()
+    return found
+
+
+def test_an_event_is_posted_signed_with_its_id_and_age(home: httpx.Client, receiver: Receiver) -> None:
+    made = hook(home, receiver)
+    with receiver.listening():
+        seen = told(home, AGAIN, ago_s=5)
+        until(lambda: receiver.taken)
+    [(headers, body)], [event] = receiver.taken, receiver.events
+    assert (event["event"], event["subject"], event["sighting"]) == ("person_seen", "eileen", seen["id"])
+    assert event["age_s"] >= 5
+    assert headers["webhook-id"] == event["id"]
+    signed = b".".join((event["id"].encode(), headers["webhook-timestamp"].encode(), body))
+    key = base64.b64decode(made["secret"].removeprefix("whsec_"))
+    expected = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+    assert headers["webhook-signature"] == f"v1,{expected}"
+    assert "secret" not in shown(home, made)
+
+
+def test_a_receiver_that_fails_and_is_gone_gets_all_events_in_order(home: httpx.Client, receiver: Receiver) -> None:
+    made = hook(home, receiver)
+    receiver.status = 500
+    with receiver.listening():
+        told(home, AGAIN)
+        until(lambda: receiver.asked > 2)
+    for _ in range(3):
+        told(home, AGAIN, camera="garden", ended=True)
+    until(lambda: shown(home, made)["last_error"] == "ConnectError")
+    receiver.status = 200
+    with receiver.listening():
+        until(lambda: len(receiver.taken) >= 7)
+        until(lambda: shown(home, made)["failing_since"] is None)
+    numbers = [event["number"] for event in receiver.events]
+    assert numbers == sorted(set(numbers)) == list(range(1, 8))
+
+
+def test_a_receiver_that_hangs_delays_no_other(home: httpx.Client, receiver: Receiver) -> None:
+    other = Receiver(0)
+    receiver.hangs.set()
+    with receiver.listening():
+        with closing_port() as port:
+            other.port = port
+        with other.listening():
+            hook(home, receiver)
+            hook(home, other)
+            told(home, AGAIN)
+            until(lambda: receiver.asked)
+            told(home, AGAIN, camera="garden")
+            until(lambda: len(other.taken) == 2)
+        assert receiver.taken == []
+        receiver.released.set()
+
+
+def test_a_receiver_that_refuses_one_event_gets_the_next(home: httpx.Client, receiver: Receiver) -> None:
+    made = hook(home, receiver)
+    receiver.status = 422
+    with receiver.listening():
+        told(home, AGAIN)
+        until(lambda: receiver.asked >= sending.REFUSED and shown(home, made)["attempts"] == 0)
+        receiver.status = 200
+        told(home, AGAIN, camera="garden")
+        until(lambda: receiver.taken)
+    assert [event["camera"] for event in receiver.events] == ["garden"]
+    assert shown(home, made)["state"] == "active"
+
+
+def test_one_that_was_dead_for_a_day_is_set_aside_and_resumes(
+    home: httpx.Client, receiver: Receiver, tmp_path: Path
+) -> None:
+    made = hook(home, receiver)
+    told(home, AGAIN)
+    until(lambda: shown(home, made)["attempts"] > 0)
+
+    def set_aside() -> bool:
+        with database.write() as connection:  # again, as an attempt under way writes its own
+            connection.execute(sa.update(WEBHOOKS).values(failing_since=utc_now(timedelta(days=-2))))
+        return bool(shown(home, made)["state"] == "set_aside")
+
+    with closing(Database(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}")) as database:
+        until(set_aside)
+    with receiver.listening():
+        home.post(f"/v1/webhooks/{made['id']}/resume").raise_for_status()
+        until(lambda: receiver.taken)
+    assert shown(home, made)["state"] == "active"
+
+
+def test_a_webhook_gets_the_kinds_cameras_and_quiet_that_were_asked_for(home: httpx.Client, receiver: Receiver) -> None:
+    hook(home, receiver, kinds=["person_seen"], cameras=["door"], quiet_s=3600)
+    last = hook(home, receiver, kinds=["unknown_seen"])
+    with receiver.listening():
+        for camera in ("garden", "door", "door"):
+            told(home, AGAIN, camera=camera, ended=True)
+        told(home, HOPPER, HOPPER)
+        until(lambda: len(receiver.taken) == 2)
+    assert {(event["event"], event["camera"]) for event in receiver.events} == {
+        ("person_seen", "door"),
+        ("unknown_seen", "door"),
+    }
+    home.delete(f"/v1/webhooks/{last['id']}").raise_for_status()
+    error_of(home.get(f"/v1/webhooks/{last['id']}"), 404, "webhook_not_found")
+    assert len(home.get("/v1/webhooks").json()["webhooks"]) == 1
+
+
+def test_events_of_a_restarted_server_go_on_with_their_ids(tmp_path: Path, receiver: Receiver) -> None:
+    with running(tmp_path / "data", watching="on", webhook_networks=LOCAL) as api:
+        api.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        enrolled(api, HOME, "eileen", COLLINS)
+        hook(api, receiver)
+        told(api, AGAIN)
+    due = [event["id"] for event in events_of(tmp_path / "data")]
+    with receiver.listening(), running(tmp_path / "data", watching="on", webhook_networks=LOCAL):
+        until(lambda: receiver.taken)
+    assert [event["id"] for event in receiver.events] == due
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1/", "http://[::1]/", "http://localhost/", "http://169.254.169.254/"])
+def test_private_addresses_are_refused_unless_they_are_named(tmp_path: Path, url: str) -> None:
+    with closing(Database(f"sqlite:///{tmp_path / 'likeness.db'}")) as database:
+        with pytest.raises(InvalidInput, match="private"):
+            Webhooks(database, None, ()).address_of(url)  # type: ignore[arg-type]  # no secret is needed
+        assert Webhooks(database, None, ("0.0.0.0/0", "::/0")).address_of(url)  # type: ignore[arg-type]
+
+
+def test_only_an_unrestricted_admin_makes_webhooks(home: httpx.Client, receiver: Receiver) -> None:
+    for scopes, galleries, code in ((["enroll"], None, "missing_scope"), (["admin"], ["home"], "gallery_restricted")):
+        made = home.post("/v1/keys", json={"scopes": scopes, "galleries": galleries}).json()
+        refused = home.post("/v1/webhooks", json={"url": receiver.url}, headers={"x-api-key": made["secret"]})
+        error_of(refused, 403, code)
+
+
+def closing_port() -> Any:
+    from app.server.local import reserved_port  # noqa: PLC0415
+
+    return reserved_port()
+
+
+def test_no_thread_of_it_runs_while_it_is_off(tmp_path: Path) -> None:
+    with running(tmp_path / "data"):
+        assert not {thread.name for thread in threading.enumerate()} & {"webhooks", "webhook", "mqtt"}

@@ -1,0 +1,33 @@
+"""Films made of packaged photos, so that tests of cameras need no others."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import av
+import numpy as np
+from PIL import Image
+
+SIZE = (640, 480)
+
+
+def film(path: Path, photos: Sequence[bytes | None], *, each_s: float = 2.0, fps: int = 10, size: int = 480) -> Path:
+    """Write a film that shows one photo after the other, moving; None: nobody. ``size``: a photo's height."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=fps)
+        stream.width, stream.height = SIZE
+        stream.bit_rate = 4_000_000
+        for photo in photos:
+            shown = None if photo is None else Image.open(io.BytesIO(photo)).convert("RGB")
+            if shown is not None:
+                shown = shown.resize((shown.width * size // shown.height, size))
+            for step in range(round(each_s * fps)):
+                picture = Image.new("RGB", SIZE, "grey")
+                if shown is not None:
+                    picture.paste(shown, (60 + 4 * step, 0))
+                frame = av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24")
+                container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path

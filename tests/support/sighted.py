@@ -1,0 +1,47 @@
+"""Tracks as a watcher tells of them, for tests of sightings and events."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.db.engine import Database
+from app.features.watching.events import read_events
+from app.timestamps import utc_now
+
+
+def tell(
+    api: httpx.Client,
+    *photos: bytes,
+    sighting: str = "",
+    camera: str = "door",
+    gallery: str = "home",
+    key: str = "",
+    ago_s: float = 1.0,
+    ended: bool = False,
+) -> httpx.Response:
+    """The answer to a track of these photos, of a new id unless one is given."""
+    at = utc_now(timedelta(seconds=-ago_s))
+    return api.put(
+        f"/v1/galleries/{gallery}/sightings/{sighting or uuid.uuid4().hex}",
+        files=[("images", photo) for photo in photos],
+        data={"camera": camera, "first_at": at, "last_at": at, "ended": str(ended).lower()},
+        headers={"x-api-key": key} if key else {},
+    )
+
+
+def told(api: httpx.Client, *photos: bytes, **about: Any) -> dict[str, Any]:
+    """The sighting that these photos make."""
+    sighting: dict[str, Any] = tell(api, *photos, **about).raise_for_status().json()
+    return sighting
+
+
+def events_of(data_dir: Path) -> list[dict[str, Any]]:
+    """All events so far, as the database of this data folder has them."""
+    with closing(Database(f"sqlite:///{data_dir / 'likeness.db'}")) as database:
+        return [event.document for event in read_events(database, 0, 1000)]
