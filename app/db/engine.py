@@ -295,7 +295,8 @@ class _Version:
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._count = 0
         self._counted_at = -math.inf
-        self._data = self._mark = -1
+        self._data: int | None = None
+        self._mark: int | None = None
         self._unmarked = False
 
     def mark(self, connection: Connection) -> None:
@@ -304,24 +305,19 @@ class _Version:
 
     def __call__(self) -> int | None:
         """Return None if the file can't be read."""
-        try:
-            with self._lock:
-                return self._counted()
-        except sqlite3.Error:
-            return None
-
-    def _counted(self) -> int:
         now = time.monotonic()
-        data, mark = self._read("data_version"), self._mark
-        if data != self._data:
-            self._data, self._mark, self._unmarked = data, self._read("user_version"), True
-        if self._mark != mark or (self._unmarked and now - self._counted_at >= UNMARKED_S):
-            self._count, self._counted_at, self._unmarked = self._count + 1, now, False
-        return self._count
-
-    def _read(self, pragma: str) -> int:
-        [(value,)] = self._connection.execute(f"PRAGMA {pragma}").fetchall()
-        return int(value)
+        with self._lock:
+            try:
+                [(data,)] = self._connection.execute("PRAGMA data_version").fetchall()
+                if (mark := self._mark) is None or data != self._data:
+                    [(mark,)] = self._connection.execute("PRAGMA user_version").fetchall()
+            except sqlite3.Error:
+                return None
+            self._unmarked |= data != self._data
+            if mark != self._mark or (self._unmarked and now - self._counted_at >= UNMARKED_S):
+                self._count, self._counted_at, self._unmarked = self._count + 1, now, False
+            self._data, self._mark = data, mark
+            return self._count
 
     def close(self) -> None:
         with self._lock:
