@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.features.similarity import Similarity, fmr_of, probability_of, score_of
+from app.features.rekognition.call import Call
+from app.features.similarity import Similarity, fmr_of, of_fmr, probability_of, score_of
 from app.inference.package import load_package
 from app.inference.thresholds import DecidedBy, Thresholds
-from app.recognition.decisions import mean_comparisons, verify_point
+from app.recognition.decisions import Defaults, mean_comparisons, verify_point
 from tests.conftest import PROJECT
 from tests.support.packages import calibration, manifest
 
@@ -121,3 +123,15 @@ def test_a_faces_probability_rises_with_its_score_and_goes_back_to_it() -> None:
     assert [score_of(one) for one in probabilities] == pytest.approx(scores)
     assert probability_of(0.7) == pytest.approx(0.9), "the least score of a face that is answered"
     assert probability_of(0.87) >= 0.99
+
+
+@pytest.mark.parametrize(
+    ("fmr", "asked", "similarity"), [(1e-4, None, 0.9), (1e-5, None, 0.95), (1e-2, None, 0.8), (1e-4, 80.0, 0.8)]
+)
+def test_rekognitions_default_threshold_is_never_laxer_than_the_servers(
+    fmr: float, asked: float | None, similarity: float
+) -> None:
+    """What a request asks for is given."""
+    server = SimpleNamespace(operations=SimpleNamespace(defaults=Defaults(fmr, 0.01)))
+    assert Call.similarity_asked(server, asked) == pytest.approx(similarity)  # type: ignore[arg-type]  # all that it reads
+    assert of_fmr(fmr_of(similarity)) == pytest.approx(similarity)
