@@ -25,8 +25,10 @@ from app.recognition.photos import template_of
 from app.types import Face, Template
 
 MOST_PHOTOS = 8
-FUSED = 4.0
-"""The server's FPIR is divided by this for each decision about a track (see above)."""
+FUSED = 8.0
+"""The server's FPIR is divided by this for each decision about a track (see above). Chosen on 299 people of train112:
+of visits decided by one photo and then by five, 0.99 % were taken for one of 100 people where 1 % was asked; divided by
+4, 1.5 %."""
 RANKED = 3
 
 
