@@ -24,13 +24,13 @@ WIDTH = 190
 LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
 """Labeled Faces in the Wild, where it lies beside the project."""
 PARTS = "embed", "detect", "search", "serve", "enroll", "latency", "start", "growth"
-ON_REQUEST = "device", "cost"
-"""Run only if named: the one matters on a GPU, the other beside another checkout or package."""
+ON_REQUEST = "device", "cost", "cores"
+"""Run only if named: for a GPU, beside another checkout or package, on a machine of many cores."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Parts = Annotated[
     list[str] | None,
     typer.Argument(
-        help=f"{', '.join(PARTS)}: all of them by default; device: --device cuda; cost: --beside, --package."
+        help=f"{', '.join(PARTS)}: all of them by default; device: --device cuda; cost: --beside, --package; cores."
     ),
 ]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 
 from app.errors import Unusable
+from app.machine import memory_in_use
 from app.server.data_folder import load_key
 from app.server.local import becomes_ready, environment, reserved_port, spawned
 from bench.load import Target
@@ -39,14 +40,23 @@ class Server:
         return httpx.Client(base_url=self.url, headers={"x-api-key": self.target.key}, timeout=ANSWER_S)
 
     def memory(self) -> int:
-        """Return the bytes of memory it uses."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        """Return the bytes of memory that it and its photo workers use."""
+        return sum(map(memory_in_use, _family(self.process.pid)))
 
     def processor_s(self) -> float:
-        """Return the processor seconds that its threads have used."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Return the processor seconds that its threads and its photo workers have used."""
+        spent = 0
+        for process in _family(self.process.pid):
+            fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+            spent += int(fields[11]) + int(fields[12])
+        return spent / os.sysconf("SC_CLK_TCK")
+
+
+def _family(process: int) -> list[int]:
+    """Return the process, its children, and theirs."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    children = [int(word) for task in tasks for word in (task / "children").read_text(encoding="ascii").split()]
+    return [process, *(each for child in children for each in _family(child))]
 
 
 @contextmanager

@@ -199,7 +199,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
         yield opened
 
 
-LONG = {"enroll", "latency", "start"}
+LONG = {"cores", "enroll", "latency", "start"}
 """What others have in common with them is enough in most runs."""
 
 
