@@ -298,7 +298,9 @@ async function deny(state, shot, face, best) {
         {},
         captioned(
           "In this photo",
-          shot.picture && face.landmarks ? crop(shot.picture, face.landmarks, "The face in this photo") : "This browser can't show it.",
+          shot.picture && face.landmarks
+            ? crop(shot.picture, face.landmarks, "The face in this photo")
+            : "This browser can't show it.",
         ),
         captioned(
           `Enrolled as ${name}`,
