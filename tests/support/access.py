@@ -19,6 +19,8 @@ from tests.support.jobs import waiting_job
 from tests.support.service import COLLINS, HOPPER, running
 
 OWN, OTHER = "own", "elsewhere"
+NAMED = "grace"
+"""Whom the stranger is named."""
 SCOPES = ("read", "recognize", "enroll", "admin", "delete", "metrics", "watch", "templates")
 REFUSED = ("expired", "revoked", "wrong", "none")
 SECRET = "0123456789abcdef" * 3
@@ -119,13 +121,18 @@ class Ground:
 
     def watched(self) -> dict[str, str]:
         """The ids of a sighting, of a stranger, and of a webhook that nothing is sent to."""
-        path = f"/v1/galleries/{OWN}/sightings"
-        named = {"sighting": "e" * 32, "stranger": ""}
-        self.admin("PUT", f"{path}/{named['sighting']}", files={"images": COLLINS}).raise_for_status()
-        while not named["stranger"]:
-            files = [("images", HOPPER), ("images", HOPPER)]
-            told = self.admin("PUT", f"{path}/{uuid.uuid4().hex}", files=files).raise_for_status().json()
-            named["stranger"] = told["stranger"] or ""
+        gallery, sighting = f"/v1/galleries/{OWN}", "e" * 32
+        self.admin("DELETE", f"{gallery}/subjects/{NAMED}")  # else the stranger's face would be known by now
+        if self.admin("GET", f"{gallery}/sightings/{sighting}").status_code == NOT_FOUND:
+            told = {"images": COLLINS}
+            self.admin("PUT", f"{gallery}/sightings/{sighting}", files=told).raise_for_status()
+        strangers = [one["id"] for one in self.admin("GET", f"{gallery}/strangers").json()["strangers"]]
+        if not strangers:
+            photos = [("images", HOPPER), ("images", HOPPER)]
+            seen = self.admin("PUT", f"{gallery}/sightings/{uuid.uuid4().hex}", files=photos).raise_for_status().json()
+            assert seen["stranger"], f"the photos of nobody in the gallery made no stranger: {seen}"
+            strangers = [seen["stranger"]]
+        named = {"sighting": sighting, "stranger": strangers[0]}
         hooks = self.admin("GET", "/v1/webhooks").json()["webhooks"]
         made = hooks or [self.admin("POST", "/v1/webhooks", json=WEBHOOK).raise_for_status().json()]
         return named | {"webhook": made[0]["id"]}
@@ -190,7 +197,7 @@ class Ground:
             f"POST {GALLERY}/subjects": {"id": f"new-{number}"},
             f"PATCH {GALLERY}": {"search": "fp32" if number % 2 else "int8"},
             f"POST {SIGHTING}/who": {"subject": "eileen"},
-            f"POST {STRANGER}/name": {"subject": "eileen"},
+            f"POST {STRANGER}/name": {"subject": NAMED},
             f"POST {STRANGER}/merge": {"into": "f" * 32},
             f"POST {STRANGER}/part": {"sightings": ["f" * 32]},
             "POST /v1/webhooks": WEBHOOK,
