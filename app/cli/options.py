@@ -48,7 +48,7 @@ def _gallery_ids(context: typer.Context, incomplete: str) -> list[str]:
     return [gallery.id for gallery in galleries if gallery.id.startswith(incomplete)]
 
 
-def _model_ids(incomplete: str) -> Iterator[str]:
+def model_ids(incomplete: str) -> Iterator[str]:
     """Yield the matching packages here, read as plain JSON: importing what checks manifests takes long."""
     from app.config import load_settings  # noqa: PLC0415 - only completion needs it here
 
@@ -125,15 +125,15 @@ InGalleries: TypeAlias = Annotated[
 ]
 Subject: TypeAlias = Annotated[str, typer.Argument(help="The person's id.")]
 Package: TypeAlias = Annotated[
-    str, typer.Argument(help="The model package: `name` or `name@version`.", autocompletion=_model_ids)
+    str, typer.Argument(help="The model package: `name` or `name@version`.", autocompletion=model_ids)
 ]
 Embedder: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="Model package. Default: the server's embedder.", autocompletion=_model_ids),
+    typer.Option(help="Model package. Default: the server's embedder.", autocompletion=model_ids),
 ]
 ImportPackage: TypeAlias = Annotated[
     str | None,
-    typer.Option("--package", help="Templates: the model package that made them.", autocompletion=_model_ids),
+    typer.Option("--package", help="Templates: the model package that made them.", autocompletion=model_ids),
 ]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Take a package without operating points.")]
 AcceptNonCommercial: TypeAlias = Annotated[

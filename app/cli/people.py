@@ -195,7 +195,7 @@ def erase(
     output.check_writable(save)
     receipt = client.erase_subject(gallery, subject, rewrite=rewrite)
     if session.as_json:
-        output.say(receipt.model_dump_json())
+        output.say(as_signed(receipt))
     else:
         counts = receipt.erased
         output.say(f"{subject}: erased at {receipt.erased_at}, {counts.faces} faces and {counts.crops} crops")
@@ -203,7 +203,7 @@ def erase(
         for place in receipt.not_reached:
             output.say(f"  not reached: {place}")
     if save is not None:  # last: the receipt is shown even if the disk is full by now
-        save.write_text(receipt.model_dump_json() + "\n", encoding="utf-8")
+        save.write_text(as_signed(receipt) + "\n", encoding="utf-8")
     raise typer.Exit(output.Exit.DONE if receipt.complete else output.Exit.NO)
 
 
@@ -213,7 +213,7 @@ def list_receipts(session: Session) -> None:
     receipts = list(session.client().all_receipts())
     if session.as_json:
         for receipt in receipts:
-            output.say(receipt.model_dump_json())
+            output.say(as_signed(receipt))
     else:
         rows = [[row.id, row.gallery, row.erased_at, row.reason, row.erased.faces] for row in receipts]
         output.say_table(["receipt", "gallery", "erased at", "reason", "faces"], rows)
@@ -227,7 +227,7 @@ def show_receipt(
 ) -> None:
     """Print one receipt, as JSON."""
     with connect(server, key) as client:
-        output.say(client.receipt(receipt).model_dump_json())
+        output.say(as_signed(client.receipt(receipt)))
 
 
 @receipts.command(epilog="Example: likeness receipts verify receipt.json --server-key server-key.json --subject ada")
@@ -250,6 +250,11 @@ def verify(
         raise typer.Exit(output.Exit.NO)
     whose = "the server's key" if known else f"key {document['signature']['key_id']}; compare it with the server's"
     output.say(f"in order: erased at {document['erased_at']}, signed with {whose}")
+
+
+def as_signed(receipt: answers.Receipt) -> str:
+    """Return the receipt as JSON with what the server sent and nothing more: its signature is over exactly that."""
+    return receipt.model_dump_json(exclude_unset=True)
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Needs neither FastAPI nor SQL, so that `app.serve` can open the models while tho
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,12 +65,17 @@ def open_models(settings: Settings) -> Models:
     detector = _select(scan, settings.detector, "detect")
     if settings.device == settings.detect_device == "cpu":
         prepare_apart([embedder, detector], _cache(settings), "cpu")
+    with ExitStack() as opened:
+        finds = _open_detector(detector, settings)
+        opened.callback(finds.close)  # its threads or process, if the embedder can't be opened
+        session = EmbedderSession(embedder, _open(embedder, settings))
+        opened.pop_all()
     return Models(
         settings=settings,
         detector_package=detector,
-        detector=_open_detector(detector, settings),
+        detector=finds,
         embedder_package=embedder,
-        _default=EmbedderSession(embedder, _open(embedder, settings)),
+        _default=session,
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
+
 import sqlalchemy as sa
 
+from app.db.engine import MARK_BITS
 from app.db.migrations import MIGRATIONS
 from app.db.schema import CHANGES, SUBJECTS
 from app.gallery.service import Galleries
@@ -33,8 +36,10 @@ def engine_of(url: str) -> sa.Engine:
 
 
 def let_expire(url: str, *subjects: str) -> None:
-    """As if their end had come."""
+    """As if their end had come. The commit is marked as a server's own is, so that nothing cached outlives it."""
     with engine_of(url).begin() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql(f"PRAGMA user_version = {secrets.randbits(MARK_BITS)}")
         connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.id.in_(subjects)).values(expires_at=PAST))
 
 

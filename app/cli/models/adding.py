@@ -33,7 +33,10 @@ TIME_LIMIT_S = 900.0
 
 
 def pull(
-    name: Annotated[str | None, typer.Argument(help="The model. Without one, all that there are to pull.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="The model. Without one, all that there are to pull.", autocompletion=options.model_ids),
+    ] = None,
     accept_non_commercial: options.AcceptNonCommercial = False,
     folder: Annotated[
         Path | None, typer.Option("--from", help="Folder of the files, in place of the network, by their own names.")
