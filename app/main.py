@@ -46,7 +46,7 @@ from app.features.milvus.indexes import FEATURE as MILVUS
 from app.features.reembedding.routes import FEATURE as REEMBEDDING
 from app.features.rekognition import FEATURE as REKOGNITION
 from app.features.review.routes import FEATURE as REVIEW
-from app.features.watching import FEATURE as WATCHING
+from app.features.watching.feature import FEATURE as WATCHING
 from app.gallery.erasure import Erasures
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import bind_package

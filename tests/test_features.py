@@ -14,7 +14,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
 IMPORT = re.compile(
-    r"^from app\.features\.(\S+?)(?:\.(?:gate|indexes|routes))? import FEATURE as (\w+)\n", re.MULTILINE
+    r"^from app\.features\.(\S+?)(?:\.(?:feature|gate|indexes|routes))? import FEATURE as (\w+)\n", re.MULTILINE
 )
 FEATURES = dict(IMPORT.findall((PROJECT / "app" / "main.py").read_text(encoding="utf-8")))
 """The folder of each feature, as a module's name, and what `main.py` calls it."""

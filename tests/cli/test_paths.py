@@ -30,6 +30,8 @@ ELSEWHERE = {
     "serve": "TestSettings",
     "models quantize": "takes its photos as `models measure` does",
     "models fuse": "too",
+    "models pull": "tests/models/test_measured.py: a folder of files that are fetched elsewhere",
+    "watch": "tests/features/watching/test_watch.py: needs a film, and PyAV",
 }
 
 

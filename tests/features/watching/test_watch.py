@@ -184,25 +184,25 @@ def test_what_the_service_will_never_take_is_given_up(monkeypatch: pytest.Monkey
 
 def test_a_film_becomes_a_timeline_sightings_and_events(tmp_path: Path) -> None:
     """Two people at once, one who leaves, a stranger, and a face that is too small to be anybody."""
-    path = film(tmp_path / "film.mp4", [BOTH, AGAIN, HOPPER], each_s=2.0)
+    path = film(tmp_path / "film %41?#.mp4", [BOTH, AGAIN, HOPPER], each_s=2.0)
     tiny = film(tmp_path / "tiny.mp4", [HOPPER], size=40)
     with serving(tmp_path / "data", {"WATCHING": "on"}) as server, server.client() as api:
         api.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
         enrolled(api, "/v1/galleries/crew", "eileen", COLLINS)
         key = api.post("/v1/keys", json={"scopes": ["watch", "read"], "galleries": ["crew"]}).json()["secret"]
         asked = ["watch", str(path), str(tiny), "--gallery", "crew", "--server", server.url, "--key", key]
-        for name in ("out.json", "out.csv"):
+        for name in ("out %41?#.json", "out %41?#.csv"):
             done = run(tmp_path / "beside", *asked, "--timeline", str(tmp_path / name))
             assert done.returncode == 0, done.stderr
         kinds = api.get("/v1/events", params={"after": 0, "seconds": 0}).text
-    [first, second] = json.loads((tmp_path / "out.json").read_text())["films"]
+    [first, second] = json.loads((tmp_path / "out %41?#.json").read_text())["films"]
     known = [visit for visit in first["visits"] if visit["decision"] == "known"]
     unknown = [visit for visit in first["visits"] if visit["decision"] != "known"]
     assert [visit["subject"] for visit in known] == ["eileen"], "she is there twice within seconds: one visit"
     assert known[0]["to_s"] > known[0]["from_s"]
     assert [(visit["decision"], visit["subject"]) for visit in unknown] == [("unknown", None)]
     assert second["visits"] == []
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "out.csv").read_text())))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out %41?#.csv").read_text())))
     assert sorted(row["decision"] for row in rows) == ["known", "unknown"]
     for kind in ("person_seen", "unknown_seen", "left"):
         assert f"event: {kind}" in kinds

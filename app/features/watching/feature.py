@@ -1,0 +1,15 @@
+"""What the service knows of watching before it is on: its setting, and how it is loaded."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+from app.api.feature import Feature
+
+
+def _load() -> Feature:
+    return cast(Feature, import_module("app.features.watching.routes").FEATURE)
+
+
+FEATURE = Feature(setting="watching", load=_load)
