@@ -136,7 +136,7 @@ def test_no_request_fails_while_a_model_is_added_and_measured(tmp_path: Path, mo
             ("models", "add", SMALL / "model.onnx", "--name", name, "--licence", "MIT", "--colour", "rgb")
             for name in names
         ]
-        measured = ("models", "measure", names[0], "--photos", crops, "--aligned", "--default")
+        measured = ("models", "measure", names[0], "--photos", crops, "--aligned", "--use")
         try:
             for words in (*added, measured, ("galleries", "calibrate", "staff")):
                 start = time.perf_counter()
