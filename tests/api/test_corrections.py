@@ -56,7 +56,7 @@ def test_a_wrong_answer_is_not_given_again(api: httpx.Client, gallery: str) -> N
 
 def noisy(photo: bytes, seed: int) -> bytes:
     pixels = np.array(Image.open(io.BytesIO(photo)).convert("RGB")).astype(np.int16)
-    pixels += np.random.default_rng(seed).normal(0, 40, pixels.shape).astype(np.int16)
+    pixels += np.random.default_rng(seed).normal(0, 30, pixels.shape).astype(np.int16)
     return encoded(pixels.clip(0, 255).astype(np.uint8))
 
 

@@ -110,7 +110,7 @@ def test_a_studio_portrait_passes_the_highest_gate(pipeline: Pipeline, astronaut
     ("worse", "reason"),
     [
         (lambda photo: np.asarray(cv2.GaussianBlur(photo, (0, 0), 4), np.uint8), Reason.LOW_SHARPNESS),
-        (lambda photo: degraded.smeared(photo, 27, RNG), Reason.LOW_SHARPNESS),
+        (lambda photo: degraded.smeared(photo, 27, RNG), Reason.UNALIGNABLE),
         (lambda photo: degraded.shrunk(photo, 0.2), Reason.SMALL_FACE),
         (lambda photo: (photo * 0.06).astype(np.uint8), Reason.LOW_BRIGHTNESS),
         (lambda photo: np.clip(photo.astype(np.int16) + 110, 0, 255).astype(np.uint8), Reason.OVEREXPOSED),

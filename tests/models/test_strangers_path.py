@@ -100,11 +100,11 @@ def test_too_few_people_are_refused_and_photos_without_a_face_are_named(
     few = tmp_path / "few"
     for person in sorted(photos.iterdir())[:3]:
         shutil.copytree(person, few / person.name)
-    (few / "p00" / "note.txt").write_text("no photo")
+    (few / "p00" / "broken.jpg").write_text("no photo")
     Image.new("RGB", (200, 200)).save(few / "p00" / "blank.png")
     done = add(tmp_path, models, SMALL / "model.onnx", "--photos", few)
     assert (done.returncode, "3 people with two usable photos" in done.stderr) == (3, True), done.stderr
-    assert all(f"{name}: left out" in done.stderr for name in ("note.txt", "blank.png"))
+    assert all(f"{name}: left out" in done.stderr for name in ("broken.jpg", "blank.png")), done.stderr
     assert add(tmp_path, models, SMALL / "model.onnx", "--photos", tmp_path / "nowhere").returncode == 3
 
 
