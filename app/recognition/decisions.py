@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -225,7 +225,7 @@ class AnsweredScores:
             return score
         if score < self.floor:
             return None
-        below = self.thresholds[bisect_right(self.thresholds, score) - 1]
+        below = self._threshold_reached(score)
         rounded = round(math.floor(score / self.step) * self.step, SCORE_DIGITS)
         return max(below, rounded) if rounded <= score else below
 
@@ -241,6 +241,31 @@ class AnsweredScores:
 
     def candidates(self, ranking: Iterable[Candidate]) -> list[AnsweredCandidate]:
         return [candidate for candidate in map(self.candidate, ranking) if candidate.score is not None]
+
+    def of_photo(self, rankings: Sequence[Sequence[Candidate]]) -> list[list[AnsweredCandidate]]:
+        """Answer the rankings of the faces of one photo: every face is named, and each subject has one score.
+
+        It is that of the subject's best face. To its other faces the threshold is answered that they reach, so that a
+        photo of one person many times shows no more of the template. Rankings stay in order.
+        """
+        answered = [self.candidates(ranking) for ranking in rankings]
+        if not self.thresholds:
+            return answered
+        best: dict[str, tuple[float, int]] = {}
+        for face, ranking in enumerate(answered):
+            for one in ranking:
+                best[one.subject] = max(best.get(one.subject, (-math.inf, 0)), (one.exact, -face))
+        for face, ranking in enumerate(answered):
+            least = math.inf
+            for place, one in enumerate(ranking):
+                is_best = best[one.subject] == (one.exact, -face)
+                reached = one.score if is_best and one.score is not None else self._threshold_reached(one.exact)
+                least = min(least, reached)
+                ranking[place] = replace(one, score=least, template_score=None)
+        return answered
+
+    def _threshold_reached(self, score: float) -> float:
+        return self.thresholds[bisect_right(self.thresholds, score) - 1]
 
 
 @dataclass(frozen=True, slots=True)

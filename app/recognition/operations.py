@@ -423,8 +423,12 @@ class Operations:
         templates: Sequence[Template],
         limit: int,
         scores: AnsweredScores,
+        *,
+        one_photo: bool = False,
     ) -> list[list[AnsweredCandidate]]:
         """Return those of the ``limit`` best candidates of each template that are answered; nothing is decided.
+
+        ``one_photo``: the templates are of the faces of one photo (`AnsweredScores.of_photo`).
 
         Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
         """
@@ -432,7 +436,8 @@ class Operations:
         with timed(stages, "search"):
             rankings = self._galleries.search(gallery, templates, limit)
         self._observe(stages)
-        return [scores.candidates(ranking[:limit]) for ranking in rankings]
+        rankings = [ranking[:limit] for ranking in rankings]
+        return scores.of_photo(rankings) if one_photo else [scores.candidates(ranking) for ranking in rankings]
 
     def enroll_face(
         self,

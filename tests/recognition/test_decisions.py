@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -275,3 +276,27 @@ def test_without_operating_points_only_exact_scores_are_answered() -> None:
     with pytest.raises(OperatingPointUnavailable):
         AnsweredScores.of(packages.thresholds({}), exact=False)
     assert AnsweredScores.of(packages.thresholds({}), exact=True).answered(-0.2) == -0.2
+
+
+SCORED = st.lists(st.dictionaries(st.sampled_from("abc"), st.floats(-1, 1), max_size=3), max_size=4)
+
+
+@given(SCORED)
+def test_a_photo_shows_one_score_of_each_subject(photo: list[dict[str, float]]) -> None:
+    """Every face keeps its names, their order and what they reach; no score is lifted."""
+    scores = AnsweredScores.of(packages.thresholds(STATED), exact=False)
+    rankings = [[candidate(*one) for one in sorted(face.items(), key=itemgetter(1), reverse=True)] for face in photo]
+    answered = scores.of_photo(rankings)
+    fine = list[str]()
+    for found, alone in zip(answered, map(scores.candidates, rankings), strict=True):
+        assert [one.subject for one in found] == [one.subject for one in alone]
+        shown = [one.score for one in found if one.score is not None]
+        assert shown == sorted(shown, reverse=True)
+        assert len(shown) == len(found)
+        for one, score in zip(found, shown, strict=True):
+            assert score <= one.exact
+            assert [score >= point for point in scores.thresholds] == [
+                one.exact >= point for point in scores.thresholds
+            ]
+        fine += [one.subject for one, score in zip(found, shown, strict=True) if score not in scores.thresholds]
+    assert len(fine) == len(set(fine))

@@ -111,7 +111,7 @@ def recognize(home: CollectionDep, sent: Photos[RecognizeParams]) -> Json:
     faces = compared_faces(photo, params)
     templates = [template_of(face) for face in faces]
     similarity = _answered(operations, gallery, templates[0].package, exact=home.grant.sees_exact_scores, sizes=sizes)
-    rankings = _rank(operations, gallery, templates, params.prediction_count, similarity, sizes)
+    rankings = _rank(operations, gallery, templates, params.prediction_count, similarity, sizes, one_photo=True)
     home.components.guard.count_faces(home.grant, len(faces))
     result = [
         _face_answer(face, photo, params, embedded=True) | {"subjects": subjects}
@@ -213,6 +213,8 @@ def _rank(
     count: int,
     similarity: AnsweredSimilarity,
     sizes: Sizes,
+    *,
+    one_photo: bool = False,
 ) -> list[list[Json]]:
     """Return the nearest subjects of each template, with their similarities; STRANGER where none is answered.
 
@@ -220,7 +222,7 @@ def _rank(
     """
     if not sizes:
         return [[] for _ in templates]
-    rankings = operations.rank(gallery, templates, min(count, MAX_PREDICTIONS), similarity.scores)
+    rankings = operations.rank(gallery, templates, min(count, MAX_PREDICTIONS), similarity.scores, one_photo=one_photo)
     return [
         [
             {"subject": candidate.subject, "similarity": _rounded(similarity.scale.of_cosine(candidate.score))}
