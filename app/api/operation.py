@@ -46,7 +46,15 @@ CALL_CODES = (
 """Further error codes of every operation that is not for monitoring."""
 JSON_CODES = ("invalid_json", "unsupported_media_type", "payload_too_large", "body_timeout")
 FORM_CODES = (*JSON_CODES, "invalid_multipart", "invalid_base64", "missing_image", "too_many_images")
-IMAGE_CODES = (*FORM_CODES, "empty_image", "invalid_image", "unsupported_image", "image_too_large", "image_too_small")
+IMAGE_CODES = (
+    *FORM_CODES,
+    "empty_image",
+    "invalid_image",
+    "unsupported_image",
+    "image_too_large",
+    "image_too_small",
+    "workers_unusable",
+)
 UPLOAD_CODES = ("unsupported_media_type", "payload_too_large", "body_timeout", "invalid_multipart", "empty_upload")
 
 # Codes that several operations share

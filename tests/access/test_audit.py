@@ -30,7 +30,8 @@ from tests.conftest import PROJECT
 from tests.support import packages, turning
 from tests.support.jobs import waiting_job
 from tests.support.live import serving
-from tests.support.service import AGAIN, COLLINS, error_of, running
+from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
+from tests.support.sighted import told
 from tests.support.tarred import tar_of
 from tests.support.waiting import until
 
@@ -38,6 +39,9 @@ NOW = 1_800_000_000.0
 WAIT_S = 20.0
 CHANGES = {one.name for one in own_operations() if one.changes}
 OF_REVIEWS = {"review", "dismiss_finding", "reopen_finding"}
+OF_WATCHING = {one.name for one in own_operations() if one.changes and re.search("sighting|stranger|webhook", one.path)}
+MADE = "made"
+"""Stands for the id of what the operation makes."""
 OF_JOBS = (
     {"calibrate_gallery", "cancel_job", "import", "export"}
     | OF_REVIEWS
@@ -260,7 +264,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(data_dir: Path) -> Iterator[httpx.Client]:
-    with running(data_dir, watching="on") as client:
+    with running(data_dir, watching="on", stranger_days=1, webhook_networks=("127.0.0.0/8",)) as client:
         yield client
 
 
@@ -292,22 +296,34 @@ def test_entries_of_a_span_of_time_are_listed(service: httpx.Client) -> None:
     error_of(service.get("/v1/audit", params={"until": "yesterday"}), 422, "invalid_request")
 
 
-def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(service: httpx.Client) -> None:
-    """Read from the database with no wait between, in the order of a gallery's life."""
-    made: list[tuple[str, httpx.Response, tuple[str | None, str | None, str | None]]] = []
+class Recorded:
+    """Calls operations, each of which must be in the log, about these ids, when it is answered."""
 
-    def do(name: str, method: str, path: str, about: tuple[str | None, str | None, str | None], **given: Any) -> Any:
-        answer = service.request(method, path, **given)
-        entries = service.get("/v1/audit?limit=20").json()["entries"]
+    def __init__(self, service: httpx.Client) -> None:
+        self._service = service
+        self.done: set[str] = set()
+
+    def do(
+        self, name: str, method: str, path: str, about: tuple[str | None, str | None, str | None], **given: Any
+    ) -> Any:
+        answer = self._service.request(method, path, **given)
+        entries = self._service.get("/v1/audit?limit=20").json()["entries"]
         rows = [entry for entry in entries if entry["request_id"] == answer.headers["x-request-id"]]
         assert len(rows) == 1, name
         row = rows[0]
         assert (row["key"], row["operation"], row["status"]) == ("admin.key", name, answer.status_code)
-        assert (row["gallery"], row["subject"], row["target"]) == about, name
-        made.append((name, answer, about))
         assert answer.is_success, answer.text
-        return answer.json() if answer.content else None
+        document: Any = answer.json() if answer.content else {}
+        made = document["id"] if about[2] == MADE else about[2]
+        assert (row["gallery"], row["subject"], row["target"]) == (*about[:2], made), name
+        self.done.add(name)
+        return document
 
+
+def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(service: httpx.Client) -> None:
+    """Read from the database with no wait between, in the order of a gallery's life."""
+    recorded = Recorded(service)
+    do = recorded.do
     gallery = "/v1/galleries/g%2F1"
     subject = f"{gallery}/subjects/eileen"
     do("create_gallery", "POST", "/v1/galleries", ("g/1", None, None), json={"id": "g/1"})
@@ -345,11 +361,39 @@ def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(
     do("begin_session", "POST", "/v1/session", (None, None, None))
     do("end_session", "DELETE", "/v1/session", (None, None, None))
     do("revoke_key", "DELETE", "/v1/keys/door", (None, None, "door"))
-    assert {name for name, _, _ in made} == CHANGES - OF_JOBS
+    assert recorded.done == CHANGES - OF_JOBS - OF_WATCHING
     text = service.get("/v1/audit?limit=1000").text.lower()
     assert "never in the log" not in text
     assert "in-the-log" not in text
     assert made_code.lower() not in text
+
+
+def test_what_is_said_of_sightings_and_strangers_is_recorded_when_it_is_answered(service: httpx.Client) -> None:
+    recorded = Recorded(service)
+    do, gallery = recorded.do, "/v1/galleries/g%2F2"
+    service.post("/v1/galleries", json={"id": "g/2"}).raise_for_status()
+    enrolled(service, gallery, "eileen", COLLINS)
+    one, two, three = (told(service, HOPPER, HOPPER, gallery="g%2F2") for _ in range(3))
+    stranger, strangers = one["stranger"], f"{gallery}/strangers"
+    about_stranger = ("g/2", None, stranger)
+    parting = f"{strangers}/{stranger}/part"
+    parted = do("part_stranger", "POST", parting, about_stranger, json={"sightings": [two["id"]]})["id"]
+    joining = f"{strangers}/{parted}/merge"
+    do("merge_strangers", "POST", joining, ("g/2", None, parted), json={"into": stranger})
+    parted = do("part_stranger", "POST", parting, about_stranger, json={"sightings": [three["id"]]})["id"]
+    do("forget_stranger", "DELETE", f"{strangers}/{parted}", ("g/2", None, parted))
+    do("edit_stranger", "PATCH", f"{strangers}/{stranger}", about_stranger, json={"note": "Never In The Log"})
+    naming = f"{strangers}/{stranger}/name"
+    do("name_stranger", "POST", naming, ("g/2", "grace", stranger), json={"subject": "grace"})
+    saying = f"{gallery}/sightings/{two['id']}/who"
+    do("say_who", "POST", saying, ("g/2", "eileen", two["id"]), json={"subject": "eileen"})
+    do("delete_sightings", "DELETE", f"{gallery}/sightings", ("g/2", None, None))
+    hook = {"url": "http://127.0.0.1:9/", "kinds": ["left"], "cameras": ["none"]}
+    webhook = do("create_webhook", "POST", "/v1/webhooks", (None, None, MADE), json=hook)["id"]
+    do("resume_webhook", "POST", f"/v1/webhooks/{webhook}/resume", (None, None, webhook))
+    do("delete_webhook", "DELETE", f"/v1/webhooks/{webhook}", (None, None, webhook))
+    assert recorded.done == OF_WATCHING
+    assert "never in the log" not in service.get("/v1/audit?limit=1000").text.lower()
 
 
 def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, SecretStr
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
 from app.api.body import JPEG_TYPE, MANY_IMAGES, File, Sent
-from app.api.components import Components
+from app.api.components import HEXADECIMAL, Components
 from app.api.feature import Feature, Part, Task
 from app.api.operation import CURSOR, GALLERY, LIVENESS, NO_SUBJECT, RATES, TEMPLATES
 from app.api.route import Router
@@ -49,13 +49,17 @@ CLOSE_S, REEMBED_S, REGROUP_S = 10.0, 60.0, 3600.0
 """Between looks for tracks that are silent and for templates of another package, and groupings of strangers anew."""
 
 
-def _hex_id(what: str) -> Any:
-    return Path(pattern="^[0-9a-f]{32}$", description=f"The {what}'s id: 32 hexadecimal digits.")
+def _hex_id(what: str, example: str) -> Any:
+    return Path(pattern=HEXADECIMAL, description=f"The {what}'s id: 32 hexadecimal digits.", examples=[example])
 
 
-SightingId: TypeAlias = Annotated[str, _hex_id("sighting"), BeforeValidator(unquote)]
-StrangerId: TypeAlias = Annotated[str, _hex_id("stranger"), BeforeValidator(unquote)]
-WebhookId: TypeAlias = Annotated[str, _hex_id("webhook"), BeforeValidator(unquote)]
+SightingId: TypeAlias = Annotated[
+    str, _hex_id("sighting", "9f10c3a9a3e0c6d7b8a6f1f2d5f0f0c4"), BeforeValidator(unquote)
+]
+StrangerId: TypeAlias = Annotated[
+    str, _hex_id("stranger", "a3e0c6d7b8a9f104c3a96f1f2d5f0f0c"), BeforeValidator(unquote)
+]
+WebhookId: TypeAlias = Annotated[str, _hex_id("webhook", "c6d7b8a9f106f1f2d5f0f0c4c3a9a3e0"), BeforeValidator(unquote)]
 
 
 @router.operation(
@@ -290,7 +294,7 @@ async def listen(
 @router.operation(
     "POST", WEBHOOKS, scope=Scope.ADMIN, unrestricted=True, changes=True, status=201, codes=("webhook_refused",)
 )
-def create_webhook(webhooks: Webhooks, asked: schemas.WebhookCreate) -> schemas.WebhookMade:
+def create_webhook(webhooks: Webhooks, entry: AuditEntry, asked: schemas.WebhookCreate) -> schemas.WebhookMade:
     """Make a webhook.
 
     Events from now on are posted to the address, in order, each at least once. They are signed with the secret that
@@ -299,6 +303,7 @@ def create_webhook(webhooks: Webhooks, asked: schemas.WebhookCreate) -> schemas.
     made, secret = webhooks.add(
         asked.url, asked.kinds, galleries=asked.galleries, cameras=asked.cameras, quiet_s=asked.quiet_s
     )
+    entry.target = made.id
     return schemas.WebhookMade.of(made, secret=secret)
 
 
