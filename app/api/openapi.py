@@ -225,7 +225,9 @@ def _webhook(model: type[BaseModel]) -> dict[str, Any]:
     content = {"schema": {"$ref": REF.format(model=model.__name__)}, "example": getattr(model, "example", None)}
     body = {"required": True, "content": {JSON_TYPE: content}}
     taken = {"2XX": {"description": "Taken: it is not sent again."}}
-    return {"post": {"summary": (model.__doc__ or "").split("\n")[0], "requestBody": body, "responses": taken}}
+    summary = (model.__doc__ or "").split("\n")[0]
+    named = {"operationId": f"receive_{model.__name__.lower()}", "summary": summary, "security": []}
+    return {"post": named | {"requestBody": body, "responses": taken}}
 
 
 def _upload_content(upload: File) -> dict[str, Any]:
