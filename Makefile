@@ -64,7 +64,7 @@ stateful: $(VENV)/.dev
 # such setting: tests/inference/test_portable.py runs it on an emulated processor without VNNI where QEMU is (qemu-user).
 test-portable: $(VENV)/.dev
 	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell OPENCV_CPU_DISABLE=AVX512-SKX \
-		$(BIN)/python -m pytest tests/face $(addprefix tests/inference/test_, portable.py quantize.py golden.py session.py) \
+		$(BIN)/python -m pytest tests/face tests/models/test_quantize.py $(addprefix tests/inference/test_, portable.py golden.py session.py) \
 		$(addprefix tests/search/test_, index.py quantised.py search_kinds.py)
 
 # Fuzzes what reads bytes from outside, each reader for so many seconds; goes on where it ended, in .fuzz/.
