@@ -158,7 +158,7 @@ class Sessions(SignIns):
         self._cache: dict[bytes, tuple[str, float]] = {}  # a session's digest -> its key, and when it was looked up
 
     def make(self, key: str) -> SignIn:
-        """Raises InvalidInput ``sessions_not_allowed``."""
+        """Return a new session of a key. Raises InvalidInput ``sessions_not_allowed``."""
         if not self.valid_s:
             raise InvalidInput(
                 "This server keeps nobody signed in: LIKENESS_SESSION_DAYS is 0.", code="sessions_not_allowed"

@@ -36,7 +36,7 @@ SIDE = 64
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What a worker's pipeline is made of."""
+    """Name what a worker's pipeline is made of."""
 
     detector: Path
     """YuNet's prepared file."""

@@ -45,7 +45,7 @@ class Parent:
     """The process that workers are forked from. Safe to share between threads; started again when it has ended."""
 
     def __init__(self, stages: Stages) -> None:
-        """Raises Unusable ``workers_unusable`` if it does not start."""
+        """Start the parent. Raises Unusable ``workers_unusable`` if it does not start."""
         self._stages = stages
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None

@@ -21,7 +21,7 @@ from app.workers import limits, sandbox, wire
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a worker may take: ``memory`` in bytes beyond what it starts with, ``seconds`` of processor time a photo,
+    """Limit a worker: ``memory`` in bytes beyond what it starts with, ``seconds`` of processor time a photo,
     ``niceness`` added to its parent's, and ``most_pixels`` that it decodes."""
 
     memory: int

@@ -23,7 +23,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a watcher tells of a track: its id, camera, and from when to when (UTC, ISO 8601)."""
+    """Describe a track as a watcher reports it: its id, camera, and from when to when (UTC, ISO 8601)."""
 
     id: str
     camera: str

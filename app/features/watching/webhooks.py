@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where events are sent, which, and how that goes."""
+    """Describe where events are sent, which ones, and how that goes."""
 
     id: str
     url: str

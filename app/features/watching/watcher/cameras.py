@@ -93,7 +93,7 @@ def parse_roi(text: str | None) -> tuple[float, float, float, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Eyes:
-    """What the cameras of one process share."""
+    """Hold what the cameras of one process share."""
 
     detector: Any
     embedder: Embedder

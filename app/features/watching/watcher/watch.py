@@ -41,7 +41,7 @@ class Roi:
 
 @dataclass(slots=True)
 class _Told:
-    """What was told of a track, and when, in the camera's seconds."""
+    """Keep what was reported of a track, and when, in the camera's seconds."""
 
     at: float
     looks: int
@@ -50,7 +50,7 @@ class _Told:
 
 @dataclass(slots=True)
 class Counts:
-    """What a camera has shown so far."""
+    """Keep what a camera has shown so far."""
 
     frames: int = 0
     looked_at: int = 0
