@@ -25,6 +25,8 @@ from tests.support.connections import PATIENCE_S
 from tests.support.service import made
 
 ROUNDS, REQUESTS = 7, 4
+TRIES = 4
+"""A busy machine may be slow once; what takes too long by itself takes too long each time."""
 GROWTH = 3.0
 """Twice the size takes twice the time; what grows with the square takes four times as long."""
 LARGEST = 20.0
@@ -182,7 +184,10 @@ PARTS: dict[str, Made] = {
 @pytest.mark.parametrize("part", PARTS)
 def test_no_part_of_a_request_takes_the_loop_more_than_in_proportion(loop: Loop, part: str) -> None:
     smallest = loop.smallest
-    half, whole = (loop.seconds(PARTS[part](share, loop.key)) for share in (0.5, 1.0))
-    took = f"{half * 1e3:.2f} ms, {whole * 1e3:.2f} ms for twice the size; {smallest * 1e3:.2f} for the smallest"
-    assert whole - smallest < GROWTH * max(half - smallest, smallest), took
-    assert whole < LARGEST * smallest, took
+    tries: list[str] = []
+    while len(tries) < TRIES:
+        half, whole = (loop.seconds(PARTS[part](share, loop.key)) for share in (0.5, 1.0))
+        if whole - smallest < GROWTH * max(half - smallest, smallest) and whole < LARGEST * smallest:
+            return
+        tries.append(f"{half * 1e3:.2f} ms, {whole * 1e3:.2f} ms for twice the size")
+    pytest.fail(f"{'; '.join(tries)}; {smallest * 1e3:.2f} ms for the smallest")

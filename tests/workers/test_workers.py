@@ -76,7 +76,8 @@ def pipeline(yunet: Path) -> Pipeline:
 
 
 def noise(width: int, height: int) -> bytes:
-    """A photo that takes long to search: of many hints, and no face."""
+    """A photo that takes long to search: of many hints, and no face. At 6400² it takes several times what a worker with
+    a limit of one second may use (the limit is in whole seconds: up to two)."""
     pixels = np.random.default_rng(0).integers(0, 256, (height // 8, width // 8, 3), np.uint8)
     return encoded(Image.fromarray(pixels).resize((width, height)), "BMP")
 
@@ -193,7 +194,7 @@ def test_a_photo_that_ends_two_workers_is_refused(parent: Parent) -> None:
 def test_a_photo_that_takes_too_long_is_refused_and_not_tried_again(parent: Parent) -> None:
     with opened(parent, seconds=1) as workers:
         with pytest.raises(InvalidImage):
-            workers.detect(noise(3200, 3200))
+            workers.detect(noise(6400, 6400))
         assert workers.ended == {"SIGXCPU": 1}
         assert len(workers.detect(BOTH).faces) == 2
 
