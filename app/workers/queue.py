@@ -24,8 +24,11 @@ from app.workers.worker import Answer, Question, Terms
 
 COSTLY_PIXELS = 4_000_000
 """From this size on, searching a photo without a face takes a core for half a second and more."""
-NICENESS = 10
-"""Added to the process's for workers with costly photos: they get a tenth of the core that others want."""
+NICENESS = 5
+"""Added to the process's for workers, so that what is nearly done goes first: the server, which makes templates and
+answers, gets three quarters of a core that a worker wants too."""
+COSTLY_NICENESS = 15
+"""For workers with costly photos: they get a tenth of a core that other workers want."""
 COSTLY_WAIT_S = 10.0
 """How long a costly photo waits for its worker before its request is answered with 429."""
 IDLE_S = 60.0
@@ -173,8 +176,8 @@ class PhotoWorkers:
         """
         rest = memory * (1 - SMALL_SHARE)
         costly = max(1, min(self._count // 2, int(rest / COSTLY_MEMORY)))
-        small = Terms(int(min(SMALL_MEMORY, memory * SMALL_SHARE)), self._seconds, 0, COSTLY_PIXELS)
-        large = Terms(int(min(COSTLY_MEMORY, rest / costly)), self._seconds, NICENESS, math.inf)
+        small = Terms(int(min(SMALL_MEMORY, memory * SMALL_SHARE)), self._seconds, NICENESS, COSTLY_PIXELS)
+        large = Terms(int(min(COSTLY_MEMORY, rest / costly)), self._seconds, COSTLY_NICENESS, math.inf)
         self._small = Crew(self._parent, self._count, small, patience_s=math.inf, kept_s=math.inf)
         self._costly = Crew(self._parent, costly, large, patience_s=COSTLY_WAIT_S, kept_s=IDLE_S)
         self._small.tend()

@@ -26,6 +26,7 @@ from bench.load import Load, Target, closed_loop, open_loop
 from bench.parts import PARTS
 from bench.parts import latency as latency_part
 from bench.parts.device import searched_on
+from bench.parts.tails import first_come
 from bench.run import Effort, Run
 from bench.stages import Stages, open_stages
 from tests.conftest import PROJECT
@@ -199,7 +200,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
         yield opened
 
 
-LONG = {"cores", "enroll", "latency", "start"}
+LONG = {"cores", "enroll", "latency", "start", "tails"}
 """What others have in common with them is enough in most runs."""
 
 
@@ -226,6 +227,12 @@ def test_each_part_measures(part: str, stages: Stages, full: bool, monkeypatch: 
         when = [figure.work.rpartition(", ")[2] for figure in memory]
         assert when == ["right after the imports", "started from snapshots"]
         assert [str(figure.goal) for figure in memory] == ["≤ 0.25"] * 2
+
+
+def test_an_ideal_queue_serves_who_came_first_on_every_core() -> None:
+    due, work = np.array([0.0, 0.1, 0.2, 5.0]), np.array([1.0, 2.0])
+    assert first_come(due, work, 1) == pytest.approx([1.0, 2.9, 3.8, 2.0])
+    assert first_come(due, work, 2) == pytest.approx([1.0, 2.0, 1.8, 2.0])
 
 
 def test_photos_of_several_people_are_enrolled_too(shared_server: LiveServer) -> None:
