@@ -52,7 +52,7 @@ class Probes:
     """What searches a gallery: faces of one photo, at these ``places``, or one face that a track of photos shows.
 
     ``length``: of the mean of the track's templates, 1 otherwise. ``track``: the indexes of the images that were fused;
-    None for a single photo. The photo of a track is its best one, and has no other face.
+    None for a single photo. The photo of a track is its best one, and has no other face; its template is the fused one.
     """
 
     photo: Photo
@@ -276,8 +276,8 @@ class Photos:
         faces = self.probes(good, used, gate)
         vector, length = fuse(np.stack([face.template.vector for face in faces]))
         best = max(faces, key=lambda one: one.face.quality.score)
-        photo = replace(best.photo, faces=(best.face,))
         template = Template(vector, best.template.package)
+        photo = replace(best.photo, faces=(replace(best.face, template=template),))
         return Probes(photo, (0,), (template,), length, tuple(map(int, good)))
 
     def judge(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from app.api.components import Components
 from app.db.schema import EVENTS, SIGHTINGS, STRANGERS
 from app.errors import Conflict, InvalidInput
-from app.features.watching.deciding import Judge
+from app.features.watching.deciding import judge
 from app.features.watching.records import Retention, Sighting, Visit
 from app.features.watching.rows import ROWS, Stored, delete_sightings, to_stored
 from app.features.watching.store import Sightings
@@ -44,7 +44,6 @@ class Watching:
         store = core.galleries.store
         self.strangers = Strangers(store, retention.strangers, core.operations.thresholds_in)
         self.sightings = Sightings(store, retention, self.strangers.group)
-        self._judge = Judge(core.operations, core.galleries, core.corrections)
 
     @property
     def tables(self) -> list[sa.Table]:
@@ -52,8 +51,8 @@ class Watching:
         return [SIGHTINGS, STRANGERS, EVENTS]
 
     def tell(self, gallery: Gallery, visit: Visit, photos: Sequence[bytes]) -> Sighting:
-        """Decide about a track's photos, and store it. Raises as `Judge.judge` and `Sightings.tell` do."""
-        return self.sightings.tell(visit, self._judge.judge(gallery, photos))
+        """Decide about a track's photos, and store it. Raises as `judge` and `Sightings.tell` do."""
+        return self.sightings.tell(visit, judge(self._core.operations, gallery, photos))
 
     def say_who(self, gallery: Gallery, sighting_id: str, subject: str, *, enroll: bool) -> Sighting:
         """Note that the sighting shows the subject; ``enroll``: add its crop to the subject, which is made if missing.

@@ -17,7 +17,8 @@ import pytest
 from PIL import Image
 
 from app.timestamps import utc_now
-from tests.support.service import AGAIN, COLLINS, HOPPER, encoded, enrolled, error_of, running
+from tests.support.calibrating import add_random_people, calibrate
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, enrolled, error_of, running
 from tests.support.sighted import events_of, tell, told
 from tests.support.waiting import until
 
@@ -60,6 +61,25 @@ def test_unknown_is_said_after_two_good_photos(home: httpx.Client, data_dir: Pat
     assert kinds_of(data_dir) == []
     told(home, HOPPER, HOPPER, sighting=seen["id"])
     assert kinds_of(data_dir) == [("unknown_seen", None)]
+
+
+def test_a_track_is_decided_as_identify_decides_it(home: httpx.Client) -> None:
+    """With `track=true`, and by the gallery's own operating points where these decide."""
+    home.post("/v1/galleries", json={"id": "own"}).raise_for_status()
+    enrolled(home, "/v1/galleries/own", "eileen", COLLINS)
+    add_random_people(home, "own")
+    decided = []
+    for calibrated in (False, True):
+        if calibrated:
+            calibrate(home, "own")
+        files = [("image", photo) for photo in (AGAIN, BOTH)]
+        asked = home.post("/v1/galleries/own/identify", files=files, data={"track": "true"}).raise_for_status().json()
+        [face] = asked["faces"]
+        seen = told(home, AGAIN, BOTH, gallery="own")
+        assert (seen["decision"], seen["subject"], seen["frames"]) == (face["decision"], "eileen", 2)
+        assert (seen["threshold"], seen["fpir"]) == (pytest.approx(face["threshold"]), pytest.approx(asked["fpir"]))
+        decided.append(seen["threshold"])
+    assert decided[0] != decided[1], "the gallery's own points are others"
 
 
 def test_a_photo_without_a_usable_face_is_no_sighting(home: httpx.Client) -> None:
