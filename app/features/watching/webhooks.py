@@ -17,9 +17,10 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -151,13 +152,18 @@ class Webhooks:
                 raise _not_found(webhook_id)
         self._secrets.remove(_name(webhook_id))
 
-    def due(self) -> list[str]:
-        """Take a turn for each webhook that may be sent to now and has no other server's turn; return their ids."""
+    def due(self, busy: Collection[str] = ()) -> list[str]:
+        """Take a turn for each webhook that may be sent to now and has no other server's turn; return their ids.
+
+        ``busy`` are those that this server sends to already: a turn that is not used would hold events back.
+        """
         now = utc_now()
         free = (WEBHOOKS.c.state == ACTIVE) & (WEBHOOKS.c.not_before <= now)
         query = sa.select(WEBHOOKS.c.id).where(free & (WEBHOOKS.c.cursor < _newest()))
         taken = []
         for webhook_id in self._database.column(query):
+            if webhook_id in busy:
+                continue
             turn = sa.update(WEBHOOKS).where(free & (WEBHOOKS.c.id == webhook_id))
             with self._database.write() as connection:
                 ends = utc_now(timedelta(seconds=TURN_S))
@@ -292,11 +298,10 @@ class Sender:
     def _run(self) -> None:
         while not self._stopping.wait(self._poll_s):
             self._sending = {name: thread for name, thread in self._sending.items() if thread.is_alive()}
-            for webhook_id in _tried(self._webhooks.due) or ():
-                if webhook_id not in self._sending:
-                    work = threading.Thread(target=self._send, args=(webhook_id,), name="webhook", daemon=True)
-                    self._sending[webhook_id] = work
-                    work.start()
+            for webhook_id in _tried(partial(self._webhooks.due, self._sending)) or ():
+                work = threading.Thread(target=self._send, args=(webhook_id,), name="webhook", daemon=True)
+                self._sending[webhook_id] = work
+                work.start()
 
     def _send(self, webhook_id: str) -> None:
         _tried(lambda: self._webhooks.send(webhook_id, self._stopping))

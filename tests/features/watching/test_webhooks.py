@@ -6,7 +6,8 @@ import base64
 import hashlib
 import hmac
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -205,3 +206,24 @@ def test_no_thread_of_it_runs_while_it_is_off(tmp_path: Path) -> None:
 
     assert started(watching="on") == {"webhooks"}
     assert not started()
+
+
+def test_every_turn_that_is_taken_is_used() -> None:
+    """One that was taken while the last one still ended would hold events back until it runs out."""
+    taken, sent = list[str](), list[str]()
+
+    class Stub:
+        def due(self, busy: Collection[str] = ()) -> list[str]:
+            found = [name for name in ("a", "b") if name not in busy]
+            taken.extend(found)
+            return found
+
+        def send(self, name: str, _stopping: threading.Event) -> None:
+            sent.append(name)
+            time.sleep(0.05)
+
+    stub: Any = Stub()
+    sender = sending.Sender(stub, poll_s=0.005)
+    until(lambda: len(sent) >= 8)
+    sender.close()
+    assert sorted(taken) == sorted(sent)

@@ -1,0 +1,85 @@
+"""Two servers on one PostgreSQL watch as one: events in one order, each delivered once, erasure for both."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.postgres import new_database
+from tests.support.receiver import Receiver
+from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, running
+from tests.support.sighted import told
+from tests.support.waiting import until
+
+HOME = "/v1/galleries/home"
+
+
+@pytest.fixture
+def servers(tmp_path: Path, postgresql: Path) -> Iterator[tuple[httpx.Client, httpx.Client]]:
+    """Two services with the gallery `home`, in which Eileen Collins is enrolled."""
+    settings: dict[str, Any] = {
+        "database_url": new_database(postgresql),
+        "watching": "on",
+        "stranger_days": 3,
+        "webhook_networks": ("127.0.0.0/8",),
+    }
+    with running(tmp_path / "one", **settings) as one:
+        (tmp_path / "two").mkdir(0o700)
+        for file in (tmp_path / "one").glob("*.key"):  # the admin's and the vault's, which servers share
+            shutil.copy(file, tmp_path / "two")
+        with running(tmp_path / "two", **settings) as two:
+            one.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+            enrolled(one, HOME, "eileen", COLLINS)
+            yield one, two
+
+
+def heard(api: httpx.Client) -> list[dict[str, Any]]:
+    answer = api.get("/v1/events", params={"after": 0, "seconds": 0}).raise_for_status()
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+
+
+def without_age(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in event.items() if name != "age_s"} for event in events]
+
+
+def test_events_of_both_are_heard_at_both_and_delivered_once(
+    servers: tuple[httpx.Client, httpx.Client], port: int
+) -> None:
+    one, two = servers
+    receiver = Receiver(port)
+    one.post("/v1/webhooks", json={"url": receiver.url}).raise_for_status()
+    with receiver.listening():
+        seen = [told(api, AGAIN, camera=f"camera {turn}") for turn in range(4) for api in servers]
+        told(two, AGAIN, sighting=seen[0]["id"], camera="camera 0", ended=True)  # begun at the other
+        until(lambda: len(receiver.taken) >= 9)
+    assert [event["number"] for event in heard(one)] == list(range(1, 10))
+    assert without_age(heard(one)) == without_age(heard(two))
+    assert [event["number"] for event in receiver.events] == list(range(1, 10))
+    assert {row["subject"] for row in seen} == {"eileen"}
+
+
+def test_a_stranger_is_one_whoever_heard_of_the_visit(servers: tuple[httpx.Client, httpx.Client]) -> None:
+    one, two = servers
+    first, second = told(one, HOPPER, HOPPER), told(two, HOPPER, HOPPER, camera="garden")
+    assert first["stranger"] == second["stranger"]
+    name = {"subject": "grace", "also": []}
+    two.post(f"{HOME}/strangers/{first['stranger']}/name", json=name).raise_for_status()
+    until(lambda: told(one, HOPPER)["subject"] == "grace")
+
+
+def test_erasure_at_one_leaves_nothing_at_the_other(servers: tuple[httpx.Client, httpx.Client]) -> None:
+    one, two = servers
+    seen = told(one, AGAIN, ended=True)
+    two.get(f"{HOME}/sightings/{seen['id']}/crop").raise_for_status()
+    receipt = two.post(f"{HOME}/subjects/eileen/erase").raise_for_status().json()
+    assert receipt["erased"]["sightings"] == 1
+    for api in servers:
+        assert api.get(f"{HOME}/sightings").json()["sightings"] == []
+        assert heard(api) == []
+    until(lambda: told(one, AGAIN, AGAIN)["decision"] == "unknown")
