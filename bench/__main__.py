@@ -24,14 +24,14 @@ WIDTH = 190
 LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
 """Labeled Faces in the Wild, where it lies beside the project."""
 PARTS = "embed", "detect", "search", "serve", "enroll", "latency", "start", "growth"
-ON_REQUEST = "device", "cost", "cores", "tails"
-"""Run only if named: for a GPU, beside another checkout or package, on a machine of many cores."""
+ON_REQUEST = "device", "cost", "cores", "tails", "watch"
+"""Run only if named: for a GPU, beside another checkout or package, on a machine of many cores, with PyAV."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Parts = Annotated[
     list[str] | None,
     typer.Argument(
         help=f"{', '.join(PARTS)}: all of them by default; device: --device cuda; cost: --beside, --package; cores; "
-        "tails: --beside."
+        "tails: --beside; watch."
     ),
 ]
 

@@ -1,9 +1,9 @@
 """Create the secrets that the containers share, each in a volume that only the containers that need it mount.
 
 `database/password` is the superuser's, from DATABASE_PASSWORD or random; `service/password` is for the role that the
-service uses, and `service/pgpass` holds the same as libpq reads it. Prometheus reads the metrics with `metrics/key`;
-`grafana/password` is for Grafana's administrator. A file that exists is left unchanged: the database was created with
-its password.
+service uses, and `service/pgpass` holds the same as libpq reads it. Prometheus reads the metrics with `metrics/key`,
+the watcher tells of sightings with `watcher/key`, and `grafana/password` is for Grafana's administrator. A file that
+exists is left unchanged: the database was created with its password.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def main(folder: Path) -> None:
     write_new(own, secrets.token_urlsafe(32).encode(), GROUP)
     write_new(folder / "service" / "pgpass", f"*:*:*:*:{own.read_text(encoding='utf-8')}\n".encode(), PRIVATE)
     write_new(folder / "grafana" / "password", secrets.token_urlsafe(24).encode(), GROUP)
-    write_new(folder / "metrics" / "key", f"lk_monitoring_{secrets.token_urlsafe(32)}".encode(), GROUP)
+    for name, key_id in (("metrics", "monitoring"), ("watcher", "watcher")):
+        write_new(folder / name / "key", f"lk_{key_id}_{secrets.token_urlsafe(32)}".encode(), GROUP)
 
 
 if __name__ == "__main__":

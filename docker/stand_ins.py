@@ -53,6 +53,8 @@ SERVICES = (
     *("ca-certificates", "caddy", "curl", COMPOSE, "nginx-light", "postgresql", "prometheus"),
     *("prometheus-alertmanager", "wget"),
 )
+CAMERA = ("gir1.2-gst-rtsp-server-1.0", "gstreamer1.0-plugins-base", "gstreamer1.0-plugins-good", "python3-gi")
+BROKER = ("mosquitto", "mosquitto-clients")
 IMAGES = (
     Image(
         "python:3.11-slim-bookworm",
@@ -92,6 +94,15 @@ IMAGES = (
         "RUN install -d /api && touch /api/health\nENTRYPOINT []\n"
         'CMD ["caddy", "file-server", "--root", "/", "--listen", ":3000"]\n',
     ),
+    Image(
+        "eclipse-mosquitto:2.0.22",
+        "trixie",
+        (*BROKER, *CAMERA),
+        "RUN userdel --force mosquitto; groupadd -g 1883 mosquitto && useradd -u 1883 -g 1883 mosquitto"
+        " && install -d -o 1883 -g 1883 /mosquitto/data /mosquitto/config\nVOLUME /mosquitto/data\n"
+        "ENV PATH=/usr/sbin:$PATH\n",
+    ),
+    Image("debian:trixie-slim", "trixie", (*BROKER, *CAMERA), ""),
     Image("caddy:2.10.2", "trixie", SERVICES, "RUN install -d /data /config /etc/caddy\n"),
 )
 

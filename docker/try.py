@@ -336,6 +336,35 @@ def is_watched(trial: Trial) -> str:
     return f"Prometheus sees both replicas; {len(asked)} questions of the dashboard and {rules} alerts are understood"
 
 
+def watches_a_camera(trial: Trial) -> str:
+    """A camera by RTSP, the watcher and Mosquitto: who is before the camera is told over MQTT."""
+    trial.docker.environ |= {"LIKENESS_WATCHING": "on", "LIKENESS_MQTT": "mqtt://mosquitto:1883"}
+    trial.docker.environ |= {"WATCH_GALLERY": "crew", "MQTT_PUBLISH": free_address()}
+    begun = time.monotonic()
+    trial.compose("--profile", "cameras", "build", "camera")
+    trial.compose("up", "-d", "--no-build", "--no-deps", "likeness")
+    trial.until("the service watches", lambda: trial.ready() and trial.client.get("/v1/webhooks").status_code == 200)
+    started = time.monotonic()
+    trial.compose("--profile", "cameras", "up", "-d", "--no-build", "--no-deps", "mosquitto", "camera", "watcher")
+    broker = trial.compose("--profile", "cameras", "ps", "-q", "mosquitto")
+    listen = ("mosquitto_sub", "-t", "likeness/people/+/state", "-C", "1", "-W", "5")
+    state: dict[str, Any] = {}
+
+    def heard() -> bool:
+        found = trial.docker("exec", broker, *listen, check=False)
+        state.update(json.loads(found) if found.startswith("{") else {})
+        return state.get("present") == "ON"
+
+    trial.until("the broker knows who is there", heard)
+    seconds = time.monotonic() - started
+    assert (state["subject"], state["camera"]) == ("eileen", "samples"), state
+    events = trial.client.get("/v1/events", params={"after": 0, "seconds": 0}).raise_for_status().text
+    assert "event: person_seen" in events, events
+    took = f"{seconds:.0f} s after `up` ({started - begun:.0f} s before, to build and to start again)"
+    trial.compose("--profile", "cameras", "rm", "-fs", "watcher", "camera", "mosquitto")
+    return f"a camera by RTSP: {state['subject']} is there, by MQTT {took}"
+
+
 def tells_nothing(trial: Trial) -> str:
     """Neither logs nor what `inspect` shows hold a secret."""
     secrets = [trial.client.headers["x-api-key"]]
@@ -416,6 +445,7 @@ STEPS: tuple[Callable[[Trial], str], ...] = (
     loses_one_of_two,
     is_watched,
     alerts_somebody,
+    watches_a_camera,
     tells_nothing,
 )
 
@@ -423,8 +453,8 @@ STEPS: tuple[Callable[[Trial], str], ...] = (
 def base_images() -> list[str]:
     """What has to be there before anything can be built or started, but for the GPU."""
     compose = (PROJECT / "docker-compose.yml").read_text()
-    dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
-    found = re.findall(r"^ARG PYTHON_IMAGE=(\S+)", dockerfile, re.MULTILINE)
+    dockerfiles = [(PROJECT / "docker" / name).read_text() for name in ("Dockerfile", "camera.Dockerfile")]
+    found = re.findall(r"^ARG (?:PYTHON|DEBIAN)_IMAGE=(\S+)", "\n".join(dockerfiles), re.MULTILINE)
     found += re.findall(r"^    image: \$\{\w+:-([^}]+)\}", compose, re.MULTILINE)
     return sorted(set(found))
 
@@ -464,7 +494,7 @@ def project(docker: Engine, address: str) -> Iterator[Trial]:
 
 
 def take_down(docker: Engine, folder: Path) -> None:
-    profiles = [word for name in ("monitoring", "tls", "models") for word in ("--profile", name)]
+    profiles = [word for name in ("monitoring", "tls", "models", "cameras") for word in ("--profile", name)]
     docker.compose(*profiles, "down", "--volumes", "--remove-orphans", "--timeout", "10", folder=folder, check=False)
 
 

@@ -108,7 +108,7 @@ def enroll(
     client = client_for(session, gallery, create=create)
 
     def send(item: tuple[str, list[Path]]) -> answers.EnrollAnswer | Failure:
-        return _try(
+        return attempt(
             lambda: client.enroll(
                 gallery,
                 *item,
@@ -186,7 +186,7 @@ def identify(
     raise typer.Exit(Exit.DONE if "known" in decisions else Exit.NO)
 
 
-def _try(work: Callable[[], Answer]) -> Answer | Failure:
+def attempt(work: Callable[[], Answer]) -> Answer | Failure:
     """Return the error where a photo is at fault, so that the other photos are processed; raise any other."""
     try:
         return work()
@@ -206,7 +206,7 @@ def _say_all(
 ) -> Exit:
     """Print the answer to each photo, or why it was refused."""
     code = Exit.DONE
-    for path, result in photos.each(lambda path: _try(lambda: ask(path)), files, label, jobs=jobs):
+    for path, result in photos.each(lambda path: attempt(lambda: ask(path)), files, label, jobs=jobs):
         if isinstance(result, Failure):
             code = Exit.REFUSED
             output.complain(result, path)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.parts import cores, cost, detect, device, embed, enroll, growth, latency, search, serve, start, tails
+from bench.parts import cores, cost, detect, device, embed, enroll, growth, latency, search, serve, start, tails, watch
 from bench.run import Run
 
 PARTS: dict[str, Callable[[Run], None]] = {
     each.PART: each.measure
-    for each in (embed, detect, search, serve, enroll, latency, start, growth, device, cost, cores, tails)
+    for each in (embed, detect, search, serve, enroll, latency, start, growth, device, cost, cores, tails, watch)
 }

@@ -39,8 +39,8 @@ COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yml").read_t
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = ("likeness", "likeness-gpu")
 ENDING = ("secrets", "settings", "role", "models")
-WITH_A_WAY_OUT = ("models", "alertmanager")
-"""To fetch a model, and to tell people of alerts."""
+WITH_A_WAY_OUT = ("models", "alertmanager", "watcher")
+"""To fetch a model, to tell people of alerts, and to see cameras."""
 PAGE = (PROJECT / "docs" / "how-to" / "docker.md").read_text()
 SAYS: dict[str, Any] = runpy.run_path(str(FOLDER / "page.py"))
 OF_THE_IMAGE = {"data_dir", "device", "host", "models_dir", "port", "tls_cert", "tls_key"}
@@ -95,7 +95,7 @@ def test_what_is_mounted_exists(name: str) -> None:
 
 def test_nothing_but_the_proxies_and_grafana_is_reachable_and_they_from_this_machine_only() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert set(published) == {"proxy", "tls", "grafana"}
+    assert set(published) == {"proxy", "tls", "grafana", "mosquitto"}
     for ports in published.values():
         assert all(re.search(r":-127\.0\.0\.1:\d+\}:\d+$", port) for port in ports), ports
     inside = {name for name, network in COMPOSE["networks"].items() if network.get("internal")}
@@ -155,6 +155,7 @@ def test_the_trial_runs_every_command_of_the_page_but_these() -> None:
         "not run: mine needs operating points first",
         "not run: in a checkout",
         "not run: no GPU in the trial",
+        "not run: the trial does it after this page",
         "not run: the trial builds so, with this machine's index",
     }
     with pytest.raises(ValueError, match="unknown comment"):
@@ -279,7 +280,7 @@ def digests_written(folder: Path, answer: str, *, buildx: bool = True) -> str:
 
 
 def secrets_made(folder: Path, **environ: str) -> None:
-    for volume in ("database", "metrics", "grafana", "service"):
+    for volume in ("database", "metrics", "grafana", "service", "watcher"):
         (folder / volume).mkdir(exist_ok=True)
     subprocess.run([sys.executable, FOLDER / "make_secrets.py", folder], env=environ, check=True)
 
@@ -287,10 +288,10 @@ def secrets_made(folder: Path, **environ: str) -> None:
 def test_secrets_are_made_once_and_for_those_only_who_need_them(tmp_path: Path) -> None:
     secrets_made(tmp_path)
     made = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
-    others = {"database/password", "metrics/key", "grafana/password"}
+    others = {"database/password", "metrics/key", "watcher/key", "grafana/password"}
     assert set(made) == {*others, "service/password", "service/pgpass"}
     assert made["service/pgpass"] == f"*:*:*:*:{made['service/password']}\n"
-    assert len({*made.values()}) == 5
+    assert len({*made.values()}) == 6
     assert min(len(text) for text in made.values()) >= 32
     modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in made}
     assert modes.pop("service/pgpass") == 0o600, "libpq takes no other"
@@ -378,7 +379,7 @@ def test_prometheus_reads_by_its_key_all_that_the_dashboard_and_the_alerts_ask_f
     assert "/run/likeness/metrics/key" in (FOLDER / "monitoring" / "prometheus.yml").read_text()
     file = tmp_path / "keys.yml"
     file.write_text(text.replace("/run/likeness", str(tmp_path)))
-    ((terms, secret),) = read_keys(file, {})
+    (terms, secret), _watcher = read_keys(file, {})
     assert (tmp_path / "metrics" / "key").read_text() == f"lk_{terms.id}_{secret}"
     data = tmp_path / "data"
     with running(data, keys_file=file) as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import av
 import numpy as np
@@ -13,10 +14,18 @@ from PIL import Image
 SIZE = (640, 480)
 
 
-def film(path: Path, photos: Sequence[bytes | None], *, each_s: float = 2.0, fps: int = 10, size: int = 480) -> Path:
+def film(
+    path: Path,
+    photos: Sequence[bytes | None],
+    *,
+    each_s: float = 2.0,
+    fps: int = 10,
+    size: int = 480,
+    codec: Literal["mpeg4", "libx264"] = "mpeg4",
+) -> Path:
     """Write a film that shows one photo after the other, moving; None: nobody. ``size``: a photo's height."""
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=fps)
+        stream = container.add_stream(codec, rate=fps)
         stream.width, stream.height = SIZE
         stream.bit_rate = 4_000_000
         for photo in photos:

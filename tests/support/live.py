@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -67,20 +67,21 @@ def serving(
     wait: bool = True,
     models: bool = True,
     code: Path | None = None,
+    port: int | None = None,
 ) -> Iterator[LiveServer]:
     """Starts a server, waits until it is ready, and stops it as a supervisor would (SIGTERM).
 
     ``tls`` is what a client trusts, where the settings have a certificate. Without ``models`` it prepares its own.
-    ``code`` is as in `spawned`.
+    ``code`` is as in `spawned`, ``port`` one that the caller has reserved.
     """
     if models:
         give_models(data_dir)
         if "DATABASE_URL" not in (settings or {}):
             give_database(data_dir)
     log = data_dir.with_name(data_dir.name + ".log")
-    with reserved_port() as port:
-        environ = environment(data_dir, PORT=port, **(settings or {}))
-        url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+    with nullcontext(port) if port else reserved_port() as own:
+        environ = environment(data_dir, PORT=own, **(settings or {}))
+        url = f"{'https' if tls else 'http'}://127.0.0.1:{own}"
         with spawned(environ, log, stop_s=STOP_S, code=code) as process:
             if wait and not becomes_ready(process, url, patience_s=START_S, tls=tls):
                 raise AssertionError(f"the server did not become ready:\n{log.read_text()}")

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
 import typer
-from likeness_client import ApiError
+from likeness_client import ApiError, Client, answers
 
 from app.cli import jobs, options, output, photos
 from app.cli.connect import Data
 from app.cli.options import Session, command
-from app.cli.output import Exit
-from app.cli.recognition import create_gallery
+from app.cli.output import Exit, Failure
+from app.cli.recognition import attempt, client_for, create_gallery
 from app.errors import FileMissing, InvalidInput, InvalidSource, LikenessError, Unusable
 from app.features.bulk import json_lines, npy, tar_stream
 from app.features.bulk.archive import MANIFEST
@@ -34,7 +34,8 @@ commands = typer.Typer()
     commands,
     "import",
     epilog="Examples: likeness import staff people/ --create\n\n"
-    "likeness import staff list.csv --report refused.csv\n\nlikeness import staff staff.archive",
+    "likeness import staff list.csv --report refused.csv\n\nlikeness import staff staff.archive\n\n"
+    "likeness import staff holiday/ --group people/",
 )
 def import_(
     session: Session,
@@ -62,8 +63,18 @@ def import_(
     create: options.Create = False,
     report: Annotated[Path | None, typer.Option(help="File for what was refused: lines of JSON, or .csv.")] = None,
     wait: Annotated[bool, typer.Option(help="Wait until the job has ended.")] = True,
+    group: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Photos without names: write their faces into this new folder, grouped by person, and enroll nobody. "
+            "Name the groups' folders, delete others, and import it.",
+        ),
+    ] = None,
 ) -> None:
     """Enroll many people at once. Exit code 3: some were refused; the first ones are printed."""
+    if group is not None:
+        raise typer.Exit(_group(session, client_for(session, gallery, create=create), gallery, source, group))
     upload = find(source, content, ids)
     for path in upload.missing:
         output.complain(LikenessError("no such file", code="file_not_found"), Path(path))
@@ -97,6 +108,37 @@ def import_(
     raise typer.Exit(Exit.REFUSED if upload.missing and code is Exit.DONE else code)
 
 
+def _group(session: Session, client: Client, gallery: str, source: Path, folder: Path) -> Exit:
+    """Group the faces of the photos below ``source`` by person, as the gallery's package sees them."""
+    from app.features.bulk.photo_groups import Roll  # noqa: PLC0415 - slow to import
+
+    embedder = client.gallery(gallery).embedder
+    (model,) = (model for model in client.models().models if model.id == embedder)
+    files, _ = photos.collect([source])
+    roll, code = Roll(folder), Exit.DONE
+
+    def embed(path: Path) -> answers.EmbedAnswer | Failure:
+        return attempt(lambda: client.embed(path, model=embedder))
+
+    for path, found in photos.each(embed, files, "group", jobs=SENT_AT_ONCE):
+        try:
+            if isinstance(found, Failure):
+                raise found
+            roll.add(path, found.faces)
+        except (ApiError, InvalidInput) as error:
+            output.complain(error, path)
+            code = Exit.REFUSED
+    grouped = roll.write([point for each in model.calibrations if each.default for point in each.points])
+    faces = sum(map(len, grouped.groups))
+    answer = {"people": len(grouped.groups), "faces": faces, "without": grouped.without, "folder": str(folder)}
+    session.say(
+        answer,
+        f"{folder}: {faces} faces of {len(grouped.groups)} people; {grouped.without} photos show none that is usable",
+        f"Name the folders, delete those of others, then: likeness import {gallery} {folder}",
+    )
+    return code
+
+
 @command(commands, epilog="Example: likeness export staff staff.archive")
 def export(
     session: Session,
@@ -115,6 +157,8 @@ def export(
 
 
 PIECE = 1024 * 1024
+SENT_AT_ONCE = 2
+"""Photos whose faces are looked for at the same time."""
 ROWS = 4096
 ID_COLUMNS, PATH_COLUMNS = ("id", "subject"), ("path", "photo", "image", "file")
 VECTOR_COLUMNS = ("embedding", "template", "vector")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from likeness_client import ApiError, Client
 
 from app.cli import output
 from app.cli.options import Session, command
 from app.errors import InvalidInput, Unusable
+from app.timestamps import utc_now
 
 if TYPE_CHECKING:
     from app.features.watching.watcher.cameras import CameraConfig, Eyes
+    from app.features.watching.watcher.looks import Looker
     from app.features.watching.watcher.reporter import Report, Reporter
     from app.features.watching.watcher.timeline import Timeline
 
@@ -44,6 +48,9 @@ def watch(
     roi: Annotated[str | None, typer.Option(help="Part to look at: left,top,right,bottom as shares, 0-1.")] = None,
     min_face: Annotated[int, typer.Option(min=10, max=1000, help="Narrowest face to look for, in pixels.")] = 24,
     timeline: Annotated[Path | None, typer.Option(help="Write who is in the films: a file .json or .csv.")] = None,
+    frigate: Annotated[str | None, typer.Option(help="In place of sources: Frigate, such as http://host:5000.")] = None,
+    mqtt: Annotated[str | None, typer.Option(help="Frigate's broker: mqtt://user:password@host:1883.")] = None,
+    go2rtc: Annotated[str | None, typer.Option(help="Frigate's live frames, such as http://host:1984.")] = None,
 ) -> None:
     """Watch cameras or films, and tell the service who is there.
 
@@ -58,8 +65,9 @@ def watch(
         raise Unusable(message, code="unusable") from error
     if not gallery:
         raise InvalidInput("Name the gallery of people to look for: --gallery.", code="invalid_source")
-    if bool(sources) == (cameras is not None):
-        raise InvalidInput("Give sources, or a file of --cameras.", code="invalid_source")
+    if bool(sources) + (cameras is not None) + (frigate is not None) != 1 or (frigate is None) != (mqtt is None):
+        message = "Give sources, or a file of --cameras, or --frigate and --mqtt."
+        raise InvalidInput(message, code="invalid_source")
     labels = [*(name or []), *[None] * len(sources or [])]
     wanted = (
         configured.read_cameras(cameras)
@@ -77,7 +85,10 @@ def watch(
     with configured.open_eyes(
         settings.models_dir, settings.data_dir, cache, settings.detector, settings.embedder
     ) as eyes:
-        _watch(session, gallery, wanted, eyes, timeline)
+        if frigate is not None and mqtt is not None:
+            _follow_frigate(session, gallery, eyes.looker(min_face), (mqtt, frigate, go2rtc))
+        else:
+            _watch(session, gallery, wanted, eyes, timeline)
 
 
 def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes: Eyes, path: Path | None) -> None:
@@ -91,7 +102,7 @@ def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes:
     live = [(label, camera) for label, camera in labelled if not is_film(camera.source)]
     timeline = Timeline()
     client = session.client()
-    client.gallery(gallery)  # fails now rather than later
+    _check(client, gallery)
 
     def answered(report: Report, sighting: Any) -> None:
         timeline.answered(report, sighting)
@@ -124,19 +135,62 @@ def _play(label: str, camera: CameraConfig, eyes: Eyes, reporter: Reporter, time
     reporter.wait(TOLD_S)
 
 
+def _follow_frigate(session: Session, gallery: str, looker: Looker, addresses: tuple[str, str, str | None]) -> None:
+    """Follow whom Frigate sees until SIGINT or SIGTERM."""
+    from app.features.watching.watcher.reporter import Reporter  # noqa: PLC0415 - slow to import
+
+    try:
+        from app.features.watching.watcher.frigate import Frigate  # noqa: PLC0415 - needs paho-mqtt
+    except ModuleNotFoundError as error:
+        message = "Frigate needs paho-mqtt: pip install 'likeness-server[mqtt]'."
+        raise Unusable(message, code="unusable") from error
+    broker, api, live = addresses
+    source = Frigate(broker, api, looker, go2rtc=live)
+    client = session.client()
+    _check(client, gallery)
+
+    def answered(report: Report, sighting: Any) -> None:
+        source.answered(report, sighting)
+        session.say(sighting, _line(sighting))
+
+    reporter = Reporter(client, gallery, answered)
+    source.start(reporter)
+    _until_stopped().wait()
+    source.close()
+    reporter.close()
+
+
+def _check(client: Client, gallery: str) -> None:
+    """Fail now rather than later: hear of a track that nobody told of. Raises ApiError, Unreachable."""
+    try:
+        client.hear_sighting(gallery, uuid.uuid4().hex, {"last_at": utc_now()})
+    except ApiError as error:
+        if error.code != "sighting_not_found":
+            raise
+
+
+def _until_stopped() -> threading.Event:
+    """Return an event that SIGINT or SIGTERM sets."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    return stopped
+
+
 def _follow(cameras: Sequence[tuple[str, CameraConfig]], eyes: Eyes, reporter: Reporter) -> None:
     """Watch cameras until SIGINT or SIGTERM."""
     from app.features.watching.watcher.camera import Camera  # noqa: PLC0415 - needs PyAV
     from app.features.watching.watcher.watch import Watch, Watcher  # noqa: PLC0415
 
-    watcher, stopped = Watcher(), threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+    watcher, stopped, watched = Watcher(), _until_stopped(), list[Watch]()
     for label, camera in cameras:
         watching = Watch(label, eyes.looker(camera.min_face), eyes.tracker(), reporter, roi=camera.part)
         watcher.add(Camera(camera.source, camera.fps), watching)
+        watched.append(watching)
     stopped.wait()
     watcher.close()
+    for watching in watched:
+        output.say(f"{watching.camera}: {watching.counts}")
 
 
 def _line(sighting: Any) -> str:

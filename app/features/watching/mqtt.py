@@ -16,16 +16,15 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import paho.mqtt.client as paho
 import sqlalchemy as sa
-from paho.mqtt.enums import CallbackAPIVersion
 from sqlalchemy.engine import Row
 
 from app.db.engine import Database
 from app.db.schema import EVENT_CURSORS, GALLERIES, SIGHTINGS, SUBJECTS
-from app.errors import InvalidSetting, LikenessError
+from app.errors import LikenessError
+from app.features.watching.broker import broker_client
 from app.features.watching.events import aged, last_number, read_events
 from app.features.watching.records import Event
 from app.timestamps import utc_now
@@ -40,7 +39,6 @@ TURN_S: Final = 15.0
 POLL_S: Final = 0.5
 ACK_S: Final = 10.0
 """For the broker to take an event."""
-RECONNECT_S = 1, 20
 AT_ONCE: Final = 50
 KINDS: Final = ("person_seen", "unknown_seen", "name_changed", "left")
 ON, OFF = "ON", "OFF"
@@ -59,7 +57,8 @@ class Publisher:
         self._stale.set()
         self._retained: dict[str, str] = {}
         """What this process has published by topic, so that only changes are sent."""
-        self._client = _client(url)
+        self._client = broker_client(url, "LIKENESS_MQTT", ROOT)
+        self._client.will_set(STATUS, "offline", qos=1, retain=True)
         self._client.on_connect, self._client.on_message = self._connected, self._heard
         self._client.loop_start()
         self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
@@ -164,21 +163,6 @@ class Publisher:
         with self._database.write() as connection:
             move = sa.update(EVENT_CURSORS).where(EVENT_CURSORS.c.name == NAME)
             connection.execute(move.values(number=number, until=utc_now(timedelta(seconds=TURN_S))))
-
-
-def _client(url: str) -> paho.Client:
-    parts = urlsplit(url)
-    if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname:
-        raise InvalidSetting("LIKENESS_MQTT is an address such as mqtt://user:password@host:1883.")
-    client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"{ROOT}-{uuid.uuid4().hex[:12]}")
-    if parts.username:
-        client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
-    if parts.scheme == "mqtts":
-        client.tls_set()
-    client.will_set(STATUS, "offline", qos=1, retain=True)
-    client.reconnect_delay_set(*RECONNECT_S)
-    client.connect_async(parts.hostname, parts.port or (8883 if parts.scheme == "mqtts" else 1883))
-    return client
 
 
 def _people(database: Database) -> list[Row[Any]]:

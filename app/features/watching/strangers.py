@@ -20,13 +20,13 @@ from app.db.pagination import Page, read_page
 from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
 from app.errors import NotFound
 from app.face.quality import QualityLevel
-from app.features.watching.grouping import MOST, group_faces, link_threshold
 from app.features.watching.records import Judged
 from app.features.watching.rows import ROWS, Stored, drop_empty_strangers, find_row, to_stored
 from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.store import Store
 from app.inference.thresholds import Thresholds
+from app.recognition.grouping import MOST, group_faces, link_threshold
 from app.timestamps import utc_now, utc_seconds
 from app.types import Vector
 
@@ -197,7 +197,7 @@ class Strangers:
             ]
             if len(free) < 2:
                 return 0
-            groups = group_faces(np.stack([vector for vector, _ in free]), link_threshold(points, len(free)))
+            groups = group_faces(np.stack([vector for vector, _ in free]), link_threshold(points.points, len(free)))
             changed, taken = 0, set[int]()
             for number in range(int(groups.max()) + 1):
                 rows = [row for (_, row), group in zip(free, groups, strict=True) if group == number]

@@ -50,7 +50,7 @@ def test_what_is_no_film_is_said_so(tmp_path: Path) -> None:
 
 
 @contextmanager
-def http_camera(kind: str) -> Iterator[str]:
+def http_camera(kind: str, frames: int = 50) -> Iterator[str]:
     """A camera at an address: a JPEG, or MJPEG."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -64,7 +64,7 @@ def http_camera(kind: str) -> Iterator[str]:
             self.send_header("content-type", "multipart/x-mixed-replace; boundary=frame")
             self.end_headers()
             try:
-                for _ in range(50):
+                for _ in range(frames):
                     head = f"--frame\r\ncontent-type: image/jpeg\r\ncontent-length: {len(COLLINS)}\r\n\r\n"
                     self.wfile.write(head.encode() + COLLINS + b"\r\n")
                     time.sleep(0.05)
@@ -189,7 +189,7 @@ def test_a_film_becomes_a_timeline_sightings_and_events(tmp_path: Path) -> None:
     with serving(tmp_path / "data", {"WATCHING": "on"}) as server, server.client() as api:
         api.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
         enrolled(api, "/v1/galleries/crew", "eileen", COLLINS)
-        key = api.post("/v1/keys", json={"scopes": ["watch", "read"], "galleries": ["crew"]}).json()["secret"]
+        key = api.post("/v1/keys", json={"scopes": ["watch"], "galleries": ["crew"]}).json()["secret"]
         asked = ["watch", str(path), str(tiny), "--gallery", "crew", "--server", server.url, "--key", key]
         for name in ("out %41?#.json", "out %41?#.csv"):
             done = run(tmp_path / "beside", *asked, "--timeline", str(tmp_path / name))

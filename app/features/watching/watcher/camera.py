@@ -182,5 +182,7 @@ class Camera:
             if problem != self.problem:
                 _log.warning("%s: %s; it is tried again", shown(self._source), problem)
             self.problem = problem
-            wait = FIRST_WAIT_S if time.monotonic() - began > STEADY_S else min(wait * 2, LONGEST_WAIT_S)
+            if time.monotonic() - began > STEADY_S:
+                wait = FIRST_WAIT_S
             self._stopping.wait(wait)
+            wait = min(wait * 2, LONGEST_WAIT_S)

@@ -60,6 +60,10 @@ class Counts:
     """Faces that were not usable and whose size is the reason."""
     tracks: int = 0
 
+    def __str__(self) -> str:
+        faces = f"{self.faces} faces, {self.usable} usable, {self.small} too small"
+        return f"{self.frames} frames, {self.looked_at} looked at, {faces}, {self.tracks} visits"
+
 
 class Watch:
     """Follows people before one camera, and reports them. Not safe to share between threads."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.thresholds import Thresholds
+from app.errors import OperatingPointUnavailable
 from app.types import Vectors
 
 FALSE_LINKS: Final = 0.1
@@ -15,15 +17,27 @@ FALSE_LINKS: Final = 0.1
 recall of pairs were .999 and .971 (CFP, frontal), .979 and .986 (LFW). Connected components put 2,218 of 2,707 faces
 into one group."""
 MOST: Final = 4_000
-"""Faces grouped at once: their scores take 64 MB, and the work grows with their square."""
+"""Strangers' faces that are grouped at once: the work grows with their square."""
 
 
-def link_threshold(thresholds: Thresholds, faces: int) -> float:
+class Rated(Protocol):
+    """A threshold at a false match rate."""
+
+    @property
+    def fmr(self) -> float: ...
+    @property
+    def threshold(self) -> float: ...
+
+
+def link_threshold(points: Sequence[Rated], faces: int) -> float:
     """Return the score from which groups among so many faces are linked, at the measured rate nearest to FALSE_LINKS /
-    faces. Raises OperatingPointUnavailable for a package without operating points."""
-    wanted = FALSE_LINKS / max(1, faces)
-    low, high = thresholds.lowest or wanted, thresholds.highest or wanted
-    return thresholds.threshold(min(max(wanted, low), high))
+    faces. Raises OperatingPointUnavailable without operating points."""
+    if not points:
+        raise OperatingPointUnavailable("Grouping needs a package with measured operating points.")
+    ordered = sorted(points, key=lambda point: point.fmr)
+    rates = [math.log10(point.fmr) for point in ordered]
+    wanted = math.log10(FALSE_LINKS / max(1, faces))
+    return float(np.interp(wanted, rates, [point.threshold for point in ordered]))
 
 
 def group_faces(vectors: Vectors, threshold: float) -> NDArray[np.int64]:

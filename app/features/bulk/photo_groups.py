@@ -1,0 +1,100 @@
+"""A camera roll without names becomes folders of faces, one for each person, that a person names and imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import cv2
+import numpy as np
+from likeness_client import answers
+
+from app.errors import InvalidInput
+from app.face.formats import Limits
+from app.face.image import decode
+from app.face.quality import QualityLevel
+from app.files import replacing
+from app.recognition.grouping import group_faces, link_threshold
+from app.types import Pixels
+
+USABLE: Final = QualityLevel.LOW.minimum
+"""Quality of a face that is grouped."""
+MARGIN: Final = 0.6
+"""Of a face's width and height, on each side of it in its picture: it is found again when it is imported."""
+JPEG_QUALITY: Final = 95
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """What became of a camera roll: faces by person, the largest group first, and photos without a usable face."""
+
+    groups: list[list[Path]]
+    without: int
+
+
+class Roll:
+    """Collects the faces of photos, as ``embed`` answers them, in a new folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises InvalidInput (``invalid_source``) if there is something in the folder."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InvalidInput(f"{folder}: name a new or an empty folder for the groups.", code="invalid_source")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._pictures: list[tuple[Path, bytes]] = []
+        self._vectors: list[list[float]] = []
+        self._without = 0
+
+    def add(self, photo: Path, faces: Sequence[answers.EmbeddedFace]) -> None:
+        """Take the usable faces of a photo. Raises what decoding raises."""
+        usable = [face for face in faces if face.embedding is not None and face.quality.score >= USABLE]
+        if not usable:
+            self._without += 1
+            return
+        pixels = decode(photo.read_bytes(), Limits()).pixels
+        for number, face in enumerate(usable):
+            name = Path(f"{photo.stem}-{number}.jpg" if len(usable) > 1 else f"{photo.stem}.jpg")
+            self._pictures.append((name, _picture(pixels, face.box)))
+            self._vectors.append(list(face.embedding or ()))
+
+    def write(self, points: Sequence[answers.OperatingPoint]) -> Grouped:
+        """Write a folder for each person; a name that is taken gets a number."""
+        if not self._vectors:
+            return Grouped([], self._without)
+        vectors = np.asarray(self._vectors, np.float32)
+        labels = group_faces(vectors, link_threshold(points, len(vectors)))
+        largest = np.argsort(-np.bincount(labels), kind="stable")
+        groups = []
+        for number, label in enumerate(largest.tolist(), 1):
+            folder = self._folder / f"person {number:0{len(str(len(largest)))}}"
+            folder.mkdir()
+            groups.append(_write(folder, (self._pictures[row] for row in np.flatnonzero(labels == label))))
+        return Grouped(groups, self._without)
+
+
+def _write(folder: Path, pictures: Iterable[tuple[Path, bytes]]) -> list[Path]:
+    written: list[Path] = []
+    for name, data in pictures:
+        path, count = folder / name, 1
+        while path in written:
+            count += 1
+            path = folder / f"{name.stem} {count}.jpg"
+        with replacing(path) as file:
+            file.write(data)
+        written.append(path)
+    return written
+
+
+def _picture(pixels: Pixels, box: answers.Box) -> bytes:
+    """Return the face with its surroundings as JPEG."""
+    height, width = pixels.shape[:2]
+    left, right = int(box.x - MARGIN * box.width), int(box.x + (1 + MARGIN) * box.width) + 1
+    top, bottom = int(box.y - MARGIN * box.height), int(box.y + (1 + MARGIN) * box.height) + 1
+    part = pixels[max(0, top) : min(height, bottom), max(0, left) : min(width, right)]
+    bgr = cv2.cvtColor(part, cv2.COLOR_RGB2BGR)
+    done, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    if not done:
+        raise InvalidInput("The face could not be written as JPEG.", code="invalid_image")
+    return data.tobytes()

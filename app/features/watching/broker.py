@@ -1,0 +1,33 @@
+"""A connection to an MQTT broker, by its address."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from app.errors import InvalidSetting
+
+RECONNECT_S: Final = (1, 20)
+"""The shortest and the longest wait before the broker is tried again."""
+
+
+def broker_client(url: str, setting: str, name: str) -> paho.Client:
+    """Return a client that connects to the broker at ``url`` once its loop runs; ``name`` begins its id.
+
+    Raises InvalidSetting, which names the ``setting``, for a URL that names no broker.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname:
+        raise InvalidSetting(f"{setting} is an address such as mqtt://user:password@host:1883.")
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"{name}-{uuid.uuid4().hex[:12]}")
+    if parts.username:
+        client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
+    if parts.scheme == "mqtts":
+        client.tls_set()
+    client.reconnect_delay_set(*RECONNECT_S)
+    client.connect_async(parts.hostname, parts.port or (8883 if parts.scheme == "mqtts" else 1883))
+    return client

@@ -1,0 +1,190 @@
+"""The watcher: what a camera costs with nobody and with two people before it, how many two cores bear, how soon it says
+who is there.
+
+Cameras are films in a loop, H.264 of 640 × 480 at 10 images a second, sent over HTTP as cameras do; five of these are
+looked at. Both people are as large as at a door: 150 pixels high, which is more work than smaller ones.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import numpy as np
+import yaml
+from PIL import Image
+
+from app.cli.sample_photos import SAMPLES
+from app.machine import memory_in_use
+from app.server.local import environment
+from app.timestamps import utc_seconds
+from bench.figures import Figure, Goal
+from bench.run import Run
+from bench.server import Server, serving
+from training.evaluation.speed import Spread
+
+PART = "watch"
+SIZE, FPS, LOOKED_AT = (640, 480), 10, 5
+HEIGHT = 240
+"""Of the photos in a film, in pixels: their faces are some 100 wide."""
+KNOWN, OTHER = "collins.jpg", "hopper.jpg"
+WANTED = 6
+"""Cameras that two cores should bear, with two people before each."""
+SOON_S, LATE_S = 1.0, 2.0
+"""From the first good frame to the event: median and 95th percentile that are wanted."""
+GONE_S = 14.0
+"""Nobody is there for so long that a visit ends and the next one is a new one."""
+SETTLE_S = 4.0
+PIECES = 10
+"""In a second, of a film that is sent."""
+
+
+def measure(run: Run) -> None:
+    seconds = max(12.0, 5 * run.effort.seconds)
+    with tempfile.TemporaryDirectory() as folder, run.data_folder() as data:
+        films = {
+            "nobody": _film(Path(folder) / "nobody.ts", [((), 8.0)]),
+            "two": _film(Path(folder) / "two.ts", [((KNOWN, OTHER), 8.0)]),
+            "visits": _film(Path(folder) / "visits.ts", [((KNOWN, OTHER), 4.0), ((), GONE_S)]),
+        }
+        with serving(data, MODELS_DIR=run.stages.models, WATCHING="on") as server, _cameras(films) as address:
+            with server.client() as client:
+                client.post("/v1/galleries", json={"id": "bench"}).raise_for_status()
+                photo = (SAMPLES / "collins_again.jpg").read_bytes()
+                client.post("/v1/galleries/bench/subjects/collins/faces", files={"images": photo}).raise_for_status()
+            for film, people in (("nobody", "nobody"), ("two", "two people")):
+                run.say(f"cameras with {people} before them")
+                cost = _watched(server, [f"{address}/{film}"] * 2, seconds, Path(folder))
+                _tell_cost(run, people, cost)
+            run.say(f"{WANTED} cameras, and how soon visits are told")
+            cost = _watched(server, [f"{address}/visits"] * WANTED, max(2 * (GONE_S + 4), 2 * seconds), Path(folder))
+            _tell_delay(run, server, cost)
+
+
+class _Cost:
+    """Processor seconds by process, and memory, of cameras that were watched for so long."""
+
+    def __init__(self, cameras: int, seconds: float, watcher_s: float, service_s: float, memory: int) -> None:
+        self.cameras, self.seconds, self.memory = cameras, seconds, memory
+        self.watcher_s, self.service_s = watcher_s, service_s
+
+    @property
+    def share(self) -> float:
+        """Return the processor seconds that a camera takes in a second, of the watcher and the service."""
+        return (self.watcher_s + self.service_s) / (self.cameras * self.seconds)
+
+
+def _tell_cost(run: Run, people: str, cost: _Cost) -> None:
+    details = {
+        "cameras": cost.cameras,
+        "watcher_s_per_camera_s": cost.watcher_s / cost.cameras / cost.seconds,
+        "service_s_per_camera_s": cost.service_s / cost.cameras / cost.seconds,
+        "watcher_mb": cost.memory / 1e6,
+        "films": "photos that move, in a loop",
+    }
+    work = f"processor time of a camera with {people} before it, 640×480, {LOOKED_AT} looks a second"
+    run.add(Figure(PART, work, 1000 * cost.share, "ms/s", details=details))
+    ratio = Spread.of(np.array([2 / cost.share / WANTED]))
+    work = f"cameras that two cores bear, {people} before each, by processor time"
+    run.add(Figure(PART, work, 2 / cost.share, "cameras", f"{WANTED} wanted", ratio, Goal(1.0)))
+
+
+def _tell_delay(run: Run, server: Server, cost: _Cost) -> None:
+    with server.client() as client:
+        listed = client.get("/v1/galleries/bench/sightings", params={"limit": 200}).raise_for_status().json()
+        lines = client.get("/v1/events", params={"after": 0, "seconds": 0}).raise_for_status().text.splitlines()
+    began = {row["id"]: utc_seconds(row["first_at"]) for row in listed["sightings"]}
+    events = [httpx.Response(200, content=line[6:]).json() for line in lines if line.startswith("data: ")]
+    seen = [event for event in events if event["event"] == "person_seen" and event["sighting"] in began]
+    waits = np.array([utc_seconds(event["at"]) - began[event["sighting"]] for event in seen])
+    details = {"visits": len(waits), "cameras": cost.cameras, "watcher_mb": cost.memory / 1e6, "of_a_core": cost.share}
+    for what, percent, wanted in (("median", 50, SOON_S), ("95th percentile", 95, LATE_S)):
+        value = float(np.percentile(waits, percent))
+        ratio, work = Spread.of(np.array([value / wanted])), f"first good frame to `person_seen`, {what}"
+        run.add(Figure(PART, work, value, "s", f"{wanted:g} s", ratio, Goal(1.0, at_most=True), details))
+
+
+def _watched(server: Server, sources: Sequence[str], seconds: float, folder: Path) -> _Cost:
+    """Watch the sources for so long, after a while in which everything opens."""
+    listed = [{"source": source, "name": f"camera {number}", "fps": LOOKED_AT} for number, source in enumerate(sources)]
+    cameras = folder / "cameras.yaml"
+    cameras.write_text(yaml.safe_dump({"cameras": listed}))
+    environ = environment(SERVER=server.url, KEY=server.target.key, DATA_DIR=server.data_dir)
+    command = [sys.executable, "-m", "app", "watch", "--cameras", str(cameras), "--gallery", "bench"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as watcher:  # noqa: S603 - our own
+        time.sleep(SETTLE_S)
+        before, service = _processor_s(watcher.pid), server.processor_s()
+        time.sleep(seconds)
+        spent, served = _processor_s(watcher.pid) - before, server.processor_s() - service
+        memory = memory_in_use(watcher.pid)
+        watcher.terminate()
+    return _Cost(len(sources), seconds, spent, served, memory)
+
+
+def _processor_s(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _film(path: Path, scenes: Sequence[tuple[tuple[str, ...], float]]) -> list[bytes]:
+    """Return the pieces, PIECES a second, of a film of these scenes: who is there, and for how many seconds."""
+    import av  # noqa: PLC0415 - an extra
+
+    noise = np.random.default_rng(0)
+    with av.open(str(path), "w", format="mpegts") as container:
+        stream = container.add_stream("libx264", rate=FPS, options={"tune": "zerolatency", "g": str(FPS)})
+        stream.width, stream.height = SIZE
+        for who, seconds in scenes:
+            photos = [Image.open(io.BytesIO((SAMPLES / name).read_bytes())).convert("RGB") for name in who]
+            photos = [photo.resize((photo.width * HEIGHT // photo.height, HEIGHT)) for photo in photos]
+            for step in range(round(seconds * FPS)):
+                picture = Image.new("RGB", SIZE, "grey")
+                for place, photo in enumerate(photos):
+                    picture.paste(photo, (40 + 300 * place + 2 * (step % 40), 100 + step % 20))
+                pixels = np.asarray(picture, np.int16) + noise.integers(-3, 4, (SIZE[1], SIZE[0], 3))
+                frame = av.VideoFrame.from_ndarray(np.clip(pixels, 0, 255).astype(np.uint8), format="rgb24")
+                container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    data, count = path.read_bytes(), round(sum(seconds for _, seconds in scenes) * PIECES)
+    return [data[len(data) * at // count : len(data) * (at + 1) // count] for at in range(count)]
+
+
+@contextmanager
+def _cameras(films: dict[str, list[bytes]]) -> Iterator[str]:
+    """Send each film in a loop, as fast as it was taken, to everybody who asks for its name."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "video/mp2t")
+            self.end_headers()
+            begin, sent = time.monotonic(), 0
+            try:
+                while True:
+                    for piece in films[self.path.strip("/")]:
+                        self.wfile.write(piece)
+                        sent += 1
+                        time.sleep(max(0.0, begin + sent / PIECES - time.monotonic()))
+            except OSError:  # the watcher has ended
+                return
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
