@@ -294,6 +294,23 @@ class Settings(BaseSettings):
     rekognition: Literal["on", "off"] = Field(
         default="on", description="Whether Amazon Rekognition's API is answered at `POST /`."
     )
+    deepstack: Literal["on", "off"] = Field(
+        default="off",
+        description="Whether DeepStack's and CodeProject.AI's face interface is answered below `/v1/vision/`.",
+    )
+    immich: Literal["on", "off"] = Field(
+        default="off", description="Whether Immich may have faces found and embedded, at `/ping` and `/predict`."
+    )
+    immich_networks: Listed[Network] = Field(
+        default=(),
+        description="Networks, separated by commas, whose addresses may call `/predict` without a key, which Immich "
+        "can't send, such as `172.18.0.0/16`. They see no gallery.",
+    )
+    immich_others: Origin | None = Field(
+        default=None,
+        description="Immich's own machine learning, `http://immich-machine-learning:3003`, which gets what Immich asks "
+        "for beside faces; by default such requests are refused.",
+    )
     watching: Literal["on", "off"] = Field(
         default="off", description="Whether watchers of cameras may tell of sightings (`docs/how-to/cameras.md`)."
     )

@@ -41,6 +41,8 @@ from app.face.detect import Detector
 from app.features.bulk.routes import FEATURE as BULK
 from app.features.challenges.routes import FEATURE as CHALLENGES
 from app.features.compreface.routes import FEATURE as COMPREFACE
+from app.features.deepstack import FEATURE as DEEPSTACK
+from app.features.immich import FEATURE as IMMICH
 from app.features.liveness.gate import FEATURE as LIVENESS
 from app.features.milvus.indexes import FEATURE as MILVUS
 from app.features.reembedding.routes import FEATURE as REEMBEDDING
@@ -105,6 +107,8 @@ FEATURES: tuple[Feature, ...] = (
     MILVUS,
     COMPREFACE,
     REKOGNITION,
+    DEEPSTACK,
+    IMMICH,
     WATCHING,
     *(point.load() for point in entry_points(group="likeness.features")),
 )

@@ -31,10 +31,13 @@ from app import cli
 
 # What is taken from the program, all in one place.
 from app.access.grants import Scope
+from app.api.route import Router
 from app.api.wire import problems_table
 from app.cli.output import Exit
 from app.config import settings_table
-from app.features.compreface.routes import endpoints_table as compreface_table
+from app.features.compreface.routes import ROUTERS as COMPREFACE
+from app.features.deepstack.routes import router as deepstack
+from app.features.immich.routes import router as immich
 from app.features.rekognition.routes import endpoints_table as rekognition_table
 from app.features.similarity import similarity_table
 from app.inference.manifest import Manifest
@@ -51,6 +54,7 @@ START_S = 120.0
 STOP_S = 30.0
 POLL_S = 0.2
 MADE = "<!-- Written by docs/reference.py: change the code, not this page. -->\n\n"
+OFF_BY_DEFAULT = dict.fromkeys(("DEEPSTACK", "IMMICH", "WATCHING"), "on")
 METHODS = ("get", "post", "put", "patch", "delete")
 PRESENTED_CODES = 0.8
 """An error code of this share of the operations is listed once, for all of them."""
@@ -158,7 +162,7 @@ def _server() -> Iterator[httpx.Client]:
     with tempfile.TemporaryDirectory() as scratch, reserved_port() as port:
         data, log = Path(scratch) / "data", Path(scratch) / "log"
         url = f"http://127.0.0.1:{port}"
-        with spawned(environment(DATA_DIR=data, PORT=port, WATCHING="on"), log, stop_s=STOP_S) as process:
+        with spawned(environment(DATA_DIR=data, PORT=port, **OFF_BY_DEFAULT), log, stop_s=STOP_S) as process:
             if not becomes_ready(process, url, patience_s=START_S):
                 raise RuntimeError(f"The server did not start:\n{log.read_text()}")
             headers = {"x-api-key": (data / "admin.key").read_text().strip()}
@@ -277,7 +281,8 @@ def _codes(document: Mapping[str, Any], operation: Mapping[str, Any]) -> list[st
 
 
 def _general_codes(document: Mapping[str, Any], operations: Sequence[Mapping[str, Any]]) -> list[str]:
-    found = [_codes(document, operation) for operation in operations]
+    listed = [_codes(document, operation) for operation in operations]
+    found = [codes for codes in listed if codes]  # other services' calls have none of ours
     known = dict.fromkeys(code for codes in found for code in codes)
     return [code for code in known if sum(code in codes for codes in found) >= PRESENTED_CODES * len(found)]
 
@@ -373,7 +378,7 @@ def drop_ins_page() -> str:
     sface = load_package(PROJECT / "models" / "sface")
     return "\n".join(
         (
-            "# Drop-ins: CompreFace and Rekognition",
+            "# Drop-ins: CompreFace, Rekognition, DeepStack, Immich",
             "",
             "Calls of other services that Likeness answers, the scope each needs, and its name in the audit log.",
             "Tutorials: [moving from CompreFace](../tutorials/move-from-compreface.md),",
@@ -381,7 +386,7 @@ def drop_ins_page() -> str:
             "",
             "## CompreFace",
             "",
-            compreface_table(),
+            _calls_table(COMPREFACE),
             "",
             "## Rekognition",
             "",
@@ -390,10 +395,22 @@ def drop_ins_page() -> str:
             "",
             rekognition_table(),
             "",
+            "## DeepStack and CodeProject.AI",
+            "",
+            "With `LIKENESS_DEEPSTACK=on`: [moving from DeepStack](../how-to/move-from-deepstack.md).",
+            "",
+            _calls_table([deepstack]),
+            "",
+            "## Immich",
+            "",
+            "With `LIKENESS_IMMICH=on`: [finding Immich's faces](../how-to/immich.md).",
+            "",
+            _calls_table([immich]),
+            "",
             "## Similarity",
             "",
-            "Both services answer a similarity instead of a cosine score: 0 to 1 (CompreFace) or 0 to 100",
-            "(Rekognition, the same number × 100). Here it says how often two different people reach it, the FMR of a",
+            "These services answer a similarity instead of a cosine score: 0 to 1, or 0 to 100 (Rekognition, the same",
+            "number × 100). Here it says how often two different people reach it, the FMR of a",
             "single comparison, whichever model runs; of subjects of several photos, the rate over all of one's (the",
             "gallery's mean). For the default model, two photos:",
             "",
@@ -405,6 +422,16 @@ def drop_ins_page() -> str:
             "thousand.",
         )
     )
+
+
+def _calls_table(routers: Iterable[Router]) -> str:
+    """Return each call with its scope and audit word as a Markdown table."""
+    lines = ["| call | scope | in the audit log |", "|---|---|---|"]
+    for router in routers:
+        for each in router.operations:
+            scope = f"`{each.scope}`" if each.scope else "no key"
+            lines.append(f"| `{each.method} {each.path}` | {scope} | {'–' if each.monitoring else f'`{each.name}`'} |")
+    return "\n".join(lines)
 
 
 def command_line_page() -> str:

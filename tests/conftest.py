@@ -7,7 +7,7 @@ import os
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import hypothesis
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 from tests.support import ready
 from tests.support.postgres import cluster, empty, new_database
 
+OFF_BY_DEFAULT: dict[str, Any] = dict.fromkeys(("deepstack", "immich", "watching"), "on")
 PROJECT = Path(__file__).resolve().parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """For PyTorch, which reads it when it is loaded. Several tests run at once: threads that wait for each other on few
@@ -182,7 +183,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     from tests.support.service import running  # noqa: PLC0415 (which needs this module's PROJECT)
 
     # All tests share an address, and many send wrong keys.
-    with running(tmp_path_factory.mktemp("service"), failed_keys="100000/s", watching="on") as client:
+    with running(tmp_path_factory.mktemp("service"), failed_keys="100000/s", **OFF_BY_DEFAULT) as client:
         yield client
 
 

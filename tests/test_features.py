@@ -23,6 +23,8 @@ PATHS: dict[str, str | None] = {
     "challenges": "challenges",
     "compreface": "/api/v1/",
     "rekognition": '"/"',
+    "deepstack": "/v1/vision/",
+    "immich": "/predict",
     "liveness": None,
     "milvus": None,
     "reembedding": "reembed",
@@ -35,7 +37,7 @@ DOCUMENT = """
 import json, sys
 from app.config import Settings
 from app.main import create_app
-features = dict.fromkeys(("compreface", "rekognition", "watching"), "on")
+features = dict.fromkeys(("compreface", "deepstack", "immich", "rekognition", "watching"), "on")
 print(json.dumps(create_app(Settings(data_dir=sys.argv[1], **features)).openapi()))
 """
 

@@ -27,7 +27,7 @@ class Scope(StrEnum):
     ENROLL = "enroll"
     ADMIN = "admin"
     DELETE = "delete"
-    """Deletions through CompreFace's and Rekognition's interfaces, where one call may delete everybody."""
+    """Deletions through other services' interfaces, where one call may delete a person or everybody."""
     METRICS = "metrics"
     WATCH = "watch"
     """What a watcher beside cameras does: tell of sightings."""

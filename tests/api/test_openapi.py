@@ -39,7 +39,7 @@ PUBLIC = vars(schemas) | vars(calibration) | vars(challenges) | vars(galleries)
 MODELS = [
     model for model in (*PUBLIC.values(), Review, Reembedding) if isinstance(model, type) and "example" in vars(model)
 ]
-COMPATIBLE = {"CompreFace", "Amazon Rekognition"}
+COMPATIBLE = {"CompreFace", "Amazon Rekognition", "DeepStack", "Immich"}
 WITHOUT_EXAMPLE = {"image/jpeg", "text/plain", "text/event-stream", "application/x-ndjson", "application/x-tar"}
 OPEN = {"/livez", "/readyz", "/version"}
 WITHOUT_PARAMETERS = {"/metrics", "/v1/models", "/v1/server-key", "/v1/key", "/v1/sign-in", "/v1/sign-in-codes"}
@@ -245,7 +245,7 @@ def test_every_operation_is_in_one_group_and_other_services_have_their_own(docum
     found = [(operation["tags"], path) for path, some in document["paths"].items() for operation in some.values()]
     assert all(len(tags) == 1 for tags, _ in found)
     assert {tags[0] for tags, _ in found} == {tag["name"] for tag in document["tags"]}
-    groups = {tags[0] for tags, path in found if not path.startswith("/v1/")}
+    groups = {tags[0] for tags, path in found if not path.startswith("/v1/") or path.startswith("/v1/vision/")}
     assert groups == {"server", *COMPATIBLE}
     rekognition = document["paths"]["/"]["post"]
     assert "RekognitionService.SearchUsersByImage" in rekognition["parameters"][0]["schema"]["enum"]

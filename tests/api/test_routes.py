@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,11 +23,12 @@ from app.server.data_folder import load_key
 from tests.support.service import error_of, made, running_here, scope_of
 
 READS = [one for one in own_operations() if one.method == "GET" and not one.monitoring]
+OPTIONAL: dict[str, Any] = dict.fromkeys(("compreface", "deepstack", "immich", "rekognition", "watching"), "on")
 UNKNOWN = ("/v1/galeries", "/v1/galleries/", "/v1/galleries/own/nothing", "/v2/detect", "/nothing")
 
 
 def test_every_route_is_an_operation_or_the_page() -> None:
-    app = create_app(Settings(data_dir=Path("unused"), compreface="on", rekognition="on", watching="on"))
+    app = create_app(Settings(data_dir=Path("unused"), **OPTIONAL))
     others = {getattr(route, "path", "") for route in app.routes if not isinstance(route, OperationRoute)}
     assert others == {PAGE_PATH, PAGE_FILES + "{name:path}"}, "anything else would be served without a key"
 
@@ -90,7 +92,7 @@ async def test_an_error_after_the_answer_began_cuts_it_short_and_sends_no_second
 
 @pytest.mark.anyio
 async def test_every_handler_finds_what_it_takes_by_its_name(tmp_path: Path) -> None:
-    async with running_here(tmp_path, compreface="on", rekognition="on") as (app, _):
+    async with running_here(tmp_path, **OPTIONAL) as (app, _):
         parts = app.state.components.parts
         for route in (route for route in app.routes if isinstance(route, OperationRoute)):
             handler = inspect.getclosurevars(route.endpoint).nonlocals["handler"]

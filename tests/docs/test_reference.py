@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import PROJECT
+from tests.conftest import OFF_BY_DEFAULT, PROJECT
 from tests.support.service import running
 
 
@@ -29,7 +29,7 @@ def load(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with running(tmp_path_factory.mktemp("reference") / "data", watching="on") as client:
+    with running(tmp_path_factory.mktemp("reference") / "data", **OFF_BY_DEFAULT) as client:
         yield client
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
@@ -14,11 +13,12 @@ from app.api.components import Components
 from app.api.route import Router
 from app.errors import AmbiguousFace, NoFace
 from app.face.pose import pose_of
+from app.features.answers import corners, round_down
+from app.features.collection import CollectionDep, is_stored
 from app.features.compreface.requests import (
     FILE,
     MAX_PREDICTIONS,
     SOURCE_AND_TARGET,
-    CollectionDep,
     EmbeddingsRequest,
     FaceParams,
     FileRequest,
@@ -30,7 +30,6 @@ from app.features.compreface.requests import (
     VerifyEmbeddingsRequest,
     face_id_of,
     given_template,
-    is_stored,
 )
 from app.features.compreface.wire import COMPREFACE, EMPTY_FIELD, PREFIX, VALIDATION, CompreFaceRoute, Refused
 from app.features.similarity import AnsweredSimilarity, Similarity, probability_of, score_of
@@ -47,8 +46,6 @@ RECOGNITION = f"{PREFIX}recognition"
 FACE = f"{RECOGNITION}/faces/{{face_id}}"
 STRANGER = {"subject": "unknown", "similarity": 0.0}
 """Whoever is nearest has no similarity that is answered, and so no name either."""
-DIGITS = 5
-"""Decimals of similarities and probabilities, as in CompreFace."""
 
 
 @router.operation("POST", f"{PREFIX}detection/detect", scope=Scope.RECOGNIZE, body=FileRequest, images=FILE)
@@ -76,7 +73,7 @@ def verify(components: Components, sent: Photos[FaceParams]) -> Json:
     target, _ = operations.embed(sent.images[1], model)
     matches = [
         _face_answer(face, target, params, embedded=True)
-        | {"similarity": _rounded(similarity.of_cosine(cosine(template_of(faces[0]), template_of(face))))}
+        | {"similarity": round_down(similarity.of_cosine(cosine(template_of(faces[0]), template_of(face))))}
         for face in compared_faces(target, params)
     ]
     answer = {"source_image_face": _face_answer(faces[0], source, params, embedded=True), "face_matches": matches}
@@ -163,7 +160,7 @@ def verify_face(
         _face_answer(face, photo, params, embedded=True)
         | {
             "subject": row.subject,
-            "similarity": _rounded(similarity.answered(cosine(enrolled, template_of(face))) or 0.0),
+            "similarity": round_down(similarity.answered(cosine(enrolled, template_of(face))) or 0.0),
         }
         for face in faces
     ]
@@ -225,7 +222,7 @@ def _rank(
     rankings = operations.rank(gallery, templates, min(count, MAX_PREDICTIONS), similarity.scores, one_photo=one_photo)
     return [
         [
-            {"subject": candidate.subject, "similarity": _rounded(similarity.scale.of_cosine(candidate.score))}
+            {"subject": candidate.subject, "similarity": round_down(similarity.scale.of_cosine(candidate.score))}
             for candidate in ranking
             if candidate.score is not None
         ]
@@ -240,7 +237,7 @@ def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Cal
     results = [
         {
             "embedding": embedding,
-            "similarity": _rounded(scale(cosine(first, given_template(embedding, first.package, dimension)))),
+            "similarity": round_down(scale(cosine(first, given_template(embedding, first.package, dimension)))),
         }
         for embedding in embeddings
     ]
@@ -280,7 +277,7 @@ def wanted_faces(found: Iterable[Face], det_prob_threshold: float | None, limit:
 
 def _face_answer(face: Face, photo: Photo, params: FaceParams, *, embedded: bool) -> Json:
     """Return a face with the requested plugins; ``embedded``: whether the calculator ran."""
-    answer: Json = {"box": _box(face, photo)}
+    answer: Json = {"box": {"probability": round_down(probability_of(face.score))} | corners(face, photo)}
     landmarks = face.landmarks
     if params.wants("landmarks") and landmarks is not None:
         answer["landmarks"] = [[round(float(x)), round(float(y))] for x, y in landmarks]
@@ -291,28 +288,6 @@ def _face_answer(face: Face, photo: Photo, params: FaceParams, *, embedded: bool
     if params.status:
         answer["execution_time"] = _times(photo, embedded=embedded)
     return answer
-
-
-def _rounded(similarity: float) -> float:
-    """Round down, so that rounding lifts no similarity to a client's threshold."""
-    scale = 10.0**DIGITS
-    return math.floor(similarity * scale) / scale
-
-
-def _box(face: Face, photo: Photo) -> Json:
-    """Return the box in whole pixels, clipped to the photo."""
-    box = face.box
-    return {
-        "probability": _rounded(probability_of(face.score)),
-        "x_max": _within(box.x + box.width, photo.width),
-        "y_max": _within(box.y + box.height, photo.height),
-        "x_min": _within(box.x, photo.width),
-        "y_min": _within(box.y, photo.height),
-    }
-
-
-def _within(value: float, size: int) -> int:
-    return min(max(round(value), 0), size)
 
 
 def _times(photo: Photo, *, embedded: bool) -> dict[str, float]:

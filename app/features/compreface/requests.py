@@ -1,29 +1,19 @@
-"""Requests as CompreFace's clients send them: parameters, images, JSON, and the gallery that they are about."""
+"""Requests as CompreFace's clients send them: parameters, images, JSON."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
-from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
-from app.access.audit import AuditEntry
-from app.access.grants import Grant
 from app.api import body
 from app.api.body import Body, BodyLimits, ImageFields, Sent
-from app.api.components import Components, components_of
 from app.api.schemas import Base64
-from app.errors import Conflict, GalleryNotFound, MissingImage, NotFound
+from app.errors import MissingImage
 from app.features.compreface.wire import EMPTY_FIELD, INCORRECT_ARGUMENT, Refused
-from app.gallery.records import Gallery
-from app.gallery.service import Galleries
-from app.recognition.operations import Operations
-from app.search.types import IndexKey, IndexSpec
-from app.timestamps import utc_now
 from app.types import Template, Vector
 
 FILE = ImageFields(("file",))
@@ -31,11 +21,6 @@ SOURCE_AND_TARGET = ImageFields(("source_image", "target_image"))
 MAX_PREDICTIONS = 1000
 MAX_PAGE = 2000
 """Faces on one page; larger sizes count as this one, as in CompreFace."""
-DEFAULT = "default"
-NOT_STORED = 0
-"""The key of no gallery: the database counts from 1."""
-CREATED, THERE_ALREADY = 201, 409
-"""HTTP statuses for the audit log."""
 Json: TypeAlias = dict[str, Any]
 Given = TypeVar("Given", bound=BaseModel)
 Embedding = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
@@ -159,76 +144,3 @@ def given_template(embedding: Sequence[float], package: str, dimension: int) -> 
     vector /= largest  # so that squaring neither overflows nor vanishes
     unit: Vector = (vector / np.linalg.norm(vector)).astype(np.float32)
     return Template(unit, package)
-
-
-@dataclass(frozen=True, slots=True)
-class Collection:
-    """The gallery that a call is about: a key of CompreFace belongs to one collection, and no path names it.
-
-    It is the one gallery that the key is restricted to, or `default`.
-    """
-
-    components: Components
-    grant: Grant
-    entry: AuditEntry
-    name: str
-
-    @property
-    def galleries(self) -> Galleries:
-        return self.components.galleries
-
-    @property
-    def operations(self) -> Operations:
-        return self.components.operations
-
-    def find(self) -> Gallery:
-        """Return the gallery; a missing `default` as it would be if it were created now, not stored and empty.
-
-        Raises NotFound (``gallery_not_found``) if the key is restricted to a missing one.
-        """
-        try:
-            return self.galleries.open(self.name)
-        except NotFound:
-            if self.grant.galleries is not None:
-                raise
-        package = self.components.embedders.default
-        own = IndexSpec(IndexKey(NOT_STORED, package.id, 0), DEFAULT, package.manifest.dimension or 0)
-        return Gallery(NOT_STORED, DEFAULT, (own,), (own,), "crop", {}, utc_now())
-
-    def find_or_create(self) -> Gallery:
-        """Return the gallery; create a missing `default` if the key sees all galleries. Raises as `find` does.
-
-        The creation is in the audit log, also if another request does it at the same moment.
-        """
-        gallery = self.find()
-        if is_stored(gallery):
-            return gallery
-        audit = self.components.audit
-        entry = audit.entry(self.grant.key_id, "create_gallery", self.entry.request_id)
-        entry.gallery = DEFAULT
-        audit.write(entry).result()
-        try:
-            made, entry.status = self.operations.create_gallery(DEFAULT, None), CREATED
-        except Conflict:
-            made, entry.status = self.galleries.open(DEFAULT), THERE_ALREADY
-        audit.write(entry).result()
-        return made
-
-
-async def _collection(request: Request) -> Collection:
-    """Return the key's collection. Raises GalleryNotFound if it may see several galleries, and none is `default`."""
-    grant, entry = request.scope["grant"], request.scope["audit"]
-    visible = grant.galleries
-    if visible is not None and DEFAULT not in visible and len(visible) != 1:
-        message = f"The key may see {len(visible)} galleries, and none is {DEFAULT!r}: use a key for one gallery."
-        raise GalleryNotFound(message)
-    entry.gallery = name = DEFAULT if visible is None or DEFAULT in visible else next(iter(visible))
-    return Collection(components_of(request.app.state), grant, entry, name)
-
-
-CollectionDep: TypeAlias = Annotated[Collection, Depends(_collection)]
-
-
-def is_stored(gallery: Gallery) -> bool:
-    """Whether the gallery is in the database; False for what `Collection.find` returns for a missing `default`."""
-    return gallery.key != NOT_STORED

@@ -6,13 +6,3 @@ from app.features.compreface.wire import COMPREFACE
 
 ROUTERS = (subjects.router, recognition.router)
 FEATURE = Feature(ROUTERS, setting="compreface", wire=COMPREFACE)
-
-
-def endpoints_table() -> str:
-    """Return each call with its scope and audit word as a Markdown table."""
-    some = [operation for router in ROUTERS for operation in router.operations]
-    lines = ["| call | scope | in the audit log |", "|---|---|---|"]
-    lines += [
-        f"| `{operation.method} {operation.path}` | `{operation.scope}` | `{operation.name}` |" for operation in some
-    ]
-    return "\n".join(lines)

@@ -18,12 +18,11 @@ from app.api.body import File
 from app.api.components import SubjectId
 from app.api.route import Router
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
+from app.features.collection import Collection, CollectionDep, is_stored
 from app.features.compreface.recognition import wanted_faces
 from app.features.compreface.requests import (
     FILE,
     MAX_PAGE,
-    Collection,
-    CollectionDep,
     EnrollParams,
     FaceIdList,
     FileRequest,
@@ -33,7 +32,6 @@ from app.features.compreface.requests import (
     SubjectRequest,
     face_id_of,
     image_id_of,
-    is_stored,
 )
 from app.features.compreface.wire import (
     COMPREFACE,

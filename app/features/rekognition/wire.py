@@ -19,7 +19,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from fastapi import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope
+from starlette.types import Receive, Scope
 
 from app.access.grants import Grant
 from app.access.keys import Keys
@@ -30,6 +30,7 @@ from app.api.components import Components
 from app.api.operation import Operation
 from app.api.wire import WireFormat, address_of, callers_of
 from app.errors import LikenessError
+from app.features.forms import read_again
 from app.features.rekognition import errors
 from app.features.rekognition.errors import Refused, answer_of
 from app.features.rekognition.sigv4 import (
@@ -214,13 +215,13 @@ class Rekognition(WireFormat):
                 place = admission.admit_unproven(callers_of("", scope)[1], proven)
                 await stack.enter_async_context(place)
             seconds = limits.seconds if grant or proven else min(limits.seconds, UNPROVEN_S)
-            body = (await read_body(Request(scope, receive), limit, seconds, admission.take)).data
-        body_hash = await _hash(body)
+            body = await read_body(Request(scope, receive), limit, seconds, admission.take)
+        body_hash = await _hash(body.data)
         check_body(request, body_hash)
         grant = grant or await signatures.grant(claim, request, body_hash, address)
         signatures.prove(claim, address, grant.key_id)
         scope[CLAIM] = claim
-        return grant, _again(body)
+        return grant, read_again(body)
 
     def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (there is one path)
         answer = answer_of(error)
@@ -240,13 +241,3 @@ async def _hash(body: bytes) -> str:
     if len(body) <= HASHED_HERE:
         return hashlib.sha256(body).hexdigest()
     return await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
-
-
-def _again(body: bytes) -> Receive:
-    """Return a receiver of a body that was read already."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> Message:
-        return messages.pop() if messages else {"type": "http.disconnect"}
-
-    return receive

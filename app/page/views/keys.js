@@ -15,7 +15,7 @@ const SCOPES = {
   read: "See galleries, people and their faces",
   enroll: "Enroll, change and delete people and faces",
   admin: "Everything but exact scores, including keys and the audit log",
-  delete: "Delete through CompreFace's and Rekognition's interfaces, where one call may delete everybody",
+  delete: "Delete through CompreFace's, Rekognition's and DeepStack's interfaces, where one call may delete everybody",
   metrics: "Read the server's metrics",
   watch: "Tell of sightings: for a watcher beside cameras",
   templates: "See exact scores of enrolled faces; with enough of them a template can be reconstructed",

@@ -25,3 +25,8 @@ def __getattr__(name: str) -> Any:
     from likeness_client import client  # noqa: PLC0415
 
     return getattr(client, name)
+
+
+def __dir__() -> list[str]:
+    """Return the names that there are, for completion."""
+    return sorted(__all__)

@@ -154,3 +154,31 @@ def test_a_clear_face_passes_the_thresholds_that_users_write(service: Service) -
         status, body = service.form(detect, "x", go("file", photo, "a.jpg"), agent="axios/1.7")
         assert status == 200
         assert all(0.99 < face["box"]["probability"] <= 1 for face in body["result"])
+
+
+def k6(name: str, content: bytes, filename: str = "") -> Part:
+    """k6's `formdata.js`: every part has a content type."""
+    file = f'; filename="{filename}"' if filename else ""
+    kind = "image/jpeg" if filename else "text/plain"
+    return Part((f'Content-Disposition: form-data; name="{name}"{file}', f"Content-Type: {kind}"), content)
+
+
+def test_the_load_tests_of_compreface(service: Service) -> None:
+    """Its four k6 scripts, and what they look for: status 200, and a word in the body."""
+
+    def asked(path: str, *parts: Part) -> str:
+        boundary = "------RWWorkerFormDataBoundary0.8zq1x4"
+        status, body = service.form(f"POST {path}", boundary, *parts, agent="k6/0.38.3 (https://k6.io/)")
+        assert status == 200, body
+        return json.dumps(body)
+
+    added, body = service.form(
+        f"POST {RECOGNITION}/faces?subject=eileen", "x", k6("file", COLLINS, "a.jpg"), agent="k6"
+    )
+    assert added == 201
+    file, fields = k6("file", COLLINS, "file.jpg"), (k6("limit", b"0"), k6("prediction_count", b"1"))
+    assert "probability" in asked("/api/v1/detection/detect", file, *fields)
+    assert "probability" in asked(f"{RECOGNITION}/recognize", file, *fields)
+    pair = k6("source_image", COLLINS, "source_image.jpg"), k6("target_image", COLLINS, "target_image.jpg")
+    assert "similarity" in asked("/api/v1/verification/verify", *pair)
+    assert "similarity" in asked(f"{RECOGNITION}/faces/{body['image_id']}/verify", file)

@@ -1,0 +1,31 @@
+"""Numbers as other services answer them: boxes in whole pixels, similarities of few decimals."""
+
+from __future__ import annotations
+
+import math
+
+from app.types import Face, Photo
+
+DIGITS = 5
+"""Decimals of similarities and probabilities."""
+
+
+def round_down(similarity: float) -> float:
+    """Round down, so that rounding lifts no similarity to a client's threshold."""
+    scale = 10.0**DIGITS
+    return math.floor(similarity * scale) / scale
+
+
+def corners(face: Face, photo: Photo) -> dict[str, int]:
+    """Return the box's corners in whole pixels, clipped to the photo: `x_min`, `y_min`, `x_max`, `y_max`."""
+    box = face.box
+    return {
+        "x_min": _within(box.x, photo.width),
+        "y_min": _within(box.y, photo.height),
+        "x_max": _within(box.x + box.width, photo.width),
+        "y_max": _within(box.y + box.height, photo.height),
+    }
+
+
+def _within(value: float, size: int) -> int:
+    return min(max(round(value), 0), size)

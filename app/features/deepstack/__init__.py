@@ -1,0 +1,7 @@
+"""DeepStack's face interface, which CodeProject.AI has too. docs/how-to/move-from-deepstack.md says what differs."""
+
+from app.api.feature import Feature
+from app.features.deepstack.routes import router
+from app.features.deepstack.wire import DEEPSTACK
+
+FEATURE = Feature([router], setting="deepstack", wire=DEEPSTACK)

@@ -1,0 +1,105 @@
+"""DeepStack's wire format: the key is a field of the form, and errors are `{"success": false, "error", "code"}`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from typing import ClassVar
+
+from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from app.access.grants import Grant
+from app.api.auth import given_key
+from app.api.body import Body, is_quick, read_body
+from app.api.components import Components
+from app.api.operation import Operation
+from app.api.wire import WireFormat, address_of, answer_problem, callers_of
+from app.errors import InvalidInput, LikenessError
+from app.features.forms import read_again, texts
+
+PREFIX = "/v1/vision/"
+KEY_FIELDS = ("api_key", "admin_key")
+MESSAGES = {
+    "missing_image": "No valid image file found",
+    "no_face": "no face detected",
+    "wrong_key": "Incorrect api key",
+    "missing_key": "Incorrect api key",
+}
+"""DeepStack's own, where a code of ours is one of its errors; elsewhere ours says more."""
+KEPT, BAD_REQUEST = frozenset({401, 403, 404, 429}), 400
+"""Statuses of ours that stay; its clients know 400, 403 and 500."""
+SERVER_ERROR = 500
+UNPROVEN_S = 10.0
+"""Within which a body must arrive whose key is in it: 6 Mbit/s for the largest photo."""
+
+
+class DeepStack(WireFormat):
+    """Everything below `/v1/vision/`.
+
+    A key in a header is checked before the body is read, one in the form after it.
+    """
+
+    name = "DeepStack"
+    security = ("api_key", "bearer", "basic", "form_key")
+    security_schemes: ClassVar = {
+        "basic": {"type": "http", "scheme": "basic", "description": "The key as password: `http://any:KEY@host`."},
+        "form_key": {"type": "apiKey", "in": "query", "name": "api_key", "description": "A field of the form."},
+    }
+    description = "DeepStack's and CodeProject.AI's face interface, for clients written for it."
+
+    def speaks(self, scope: Scope) -> bool:
+        path: str = scope["path"]
+        return path.startswith(PREFIX)
+
+    async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
+        """Return what the key allows: of a header, of the address's password, or of the form.
+
+        Raises InvalidInput (``missing_key``), and what `Guard.check` raises.
+        """
+        headers, address = Headers(scope=scope), address_of(scope)
+        key = given_key(headers, scope["path"]) or _password(headers)
+        operation: Operation | None = scope.get("operation")
+        if key is None and operation is not None:
+            components.guard.require_few_failures(address)
+            limits, admission = components.limits, components.admission
+            async with admission.admit_unproven(callers_of("", scope)[1]):
+                seconds = min(limits.seconds, UNPROVEN_S)
+                body = await read_body(Request(scope, receive), limits.most(operation.images), seconds, admission.take)
+            receive = read_again(body)
+            key = _form_key(body) if is_quick(body) else await asyncio.to_thread(_form_key, body)
+        if key is None:
+            raise InvalidInput("Send the key as the field `api_key`.", code="missing_key")
+        return await components.guard.check(key, address), receive
+
+    def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (not in it)
+        ours = answer_problem(error, "")
+        status = ours.status if ours.status in KEPT or ours.status >= SERVER_ERROR else BAD_REQUEST
+        problem = ours.body.error
+        content = {"success": False, "error": MESSAGES.get(problem.code, problem.message), "code": status}
+        headers = {name: value for name, value in ours.headers.items() if name == "retry-after"}
+        return Response(json.dumps(content, ensure_ascii=False), status, headers, "application/json")
+
+
+DEEPSTACK = DeepStack()
+
+
+def _form_key(body: Body) -> str | None:
+    fields = texts(body, KEY_FIELDS)
+    return next((fields[name] for name in KEY_FIELDS if fields.get(name)), None)
+
+
+def _password(headers: Headers) -> str | None:
+    """Return the password of HTTP Basic, unless a page of another site may have had a browser send it: a browser names
+    the site in `Origin` with every such request."""
+    scheme, _, rest = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic" or "origin" in headers:
+        return None
+    try:
+        return base64.b64decode(rest, validate=True).decode().partition(":")[2] or None
+    except (binascii.Error, UnicodeDecodeError):
+        return None

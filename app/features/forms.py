@@ -1,0 +1,58 @@
+"""Fields of forms that are needed before, or without, a body's images; and bodies that were read early."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from urllib.parse import parse_qsl
+
+from starlette.types import Message, Receive
+
+from app.api.body import FORM_TYPE, MAX_TEXT_FIELD, Body, FormReader
+from app.errors import InvalidInput
+
+URLENCODED_TYPE = "application/x-www-form-urlencoded"
+MAX_PARTS = 64
+"""Parts of a form, its images among them."""
+
+
+def texts(body: Body, names: Collection[str], longest: int = MAX_TEXT_FIELD) -> dict[str, str]:
+    """Return the fields of these names of a form of either kind; none of a body of another kind.
+
+    Raises InvalidInput: ``invalid_multipart``, ``payload_too_large`` for a field of more than ``longest`` bytes, or too
+    many of them.
+    """
+    found: dict[str, bytes] = {}
+    for name, data in _pieces(body):
+        if name not in names:
+            continue
+        found[name] = found.get(name, b"") + data
+        if len(found[name]) > longest:
+            raise InvalidInput(f"{name}: longer than {longest} bytes.", code="payload_too_large")
+    try:
+        return {name: data.decode() for name, data in found.items()}
+    except UnicodeDecodeError:
+        raise InvalidInput("A form field is not UTF-8.", code="invalid_multipart") from None
+
+
+def _pieces(body: Body) -> list[tuple[str, bytes]]:
+    if body.media_type == URLENCODED_TYPE:
+        if body.data.count(b"&") >= MAX_PARTS:
+            raise InvalidInput(f"A form has at most {MAX_PARTS} parts here.", code="payload_too_large")
+        listed = parse_qsl(body.data, keep_blank_values=True)
+        return [(name.decode("utf-8", "replace"), value) for name, value in listed]
+    if body.media_type != FORM_TYPE:
+        return []
+    reader = FormReader(body.boundary, MAX_PARTS)
+    pieces = [(name, data) for _, name, data in reader.feed(body.data)]
+    reader.finish()
+    return pieces
+
+
+def read_again(body: Body) -> Receive:
+    """Return a receiver of a body that was read already."""
+    messages: list[Message] = [{"type": "http.request", "body": body.data, "more_body": False}]
+
+    async def receive() -> Message:
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    return receive

@@ -1,0 +1,156 @@
+"""`/ping` and `/predict`: the faces of a photo, each with its box, score and embedding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import httpx
+import numpy as np
+from fastapi import Request, Response
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
+
+from app.access.grants import Scope
+from app.api.body import FORM_TYPE, JSON_TYPE, PARSED_COPIES, Body, ImageFields, parse_images, read_body
+from app.api.components import Components
+from app.api.json_reader import load_json
+from app.api.route import Router
+from app.errors import InvalidInput, Unusable
+from app.features.answers import corners, round_down
+from app.features.forms import texts
+from app.features.immich.wire import IMMICH, PING, PREDICT, Networks
+from app.features.similarity import probability_of, score_of
+from app.recognition.operations import Operations
+from app.types import Vector
+
+FACES = "facial-recognition"
+IMAGE = ImageFields(("image",))
+ENTRIES = "entries"
+MAX_ENTRIES = 64 * 1024
+"""Bytes of the field `entries`."""
+DIMENSION = 512
+"""Numbers of an embedding in Immich's database, which takes no others."""
+LEAST_SCORE = 0.7
+"""Immich's default of `minScore`."""
+OTHERS_S = 300.0
+"""How long Immich waits for an answer: its `fetch` has this limit."""
+Json: TypeAlias = dict[str, Any]
+router = Router(IMMICH.name, IMMICH)
+
+
+class Options(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    minScore: Annotated[float, Field(ge=0, le=1)] = LEAST_SCORE  # noqa: N815 (Immich's name)
+
+
+class Entry(BaseModel):
+    """A model of a task. Which one Immich names makes no difference: its faces are the server's default package's."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    options: Options = Options()
+
+
+class Entries(RootModel[dict[str, dict[str, Json]]]):
+    """The models of each task, by the task's name and theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Immich:
+    """``networks``: those whose addresses need no key; ``others``: where what we don't do is sent on to."""
+
+    core: Components
+    networks: Networks
+    others: str | None
+
+    async def predict(self, body: Body) -> Response:
+        """Return the faces of a photo, or the others' answer to anything else."""
+        entries, answer = await self.core.workers.run(lambda: self._find(body))
+        return answer or await self._hand_on(body, entries)
+
+    def _find(self, body: Body) -> tuple[Collection[str], Response | None]:
+        """Return the tasks, and the answer if faces are the only one."""
+        copies = PARSED_COPIES * len(body.data)
+        wanted, image = self.core.admission.budget.run(lambda: self._parse(body), copies, threads=0)
+        if image is None:
+            return wanted, None
+        detection = _validated(Entry, wanted[FACES].get("detection", {}))
+        least = score_of(detection.options.minScore)
+        answer = json.dumps(faces_of(self.core.operations, image, least))
+        return wanted, Response(answer, media_type=JSON_TYPE)
+
+    def _parse(self, body: Body) -> tuple[dict[str, dict[str, Json]], bytes | None]:
+        text = texts(body, (ENTRIES,), MAX_ENTRIES).get(ENTRIES)
+        if text is None:
+            raise InvalidInput("Send the field `entries`.")
+        wanted: dict[str, dict[str, Json]] = _validated(Entries, load_json(text.encode())).root
+        if list(wanted) != [FACES]:
+            return wanted, None
+        return wanted, parse_images(body, IMAGE, self.core.limits, ignore=True).images["image"][0]
+
+    async def _hand_on(self, body: Body, tasks: Collection[str]) -> Response:
+        if self.others is None or FACES in tasks:
+            message = (
+                f"Faces alone are found here, not: {', '.join(sorted(tasks))[:100]}. With LIKENESS_IMMICH_OTHERS, "
+                "requests for the rest are handed on to Immich's own machine learning."
+            )
+            raise InvalidInput(message)
+        headers = {"content-type": f"{FORM_TYPE}; boundary={body.boundary.decode('latin-1')}"}
+        try:
+            async with httpx.AsyncClient(base_url=self.others, timeout=OTHERS_S) as client:
+                answer = await client.post(PREDICT, content=body.data, headers=headers)
+        except httpx.HTTPError as error:
+            raise Unusable(f"LIKENESS_IMMICH_OTHERS, {self.others}: {type(error).__name__}.") from None
+        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+
+
+@router.operation("GET", PING, scope=None, public=True, monitoring=True)
+async def ping() -> Response:
+    """Tell that the server runs."""
+    return Response("pong", media_type="text/plain")
+
+
+@router.operation("POST", PREDICT, scope=Scope.RECOGNIZE, name="embed")
+async def predict(request: Request, components: Components, immich: Immich) -> Response:
+    """Find the faces of a photo, each with its embedding.
+
+    The form has the photo as `image`, and `entries` names the models that are wanted.
+    """
+    limits = components.limits
+    body = await read_body(request, limits.most(IMAGE), limits.seconds, components.admission.take)
+    return await immich.predict(body)
+
+
+def faces_of(operations: Operations, image: bytes, least: float) -> Json:
+    """Return Immich's answer for a photo: the faces that could be aligned and have at least this detector's score."""
+    photo, package = operations.embed(image)
+    faces = []
+    for face in photo.faces:
+        if face.template is None or face.score < least:
+            continue
+        box = corners(face, photo)
+        faces.append(
+            {
+                "boundingBox": {"x1": box["x_min"], "y1": box["y_min"], "x2": box["x_max"], "y2": box["y_max"]},
+                "embedding": json.dumps(padded(face.template.vector, package).tolist()),
+                "score": round_down(probability_of(face.score)),
+            }
+        )
+    return {FACES: faces, "imageHeight": photo.height, "imageWidth": photo.width}
+
+
+def padded(vector: Vector, package: str) -> Vector:
+    """Return the vector with zeros up to DIMENSION, which change no cosine. Raises Unusable if it is longer."""
+    if len(vector) > DIMENSION:
+        raise Unusable(f"Immich stores {DIMENSION} numbers a face; {package} has {len(vector)}.")
+    return np.pad(vector, (0, DIMENSION - len(vector)))
+
+
+def _validated(model: type[Any], value: object) -> Any:
+    try:
+        return model.model_validate(value)
+    except ValidationError:
+        raise InvalidInput("`entries` is not what Immich sends.") from None
