@@ -155,9 +155,10 @@ def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[
     """Note the use of a signature.
 
     One of a changing operation is used once, whatever else the request says. A client that sends the same request twice
-    within a second signs it alike, since SigV4 counts whole seconds: if it is one of AWS's, it is told to try again
-    (ThrottlingException), and signs anew. What changes nothing may be asked again for REPEAT_S after its first use,
-    with other ATTEMPT_HEADERS or without any: who recorded it has its answer already.
+    within a second signs it alike, since SigV4 counts whole seconds: it is told to try again (ThrottlingException), and
+    signs anew, unless it names its attempts in what it signs, and so never signs two alike. What changes nothing may be
+    asked again for REPEAT_S after its first use, with other ATTEMPT_HEADERS or without any: who recorded it has its
+    answer already.
 
     Raises Refused (InvalidSignatureException, ThrottlingException).
     """
@@ -168,7 +169,7 @@ def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[
     if signatures.use(claim.signature, attempt, repeat_s=REPEAT_S):
         return
     message = "This signature was used already: sign the request again."
-    if changes and not set(named) <= set(claim.signed_headers):
+    if changes and not (named and set(named) <= set(claim.signed_headers)):
         raise Refused(errors.THROTTLING, message, code="overloaded")
     raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
 

@@ -214,7 +214,7 @@ def test_a_signature_is_good_once_for_what_changes_something(seen: SeenSignature
     use(seen, "a")
     with pytest.raises(Refused, match="used already") as caught:
         use(seen, "a")
-    assert caught.value.name == errors.INVALID_SIGNATURE
+    assert caught.value.name == errors.THROTTLING, "two requests of one second, maybe: sign anew"
     use(seen, "b")
     seen.release("a")
     use(seen, "a")
