@@ -18,6 +18,7 @@ from app.choices import Device, GpuSearch
 from app.errors import InvalidSetting
 from app.files import sqlite_url
 from app.machine import cores
+from app.wording import found_wrong
 
 PREFIX = "LIKENESS_"
 PROJECT = Path(__file__).resolve().parent.parent
@@ -375,9 +376,9 @@ def load_settings(**given: object) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:  # several settings that don't fit together, which the message names
-            raise InvalidSetting(first["msg"].removeprefix("Value error, ")) from None
+            raise InvalidSetting(found_wrong(first)) from None
         name = PREFIX + str(first["loc"][0]).upper()
-        raise InvalidSetting(f"{name}: {first['msg']}", setting=name) from None
+        raise InvalidSetting(f"{name}: {found_wrong(first)}", setting=name) from None
 
 
 def refuse_unknown(environ: Mapping[str, str]) -> None:

@@ -55,7 +55,7 @@ _TABLE: Mapping[tuple[int, About], Mapping[str, str]] = {
         "wrong_key": "The key is not this server's.",
         "expired_key": "The key has expired.",
         "revoked_key": "The key was revoked.",
-        "wrong_sign_in_code": "The sign-in code was used, is older than a minute, or is not this server's.",
+        "wrong_sign_in_code": "The sign-in code was used, is too old, or is not this server's.",
         "session_ended": "The browser's session was ended, or is too old: sign in again.",
     },
     (403, KEY): {

@@ -238,6 +238,7 @@ def _build(
         scheduler.every(seconds, name, clock.guarded(work))
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(audit.prune), at_once=True)
     scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)
+    scheduler.every(PRUNE_CODES_S, "invitations", clock.guarded(storage.invitations.prune), at_once=True)
     scheduler.every(PRUNE_CODES_S, "sessions", clock.guarded(storage.sessions.prune), at_once=True)
     scheduler.every(CALIBRATIONS_S, "calibrations", calibrator.look)
     scheduler.every(MEMORY_S, "memory", release_memory)
@@ -269,6 +270,7 @@ def _build(
         guard=_guard(settings, key, keys),
         keys=keys,
         codes=storage.codes,
+        invitations=storage.invitations,
         sessions=storage.sessions,
         reader=reader,
         audit=audit,

@@ -442,6 +442,7 @@ def command_line_page() -> str:
         "|---|---|",
         *(f"| {Exit[name].value} | {meaning} |" for name, meaning in _attribute_docstrings(Exit).items()),
         "",
+        *_commands_by_task(),
     ]
     for name, command in cli.every_command():
         arguments = [one for one in command.params if one.param_type_name == "argument"]
@@ -455,6 +456,20 @@ def command_line_page() -> str:
         examples = (command.epilog or "").partition(": ")[2].split("\n\n")
         lines += ["", "```sh", *examples, "```", ""] if examples[0] else [""]
     return "\n".join(lines)
+
+
+def _commands_by_task() -> list[str]:
+    """Return a table of what one may want to do, with the command for it."""
+    tasks: dict[str, list[str]] = {}
+    for name, command in cli.every_command():
+        task = (command.help or "").partition("\n")[0].partition(". ")[0].removesuffix(".")
+        anchor = re.sub(r"\W+", "-", f"likeness {name}")
+        panel = cli.ENTRIES[name.partition(" ")[0]].panel
+        tasks.setdefault(panel, []).append(f"| {_cell(task)} | [`likeness {name}`](#{anchor}) |")
+    lines = ["## By task", ""]
+    for panel, rows in tasks.items():
+        lines += [f"**{panel}**", "", "| task | command |", "|---|---|", *rows, ""]
+    return lines
 
 
 def _argument(parameter: Any) -> str:

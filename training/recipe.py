@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from app.errors import InvalidInput
+from app.wording import found_wrong
 
 Value: TypeAlias = bool | int | float | str
 CROP = 112
@@ -368,7 +369,7 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
 
 def problems_of(error: ValidationError) -> str:
     """Return what is wrong with each value, in one line."""
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'all'}: {each['msg']}" for each in error.errors())
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'all'}: {found_wrong(each)}" for each in error.errors())
 
 
 def did_you_mean(choice: str, known: Sequence[str]) -> str:

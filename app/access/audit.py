@@ -41,7 +41,8 @@ PRUNED_AT_ONCE = 5_000
 
 @dataclass(slots=True)
 class AuditEntry:
-    """One call of an operation. ``status``: None until it ends; ``target``: the id of its face, key, job or receipt."""
+    """One call of an operation. ``status``: None until it ends; ``target``: the id of its face, key, job or
+    receipt, or its subject's new id."""
 
     at: str
     key: str | None

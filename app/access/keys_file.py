@@ -25,6 +25,7 @@ from app.access.grants import Scope
 from app.access.keys import MAX_GALLERIES, MIN_SECRET, KeyTerms, check_terms, token_of
 from app.errors import InvalidInput, Unusable
 from app.timestamps import utc_text
+from app.wording import found_wrong
 
 
 class _Declared(BaseModel):
@@ -73,7 +74,8 @@ def read_keys(path: Path, environ: Mapping[str, str]) -> list[tuple[KeyTerms, st
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise _invalid(path, f"{place}: {first['msg']}" if place else first["msg"]) from None
+        what = found_wrong(first)
+        raise _invalid(path, f"{place}: {what}" if place else what) from None
     except InvalidInput as error:
         raise _invalid(path, error.message) from None
 

@@ -1,6 +1,6 @@
-"""What signs a browser in: codes, once and within a minute, and sessions of a device that stays signed in.
+"""What signs a browser in: codes and invitations, which work once, and sessions of a device that stays signed in.
 
-Both are a text that stands for a key. The database holds the text's SHA-256 and the key, sealed with the text and with
+Each is a text that stands for a key. The database holds the text's SHA-256 and the key, sealed with the text and with
 the server's secrets, so that neither the database nor the server's files alone show a key. All servers of a database
 share them.
 """
@@ -117,13 +117,14 @@ class SignIns:
 
 
 class SignInCodes(SignIns):
-    """Codes of links: each signs in once."""
+    """Codes of links that are opened at once: each signs in once, within a minute."""
 
     kind = "code"
     prefix = "lc_"
+    valid_for_s: ClassVar[float] = CODE_VALID_S
 
     def __init__(self, database: Database, sealer: Sealer, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(database, sealer, CODE_VALID_S, clock)
+        super().__init__(database, sealer, self.valid_for_s, clock)
 
     def spend(self, code: str) -> str:
         """Return the key that the code stands for, and delete the code: of simultaneous calls one succeeds.
@@ -132,9 +133,17 @@ class SignInCodes(SignIns):
         """
         key = self._open(code)
         if key is None or not self._remove(code):
-            message = "The sign-in code was used, or is older than a minute. `likeness keys link` prints a new link."
+            message = "The sign-in code was used, or is too old. `likeness keys link` prints a new link."
             raise InvalidInput(message, code="wrong_sign_in_code")
         return key
+
+
+class Invitations(SignInCodes):
+    """Codes of links that are sent to somebody with a key of their own: each signs in once, within a day."""
+
+    kind = "invite"
+    prefix = "li_"
+    valid_for_s = DAY_S
 
 
 class Sessions(SignIns):

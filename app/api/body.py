@@ -25,6 +25,7 @@ from starlette.requests import Request
 
 from app.api.json_reader import SMALL_BYTES, load_json, load_with_images
 from app.errors import EmptyImage, InvalidInput, MissingImage
+from app.wording import found_wrong, unknown_name, what_it_is
 
 TAR_TYPE, GZIP_TYPES = "application/x-tar", ("application/gzip", "application/x-gzip")
 LINES_TYPE, CSV_TYPE, JPEG_TYPE = "application/x-ndjson", "text/csv", "image/jpeg"
@@ -254,9 +255,13 @@ def validate(model: type[Model], values: object, where: str, *, strict: bool) ->
     try:
         return model.model_validate(values, strict=strict)
     except ValidationError as error:
-        raise invalid_request(
-            [{**problem} for problem in error.errors(include_input=False, include_url=False)], where
-        ) from None
+        problems: list[dict[str, Any]] = [
+            {**problem} for problem in error.errors(include_input=False, include_url=False)
+        ]
+        for problem in problems:
+            if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
+                problem["msg"] = unknown_name(str(problem["loc"][0]), model.model_fields, "field")
+        raise invalid_request(problems, where) from None
 
 
 def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInput:
@@ -264,7 +269,7 @@ def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInp
     listed = []
     for error in errors[:MAX_ERRORS]:
         place = ".".join(str(part)[:100] for part in ((where,) if where else ()) + tuple(error["loc"]))
-        listed.append({"where": place, "what": str(error["msg"])})
+        listed.append({"where": place, "what": found_wrong(error)})
     message = "; ".join(f"{problem['where']}: {problem['what']}" for problem in listed[:3])
     return InvalidInput(message or "The request is not valid.", errors=listed)
 
@@ -281,7 +286,9 @@ def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Coll
         if name not in known and ignore:
             continue
         if name not in known:
-            raise invalid_request([{"loc": (name,), "msg": "There is no such field"}], "body")
+            missing = next((one for one in wanted.names if one not in parts.images), None)
+            message = unknown_name(name, known, "field", missing)
+            raise invalid_request([{"loc": (name,), "msg": message}], "body")
         if len(data) > MAX_TEXT_FIELD:
             raise InvalidInput(f"{name}: longer than {MAX_TEXT_FIELD} bytes.", code="payload_too_large")
         if name in parts.fields:
@@ -435,7 +442,8 @@ def _content_of(upload: File, index: int, name: str | None, data: bytes) -> byte
     if index:
         raise InvalidInput(f"A form has one part here, `{upload.field}`.", code="invalid_multipart")
     if name != upload.field:
-        raise invalid_request([{"loc": (name,), "msg": "There is no such field"}], "body")
+        message = f"There is no such field: the file goes into {upload.field}"
+        raise invalid_request([{"loc": (name,), "msg": message}], "body")
     return data
 
 
@@ -475,7 +483,8 @@ def _decode_base64(text: object, name: str, limit: int) -> bytes:
         plain = bytes(data).translate(URL_SAFE, WHITESPACE)
         return decode_base64(plain if plain.endswith(b"=") else plain + b"=" * (-len(plain) % 4))
     except (binascii.Error, UnicodeEncodeError):
-        raise InvalidInput(f"{name}: this is not base64.", code="invalid_base64", field=name) from None
+        why = what_it_is(text) or "this is not base64."
+        raise InvalidInput(f"{name}: {why}", code="invalid_base64", field=name) from None
 
 
 def decode_base64(text: bytes | memoryview) -> bytes:

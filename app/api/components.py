@@ -14,7 +14,7 @@ from starlette.datastructures import State
 from app.access.audit import AuditLog
 from app.access.keys import Keys
 from app.access.one_time import SeenSignatures
-from app.access.sign_in import Sessions, SignInCodes
+from app.access.sign_in import Invitations, Sessions, SignInCodes
 from app.api import schemas
 from app.api.auth import Guard
 from app.api.body import BodyLimits
@@ -54,6 +54,7 @@ class Components:
     guard: Guard
     keys: Keys
     codes: SignInCodes
+    invitations: Invitations
     sessions: Sessions
     reader: Reader
     audit: AuditLog

@@ -7,6 +7,7 @@ the API, with the key of the person who uses it. The API page is Swagger UI, beh
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import re
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
+    "webp": "image/webp",
 }
 """Kinds of files that are served, with their content types."""
 POLICY = (
@@ -57,36 +59,73 @@ POLICY = (
 """The page's own files and its own server, nothing inline; `blob:` is for photos that the browser already has."""
 HEADERS = {
     CSP: POLICY,
-    "cache-control": "no-cache",
     "permissions-policy": "camera=(self), geolocation=(), microphone=()",
+    "vary": "accept-encoding",
 }
-"""A browser caches the files, and revalidates them each time."""
+CACHE_CONTROL = "cache-control"
+REVALIDATED = {CACHE_CONTROL: "no-cache"}
+"""The start, and files asked for without today's digest: a browser caches them, and revalidates them each time."""
+IMMUTABLE = {CACHE_CONTROL: "public, max-age=31536000, immutable"}
+"""Files below the digest of them all, by which the start names them: another version's have other addresses."""
+DIGEST_CHARACTERS = 16
+_VERSIONED = re.compile(rf"([0-9a-f]{{{DIGEST_CHARACTERS}}})/(.+)")
 
 
 @dataclass(frozen=True, slots=True)
 class File:
     content: bytes
+    packed: bytes
+    """The content by gzip."""
     headers: dict[str, str]
-    """Including content type and ETag."""
+    """Content type and ETag, beside those of every file."""
 
 
 def install(server: FastAPI) -> None:
     """Make ``server`` serve both pages and the OpenAPI document."""
     _install_api_page(server)
     files = read_files()
+    digest = digest_of(files)
+    start = _start(files, digest)
 
-    async def show(request: Request) -> Response:
-        name = request.scope["path"].removeprefix(PAGE_FILES) if request.scope["path"] != PAGE_PATH else START
-        file = files.get(name)
+    async def show_start(request: Request) -> Response:
+        return _answer(request, start, REVALIDATED)
+
+    async def show_file(request: Request, name: str) -> Response:
+        versioned = _VERSIONED.fullmatch(name)
+        file = files.get(versioned[2] if versioned else name)
         if file is None:
             raise NotFound("There is no such file.")
-        given = request.headers.get("if-none-match", "").split(",")  # weak ones compare as strong (RFC 9110, 13.1.2)
-        if file.headers["etag"] in {tag.strip().removeprefix("W/") for tag in given}:
-            return Response(status_code=304, headers=file.headers)
-        return Response(file.content, headers=file.headers)
+        # Another replica may be of another version: its files are answered by ours, and not kept under its digest.
+        return _answer(request, file, IMMUTABLE if versioned and versioned[1] == digest else REVALIDATED)
 
-    server.add_api_route(PAGE_PATH, show, methods=[*PAGE_METHODS], include_in_schema=False)
-    server.add_api_route(PAGE_FILES + "{name:path}", show, methods=[*PAGE_METHODS], include_in_schema=False)
+    server.add_api_route(PAGE_PATH, show_start, methods=[*PAGE_METHODS], include_in_schema=False)
+    server.add_api_route(PAGE_FILES + "{name:path}", show_file, methods=[*PAGE_METHODS], include_in_schema=False)
+
+
+def _answer(request: Request, file: File, cached: dict[str, str]) -> Response:
+    """Return the file, by gzip to those who take it; only its headers to those who have it."""
+    headers = file.headers | cached
+    given = request.headers.get("if-none-match", "").split(",")  # weak ones compare as strong (RFC 9110, 13.1.2)
+    if file.headers["etag"] in {tag.strip().removeprefix("W/") for tag in given}:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(file.packed, headers=headers | {"content-encoding": "gzip"})
+    return Response(file.content, headers=headers)
+
+
+def digest_of(files: dict[str, File]) -> str:
+    """Return what stands for the names and contents of all files."""
+    tags = "".join(f"{name} {file.headers['etag']}\n" for name, file in sorted(files.items()))
+    return hashlib.sha256(tags.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def _start(files: dict[str, File], digest: str) -> File:
+    """Return the start, which names each file below ``digest`` and has the browser ask for all modules at once."""
+    modules = "".join(
+        f'    <link rel="modulepreload" href="{PAGE_FILES}{name}">\n' for name in sorted(files) if name.endswith(".js")
+    )
+    html = files[START].content.decode().replace("  </head>", f"{modules}  </head>")
+    return _file(START, html.replace(f'"{PAGE_FILES}', f'"{PAGE_FILES}{digest}/').encode())
 
 
 def _install_api_page(server: FastAPI) -> None:
@@ -143,9 +182,13 @@ def read_files() -> dict[str, File]:
     folder = Path(app.page.__file__).parent
     files = {}
     for path in folder.rglob("*"):
-        if kind := TYPES.get(path.suffix.removeprefix(".")):
-            content = path.read_bytes()
-            tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            headers = HEADERS | {"content-type": kind, "etag": tag}
-            files[path.relative_to(folder).as_posix()] = File(content, headers)
+        if path.suffix.removeprefix(".") in TYPES:
+            name = path.relative_to(folder).as_posix()
+            files[name] = _file(name, path.read_bytes())
     return files
+
+
+def _file(name: str, content: bytes) -> File:
+    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    kind = TYPES[name.rpartition(".")[2]]
+    return File(content, gzip.compress(content, mtime=0), HEADERS | {"content-type": kind, "etag": tag})

@@ -33,6 +33,7 @@ from app.error_codes import KINDS
 from app.errors import GalleryNotFound, InvalidInput, LikenessError, Overloaded
 from app.gallery.records import Gallery
 from app.gallery.text import to_nfc
+from app.wording import unknown_name
 
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
@@ -186,7 +187,7 @@ def check_query(operation: Operation, query: bytes) -> None:
     """Raise InvalidInput (``invalid_request``) if a parameter in the query is unknown or given twice."""
     known = operation.query.model_fields if operation.query else {}
     names = Counter(name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-    wrong = [(name, "There is no such parameter") for name in names if name not in known]
+    wrong = [(name, unknown_name(name, known, "parameter")) for name in names if name not in known]
     wrong += [(name, "Given more than once") for name, count in names.items() if count > 1]
     if wrong:
         raise invalid_request([{"loc": (name,), "msg": message} for name, message in wrong], "query")

@@ -91,14 +91,19 @@ def restore(
     """Replace a SQLite database with a backup, and put back the keys that are missing. No server may use it."""
     settings = _stopped()
     with usage.exclusive(settings.data_dir, settings.database):
-        summary = archive.restore(
-            path,
-            settings.database,
-            settings.data_dir,
-            find_rings=lambda: _rings(settings),
-            replace=replace,
-            trust=trust,
-        )
+        try:
+            summary = archive.restore(
+                path,
+                settings.database,
+                settings.data_dir,
+                find_rings=lambda: _rings(settings),
+                replace=replace,
+                trust=trust,
+            )
+        except Conflict as error:
+            if error.code != "database_not_empty" or "table" in error.details:
+                raise
+            raise Conflict(f"{error.message} With --replace the backup takes its place.", code=error.code) from None
         usage.remember(settings.data_dir, settings.database)
     _say(summary, f"{path}, of {summary.created_at}: restored", as_json=as_json)
 

@@ -16,13 +16,17 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 from likeness_client import Client
+from likeness_client.errors import ClientError
 from pydantic import BaseModel
 
 from app import choices
 from app.cli import output
 from app.cli.connect import Data, connect, find_server
-from app.errors import LikenessError
+from app.errors import GalleryNotFound, LikenessError
+from app.wording import near
 
+NAMED = 5
+"""Galleries that a message names at most."""
 COMPLETED = 100
 """Galleries that a shell is given at most."""
 NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,99}"
@@ -185,7 +189,13 @@ def command(
     def add(work: Callable[..., None]) -> Callable[..., None]:
         def run(server: Server = None, key: Key = None, as_json: AsJson = False, **given: Any) -> None:
             with ExitStack() as ending:
-                work(Session(server, key, as_json, ending), **given)
+                session = Session(server, key, as_json, ending)
+                try:
+                    work(session, **given)
+                except (LikenessError, ClientError) as error:
+                    if error.code == GalleryNotFound.code:
+                        error.message = " ".join((error.message, *_hints(session, error, creates="create" in given)))
+                    raise
 
         own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
         shared = list(inspect.signature(run, eval_str=True).parameters.values())[:-1]
@@ -194,6 +204,20 @@ def command(
         return group.command(name, epilog=epilog)(run)
 
     return add
+
+
+def _hints(session: Session, error: LikenessError | ClientError, *, creates: bool) -> Iterator[str]:
+    """Yield what to do about a gallery that there is not."""
+    try:
+        known = [gallery.id for gallery in session.client().galleries(limit=COMPLETED).galleries]
+    except (LikenessError, ClientError):  # the key may do something else only
+        known = []
+    if nearest := near(str(error.details.get("gallery", "")), known):
+        yield f"Did you mean {nearest}?"
+    elif known:
+        yield f"There {'are' if len(known) > 1 else 'is'} {', '.join(known[:NAMED])}{', ...' * (len(known) > NAMED)}."
+    if creates:
+        yield "With --create it is made."
 
 
 def confirm(question: str, yes: Yes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,8 @@ from app import photo_folders
 from app.cli import output
 from app.errors import FileMissing
 
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+"""The beginning of a URL, of whose slashes a path keeps one."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -35,11 +38,17 @@ def collect(paths: Sequence[Path]) -> tuple[list[Path], int]:
             files.append(path)
     if not files:
         wrong = ", ".join(map(str, missing or paths))
-        what = "no such file or folder" if missing else "no photos in it"
-        raise FileMissing(f"{wrong}: {what}")
+        raise FileMissing(f"{wrong}: {missing_file(missing[0]) if missing else 'no photos in it'}")
     for path in missing:
-        output.complain(FileMissing("no such file or folder"), path)
+        output.complain(FileMissing(missing_file(path)), path)
     return files, len(missing)
+
+
+def missing_file(path: Path) -> str:
+    """Return what is wrong with a path at which there is nothing."""
+    if _ADDRESS.match(str(path)):
+        return "an address, and nothing is fetched: download the photo, and name its file"
+    return "no such file or folder"
 
 
 def people(folder: Path) -> dict[str, list[Path]]:

@@ -38,16 +38,20 @@ def read_page(
     listing: str,
     cursor: str | None,
     limit: int,
+    offset: int = 0,
     newest_first: bool = False,
 ) -> Page[T]:
     """Return up to `limit` rows of `query` after `cursor`, ordered by `key`, which is among the query's columns.
+
+    The first `offset` of them are left out.
 
     `listing` names the list: a cursor is good for its own list only. Raises InvalidInput ``invalid_cursor``.
     """
     if cursor is not None:
         last = decode_cursor(listing, cursor)
         query = query.where(key < last if newest_first else key > last)
-    query = query.order_by(key.desc() if newest_first else key).limit(limit + 1)  # one more shows whether any follow
+    query = query.order_by(key.desc() if newest_first else key)
+    query = query.limit(limit + 1).offset(offset or None)  # one more row shows whether any follow
     rows = database.rows(query)
     more = encode_cursor(listing, getattr(rows[limit - 1], key.name)) if len(rows) > limit else None
     return Page(tuple(convert(row) for row in rows[:limit]), more)

@@ -38,6 +38,7 @@ from app.errors import (
     UnsupportedImage,
 )
 from app.face.heif import Container, read_container
+from app.wording import what_it_is
 
 MAX_JPEG_SCANS = 100
 """Scans of a progressive JPEG; cameras and libraries write about ten, and each costs a pass over all the pixels
@@ -205,7 +206,7 @@ def _recognise(data: bytes, formats: frozenset[str] | None) -> str:
     for name in readable:
         if _SIGNATURES[name].match(data):
             return name
-    message = f"The bytes are no image of a kind that is read ({', '.join(readable)})."
+    message = what_it_is(data) or f"The bytes are no image of a kind that is read ({', '.join(readable)})."
     raise UnsupportedImage(message, readable=readable)
 
 

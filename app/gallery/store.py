@@ -207,11 +207,12 @@ class Store:
         limit: int = 100,
         search: str | None = None,
         *,
+        offset: int = 0,
         expires_before: str | None = None,
         named: bool = False,
     ) -> Page[Subject]:
-        """List subjects, or only `named` ones, whose id or name contains `search`, both folded. Raises InvalidInput
-        ``invalid_search``."""
+        """List subjects, or only `named` ones, whose id or name contains `search`, both folded, without the first
+        `offset`. Raises InvalidInput ``invalid_search``."""
         query = SUBJECT_ROWS.where(SUBJECTS.c.gallery_key == gallery.key, is_current())
         if named:
             query = query.where(~is_unnamed_row())
@@ -222,7 +223,16 @@ class Store:
             contains = sa.func.instr if self.database.is_sqlite else sa.func.strpos
             query = query.where(contains(SUBJECTS.c.folded, fold(clean_search(search))) > 0)
         listing = f"subjects/{gallery.key}"
-        return read_page(self.database, query, SUBJECTS.c.key, to_subject, listing=listing, cursor=cursor, limit=limit)
+        return read_page(
+            self.database,
+            query,
+            SUBJECTS.c.key,
+            to_subject,
+            listing=listing,
+            cursor=cursor,
+            limit=limit,
+            offset=offset,
+        )
 
     @contextmanager
     def everything(self, gallery: Gallery, *, crops: bool) -> Iterator[Everything]:

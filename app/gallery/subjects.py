@@ -16,7 +16,7 @@ from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, JOB_REFUSALS, JOBS, S
 from app.errors import Conflict, InvalidInput
 from app.gallery.change import ERASE, REMOVE_SUBJECT, Change
 from app.gallery.records import NO_TERMS, UNSET, Consent, Counts, Metadata, Subject, Terms, Unset
-from app.gallery.rows import find_face, find_subject, is_unnamed_row, subject_not_found
+from app.gallery.rows import brief_subjects, find_face, find_subject, is_unnamed_row, subject_not_found
 from app.gallery.text import check_visible, clean_consent, clean_id, clean_name, encode_metadata, fold
 from app.timestamps import utc_now
 
@@ -143,9 +143,13 @@ def create_subject(
     columns = terms_columns(terms) | {"metadata": encode_metadata(metadata or {}, change.max_metadata_bytes)}
     row = subject_values(change, cleaned, name=None if name is None else clean_name(name), **columns)
     if not make_subjects(change, [row]):
-        message = f"Gallery {change.gallery.id!r} already has a subject {cleaned!r}."
-        raise Conflict(message, code="subject_exists", gallery=change.gallery.id, subject=cleaned)
+        raise _subject_exists(change, cleaned)
     return find_subject(change.connection, change.gallery, cleaned)
+
+
+def _subject_exists(change: Change, subject_id: str) -> Conflict:
+    message = f"Gallery {change.gallery.id!r} already has a subject {subject_id!r}."
+    return Conflict(message, code="subject_exists", gallery=change.gallery.id, subject=subject_id)
 
 
 def edit_subject(
@@ -156,24 +160,39 @@ def edit_subject(
     *,
     terms: Terms = NO_TERMS,
     cover: str | Unset | None = UNSET,
+    new_id: str | Unset = UNSET,
 ) -> Subject:
     """Replace what is given, metadata as a whole; a `name` or `cover` of None removes it.
 
+    Everything that belongs to the subject refers to its key, so it follows a new id.
+
     Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
-    ``invalid_consent``; NotFound ``subject_not_found``, ``face_not_found``.
+    ``invalid_consent``; NotFound ``subject_not_found``, ``face_not_found``; Conflict ``subject_exists``.
     """
     subject = find_subject(change.connection, change.gallery, subject_id)
     updates = terms_columns(terms)
-    if name is not UNSET:
-        new_name = None if name is None else clean_name(name)
-        updates |= {"name": new_name, "folded": fold(subject.id, new_name)}
+    kept_id = subject.id if new_id is UNSET else _free_id(change, subject, new_id)
+    kept_name = subject.name if name is UNSET else None if name is None else clean_name(name)
+    if (kept_id, kept_name) != (subject.id, subject.name):
+        updates |= {"id": kept_id, "name": kept_name, "folded": fold(kept_id, kept_name)}
     if metadata is not UNSET:
         updates["metadata"] = encode_metadata(metadata, change.max_metadata_bytes)
     if cover is not UNSET:
         face = None if cover is None else find_face(change.connection, change.gallery, cover, subject)
         updates["cover"] = None if face is None else face.face_id
     update_subject(change, subject.key, updates)
-    return find_subject(change.connection, change.gallery, subject.id)
+    return find_subject(change.connection, change.gallery, kept_id)
+
+
+def _free_id(change: Change, subject: Subject, wanted: str) -> str:
+    """Return the id in NFC if it is the subject's or no other's. Raises as `edit_subject` does."""
+    cleaned = clean_id(wanted, "subject")
+    if cleaned == subject.id:
+        return cleaned
+    check_visible(cleaned, "subject id")
+    if brief_subjects(change.connection, change.gallery, [cleaned]):
+        raise _subject_exists(change, cleaned)
+    return cleaned
 
 
 def delete_subject(change: Change, subject_id: str) -> Subject:

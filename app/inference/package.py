@@ -20,6 +20,7 @@ from app.errors import InvalidInput, Unusable
 from app.files import PUBLIC, read_regular, replacing, sha256_of
 from app.inference.cards import Name, Strict
 from app.inference.manifest import Calibration, CarrierSource, FileSource, Manifest, UrlSource
+from app.wording import found_wrong
 
 MANIFEST_NAME = "manifest.json"
 OWN_FOLDER = "packages"
@@ -71,7 +72,9 @@ def load_package(folder: Path, data_dir: Path | None = None) -> Package:
     try:
         manifest, removed = Manifest.model_validate_json(text).without_foreign_points()
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, problem['loc'])) or 'file'}: {problem['msg']}" for problem in error.errors()]
+        problems = [
+            f"{'.'.join(map(str, problem['loc'])) or 'file'}: {found_wrong(problem)}" for problem in error.errors()
+        ]
         message = f"{path} is no valid manifest; correct or restore it. {'; '.join(problems)}"
         raise Unusable(message, code="package_manifest_invalid", path=str(path), problems=problems) from error
     if data_dir is not None:
@@ -265,7 +268,7 @@ def read_own(path: Path) -> OwnCalibrations:
     except FileNotFoundError:
         return OwnCalibrations()
     except (OSError, ValidationError) as error:
-        problem = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
+        problem = error.strerror if isinstance(error, OSError) else found_wrong(error.errors()[0])
         message = (
             f"{path} can't be used ({problem}): restore it, or remove it to decide by the package's own thresholds."
         )

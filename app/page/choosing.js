@@ -11,7 +11,7 @@ const PLACE = "likeness.gallery";
 export const everyGallery = () => every(path("galleries"), "galleries");
 
 /**
- * Makes `gallery` the one that a control has first.
+ * Makes `gallery` the one that a control has first: the last that was looked at or chosen.
  * @param {string | null} gallery
  */
 export const prefer = (gallery) => gallery && sessionStorage.setItem(PLACE, gallery);

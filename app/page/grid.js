@@ -1,13 +1,15 @@
-/** A grid of any number of cells, of which only those in sight exist. Rows come from the server page by page. */
+/** A grid of any number of cells, of which only those in sight exist. The server is asked for the pages in sight. */
 
 import { h } from "./dom.js";
 
 const MARGIN_ROWS = 3;
+const PAGE = 200;
 
 export class Grid {
   /**
-   * `load(cursor)` gives {items, next}; `cell(item)` an element; `total` how many there will be, null: nobody knows.
-   * Cells are at least `width` pixels wide, and `more` higher than wide. `onload(count, done)` hears how far it is.
+   * `load(offset, limit)` gives {items, more}, or null where it failed; `cell(item)` an element; `total` how many there
+   * will be, null: nobody knows. Cells are at least `width` pixels wide, and `more` higher than wide. `onload(count,
+   * done)` hears how many are known of, and whether there are no others.
    * @param {any} options
    */
   constructor({ load, cell, total, width, more, label, onload }) {
@@ -17,11 +19,12 @@ export class Grid {
     this.width = width;
     this.more = more;
     this.onload = onload;
-    /** @type {any[]} */
-    this.items = [];
-    /** @type {string | null} */
-    this.cursor = null;
-    this.done = false;
+    /** @type {Map<number, any>} */
+    this.items = new Map();
+    this.pages = new Set();
+    /** @type {number | null} how many there are, once the last page was read */
+    this.end = null;
+    this.sight = [0, 1];
     this.loading = false;
     this.cells = new Map();
     this.element = h("div.grid", {
@@ -43,7 +46,7 @@ export class Grid {
   }
 
   get count() {
-    return this.done ? this.items.length : Math.max(this.total ?? 0, this.items.length);
+    return this.end ?? Math.max(this.total ?? 0, this.items.size);
   }
 
   get columns() {
@@ -54,26 +57,39 @@ export class Grid {
     return Math.floor((this.element.clientWidth || this.width) / this.columns) + this.more;
   }
 
-  /**
-   * Fetches pages until the one with `index` is there.
-   * @param {number} index
-   */
-  async reach(index) {
+  /** Return the first page in sight that was not read, null if there is none. */
+  missing() {
+    const [first, last] = this.sight;
+    const most = Math.min(last, this.end ?? this.total ?? last);
+    for (let page = Math.floor(first / PAGE); page * PAGE < most; page++) if (!this.pages.has(page)) return page;
+    return null;
+  }
+
+  /** Reads the pages in sight one after the other; those that were passed by meanwhile are not read. */
+  async fill() {
     if (this.loading) return;
     this.loading = true;
     try {
-      while (!this.done && !this.left && this.items.length <= Math.max(index, this.wanted ?? 0)) {
-        const page = await this.load(this.cursor);
-        if (this.left) return;
-        this.items.push(...page.items);
-        this.cursor = page.next;
-        this.done = page.next === null;
-        this.onload(this.items.length, this.done);
-        this.soon();
+      for (let page = this.missing(); page !== null && !this.left; page = this.missing()) {
+        const found = await this.load(page * PAGE, PAGE);
+        if (this.left || !found) return;
+        this.take(page, found);
       }
     } finally {
       this.loading = false;
     }
+  }
+
+  /**
+   * @param {number} page
+   * @param {{items: any[], more: boolean}} found
+   */
+  take(page, { items, more }) {
+    this.pages.add(page);
+    for (const [index, item] of items.entries()) this.items.set(page * PAGE + index, item);
+    if (!more) this.end = page * PAGE + items.length;
+    this.onload(this.count, this.end !== null);
+    this.soon();
   }
 
   draw() {
@@ -85,12 +101,12 @@ export class Grid {
     this.element.style.height = `${rows * height}px`;
     const top = -this.element.getBoundingClientRect().top;
     const first = Math.max(0, Math.floor(top / height) - MARGIN_ROWS) * columns;
-    const last = Math.min(this.count, (Math.ceil((top + innerHeight) / height) + MARGIN_ROWS) * columns);
-    this.wanted = last;
+    this.sight = [first, (Math.ceil((top + innerHeight) / height) + MARGIN_ROWS) * columns];
+    const last = Math.min(this.count, this.sight[1]);
     for (const [index, element] of this.cells)
       if ((index < first || index >= last) && !element.contains(document.activeElement)) this.drop(index, element);
     for (let index = last - 1; index >= first; index--) this.place(index, columns); // each before the one after it
-    if (!this.done) void this.reach(last);
+    void this.fill();
   }
 
   /**
@@ -107,7 +123,7 @@ export class Grid {
    * @param {any} columns
    */
   place(index, columns) {
-    const item = this.items[index];
+    const item = this.items.get(index);
     let element = this.cells.get(index);
     if (item && element?.classList.contains("empty")) {
       this.drop(index, element);
@@ -118,7 +134,7 @@ export class Grid {
         `div.cell${item ? "" : ".empty"}`,
         {
           role: "listitem",
-          "aria-setsize": this.done || this.total === null ? this.count : this.total,
+          "aria-setsize": this.count,
           "aria-posinset": index + 1,
         },
         item && this.cell(item),
@@ -139,7 +155,7 @@ export class Grid {
   steer(event) {
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns }[event.key];
     const [index] = [...this.cells].find(([, element]) => element.contains(event.target)) ?? [];
-    if (!step || index === undefined || !this.items[index + step]) return;
+    if (!step || index === undefined || !this.items.has(index + step)) return;
     event.preventDefault();
     const top = this.element.getBoundingClientRect().top + Math.floor((index + step) / this.columns) * this.height;
     if (top < this.height || top + this.height > innerHeight) scrollBy(0, top - innerHeight / 2);

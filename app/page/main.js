@@ -1,9 +1,10 @@
 /** Starts the page: the key, the frame around every view, and which view is shown. */
 
 import { call, path, post, remove } from "./api.js";
-import { forget } from "./crops.js";
-import { byId, confirm, h, leaveDialogs, put, select, toast } from "./dom.js";
+import * as crops from "./crops.js";
+import { byId, confirm, field, h, leaveDialogs, put, select, toast } from "./dom.js";
 import { icon, mark } from "./icons.js";
+import * as memory from "./memory.js";
 import { head } from "./parts.js";
 import { arrive, here, link } from "./router.js";
 import { find, SECTIONS } from "./sections.js";
@@ -95,9 +96,7 @@ async function follow(code) {
   try {
     const found = await call("POST", path("sign-in"), { secret: code });
     if (session.who() && !(await agrees(session.who(), found))) return;
-    leaveView();
     forget();
-    discardAll();
     session.begin(found.secret, found);
     await open();
   } catch (error) {
@@ -139,8 +138,15 @@ function showSignIn(error = null) {
 function end(code = null) {
   session.end();
   forget();
-  discardAll();
   showSignIn(code && { code });
+}
+
+/** Forgets all that the last key has shown: the next one may see less. */
+function forget() {
+  leaveView(); // what it keeps on leaving is forgotten too
+  crops.forget();
+  memory.forget();
+  discardAll();
 }
 
 async function signOut() {
@@ -154,7 +160,7 @@ async function signOut() {
 }
 
 function frame() {
-  const open = SECTIONS.filter((section) => section.allowed());
+  const open = SECTIONS.filter((section) => section.icon && section.allowed());
   const groups = [...new Set(open.map((section) => section.group))].map((group) =>
     h(
       "div.group",
@@ -210,7 +216,7 @@ function foot() {
     "div.foot",
     {},
     h("p.small", {}, "Signed in as ", h("strong", {}, own.id), own.galleries && ` for ${own.galleries.join(", ")}`),
-    select(theme.THEMES, theme.chosen(), theme.choose, { "aria-label": "Colours" }),
+    field("Colours", select(theme.THEMES, theme.chosen(), theme.choose)),
     session.key() && h("button.quiet", { type: "button", onclick: keepHere }, "Stay signed in"),
     h("button.quiet", { type: "button", onclick: signOut }, icon("out"), "Sign out"),
   );

@@ -3,7 +3,7 @@
 import { h, openDialog } from "./dom.js";
 import { icon } from "./icons.js";
 import { busy, problemPlace, showing } from "./problem.js";
-import { goBack, link } from "./router.js";
+import { link, linkBack } from "./router.js";
 
 /**
  * A view's title and what it is for; `beside` stands at the other end of the line.
@@ -19,7 +19,18 @@ export const head = (title, lead, ...beside) =>
  * @param {string} gallery
  */
 export const backTo = (gallery) =>
-  h("a.back", { href: link("galleries", gallery), onclick: goBack }, icon("back"), gallery);
+  h(
+    "a.back",
+    {
+      href: link("galleries", gallery),
+      onclick: (/** @type {any} */ event) => linkBack(event, "galleries", gallery),
+    },
+    icon("back"),
+    gallery,
+  );
+
+/** The way to the advice about photos. */
+export const adviceLink = (words = "Which photos are good?") => h("a", { href: link("advice") }, words);
 
 /**
  * `[word, value]` pairs as a list; without those that have no value.

@@ -4,6 +4,7 @@ import { boxes, sheet } from "./boxes.js";
 import { takePhoto } from "./camera.js";
 import { h, newId, put } from "./dom.js";
 import { icon } from "./icons.js";
+import { keep, recall } from "./memory.js";
 import { blank, decoded, fitted } from "./picture.js";
 
 const places = new Set();
@@ -21,13 +22,15 @@ addEventListener("paste", (event) => {
 for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
 
 /** Calls `onphoto(place)` for each new photo, which is then `place.photo`, a Blob, and `place.picture`, what can be
- * drawn of it (null where this browser can't show its kind). */
+ * drawn of it (null where this browser can't show its kind). It is kept for the way back to the view, until it is
+ * removed; then `onphoto` is called with none. */
 export class PhotoPlace {
   /**
    * @param {string} label
    * @param {(place: PhotoPlace) => unknown} onphoto
+   * @param {string} name what the photo is kept under
    */
-  constructor(label, onphoto) {
+  constructor(label, onphoto, name) {
     this.coming = null; // the photo as it was chosen
     /** @type {Blob | null} */
     this.photo = null;
@@ -38,6 +41,7 @@ export class PhotoPlace {
     this.note = null;
     this.onphoto = onphoto;
     this.label = label;
+    this.name = name;
     this.input = h("input.hidden", {
       type: "file",
       accept: "image/*",
@@ -52,6 +56,7 @@ export class PhotoPlace {
       "Camera",
     );
     const choose = h("label.button", { for: this.input.id }, icon("photo"), "Choose a photo");
+    this.removal = h("button.quiet", { type: "button", hidden: true, onclick: () => this.remove() }, "Remove");
     this.element = h(
       "section.photo",
       {
@@ -62,16 +67,43 @@ export class PhotoPlace {
       },
       h("h2", {}, label),
       this.stage,
-      h("div.row", {}, this.input, choose, camera),
+      h("div.row", {}, this.input, choose, camera, this.removal),
     );
     this.empty();
     places.add(this);
+    queueMicrotask(() => this.take(recall(name)));
   }
 
-  /** Forgets the photo, and the place itself once its view is left. */
-  forget() {
+  /** Ends the place when its view is left; the photo is kept. */
+  leave() {
     places.delete(this);
     if (this.url) URL.revokeObjectURL(this.url);
+  }
+
+  /** Forgets the photo, which the stage no longer shows. */
+  drop() {
+    if (this.url) URL.revokeObjectURL(this.url);
+    Object.assign(this, { coming: null, photo: null, url: "", picture: null });
+    keep(this.name, null);
+    this.removal.hidden = true;
+  }
+
+  remove() {
+    this.drop();
+    this.empty();
+    this.input.focus();
+    return this.onphoto(this);
+  }
+
+  /**
+   * Has this photo, which the stage shows already.
+   * @param {Blob} photo
+   * @param {any} picture what can be drawn of it
+   */
+  have(photo, picture) {
+    Object.assign(this, { photo, picture });
+    keep(this.name, photo);
+    this.removal.hidden = false;
   }
 
   empty() {
@@ -109,9 +141,10 @@ export class PhotoPlace {
     const photo = await fitted(chosen);
     const url = URL.createObjectURL(photo);
     const picture = await decoded(url, `${this.label}, as chosen`);
-    if (this.coming !== chosen) return URL.revokeObjectURL(url); // another came meanwhile
+    if (this.coming !== chosen || !places.has(this)) return URL.revokeObjectURL(url); // another came, or it was left
     if (this.url) URL.revokeObjectURL(this.url);
-    Object.assign(this, { photo, url, picture });
+    this.url = url;
+    this.have(photo, picture);
     this.show([]);
     await this.onphoto(this);
   }

@@ -6,6 +6,10 @@ history.scrollRestoration = "manual"; // views fill later than browsers scroll
 const entries = new Map();
 /** @type {{from: string, top: number, hash: string} | null} */
 let current = null;
+/** The last entry of each view, by its address without a query, and the one to show a new entry like. */
+const lasts = new Map();
+/** @type {{top: number, hash: string} | null} */
+let resumed = null;
 
 /** Return the decoded segments after `#/` and the query after `?`; segments are null for a malformed address. */
 export function here() {
@@ -26,6 +30,11 @@ function decoded(segments) {
 export const link = (...segments) => `#/${segments.map(encodeURIComponent).join("/")}`;
 /** @param {...string} segments */
 export const go = (...segments) => (location.hash = link(...segments));
+/**
+ * Go on to a view whose address takes this one's place in the history.
+ * @param {...string} segments
+ */
+export const replace = (...segments) => location.replace(link(...segments));
 
 /**
  * For a click on a link to the view that is open, which is then shown anew.
@@ -42,12 +51,14 @@ export function arrive() {
   let shown = entries.get(history.state?.entry);
   if (!shown) {
     const entry = `${performance.timeOrigin}-${entries.size}`; // entries of before a reload stay in the history
-    shown = { from: before?.hash ?? "", top: 0 };
+    shown = { from: before?.hash ?? "", top: resumed?.top ?? 0 };
     entries.set(entry, shown);
     history.replaceState({ entry }, "");
   }
+  resumed = null;
   shown.hash = location.hash;
   current = shown;
+  lasts.set(view(shown.hash), shown);
   return shown.top;
 }
 
@@ -59,15 +70,30 @@ export function remember(query) {
   const [where] = location.hash.split("?");
   const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
   history.replaceState(history.state, "", asked.size ? `${where}?${asked}` : where);
+  if (current) current.hash = location.hash;
+}
+
+/** @param {string} hash */
+const view = (hash) => hash.split("?")[0];
+
+/**
+ * Go to a view as it was left: with its query, and as far scrolled.
+ * @param {...string} segments
+ */
+export function goBack(...segments) {
+  const where = link(...segments);
+  if (view(current?.from ?? "") === where) return history.back();
+  resumed = lasts.get(where) ?? null;
+  location.hash = resumed?.hash ?? where;
 }
 
 /**
- * For a click on a link to the view that led here: go back to it as it was left.
+ * For a click on a link to a view, which is then shown as it was left.
  * @param {any} event
+ * @param {...string} segments
  */
-export function goBack(event) {
-  if (event.ctrlKey || event.metaKey || event.shiftKey || current?.from.split("?")[0] !== event.currentTarget.hash)
-    return;
+export function linkBack(event, ...segments) {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
-  history.back();
+  goBack(...segments);
 }

@@ -21,7 +21,7 @@ const place = (value) => `${((Math.min(1, Math.max(LEAST, value)) - LEAST) / (1 
 export const shownPoints = (points) => SHOWN.flatMap((fmr) => points.find((point) => same(point.fmr, fmr)) ?? []);
 
 /**
- * `answer`: {score, threshold, fmr}; `points`: [{fmr, threshold}].
+ * `answer`: {decision, score, threshold, fmr}; `points`: [{fmr, threshold}].
  * @param {any} answer
  * @param {any[]} points
  */
@@ -35,12 +35,11 @@ export function scale(answer, points) {
       h("span", {}, power(point.fmr)),
     ),
   );
-  const kind = answer.score >= answer.threshold ? "known" : "unknown";
   return h(
-    "div.scale",
+    `div.scale.${answer.decision}`,
     { role: "img", "aria-label": words },
-    h("div.bar", {}, h(`span.reach.${kind}`, { style: { width: place(answer.score) } }), ticks),
-    h(`span.marker.${kind}`, { style: { left: place(answer.score) } }, h("span", {}, scoreText(answer.score))),
+    h("div.bar", {}, h("span.reach", { style: { width: place(answer.score) } }), ticks),
+    h("span.marker", { style: { left: place(answer.score) } }, h("span", {}, scoreText(answer.score))),
     h("div.ends", {}, h("span", {}, "different"), h("span", {}, "the same picture")),
   );
 }

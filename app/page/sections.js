@@ -1,6 +1,7 @@
 /** What the page has, and which key may see it. */
 
 import * as session from "./session.js";
+import { advice } from "./views/advice.js";
 import { audit } from "./views/audit.js";
 import { check } from "./views/check.js";
 import { compare } from "./views/compare.js";
@@ -53,6 +54,7 @@ export const SECTIONS = [
   { name: "keys", title: "Keys", icon: "keys", group: "Server", view: keys, allowed: session.mayEverything },
   { name: "audit", title: "Audit log", icon: "audit", group: "Server", view: audit, allowed: session.mayEverything },
   { name: "models", title: "Models", icon: "models", group: "Server", view: models, allowed: () => true },
+  { name: "advice", title: "Good photos", view: advice, allowed: () => true }, // not in the menu: views lead to it
 ];
 
 /** Return the section of that name: the overview without a name or for one that the key may not see, null for any

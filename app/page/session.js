@@ -40,7 +40,7 @@ export const stays = () => localStorage.getItem(STAYS) !== null;
 
 export function end() {
   if (key() === null) localStorage.removeItem(STAYS);
-  sessionStorage.removeItem(PLACE);
+  sessionStorage.clear(); // the key, and what views noted
   own = null;
 }
 

@@ -1,13 +1,16 @@
-/** A field for a person of a gallery: who is there already is suggested while one types. */
+/** A field for a person of a gallery: who is there already is suggested while one types, and anybody else is new. */
 
 import { get, path } from "./api.js";
 import { portrait } from "./crops.js";
-import { debounce, h, newId, put } from "./dom.js";
+import { debounce, h, newId, openDialog, put } from "./dom.js";
+import { orLeave } from "./parts.js";
 import * as session from "./session.js";
 import { count, nameOf } from "./words.js";
 
 const DEBOUNCE_MS = 200;
 const SHOWN = 6;
+const ALIKE = 1000;
+const ID_BYTES = 16;
 
 export class PersonField {
   /**
@@ -57,6 +60,20 @@ export class PersonField {
   /** What was typed, or the id of who was chosen. */
   get id() {
     return this.chosen?.id ?? this.input.value.trim();
+  }
+
+  /**
+   * Return the id of who is meant, with the name of somebody new; asks where the name is somebody's already. Null if
+   * that is left open. Keys that can't look people up give ids.
+   * @returns {Promise<{id: string, name: string | null} | null>}
+   */
+  async meant() {
+    const words = this.input.value.trim();
+    if (this.chosen || !session.may("read")) return { id: this.id, name: null };
+    const known = await namesake(this.gallery(), words);
+    const same = known && (await askWhether(known));
+    if (known && same === null) return null;
+    return same ? { id: known.id, name: null } : { id: madeId(), name: words };
   }
 
   typed() {
@@ -138,3 +155,39 @@ export class PersonField {
     this.input.removeAttribute("aria-activedescendant");
   }
 }
+
+/** An id that nobody has: as the server makes one, where none is given. */
+const madeId = () =>
+  [...crypto.getRandomValues(new Uint8Array(ID_BYTES))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
+/**
+ * Return who of the gallery has this very id or name, null if nobody has.
+ * @param {string} gallery
+ * @param {string} words
+ * @returns {Promise<Api.Subject | null>}
+ */
+async function namesake(gallery, words) {
+  const wanted = words.normalize("NFC");
+  /** @type {{subjects: Api.Subject[]}} */
+  const { subjects } = await get(path("galleries", gallery, "subjects"), { search: wanted, limit: ALIKE });
+  return subjects.find(({ id }) => id === wanted) ?? subjects.find(({ name }) => name === wanted) ?? null;
+}
+
+/**
+ * Ask whether the person of this name is meant: true, false for somebody new of the same name, null for neither.
+ * @param {Api.Subject} known
+ */
+const askWhether = (known) =>
+  openDialog(`Is it the same ${nameOf(known)}?`, (close) =>
+    h(
+      "div",
+      {},
+      h("p", {}, `${nameOf(known)} is in this gallery already, with ${count(known.face_count, "face")}.`),
+      orLeave(
+        close,
+        "Cancel",
+        h("button", { type: "button", onclick: () => close(false) }, "Somebody else of that name"),
+        h("button.primary", { type: "button", onclick: () => close(true) }, "The same"),
+      ),
+    ),
+  );

@@ -8,7 +8,8 @@ const PROBLEMS = {
   wrong_key: "This server does not know that key. Check that all of it was pasted, and that it is for this server.",
   expired_key: "That key has expired. Ask the administrator of this server for a new one.",
   revoked_key: "That key was revoked. Ask the administrator of this server for a new one.",
-  wrong_sign_in_code: "This link was used already, or is older than a minute. likeness keys link prints a new one.",
+  wrong_sign_in_code:
+    "This link was used already, or is too old. Ask whoever sent it for a new one; likeness keys link prints one.",
   session_ended: "You are signed out on this device. Paste a key to go on.",
   sessions_not_allowed: "This server lets nobody stay signed in: you are signed in in this tab only.",
   missing_scope: "Your key doesn't allow this. Sign in with one that does, or ask for the scope.",
@@ -79,8 +80,8 @@ const PROBLEMS = {
   internal_error: "Something went wrong in the server. Its log has it under the request id below.",
 };
 
-/** @type {Record<string, any>} */
-const REASONS = {
+/** @type {Record<string, string>} */
+export const REASONS = {
   small_face: "the face is small",
   low_sharpness: "it is blurred",
   low_brightness: "it is too dark",
@@ -91,8 +92,8 @@ const REASONS = {
   unalignable: "its eyes, nose and mouth can't be told",
 };
 
-/** @type {Record<string, any>} */
-const ADVICE = {
+/** @type {Record<string, string>} */
+export const ADVICE = {
   small_face: "come closer or use a larger photo",
   low_sharpness: "hold still, or focus",
   low_brightness: "add light",
@@ -157,6 +158,12 @@ export const score = (value) => value.toFixed(3).replace("-", "−");
  * @param {number} rate
  */
 export const oneIn = (rate) => `1 in ${Math.round(1 / rate).toLocaleString("en")}`;
+
+/**
+ * A measured rate as "1 in 4,300", to two digits.
+ * @param {number} rate
+ */
+export const aboutOneIn = (rate) => `1 in ${Number((1 / rate).toPrecision(2)).toLocaleString("en")}`;
 
 const POWERS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 

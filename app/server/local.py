@@ -59,7 +59,8 @@ class InProcess(httpx.BaseTransport):
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
         response = await self._asgi.handle_async_request(request)
-        return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
+        content = b"".join([piece async for piece in response.aiter_raw()])  # packed as it came: the caller unpacks it
+        return httpx.Response(response.status_code, headers=response.headers, content=content)
 
     def close(self) -> None:
         self._stack.close()

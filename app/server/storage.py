@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from app.access.audit import AuditLog, AuditSink, AuditStore
-from app.access.sign_in import Sessions, SignInCodes
+from app.access.sign_in import Invitations, Sessions, SignInCodes
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.encryption import VAULT_FILE, Sealer
@@ -42,6 +42,7 @@ class Storage:
     secrets: SecretStore
     signer: Signer
     codes: SignInCodes
+    invitations: Invitations
     sessions: Sessions
     audit: AuditLog
     jobs: JobStore
@@ -81,6 +82,7 @@ def open_storage(settings: Settings, stack: ExitStack, open_index: OpenIndex | N
         secrets=secrets,
         signer=signer,
         codes=SignInCodes(sql.database, rings.secrets),
+        invitations=Invitations(sql.database, rings.secrets),
         sessions=Sessions(sql.database, rings.secrets, settings.session_days),
         audit=audit,
         jobs=JobStore(sql.database, sql.blobs),

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.access.sign_in import CACHE_S, CODE_VALID_S, DAY_S, Sessions, SignInCodes
+from app.access.sign_in import CACHE_S, CODE_VALID_S, DAY_S, Invitations, Sessions, SignInCodes
 from app.api.auth import SESSION_COOKIE, SESSION_HEADER
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
@@ -78,6 +78,23 @@ def test_a_code_lives_a_minute_also_if_the_clock_is_set_back(database: Database,
     fails(codes, late)
     assert rows(database) == 1
     codes.prune()
+    assert rows(database) == 0
+
+
+def test_an_invitation_is_good_once_within_a_day_and_is_no_code(database: Database, vault: Sealer) -> None:
+    clock = Clock()
+    codes, invitations = SignInCodes(database, vault, clock), Invitations(database, vault, clock)
+    used, late = invitations.make(KEY).text, invitations.make(KEY).text
+    fails(codes, used)
+    fails(codes, used.replace("li_", "lc_"))
+    clock.now += DAY_S - 1
+    assert invitations.spend(used) == KEY
+    fails(invitations, used)
+    codes.prune()
+    assert rows(database) == 1
+    clock.now += 2
+    fails(invitations, late)
+    invitations.prune()
     assert rows(database) == 0
 
 
@@ -155,6 +172,9 @@ def test_a_code_is_exchanged_for_its_own_key(tmp_path: Path) -> None:
         with running(data) as other:
             assert sign_in(other, first).json()["secret"] == door
         error_of(sign_in(client, first), 401, "wrong_sign_in_code")
+        invited = client.post("/v1/sign-in-codes", params={"valid": "day"}, headers={"x-api-key": door}).json()["code"]
+        assert sign_in(client, invited).json()["secret"] == door
+        error_of(sign_in(client, invited), 401, "wrong_sign_in_code")
         error_of(client.post("/v1/sign-in", headers={"x-api-key": ""}), 401, "missing_key")
         error_of(client.get("/v1/key", headers={"x-api-key": kept}), 401, "wrong_key")
     with running(data) as client:

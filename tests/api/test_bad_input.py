@@ -294,7 +294,7 @@ def test_unknown_fields(api: httpx.Client, people: str) -> None:
         api.post("/v1/detect", files={"image": COLLINS, "image2": COLLINS}),
         api.post("/v1/detect", json={"image": BASE64, "url": "http://example.com/x.jpg"}),
         api.post("/v1/galleries", json={"id": "x", "embeder": "sface"}),
-        api.patch(f"{people}/subjects/eileen", json={"id": "other"}),
+        api.patch(f"{people}/subjects/eileen", json={"identity": "other"}),
         api.post(f"{people}/subjects/eileen/faces", files={"images": COLLINS}, params={"quality": "best"}),
     ):
         details = error_of(answer, 422, "invalid_request")
@@ -338,3 +338,27 @@ def test_metadata_that_is_deep_or_holds_what_no_database_takes(api: httpx.Client
         deep = {"a": deep}
     for metadata in (deep, {"a": "\x00"}, {"\x00": 1}):
         error_of(api.post(f"{people}/subjects", json={"id": "x", "metadata": metadata}), 422, "invalid_metadata")
+
+
+MEANT: dict[str, tuple[dict[str, Any], str]] = {
+    "a form's field": ({"files": {"file": COLLINS}}, "the photo goes into image"),
+    "a threshold": ({"files": {"image": COLLINS}, "params": {"threshold": "0.8"}}, "as fmr or fpir"),
+    "a slip": ({"files": {"image": COLLINS}, "params": {"limt": "1"}}, "Did you mean limit?"),
+    "a field of JSON": ({"json": {"image": BASE64, "min_score": 0.5}}, "as fmr or fpir"),
+    "a number": ({"files": {"image": COLLINS}, "params": {"fmr": "often"}}, "fmr: Input should be a valid number"),
+    "an address": ({"files": {"image": b"https://example.org/a.jpg"}}, "send the photo itself"),
+    "an address in JSON": ({"json": {"image": "https://example.org/a.jpg"}}, "send the photo itself"),
+    "a file's name": ({"files": {"image": b"photos/a.jpg"}}, "with an @"),
+}
+"""What people send in place of what is meant, and what the message then says."""
+
+
+@pytest.mark.parametrize("what", MEANT)
+def test_messages_say_what_to_do(api: httpx.Client, people: str, what: str) -> None:
+    sent, words = MEANT[what]
+    answer = api.post(f"{people}/identify", **sent)
+    assert answer.is_client_error
+    message = answer.json()["error"]["message"]
+    assert words in message
+    assert "Value error" not in message
+    assert "unable to" not in message

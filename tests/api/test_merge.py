@@ -76,6 +76,35 @@ def test_the_audit_log_names_both(api: httpx.Client, gallery: str) -> None:
     assert rows["move_faces"] == ("ann", "new", 200)
 
 
+def test_an_id_is_changed_and_everything_follows(api: httpx.Client, gallery: str) -> None:
+    ids = ids_of(api, gallery, "ann", COLLINS)
+    enrolled(api, gallery, "grace", HOPPER)
+    correction = api.post(f"{gallery}/subjects/ann/corrections", files={"image": HOPPER}).raise_for_status().json()
+    answer = api.patch(f"{gallery}/subjects/ann", json={"id": "eileen/1", "name": "Eileen"}).raise_for_status().json()
+    assert (answer["id"], answer["name"], answer["face_count"]) == ("eileen/1", "Eileen", 1)
+    path = f"{gallery}/subjects/eileen%2F1"
+    assert [row["face_id"] for row in api.get(f"{path}/faces").json()["faces"]] == ids
+    assert [row["id"] for row in api.get(f"{path}/corrections").json()["corrections"]] == [correction["id"]]
+    error_of(api.get(f"{gallery}/subjects/ann"), 404, "subject_not_found")
+    (found,) = api.post(f"{gallery}/identify", files={"image": AGAIN}).json()["faces"]
+    assert found["candidates"][0]["subject"] == "eileen/1"
+    error_of(api.patch(path, json={"id": "grace"}), 409, "subject_exists")
+    error_of(api.patch(path, json={"id": None}), 422, "invalid_request")
+    error_of(api.patch(path, json={"id": ""}), 422, "invalid_request")
+    entries = api.get("/v1/audit", params={"gallery": gallery.rpartition("/")[2]}).json()["entries"]
+    rows = [(one["subject"], one["target"]) for one in entries if one["operation"] == "update_subject"]
+    assert ("ann", "eileen/1") in rows
+    assert api.get(f"{gallery}/check").json()["ok"]
+
+
+def test_an_id_is_made_unless_given(api: httpx.Client, gallery: str) -> None:
+    one, other = (api.post(f"{gallery}/subjects", json={"name": "Ann"}).raise_for_status().json() for _ in range(2))
+    assert one["id"] != other["id"]
+    assert (one["name"], other["name"]) == ("Ann", "Ann")
+    newest = api.get("/v1/audit", params={"subject": other["id"]}).json()["entries"]
+    assert [entry["operation"] for entry in newest] == ["create_subject"]
+
+
 @pytest.mark.long
 def test_a_killed_server_leaves_before_or_after(tmp_path: Path) -> None:
     folder = tmp_path / "data"

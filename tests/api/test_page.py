@@ -17,8 +17,17 @@ from tests.conftest import PROJECT
 from tests.support.service import error_of
 
 FOLDER = PROJECT / "app" / "page"
+PICTURE = ".webp"
 FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.suffix[1:] in TYPES)
+TEXTS = [name for name in FILES if not name.endswith(PICTURE)]
+SHEET = re.compile(r"""^  \["(\w+)", (?:null|"(\w+)"), """, re.MULTILINE)
 USED = re.compile(r"""(?:\bfrom |\bimport |\bhref=|\bsrc=)"((?:\.{1,2}/|/page/)[\w./-]+)\"""")
+
+
+def sheet_of_advice() -> list[tuple[str, str]]:
+    """The photos of the page's advice, each with the reason for which it is refused; empty for a good one."""
+    listed = (FOLDER / "views" / "advice.js").read_text().partition("const SHEET = [")[2].partition("];")[0]
+    return SHEET.findall(listed)
 
 
 def test_each_file_comes_without_a_key_as_what_it_is(api: httpx.Client) -> None:
@@ -33,7 +42,9 @@ def test_each_file_comes_without_a_key_as_what_it_is(api: httpx.Client) -> None:
 
 def test_the_address_itself_is_the_page(api: httpx.Client) -> None:
     answer = api.get("/", headers={"x-api-key": ""})
-    assert answer.content == (FOLDER / "index.html").read_bytes()
+    lines = re.sub(r"/page/[0-9a-f]{16}/", "/page/", answer.text).splitlines()
+    assert [line for line in lines if "modulepreload" not in line] == (FOLDER / "index.html").read_text().splitlines()
+    assert answer.headers["cache-control"] == "no-cache"
     assert "camera=(self)" in answer.headers["permissions-policy"]
     head = api.head("/", headers={"x-api-key": ""})
     assert (head.status_code, head.content) == (200, b"")
@@ -46,6 +57,36 @@ def test_a_browser_that_has_the_file_gets_it_once(api: httpx.Client) -> None:
         again = api.get("/page/main.js", headers={"if-none-match": known})
         assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
     assert api.get("/page/main.js", headers={"if-none-match": '"other"'}).status_code == 200
+
+
+def test_what_the_start_names_never_changes_and_is_kept(api: httpx.Client) -> None:
+    named = set(re.findall(r'(?:href|src)="(/page/[^"]+)"', api.get("/", headers={"x-api-key": ""}).text))
+    assert {path.partition("/page/")[2].partition("/")[2] for path in named} >= {
+        name for name in FILES if name.endswith((".js", ".css"))
+    }
+    for path in named:
+        answer = api.get(path, headers={"x-api-key": ""}).raise_for_status()
+        assert answer.content == (FOLDER / path.split("/", 3)[3]).read_bytes()
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+
+
+def test_a_file_of_another_version_is_ours_and_not_kept(api: httpx.Client) -> None:
+    answer = api.get(f"/page/{'0' * 16}/main.js").raise_for_status()
+    assert answer.content == (FOLDER / "main.js").read_bytes()
+    assert answer.headers["cache-control"] == "no-cache"
+    assert api.get(f"/page/{'0' * 16}/nothing.js").status_code == 404
+
+
+def test_files_are_packed_for_those_who_read_gzip_and_a_first_view_is_small(api: httpx.Client) -> None:
+    """What a first view takes of the page's files; answers of the API, headers and pictures come on top."""
+    packed = api.get("/page/main.js", headers={"accept-encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.headers["vary"] == "accept-encoding"
+    assert packed.content == (FOLDER / "main.js").read_bytes(), "unpacked by the client"
+    plain = api.get("/page/main.js", headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    files = read_files()
+    assert sum(len(file.packed) for name, file in files.items() if not name.endswith(PICTURE)) < 130_000
 
 
 @pytest.mark.parametrize(
@@ -71,8 +112,9 @@ def test_the_policy_lets_nothing_in_from_elsewhere_and_nothing_inline() -> None:
 
 
 def test_the_files_that_others_name_are_those_that_are_there_and_none_is_of_another_host() -> None:
-    used = {"index.html"}
-    for name in FILES:
+    sheet = sheet_of_advice()
+    used = {"index.html", *(f"samples/{name}{PICTURE}" for name, _ in sheet)}
+    for name in TEXTS:
         text = (FOLDER / name).read_text()
         for target in USED.findall(text):
             home = FOLDER if target.startswith("/") else (FOLDER / name).parent
@@ -96,6 +138,20 @@ def test_the_page_has_sentences_of_its_own_for_the_codes_that_people_meet_most()
     assert photos | keys <= known & {kind.code for kind in KINDS}
 
 
+def test_the_photos_of_the_advice_are_what_it_says_of_them(api: httpx.Client, gallery: str) -> None:
+    sheet = sheet_of_advice()
+    assert len(sheet) > 6
+    for name, reason in sheet:
+        photo = (FOLDER / "samples" / f"{name}{PICTURE}").read_bytes()
+        answer = api.post(f"{gallery}/subjects/{name}/faces", files={"images": photo}, params={"on_conflict": "allow"})
+        if not reason:
+            assert answer.is_success, name
+            continue
+        problem = answer.json()["error"]
+        (rejected,) = problem["details"]["rejected"]
+        assert reason in {problem["code"], *rejected["reasons"]}, (name, problem)
+
+
 def test_the_page_knows_what_each_code_is_about() -> None:
     assert (FOLDER / "codes.js").read_text() == javascript(), "write it anew with app.error_codes.javascript()"
 
@@ -106,7 +162,7 @@ def test_the_page_has_words_for_every_reason_of_poor_quality() -> None:
 
 
 def test_no_line_is_longer_than_a_hundred_and_twenty() -> None:
-    for name in FILES:
+    for name in TEXTS:
         longest = max(map(len, (FOLDER / name).read_text().splitlines()))
         assert longest <= 120 or name.endswith(".svg"), name
 

@@ -24,7 +24,7 @@ from sqlalchemy.engine import Connection
 
 from app.db.pagination import encode_cursor
 from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
-from app.errors import Conflict, InvalidInput, NotFound, Overloaded
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.gallery.enrolling import BulkSubject, write_many
 from app.gallery.moving import delete_face, rename_subject
 from app.gallery.records import Gallery, Metadata, NewFace, StoredFace, to_bytes
@@ -390,6 +390,35 @@ def test_a_cover_counts_while_the_face_is_the_subjects(store: Store, gallery: Ga
     assert store.subject(gallery, "a").cover is None
     assert written(store, gallery, edit_subject, "a", cover=one).cover == one
     assert written(store, gallery, edit_subject, "a", cover=None).cover is None
+
+
+def test_a_subject_gets_another_id_and_keeps_all_else(store: Store, gallery: Gallery) -> None:
+    (face_id,) = (row.face_id for row in enroll(store, gallery, "a", [face(1)]).faces)
+    written(store, gallery, edit_subject, "a", name="Anna", metadata={"team": "night"}, cover=face_id)
+    enroll(store, gallery, "b", [face(2)])
+    before = store.subject(gallery, "a")
+    renamed = written(store, gallery, edit_subject, "a", new_id="Zoe\u0308")
+    assert (renamed.id, renamed.key, renamed.name, renamed.cover) == ("Zo\u00eb", before.key, "Anna", face_id)
+    assert [row.face_id for row in store.faces(gallery, "Zoë").items] == [face_id]
+    assert [one.id for one in store.subjects(gallery, search="zoe").items] == ["Zoë"]
+    with pytest.raises(NotFound):
+        store.subject(gallery, "a")
+    for taken, code in (("b", "subject_exists"), (" a", "invalid_id"), ("..", "invalid_id")):
+        with pytest.raises(LikenessError) as caught:
+            written(store, gallery, edit_subject, "Zoë", new_id=taken)
+        assert caught.value.code == code
+    assert written(store, gallery, edit_subject, "Zoë", new_id="Zoë", name=None).name is None
+    assert {one.id for one in store.subjects(gallery).items} == {"Zoë", "b"}
+
+
+def test_a_list_begins_anywhere(store: Store, gallery: Gallery) -> None:
+    for number in range(7):
+        written(store, gallery, create_subject, f"s{number}")
+    page = store.subjects(gallery, limit=2, offset=3)
+    assert [one.id for one in page.items] == ["s3", "s4"]
+    assert [one.id for one in store.subjects(gallery, page.next_cursor).items] == ["s5", "s6"]
+    assert store.subjects(gallery, offset=7).items == ()
+    assert [one.id for one in store.subjects(gallery, search="s", limit=1, offset=6).items] == ["s6"]
 
 
 def test_deleting_takes_everything_below_along(store: Store, gallery: Gallery, database_url: str) -> None:

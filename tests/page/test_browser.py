@@ -214,6 +214,21 @@ def test_two_photos_are_compared(visitor: Visitor) -> None:
     expect(answer).to_contain_text("which about 1 in 1,000,000 pairs")
 
 
+def test_what_is_uncertain_is_said_to_be(visitor: Visitor) -> None:
+    def doubt(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"decision": "uncertain", "match": False, "score": 0.4})
+
+    visitor.page.route("**/v1/verify?*", doubt)
+    visitor.page.route("**/v1/verify", doubt)
+    visitor.sign_in(make_key(visitor.server, "recognize"))
+    choose(visitor, COLLINS, AGAIN)
+    answer = visitor.page.get_by_role("region", name="Answer")
+    expect(answer.get_by_role("heading")).to_have_text("Uncertain: perhaps the same person")
+    expect(answer).to_contain_text("Many pairs of one person's photos stay below it too.")
+    visitor.look("uncertain")
+
+
 def test_the_crop_is_the_one_that_the_server_makes(visitor: Visitor, api: httpx.Client) -> None:
     """The page aligns by itself; what it draws is held against the crop that enrolling keeps."""
     make_gallery(api, "crops", a="collins")
@@ -289,6 +304,7 @@ VIEWS = {
     "check": ("check", "Gallery check"),
     "jobs": ("jobs", "Jobs"),
     "models": ("models", "Models"),
+    "advice": ("advice", "Good photos"),
 }
 """Where each view is, and its heading."""
 

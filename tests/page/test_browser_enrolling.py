@@ -162,21 +162,37 @@ def test_a_refused_photo_is_taken_anyway_or_by_the_chosen_face(
     assert kept["box"]["x"] == pytest.approx(right, abs=1)
 
 
-def test_a_name_is_given_beside_the_id_and_people_are_suggested(visitor: Visitor, api: httpx.Client) -> None:
+def test_people_are_suggested_and_others_get_an_id_made_unless_given(visitor: Visitor, api: httpx.Client) -> None:
     make_gallery(api, "named", Tony_Blair="hopper")
     visitor.sign_in(where="#/galleries/named/enroll")
     page = visitor.page
     page.locator("input[multiple]").first.set_input_files(SAMPLES / "collins.jpg")
     page.get_by_label("All of them show one person").check()
-    page.get_by_label("Their id", exact=True).fill("tony blair")
+    page.get_by_label("Their name").fill("tony blair")
     expect(page.get_by_role("option", name="Tony_Blair")).to_be_visible()
     visitor.picture("suggested")
-    page.get_by_label("Their id", exact=True).fill("eileen")
+    page.get_by_label("Their name").fill("Eileen Collins")
     expect(page.get_by_role("listbox", name="Suggestions")).to_have_count(0)
-    page.get_by_label("Name (optional)").fill("Eileen Collins")
     page.get_by_role("button", name="Enroll 1 photo").click()
     expect(page.get_by_role("heading", name="Done")).to_be_visible()
-    assert api.get("/galleries/named/subjects/eileen").json()["name"] == "Eileen Collins"
+    (made,) = api.get("/galleries/named/subjects", params={"search": "Eileen"}).json()["subjects"]
+    assert (made["name"], made["face_count"]) == ("Eileen Collins", 1)
+    page.locator("input[multiple]").first.set_input_files(SAMPLES / "collins_again.jpg")
+    page.get_by_label("All of them show one person").check()
+    page.get_by_label("Their name").fill("Eileen Collins")
+    page.get_by_role("button", name="Enroll 1 photo").click()
+    asked = page.get_by_role("dialog", name="Is it the same Eileen Collins?")
+    visitor.look("namesake")
+    asked.get_by_role("button", name="The same").click()
+    expect(page.get_by_text("1 photo of 1 person enrolled")).to_be_visible()
+    assert api.get(f"/galleries/named/subjects/{made['id']}").json()["face_count"] == 2
+    page.locator("input[multiple]").first.set_input_files(SAMPLES / "hopper.jpg")
+    page.get_by_label("All of them show one person").check()
+    page.get_by_label("Their name").fill("Grace Hopper")
+    page.get_by_label("Id (made unless you give one)").fill("grace")
+    page.get_by_role("button", name="Enroll 1 photo").click()
+    expect(page.get_by_text("1 photo of 1 person enrolled")).to_be_visible()
+    assert api.get("/galleries/named/subjects/grace").json()["name"] == "Grace Hopper"
     visitor.go("#/galleries/named")
     page.get_by_role("searchbox").fill("TONY blair")
     expect(page.get_by_role("list", name="People found for TONY blair").get_by_role("link")).to_contain_text(

@@ -33,10 +33,12 @@ def test_a_key_is_made_shown_once_used_and_revoked(visitor: Visitor, api: httpx.
     page = visitor.page
     page.get_by_role("button", name="New key").click()
     dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Something else, for a program").check()
     dialog.get_by_role("button", name="Create").click()
     expect(dialog.get_by_role("alert")).to_contain_text("Tick at least one thing")
     dialog.get_by_label("Compare photos").check()
     dialog.get_by_label("crew").check()
+    dialog.get_by_text("Id, rate and expiry").click()
     dialog.get_by_label("Id", exact=True).fill("door")
     dialog.get_by_label("Rate").fill("often")
     dialog.get_by_role("button", name="Create").click()
@@ -48,7 +50,7 @@ def test_a_key_is_made_shown_once_used_and_revoked(visitor: Visitor, api: httpx.
     dialog.get_by_label("Expires").fill("")
     visitor.picture("new-key")
     dialog.get_by_role("button", name="Create").click()
-    shown = page.get_by_role("dialog", name="The key door").get_by_label("Key")
+    shown = page.get_by_role("dialog", name="The key door").get_by_label("Key", exact=True)
     secret = shown.input_value()
     assert secret.startswith("lk_door_")
     page.keyboard.press("Escape")
@@ -142,6 +144,8 @@ def test_a_key_may_get_every_scope_that_the_server_knows(visitor: Visitor, api: 
     visitor.sign_in(where="#/keys")
     visitor.page.get_by_role("button", name="New key").click()
     dialog = visitor.page.get_by_role("dialog")
+    dialog.get_by_label("Something else, for a program").check()
+    dialog.get_by_text("Id, rate and expiry").click()
     boxes = dialog.get_by_role("group", name="It may").get_by_role("checkbox")
     expect(boxes).to_have_count(len(Scope))
     for box in boxes.all():
@@ -150,6 +154,33 @@ def test_a_key_may_get_every_scope_that_the_server_knows(visitor: Visitor, api: 
     dialog.get_by_role("button", name="Create").click()
     visitor.page.get_by_role("button", name="I have it").click()
     assert set(api.get("/keys/all").json()["scopes"]) == set(Scope)
+
+
+def test_a_person_gets_a_key_and_is_signed_in_by_a_link(
+    chromium: Browser, visitor: Visitor, live_server: LiveServer, api: httpx.Client
+) -> None:
+    visitor.sign_in(where="#/keys")
+    page = visitor.page
+    page.get_by_role("button", name="New key").click()
+    page.get_by_role("dialog").get_by_label("Whose is it?").fill("Ann")
+    page.get_by_role("dialog").get_by_label("That, and enroll people").check()
+    visitor.look("key-for-ann")
+    page.get_by_role("dialog").get_by_role("button", name="Create").click()
+    shown = page.get_by_role("dialog", name="The key of Ann")
+    shown.get_by_role("button", name="Make a link").click()
+    link = shown.get_by_label("Link", exact=True).input_value()
+    visitor.look("link-for-ann")
+    shown.get_by_role("button", name="I have it").click()
+    with visiting(chromium, live_server) as other:
+        other.page.goto(link)
+        other.heading("Overview").wait_for()
+        expect(other.page.get_by_role("region", name="Server")).to_contain_text("enroll, read, recognize")
+        other.page.get_by_role("button", name="Sign out").click()
+        other.page.goto("about:blank")
+        other.page.goto(link)
+        expect(other.page.get_by_role("alert")).to_contain_text("used already")
+    (made,) = [key for key in api.get("/keys").json()["keys"] if key["name"] == "Ann"]
+    assert made["scopes"] == ["enroll", "read", "recognize"]
 
 
 def test_galleries_are_checked(visitor: Visitor, api: httpx.Client) -> None:

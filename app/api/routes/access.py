@@ -14,7 +14,7 @@ from starlette.types import Scope as RequestScope
 from app.access.audit import AuditEntry, AuditFilter, AuditLog, fit_id
 from app.access.grants import Grant, Scope
 from app.access.keys import Key, Keys, KeyTerms, NewKey, access_key_of
-from app.access.sign_in import Sessions, SignInCodes
+from app.access.sign_in import Invitations, Sessions, SignInCodes
 from app.api import schemas
 from app.api.auth import key_of, require_scope, session_cookie
 from app.api.components import Components, KeyId, ReceiptId
@@ -35,7 +35,8 @@ KEY_ID_BYTES = 6
 async def by_code(scope: RequestScope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
     """Return what the key of the request's sign-in code allows. A wrong code counts as a wrong key of the address."""
     code, address = key_of(scope), address_of(scope)
-    key = await components.guard.attempt(lambda: components.codes.spend(code), address)
+    codes = components.invitations if code.startswith(Invitations.prefix) else components.codes
+    key = await components.guard.attempt(lambda: codes.spend(code), address)
     scope["signed_in_key"] = key
     return await components.guard.check(key, address), receive
 
@@ -51,13 +52,19 @@ async def show_own_key(grant: Grant) -> schemas.OwnKey:
 
 
 @router.operation("POST", "/v1/sign-in-codes", scope=None, changes=True, status=201)
-def create_sign_in_code(request: Request, codes: SignInCodes) -> schemas.SignInCode:
+def create_sign_in_code(
+    request: Request,
+    codes: SignInCodes,
+    invitations: Invitations,
+    query: Annotated[schemas.SignInCodeParams, Query()],
+) -> schemas.SignInCode:
     """Make a sign-in code.
 
     The page's address with `#code=` and the code behind it is a link that signs in with the request's own key: once,
-    within a minute. What a browser keeps of it in its history is of no use afterwards.
+    within a minute, or within a day if it is to be sent to somebody. What a browser keeps of it in its history is of
+    no use afterwards.
     """
-    made = codes.make(key_of(request.scope))
+    made = (invitations if query.valid == "day" else codes).make(key_of(request.scope))
     return schemas.SignInCode.of(made, code=made.text)
 
 

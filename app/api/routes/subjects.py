@@ -42,6 +42,7 @@ def list_subjects(
         gallery,
         cursor=query.cursor,
         limit=query.limit,
+        offset=query.offset,
         search=query.search,
         expires_before=query.expires_before,
     )
@@ -56,11 +57,13 @@ def create_subject(
 ) -> schemas.Subject:
     """Create a subject.
 
-    The new subject has no faces. Enrolling creates a missing subject too; this is for giving it a name first.
+    The new subject has no faces, and an id that the server makes unless one is given. Enrolling creates a missing
+    subject too; this is for giving it a name first.
     """
     entry.subject = fit_id(asked.id)
     with galleries.store.change(gallery) as change:
         made = subjects.create_subject(change, asked.id, asked.name, asked.metadata, terms=_terms_of(asked))
+    entry.subject = made.id
     return schemas.Subject.model_validate(made)
 
 
@@ -73,20 +76,27 @@ def get_subject(galleries: Galleries, gallery: Gallery, subject: SubjectId) -> s
     return schemas.Subject.model_validate(galleries.store.subject(gallery, subject))
 
 
-@router.operation("PATCH", SUBJECT, scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, *SUBJECT_FIELDS))
+@router.operation(
+    "PATCH", SUBJECT, scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, *SUBJECT_FIELDS, "subject_exists")
+)
 def update_subject(
-    galleries: Galleries, gallery: Gallery, subject: SubjectId, asked: schemas.SubjectPatch
+    galleries: Galleries, entry: AuditEntry, gallery: Gallery, subject: SubjectId, asked: schemas.SubjectPatch
 ) -> schemas.Subject:
-    """Change a subject's name, metadata, expiry, consent or cover.
+    """Change a subject's id, name, metadata, expiry, consent or cover.
 
     A given field replaces the old value as a whole (metadata too), an absent field stays as it is, null removes it.
+    Faces, corrections and sightings follow a new id; the audit log has it beside the old one.
     """
+    new_id = asked.id if "id" in asked.model_fields_set else UNSET
+    entry.target = None if new_id is UNSET else fit_id(new_id)
     name = asked.name if "name" in asked.model_fields_set else UNSET
     metadata = asked.metadata if "metadata" in asked.model_fields_set else UNSET
     cover = asked.cover if "cover" in asked.model_fields_set else UNSET
     terms = _terms_of(asked)
     with galleries.store.change(gallery) as change:
-        edited = subjects.edit_subject(change, subject, name=name, metadata=metadata, terms=terms, cover=cover)
+        edited = subjects.edit_subject(
+            change, subject, name=name, metadata=metadata, terms=terms, cover=cover, new_id=new_id
+        )
     return schemas.Subject.model_validate(edited)
 
 

@@ -89,8 +89,14 @@ class OwnKey(Wire):
     galleries: list[str] | None = Field(description="The only galleries it may see; null: all of them.")
 
 
+class SignInCodeParams(Params):
+    valid: Literal["minute", "day"] = Field(
+        default="minute", description="How long the code works: to open the link now, or to send it to somebody."
+    )
+
+
 class SignInCode(Wire):
-    """A code that signs a browser in with the request's key: once, within a minute."""
+    """A code that signs a browser in with the request's key: once, until it expires."""
 
     code: str = Field(description="The page's address with `#code=` and this is the link.")
     expires_at: datetime
@@ -134,7 +140,7 @@ class AuditEntry(Wire):
     operation: str
     gallery: str | None
     subject: str | None
-    target: str | None = Field(description="The id of its face, key, job or receipt.")
+    target: str | None = Field(description="The id of its face, key, job or receipt, or its subject's new id.")
     status: int | None = Field(
         description="The HTTP status of the answer; 499: the client left before it; null: begun, outcome unknown."
     )

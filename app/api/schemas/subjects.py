@@ -36,6 +36,9 @@ from app.api.schemas.recognition import (
 )
 from app.choices import OnConflict, QualityName
 
+_MAX_OFFSET = 2**31 - 1
+"""More than any gallery holds, and what both databases take."""
+
 
 class Consent(Params):
     note: Note
@@ -44,7 +47,7 @@ class Consent(Params):
 
 class SubjectCreate(Params):
     example: ClassVar[Example] = {"id": "collins", "name": "Eileen Collins", "metadata": {"team": "STS-114"}}
-    id: Id
+    id: Id | None = Field(default=None, description="How programs call the subject; made by the server if absent.")
     name: Name | None = Field(default=None, description="How people call the subject; free text in any script.")
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
     expires_at: Time | None = Field(
@@ -58,6 +61,9 @@ class SubjectPatch(Params):
 
     example: ClassVar[Example] = {"name": "Eileen Marie Collins"}
 
+    id: Id = Field(
+        default_factory=str, description="The new id, which no other subject of the gallery has; all else stays."
+    )
     name: Name | None = Field(default=None, description="The new name; null removes it.")
     metadata: Metadata = Field(default_factory=dict, description="The new metadata; replaces all of the old.")
     expires_at: Time | None = Field(default=None, description="The new time of expiry; null: never.")
@@ -83,6 +89,12 @@ class SubjectPageParams(PageParams):
     )
     expires_before: Time | None = Field(
         default=None, description="Only subjects that expire before this time.", examples=[TIME]
+    )
+    offset: int = Field(
+        default=0,
+        ge=0,
+        le=_MAX_OFFSET,
+        description="How many subjects to leave out first, to begin anywhere in a long list; go on by `cursor`.",
     )
 
 

@@ -14,7 +14,7 @@ from app.cli.connect import Data
 from app.cli.models import adding, measuring
 from app.cli.options import Session, command
 from app.config import load_settings
-from app.errors import Unusable
+from app.errors import InvalidInput, Unusable
 from app.inference.manifest import Calibration
 from app.inference.package import OwnCalibrations, Package, find_packages, own_path, read_own, select, write_own
 
@@ -90,6 +90,16 @@ def _say_bias_card(card: answers.BiasCard) -> None:
         rows.append([group.name, f"{group.photos:,}", *map(rates.get, stated)])
     output.say_table(["group", "photos", *(f"FMR {fmr:g}" for fmr in stated)], rows)
     output.say(f"People who appear twice: {card.repeats}")
+
+
+@models.command("use", hidden=True, context_settings={"ignore_unknown_options": True})
+def use_model(_names: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Say how a gallery gets a model: there is no model for all."""
+    raise InvalidInput(
+        "Each gallery has a model of its own. For a gallery that exists: likeness reembed start GALLERY MODEL (with a "
+        "way back); for a new one: likeness galleries create GALLERY --embedder MODEL; for all new ones: set "
+        "LIKENESS_EMBEDDER=MODEL, and start the server again."
+    )
 
 
 models.command(epilog="Example: likeness models pull best")(adding.pull)

@@ -184,7 +184,7 @@ def find(path: Path, content: str | None, ids: Path | None) -> Source:
     if path.is_dir():
         return Source("photos", lambda: _folder(path))
     if not path.is_file():
-        raise FileMissing(f"{path}: no such file or folder")
+        raise FileMissing(f"{path}: {photos.missing_file(path)}")
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return _table(path)

@@ -15,6 +15,7 @@ from app.errors import InvalidInput
 from app.gallery.rows import CROP_LIMITS
 from app.timestamps import utc_text
 from app.types import UNKNOWN_QUALITY, Reason
+from app.wording import found_wrong
 
 MAX_LINE = 1024 * 1024
 BATCH_WEIGHT = 64 * 1024 * 1024
@@ -140,7 +141,7 @@ def parse(line: bytes, kind: type[AnyLine]) -> AnyLine:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part)[:50] for part in first["loc"])
-        raise InvalidInput(f"{place or 'line'}: {first['msg']}", code="invalid_item") from None
+        raise InvalidInput(f"{place or 'line'}: {found_wrong(first)}", code="invalid_item") from None
 
 
 def batches(items: Iterable[tuple[T, int]], count: int) -> Iterator[list[T]]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from app.features.rekognition import errors
 from app.features.rekognition.errors import Refused
+from app.wording import found_wrong
 
 CollectionText = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[a-zA-Z0-9_.\-]+\z")]
 UserText = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.\-:]+\z")]
@@ -166,7 +167,7 @@ def read(model: type[Model], value: object) -> Model:
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False, include_context=False)
         listed = [
-            f"Value at '{'.'.join(str(part)[:64] for part in problem['loc'])}': {problem['msg']}"
+            f"Value at '{'.'.join(str(part)[:64] for part in problem['loc'])}': {found_wrong(problem)}"
             for problem in problems[:3]
         ]
         message = f"{len(problems)} validation error{'s' * (len(problems) > 1)} detected: {'; '.join(listed)}"

@@ -5,7 +5,7 @@ import { field, h, put, select, toast } from "../dom.js";
 import { backTo, head, isOpen, later, progress } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
-import { count, decidedBy, power, score, when } from "../words.js";
+import { aboutOneIn, count, decidedBy, oneIn, score, when } from "../words.js";
 import { histogram } from "./models.js";
 
 const EVERY_MS = 1000;
@@ -131,22 +131,18 @@ function figures({ gallery, measured, points }) {
     h(
       "tr",
       {},
-      h("th", { scope: "row" }, power(point.fmr)),
+      h("th", { scope: "row" }, oneIn(point.fmr)),
       h("td.number", {}, number(point.threshold) + range(point)),
       h("td.number", {}, number(point.package)),
-      h(
-        "td.number",
-        {},
-        point.found === null ? "–" : point.found ? point.found.toExponential(1).replace("-", "−") : "0",
-      ),
+      h("td.number", {}, point.found === null ? "–" : point.found ? aboutOneIn(point.found) : "none"),
       h("td.number", {}, number(point.decides)),
     );
   const heads = [
-    "FMR",
+    "Strangers who pass (FMR)",
     "Threshold here (95 % interval)",
-    "Package's",
-    "FMR here at the package's",
-    "With the gallery's switched on",
+    "Package's threshold",
+    "Strangers who pass that one here",
+    "Threshold with the gallery's switched on",
   ];
   return h(
     "section.card.stack",

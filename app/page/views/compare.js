@@ -5,6 +5,7 @@ import { askAnew, path, sendPhoto, sendPhotos } from "../api.js";
 import { inReadingOrder } from "../boxes.js";
 import { field, h, put, select } from "../dom.js";
 import { livenessChoice, verdict } from "../liveness.js";
+import { keep, recall } from "../memory.js";
 import { decidingPoints, defaults, runningEmbedder } from "../models.js";
 import { head } from "../parts.js";
 import { PhotoPlace } from "../photo.js";
@@ -13,21 +14,22 @@ import { passes, scale, shownPoints } from "../scale.js";
 import { count, list, oneIn, reason, score } from "../words.js";
 
 const NARROW = "(max-width: 48rem)";
+const STRICTNESS = "compare.strictness";
 
 export function compare() {
   const outcome = h("section.outcome", { "aria-live": "polite", "aria-label": "Answer" });
   const strictness = h("div.strictness", {});
   /** @type {any} */
-  const state = { fmr: null, liveness: null, asking: null, outcome, faces: new Map() };
+  const state = { fmr: recall(STRICTNESS), liveness: null, asking: null, outcome, faces: new Map() };
   const places = ["First photo", "Second photo"].map((label) => {
-    const place = new PhotoPlace(label, () => found(place, places, state));
+    const place = new PhotoPlace(label, () => found(place, places, state), `compare ${label}`);
     place.note = h("div.note", { "aria-live": "polite" });
     place.element.append(place.note);
     return place;
   });
   state.again = () => decide(places, state);
   const leave = () => {
-    for (const place of places) place.forget();
+    for (const place of places) place.leave();
   };
   const element = h(
     "div.compare",
@@ -59,6 +61,7 @@ async function offer(strictness, state) {
   ];
   const choose = (/** @type {any} */ value) => {
     state.fmr = value || null;
+    keep(STRICTNESS, state.fmr);
     void state.again();
   };
   const live = await livenessChoice((mode) => {
@@ -68,7 +71,7 @@ async function offer(strictness, state) {
   put(
     strictness,
     place.element,
-    field("Strictness", select(pairs, "", choose), "How often two strangers may pass for one person."),
+    field("Strictness", select(pairs, state.fmr ?? "", choose), "How often two strangers may pass for one person."),
     live && field("Liveness", live),
   );
 }
@@ -85,6 +88,7 @@ async function found(place, places, state) {
   state.faces.delete(place);
   place.picked = null;
   put(place.note);
+  if (!place.photo) return put(state.outcome);
   try {
     const answer = await sendPhoto(path("embed"), place.photo, {}, asking.signal);
     answer.faces = inReadingOrder(answer.faces);
@@ -215,7 +219,11 @@ function said(answer, points, places, pairs) {
   );
 }
 
-const SAID = { known: "The same person", uncertain: "Perhaps the same person", unknown: "Not the same person" };
+const SAID = {
+  known: "The same person",
+  uncertain: "Uncertain: perhaps the same person",
+  unknown: "Not the same person",
+};
 
 /** @param {Api.Quality} quality */
 const poor = (quality) => (quality.reasons.length ? h("span", {}, list(quality.reasons.map(reason))) : null);

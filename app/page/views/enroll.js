@@ -3,9 +3,9 @@
 import { galleryControl } from "../choosing.js";
 import { field, h, newId, put, select } from "../dom.js";
 import { dropped, isPhoto, picker, takeHanded } from "../files.js";
-import { backTo, head } from "../parts.js";
+import { adviceLink, backTo, head } from "../parts.js";
 import { thumbnail } from "../picture.js";
-import { problemPlace, showing } from "../problem.js";
+import { busy, problemPlace, showing } from "../problem.js";
 import * as session from "../session.js";
 import { PersonField } from "../suggest.js";
 import { count } from "../words.js";
@@ -39,10 +39,10 @@ export function enrolling(gallery) {
     "div",
     {},
     backTo(gallery),
-    head(
-      "Enroll photos",
-      `Into ${gallery}. Every photo is checked; one that would be hard to recognise by is refused, and says why.`,
-    ),
+    head("Enroll photos", [
+      `Into ${gallery}. Every photo is checked; one that would be hard to recognise by is refused, and says why. `,
+      adviceLink(),
+    ]),
   );
   const panel = enrollPanel({ gallery });
   element.append(panel.element);
@@ -62,7 +62,7 @@ export function enrollAnywhere() {
     put(home, panel?.element);
   };
   const chooser = h("div.strictness", {});
-  const element = h("div", {}, head("Enroll photos", null, chooser), place.element, home);
+  const element = h("div", {}, head("Enroll photos", adviceLink(), chooser), place.element, home);
   const ready = showing(place, async () => put(chooser, field("Gallery", await galleryControl(open))));
   return { element, ready, leave: () => panel?.leave() };
 }
@@ -74,7 +74,7 @@ export function enrollAnywhere() {
  */
 export function enrollPanel({ gallery, subject = null, onenrolled = () => {} }) {
   /** @type {any} */
-  const state = { gallery, subject, onenrolled, photos: [], mode: "file", who: "", name: "", gate: "medium", urls: [] };
+  const state = { gallery, subject, onenrolled, photos: [], mode: "file", who: "", gate: "medium", urls: [] };
   state.plan = h("div.plan", {});
   state.results = h("div.results", {});
   const pickers = subject
@@ -151,6 +151,7 @@ function subjectOf(state, name) {
 function showPlan(state) {
   const go = h("button.primary", { type: "submit" }, `Enroll ${count(state.photos.length, "photo")}`);
   const summary = h("p.small", { role: "status" });
+  const place = problemPlace();
   const people = h("ul.planned", { tabindex: "0", "aria-label": "Who will be enrolled" });
   const tally = () => {
     const groups = Map.groupBy(state.photos, ({ name }) => subjectOf(state, name));
@@ -180,10 +181,11 @@ function showPlan(state) {
     state.plan,
     h(
       "form.card",
-      { onsubmit: () => start(state) },
+      { onsubmit: () => start(state, place, go) },
       summary,
       state.subject ? null : [modes(state, choose), whose],
       people,
+      place.element,
       h("div.row.apart", {}, gate, go),
     ),
   );
@@ -222,25 +224,27 @@ function preview(state, groups) {
 }
 
 /**
- * The id of the one person on all photos, and a name beside it.
+ * The name of the one person on all photos, with an id where somebody wants to give it. Keys that can't look people up
+ * say the id first. `state.meant()` is then who it is, as `PersonField.meant` has it.
  * @param {any} state
  * @param {() => void} onchange
  */
 function whoseFields(state, onchange) {
   const heard = () => {
-    state.who = who.id;
+    state.who = who.input.value.trim();
     onchange();
   };
   const who = new PersonField(() => state.gallery, {}, heard);
   who.input.addEventListener("input", heard);
-  const name = h("input", {
-    type: "text",
-    maxlength: 255,
-    autocomplete: "off",
-    oninput: () => (state.name = name.value.trim()),
-  });
-  const label = h("div.field", {}, h("label", { for: who.input.id }, "Their id"), who.element);
-  return h("div.two", {}, label, field("Name (optional)", name));
+  const other = h("input", { type: "text", maxlength: 255, autocomplete: "off", spellcheck: "false" });
+  const reads = session.may("read");
+  state.meant = () => {
+    const text = other.value.trim();
+    if (!reads) return { id: who.id, name: text || null };
+    return text && !who.chosen ? { id: text, name: state.who } : who.meant();
+  };
+  const label = h("div.field", {}, h("label", { for: who.input.id }, reads ? "Their name" : "Their id"), who.element);
+  return h("div.two", {}, label, field(reads ? "Id (made unless you give one)" : "Name (optional)", other));
 }
 
 /**
@@ -264,12 +268,19 @@ function modes(state, choose) {
   );
 }
 
-/** @param {any} state */
-function start(state) {
+/**
+ * @param {any} state
+ * @param {Page.Place} place
+ * @param {HTMLButtonElement} button
+ */
+async function start(state, place, button) {
+  const one = state.mode === "one" && !state.subject;
+  const who = one ? await showing(place, () => busy(button, state.meant)) : null;
+  if (one && !who) return;
   const photos = state.photos
-    .map((/** @type {Page.Chosen} */ { file, name }) => ({ file, name, subject: subjectOf(state, name) }))
+    .map((/** @type {Page.Chosen} */ { file, name }) => ({ file, name, subject: who?.id ?? subjectOf(state, name) }))
     .filter((/** @type {Page.Photo} */ { subject }) => subject);
-  const names = state.mode === "one" && !state.subject && state.name ? { [state.who]: state.name } : {};
+  const names = who?.name ? { [who.id]: who.name } : {};
   put(state.plan);
   show(state, begin({ gallery: state.gallery, subject: state.subject, photos, names, gate: state.gate }));
 }

@@ -1,8 +1,10 @@
 /** Runs of enrolling: each goes on while other views are looked at, with its progress in sight. */
 
 import { patch, path, patiently, sendPhotos } from "../api.js";
+import { ABOUT } from "../codes.js";
 import { h, put, toast } from "../dom.js";
 import { verdict } from "../liveness.js";
+import { adviceLink } from "../parts.js";
 import { fitted, thumbnail } from "../picture.js";
 import { isLasting, problem, problemPlace } from "../problem.js";
 import { link, reopen } from "../router.js";
@@ -51,6 +53,7 @@ export function begin({ gallery, subject, photos, names, gate }) {
     gallery,
     subject,
     names,
+    titles: { ...names },
     gate,
     tally,
     queue: [...photos],
@@ -241,12 +244,19 @@ function refusal(run, photo, error) {
     }
     run.tally.refused--;
     run.view.update();
-    put(body, h("h3", {}, photo.name), h("p", {}, h("span.pill.known", {}, "enrolled"), ` as ${photo.subject}`));
+    put(body, h("h3", {}, photo.name), h("p", {}, h("span.pill.known", {}, "enrolled"), ` as ${title(run, photo)}`));
   };
   say(error, {});
   const other = finding(error.details?.rejected?.[0]);
   return h("li", {}, other ? sides(run.gallery, url, photo, other) : thumbnail(url, photo), body);
 }
+
+/**
+ * Return the name of who is enrolled by the photo, the id of who was in the gallery before.
+ * @param {any} run
+ * @param {Page.Photo} photo
+ */
+const title = (run, photo) => run.titles[photo.subject] ?? photo.subject;
 
 /**
  * @param {any} error
@@ -255,7 +265,8 @@ function refusal(run, photo, error) {
 function why(error, photo) {
   const found = error.details?.rejected?.[0];
   if (finding(found)) return h("p", {}, said(found, photo.subject));
-  return error.code === "nothing_enrolled" || !("code" in error) ? problem(error) : h("p", {}, explain(error));
+  if (error.code === "nothing_enrolled" || !("code" in error)) return problem(error);
+  return h("p", {}, explain(error), ABOUT[error.code] === "photo" && [" ", adviceLink("What to try")]);
 }
 
 // ---------------------------------------------------------------- in sight from every view

@@ -1,6 +1,6 @@
 /** The faces of a person: looked at large, chosen one by one or all, moved to another person, deleted. */
 
-import { get, patch, post, remove } from "../api.js";
+import { get, patch, path, post, remove } from "../api.js";
 import { crop, facePicture, forget } from "../crops.js";
 import { confirm, h, openDialog, put, toast } from "../dom.js";
 import { facts, request } from "../parts.js";
@@ -212,13 +212,17 @@ async function move(own) {
     {},
     h("label", { for: who.input.id }, "To whom?"),
     who.element,
-    h("p.hint", {}, "A name or id of this gallery; any other id makes a new person."),
+    h("p.hint", {}, "A name of this gallery; any other makes a new person."),
   );
-  const moved = await request(`Move ${count(number, "face")}`, label, "Move", () =>
-    post(`${own.where}/faces/move`, { faces: [...own.chosen.keys()], subject: who.id, create: true }),
-  );
+  const moved = await request(`Move ${count(number, "face")}`, label, "Move", async () => {
+    const target = await who.meant();
+    if (!target) return null;
+    await post(`${own.where}/faces/move`, { faces: [...own.chosen.keys()], subject: target.id, create: true });
+    if (target.name) await patch(path("galleries", own.galleryId, "subjects", target.id), { name: target.name });
+    return target;
+  });
   if (moved === null) return;
   forget();
-  toast(`Moved to ${who.id}.`);
+  toast(`Moved to ${who.input.value.trim()}.`);
   await own.changed();
 }

@@ -1,7 +1,7 @@
 /** The faces that were found, each with who it may be, and what to do where that is wrong. */
 
 import { crop, cutOut } from "../align.js";
-import { get, path, remove, sendPhotos } from "../api.js";
+import { get, patch, path, remove, sendPhotos } from "../api.js";
 import { captioned, storedCrop } from "../crops.js";
 import { confirm, h, openDialog, toast } from "../dom.js";
 import { verdict } from "../liveness.js";
@@ -61,12 +61,7 @@ function card(state, shot, face, index) {
             ? h("a", { href: link("galleries", state.gallery, "people", best.subject) }, title)
             : title,
         ),
-        h(
-          "p",
-          {},
-          h(`span.pill.${face.decision}`, {}, face.decision),
-          named && best.name && h("span.small", {}, ` ${best.subject}`),
-        ),
+        h("p", {}, h(`span.pill.${face.decision}`, {}, face.decision)),
         h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}${face.reason ? ": proves nothing" : ""}`),
         verdict(face),
         face.displaced_by !== null &&
@@ -139,7 +134,8 @@ function confirming(state, shot, face, best, place) {
     "button",
     {
       type: "button",
-      onclick: () => enrolling(state, shot, place, button, () => add(state, shot, face, best.subject)),
+      onclick: () =>
+        enrolling(state, shot, place, button, () => add(state, shot, face, { id: best.subject, name: null })),
     },
     `It is ${nameOf(best)}: enroll`,
   );
@@ -162,14 +158,7 @@ function naming(state, shot, face, place, done = () => {}) {
   });
   const button = h("button", { type: "submit" }, "Enroll");
   const submit = () =>
-    enrolling(
-      state,
-      shot,
-      place,
-      button,
-      () => (who.chosen ? add(state, shot, face, who.id) : enroll(state, shot, face, who.id)),
-      done,
-    );
+    enrolling(state, shot, place, button, async () => add(state, shot, face, await who.meant()), done);
   return h("form.row.naming", { onsubmit: submit }, who.element, button);
 }
 
@@ -194,51 +183,17 @@ async function enrolling(state, shot, place, button, work, done = () => {}) {
  * @param {any} state
  * @param {Page.Shot} shot
  * @param {Page.Identified} face
- * @param {string} name
+ * @param {{id: string, name: string | null} | null} who with the name of somebody new
  */
-async function enroll(state, shot, face, name) {
-  const known = await namesake(state.gallery, name);
-  if (known) {
-    const same = await confirm({
-      title: `Is it the same ${nameOf(known)}?`,
-      text:
-        `${known.id} is in this gallery already. The face is added to that person; for somebody else ` +
-        "of this name, choose another.",
-      action: "Add the face",
-    });
-    if (!same) return null;
-  }
-  return add(state, shot, face, known?.id ?? name);
-}
-
-/**
- * @param {any} state
- * @param {Page.Shot} shot
- * @param {Page.Identified} face
- * @param {string} id
- */
-async function add(state, shot, face, id) {
+async function add(state, shot, face, who) {
+  if (!who) return null;
+  const subject = path("galleries", state.gallery, "subjects", who.id);
   const photo = shot.picture ? await cutOut(shot.picture, face.box, shot.answer.image, MARGIN) : shot.photo;
-  const answer = await sendPhotos(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], {
-    quality: "low",
-  });
+  const answer = await sendPhotos(`${subject}/faces`, [["images", photo]], { quality: "low" });
   const { conflict } = answer.enrolled[0];
-  return conflict ? `${id}; the face also matches ${nameOf(conflict)}` : id;
-}
-
-/**
- * Who of the gallery has this very id or name; null where the key may not look.
- * @param {string} gallery
- * @param {string} name
- */
-async function namesake(gallery, name) {
-  if (!session.may("read")) return null;
-  const page = await get(path("galleries", gallery, "subjects"), { search: name, limit: 1000 });
-  return (
-    page.subjects.find((/** @type {any} */ subject) => subject.id === name.normalize("NFC")) ??
-    page.subjects.find((/** @type {any} */ subject) => subject.name === name) ??
-    null
-  );
+  if (who.name) await patch(subject, { name: who.name });
+  const name = who.name ?? nameOf(session.may("read") ? await get(subject) : who);
+  return conflict ? `${name}; the face also matches ${nameOf(conflict)}` : name;
 }
 
 /**

@@ -1,7 +1,7 @@
 /** All galleries that the key sees, and where each of their views is. */
 
 import { path, post } from "../api.js";
-import { everyGallery } from "../choosing.js";
+import { everyGallery, prefer } from "../choosing.js";
 import { field, h } from "../dom.js";
 import { icon } from "../icons.js";
 import { head, request } from "../parts.js";
@@ -23,6 +23,7 @@ import { settings } from "./settings.js";
  */
 export function galleries([gallery, what, subject], query) {
   if (!gallery) return all();
+  prefer(gallery);
   if (what === "people" && subject) return person(gallery, subject);
   if (what === "review") return review(gallery);
   if (what === "settings" && session.may("admin")) return settings(gallery);

@@ -4,7 +4,7 @@ import { call, get, path } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { h } from "../dom.js";
 import { icon } from "../icons.js";
-import { facts, head } from "../parts.js";
+import { adviceLink, facts, head } from "../parts.js";
 import { filling, problemPlace } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
@@ -175,6 +175,7 @@ function help() {
       h("a", { href: "/docs" }, "The REST interface"),
       ", to try out each call. It asks for your key as the password.",
     ),
+    h("p", {}, adviceLink("Good photos"), ": which to enroll, and what to try where an answer is wrong."),
     h(
       "p",
       {},

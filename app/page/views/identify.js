@@ -7,8 +7,9 @@ import { challenge, LIMITS } from "../challenge.js";
 import { galleryControl, prefer } from "../choosing.js";
 import { field, h, put, select } from "../dom.js";
 import { icon } from "../icons.js";
+import { keep, recall } from "../memory.js";
 import { defaults } from "../models.js";
-import { head } from "../parts.js";
+import { adviceLink, head } from "../parts.js";
 import { PhotoPlace } from "../photo.js";
 import { toJpeg } from "../picture.js";
 import { busy, isLasting, problem, problemPlace, showing } from "../problem.js";
@@ -18,6 +19,7 @@ import { faceCards } from "./found.js";
 const LONGEST = 960;
 const SMOOTH = 0.85;
 const RATES = ["0.1", "0.01", "0.001"];
+const STRICTNESS = "identify.strictness";
 const RETRY_MS = 1000;
 
 /**
@@ -28,12 +30,12 @@ const RETRY_MS = 1000;
 export function identify(_, asked) {
   prefer(asked.get("gallery"));
   /** @type {any} */
-  const state = { gallery: "", fpir: "", shot: null, video: null, asking: null };
+  const state = { gallery: "", fpir: recall(STRICTNESS) ?? "", shot: null, video: null, asking: null };
   state.place = problemPlace();
   state.status = h("p.small", { role: "status" });
   state.rate = h("span.small", {});
   state.cards = h("div.found", { "aria-label": "Faces found", role: "region" });
-  state.photo = new PhotoPlace("Photo", (place) => fromPhoto(state, place));
+  state.photo = new PhotoPlace("Photo", (place) => fromPhoto(state, place), "identify");
   state.live = h(
     "button",
     { type: "button", "aria-pressed": "false", onclick: () => (state.video ? endLive(state) : startLive(state)) },
@@ -63,7 +65,7 @@ export function identify(_, asked) {
   const leave = () => {
     endLive(state);
     state.asking?.abort();
-    state.photo.forget();
+    state.photo.leave();
   };
   state.ready = showing(state.place, () => choosers(state, chooser));
   return { element, leave, ready: state.ready };
@@ -81,9 +83,10 @@ async function choosers(state, place) {
   const { fpir: own } = await defaults();
   const fpir = select(
     [["", `default (${oneIn(own)})`], ...RATES.map((rate) => [rate, oneIn(Number(rate))])],
-    "",
+    state.fpir,
     (value) => {
       state.fpir = value;
+      keep(STRICTNESS, value);
       void state.again();
     },
   );
@@ -96,8 +99,11 @@ async function choosers(state, place) {
  */
 async function fromPhoto(state, place) {
   endLive(state);
-  state.shot = { photo: place.photo, picture: place.picture };
-  await identifyShot(state);
+  state.shot = place.photo && { photo: place.photo, picture: place.picture };
+  if (state.shot) return identifyShot(state);
+  state.asking?.abort();
+  put(state.cards);
+  put(state.status);
 }
 
 /**
@@ -144,7 +150,7 @@ async function withChallenge(state) {
   const found = await challenge(state.gallery);
   if (!found) return;
   const shot = { ...found, answer: ordered(found.answer) };
-  keep(state, shot);
+  showPicture(state, shot);
   show(state, shot);
   state.cards.prepend(
     h(
@@ -192,6 +198,9 @@ function words(answer) {
   return parts.length ? `${list(parts)}.` : "No face.";
 }
 
+/** @param {Api.IdentifiedFace} face */
+const unsure = (face) => face.decision !== "known";
+
 /**
  * @param {any} state
  * @param {any} shot
@@ -209,7 +218,7 @@ function show(state, shot) {
     state.cards,
     h("h2", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face"),
     faceCards(state, shot),
-    h("p.small", {}, among),
+    h("p.small", {}, among, answer.faces.some(unsure) && [" ", adviceLink("Wrong? What to try")]),
     (answer.warnings ?? []).map((/** @type {any} */ one) => h("p.small", { role: "note" }, one.message)),
   );
 }
@@ -224,6 +233,7 @@ async function startLive(state) {
   if (!state.place.element.isConnected || state.video) return camera.stop(video);
   state.video = video;
   state.shot = null;
+  state.photo.drop();
   state.live.setAttribute("aria-pressed", "true");
   put(state.live, icon("camera"), "Stop");
   const overlay = h("div", {});
@@ -297,7 +307,7 @@ async function watch(state, video, overlay) {
 function hold(state, shot) {
   if (!state.video) return;
   endLive(state);
-  keep(state, shot);
+  showPicture(state, shot);
 }
 
 /**
@@ -305,7 +315,7 @@ function hold(state, shot) {
  * @param {any} state
  * @param {any} shot
  */
-function keep(state, shot) {
+function showPicture(state, shot) {
   state.shot = shot;
   put(
     state.photo.stage,
@@ -315,6 +325,5 @@ function keep(state, shot) {
       boxes(shot.answer.image, marked(shot.answer), words(shot.answer), pointing(state)),
     ),
   );
-  state.photo.picture = shot.picture;
-  state.photo.photo = shot.photo;
+  state.photo.have(shot.photo, shot.picture);
 }

@@ -1,11 +1,11 @@
-/** API keys: made with what they may do, their secret shown once, revoked. */
+/** API keys: made for people and programs, handed over by a link or as they are, revoked. */
 
-import { every, get, path, post, remove } from "../api.js";
+import { call, every, get, path, post, remove } from "../api.js";
 import { everyGallery } from "../choosing.js";
-import { confirm, field, h, openDialog, put, toast } from "../dom.js";
+import { confirm, field, h, newId, openDialog, put, toast } from "../dom.js";
 import { icon } from "../icons.js";
 import { facts, head, request } from "../parts.js";
-import { filling, problemPlace, showing } from "../problem.js";
+import { busy, filling, problemPlace, showing } from "../problem.js";
 import { when } from "../words.js";
 
 /** What each scope allows, in the order of the form; one that only a newer server knows comes last, by its name. */
@@ -20,6 +20,16 @@ const SCOPES = {
   watch: "Tell of sightings: for a watcher beside cameras",
   templates: "See exact scores of enrolled faces; with enough of them a template can be reconstructed",
 };
+
+/** What people do here, in words, with the scopes for it. The last one is for everything else. */
+/** @type {[string, string[] | null][]} */
+const ROLES = [
+  ["Look who somebody is", ["recognize", "read"]],
+  ["That, and enroll people", ["recognize", "read", "enroll"]],
+  ["Everything, keys too", ["admin"]],
+  ["Something else, for a program", null],
+];
+const CUSTOM = ROLES.length - 1;
 
 export function keys() {
   const place = problemPlace();
@@ -139,6 +149,7 @@ async function make(state) {
   const expires = h("input", { type: "datetime-local" });
   const known = await showing(state.place, () => Promise.all([scopesOfServer(), everyGallery()]));
   if (!known) return;
+  let role = 0;
   const scopes = known[0].map((/** @type {any} */ scope) => [
     scope,
     h("input", { type: "checkbox" }),
@@ -150,7 +161,9 @@ async function make(state) {
       .filter((/** @type {any[]} */ [, box]) => box.checked)
       .map((/** @type {any[]} */ [one]) => one);
     return {
-      scopes: scopes.filter((/** @type {any[]} */ [, box]) => box.checked).map((/** @type {any[]} */ [scope]) => scope),
+      scopes:
+        ROLES[role][1] ??
+        scopes.filter((/** @type {any[]} */ [, box]) => box.checked).map((/** @type {any[]} */ [scope]) => scope),
       ...(id.value && { id: id.value }),
       ...(name.value.trim() && { name: name.value.trim() }),
       ...(chosen.length && { galleries: chosen }),
@@ -159,8 +172,15 @@ async function make(state) {
     };
   };
   const ticks = scopes.map((/** @type {any[]} */ [, box, words]) => h("label.choice", {}, box, h("span", {}, words)));
+  const single = h("fieldset", { hidden: true }, h("legend", {}, "It may"), ticks);
+  const choose = (/** @type {number} */ index) => {
+    role = index;
+    single.hidden = index !== CUSTOM;
+  };
   const fields = [
-    h("fieldset", {}, h("legend", {}, "It may"), ticks),
+    field("Whose is it?", name, "A person's name, or a program's. Each gets a key of their own."),
+    roles(choose),
+    single,
     galleries.length
       ? h(
           "fieldset.few",
@@ -169,16 +189,21 @@ async function make(state) {
           galleries.map((/** @type {any[]} */ [one, box]) => h("label.choice", {}, box, h("span", {}, one))),
         )
       : null,
-    h("div.two", {}, field("Id", id, "a–z, 0–9, hyphens; made up if empty"), field("Whose is it?", name)),
     h(
-      "div.two",
+      "details.stack",
       {},
+      h("summary", {}, "Id, rate and expiry"),
+      h(
+        "div.two",
+        {},
+        field("Id", id, "a–z, 0–9, hyphens; made up if empty"),
+        field("Rate", rate, "as the server is set, if empty"),
+      ),
       field("Expires", expires, "never, if empty"),
-      field("Rate", rate, "as the server is set, if empty"),
     ),
   ];
   const made = await request("New key", fields, "Create", async () => {
-    if (!scopes.some((/** @type {any[]} */ [, box]) => box.checked))
+    if (role === CUSTOM && !scopes.some((/** @type {any[]} */ [, box]) => box.checked))
       throw Object.assign(new Error("Tick at least one thing that it may do."), { code: "no_scope" });
     return post(path("keys"), asked());
   });
@@ -187,34 +212,74 @@ async function make(state) {
   await showSecret(made);
 }
 
+/** @param {(index: number) => void} choose */
+function roles(choose) {
+  const name = newId("role");
+  return h(
+    "fieldset",
+    {},
+    h("legend", {}, "They may"),
+    ROLES.map(([words], index) =>
+      h(
+        "label.choice",
+        {},
+        h("input", { type: "radio", name, checked: index === 0, onchange: () => choose(index) }),
+        h("span", {}, words),
+      ),
+    ),
+  );
+}
+
 /**
- * This once: nobody can look it up again.
+ * A text to copy, in a field.
+ * @param {string} label
+ * @param {string} value
+ * @param {string} hint
+ */
+function copied(label, value, hint) {
+  const text = h("input.mono", { type: "text", readonly: true, value, onfocus: () => text.select() });
+  const copy = async () => (await copyText(text)) && toast("Copied.");
+  const button = h(
+    "button",
+    { type: "button", "aria-label": `Copy the ${label.toLowerCase()}`, onclick: copy },
+    "Copy",
+  );
+  return h("div.row.copying", {}, field(label, text, hint), button);
+}
+
+/**
+ * The key, this once since nobody can look it up again, and a link that signs its holder in.
  * @param {Api.NewKey} key
  */
 function showSecret(key) {
+  const place = problemPlace();
+  const linked = h("div", {});
+  const invite = h(
+    "button.primary",
+    { type: "button", onclick: () => showing(place, () => busy(invite, link)) },
+    "Make a link",
+  );
+  const link = async () => {
+    const made = await call("POST", path("sign-in-codes"), { secret: key.secret, query: { valid: "day" } });
+    const hint = `Send it to nobody else. It signs in once, until ${when(made.expires_at)}.`;
+    put(linked, copied("Link", `${location.origin}/#code=${made.code}`, hint));
+  };
+  put(
+    linked,
+    h("p", {}, "For a person: a link that signs them in, once within a day. No key has to be typed."),
+    h("div.row", {}, invite),
+  );
   return openDialog(
-    `The key ${key.id}`,
-    (close) => {
-      const secret = h("input.mono", {
-        type: "text",
-        readonly: true,
-        value: key.secret,
-        onfocus: () => secret.select(),
-      });
-      const copy = h(
-        "button",
-        { type: "button", onclick: async () => (await copyText(secret)) && toast("Copied.") },
-        "Copy",
-      );
-      return h(
+    `The key ${key.name ? `of ${key.name}` : key.id}`,
+    (close) =>
+      h(
         "div",
         {},
-        h("p", {}, "Copy it now: it is shown only this once."),
-        field("Key", secret),
-        h("p.small", {}, "Its holder pastes it here to sign in."),
-        h("div.row.end", {}, copy, h("button.primary", { type: "button", onclick: () => close() }, "I have it")),
-      );
-    },
+        linked,
+        place.element,
+        copied("Key", key.secret, "For a program, or to sign in again later. It is shown only this once."),
+        h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "I have it")),
+      ),
     { held: true },
   );
 }

@@ -193,8 +193,7 @@ function points(calibration) {
     h(
       "tr",
       {},
-      h("th", { scope: "row" }, power(point.fmr)),
-      h("td", {}, oneIn(point.fmr)),
+      h("th", { scope: "row" }, oneIn(point.fmr)),
       h("td.number", {}, score(point.threshold)),
       h("td", {}, point.fnmr === null ? "not measured" : percent(point.fnmr) + range(point.fnmr_low, point.fnmr_high)),
     );
@@ -222,10 +221,9 @@ function points(calibration) {
           h(
             "tr",
             {},
-            h("th", { scope: "col" }, "FMR"),
-            h("th", { scope: "col" }, "Strangers who pass"),
+            h("th", { scope: "col" }, "Strangers who pass (FMR)"),
             h("th.number", { scope: "col" }, "Threshold"),
-            h("th", { scope: "col" }, "FNMR (95 % interval)"),
+            h("th", { scope: "col" }, "The same person refused (FNMR; 95 % interval)"),
           ),
         ),
         h("tbody", {}, calibration.points.map(row)),

@@ -14,8 +14,6 @@ import { enrollPanel } from "./enroll.js";
 import { exportGallery } from "./importing.js";
 import { merge } from "./merging.js";
 
-const PAGE = 1000;
-const FIRST_PAGE = 200;
 const CELL = { width: 148, more: 60 };
 const DEBOUNCE_MS = 220;
 
@@ -167,36 +165,24 @@ function gridOf(gallery, state, search, shown, place, home) {
     total,
     label: search ? `People found for ${search}` : "People",
     cell: (/** @type {any} */ subject) => cell(gallery, subject, state),
-    load: async (/** @type {any} */ cursor) => {
-      const page = await showing(place, () =>
-        get(path("galleries", gallery.id, "subjects"), {
-          limit: cursor ? PAGE : FIRST_PAGE,
-          cursor,
-          search: search || null,
-        }),
-      );
-      return page ? { items: page.subjects, next: page.next_cursor } : { items: [], next: null };
+    load: async (/** @type {number} */ offset, /** @type {number} */ limit) => {
+      const asked = { limit, offset, search: search || null };
+      const page = await showing(place, () => get(path("galleries", gallery.id, "subjects"), asked));
+      return page && { items: page.subjects, more: page.next_cursor !== null };
     },
-    onload: (/** @type {any} */ loaded, /** @type {any} */ done) => {
-      put(
-        shown,
-        search
-          ? found(loaded, done)
-          : done
-            ? ""
-            : `${loaded.toLocaleString("en")} of ${total.toLocaleString("en")} loaded; scroll for more`,
-      );
-      if (done && !loaded) put(home, h("p.waiting", {}, `Nobody's name or id contains “${search}”.`));
+    onload: (/** @type {number} */ known, /** @type {boolean} */ done) => {
+      put(shown, search && found(known, done));
+      if (done && !known) put(home, h("p.waiting", {}, `Nobody's name or id contains “${search}”.`));
     },
   });
   return grid;
 }
 
 /**
- * @param {any} loaded
- * @param {any} done
+ * @param {number} known
+ * @param {boolean} done
  */
-const found = (loaded, done) => `${loaded.toLocaleString("en")}${done ? "" : " or more"} found`;
+const found = (known, done) => `${known.toLocaleString("en")}${done ? "" : " or more"} found`;
 
 /**
  * A person of the grid: a link, or, while people are being selected, a button that is pressed or not.
@@ -208,9 +194,10 @@ function cell(gallery, subject, state) {
   const inside = [
     portrait(gallery.id, subject, gallery.store === "crop"),
     h("span.name", {}, nameOf(subject)),
-    h("span.small", {}, [subject.name && subject.id, count(subject.face_count, "face")].filter(Boolean).join(", ")),
+    h("span.small", {}, count(subject.face_count, "face")),
   ];
-  if (!state.chosen) return h("a.person", { href: link("galleries", gallery.id, "people", subject.id) }, inside);
+  const href = link("galleries", gallery.id, "people", subject.id);
+  if (!state.chosen) return h("a.person", { href, title: subject.id }, inside);
   const one = h("button.person", { type: "button", "aria-pressed": String(state.chosen.has(subject.id)) }, inside);
   one.addEventListener("click", () => {
     if (!state.chosen.delete(subject.id)) state.chosen.set(subject.id, subject);

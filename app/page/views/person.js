@@ -3,9 +3,10 @@
 import { get, patch, path, remove } from "../api.js";
 import { portrait } from "../crops.js";
 import { confirm, field, h, put, toast } from "../dom.js";
+import { MetadataFields, metadataFacts } from "../metadata.js";
 import { backTo, facts } from "../parts.js";
 import { busy, problemPlace, showing } from "../problem.js";
-import { go } from "../router.js";
+import { go, goBack, replace } from "../router.js";
 import * as session from "../session.js";
 import { count, nameOf, when } from "../words.js";
 import { enrollPanel } from "./enroll.js";
@@ -121,13 +122,7 @@ function showAbout(state) {
     ["Consent", subject.consent && `${subject.consent.note} (${when(subject.consent.given_at)})`],
   ]);
   if (!session.may("enroll")) {
-    put(
-      state.about,
-      h("h2", {}, "About"),
-      known,
-      h("h3", {}, "Metadata"),
-      h("pre", {}, JSON.stringify(subject.metadata, null, 2)),
-    );
+    put(state.about, h("h2", {}, "About"), known, metadataFacts(subject.metadata));
     return;
   }
   put(state.about, h("h2", {}, "About"), known, editor(state), endings(state));
@@ -167,54 +162,43 @@ async function mergeAway(state) {
 
 /** @param {any} state */
 async function eraseAll(state) {
-  if (await erase(state.subject, state.where, state.place)) go("galleries", state.galleryId);
+  if (await erase(state.subject, state.where, state.place)) goBack("galleries", state.galleryId);
 }
 
 /** @param {any} state */
 function editor(state) {
   const { subject } = state;
-  const name = h("input", { type: "text", maxlength: 255, autocomplete: "off", value: subject.name ?? "" });
-  const metadata = h("textarea.mono", {
-    spellcheck: "false",
-    rows: 5,
-    value: JSON.stringify(subject.metadata, null, 2),
-  });
+  const text = { type: "text", maxlength: 255, autocomplete: "off" };
+  const name = h("input", { ...text, value: subject.name ?? "" });
+  const id = h("input.mono", { ...text, required: true, spellcheck: "false", value: subject.id });
+  const metadata = new MetadataFields(subject.metadata);
   const place = problemPlace();
   const button = h("button.primary", { type: "submit" }, "Save");
   const save = () =>
     showing(place, () =>
       busy(button, async () => {
-        state.subject = await patch(state.where, { name: name.value.trim() || null, metadata: parsed(metadata.value) });
-        await load(state);
+        const wanted = { name: name.value.trim() || null, metadata: metadata.value };
+        const changed = id.value.trim() === subject.id ? {} : { id: id.value.trim() };
+        const saved = await patch(state.where, { ...wanted, ...changed });
         toast("Saved.");
+        if (saved.id === subject.id) await load(state);
+        else replace("galleries", state.galleryId, "people", saved.id);
       }),
     );
   return h(
     "form.stack",
     { onsubmit: save },
     field("Name", name),
-    field("Metadata", metadata, 'A JSON object, such as {"team": "night"}.'),
+    metadata.element,
+    h(
+      "details",
+      {},
+      h("summary", {}, "Change the id"),
+      field("Id", id, "What programs call this person. Faces, sightings and corrections follow a new one."),
+    ),
     place.element,
     h("div.row", {}, button),
   );
-}
-
-/**
- * Throws an error in words where it is no JSON object.
- * @param {string} text
- */
-function parsed(text) {
-  let value = null;
-  try {
-    value = JSON.parse(text.trim() || "{}");
-  } catch {
-    // Said below.
-  }
-  if (typeof value !== "object" || value === null || Array.isArray(value))
-    throw Object.assign(new Error("The metadata is no JSON object. Check its brackets, quotes and commas."), {
-      code: "metadata",
-    });
-  return value;
 }
 
 /** @param {any} state */
@@ -229,6 +213,6 @@ async function drop(state) {
   await showing(state.place, async () => {
     await remove(state.where);
     toast(`${nameOf(subject)} is deleted.`);
-    go("galleries", state.galleryId);
+    goBack("galleries", state.galleryId);
   });
 }

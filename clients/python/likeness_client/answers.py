@@ -789,7 +789,7 @@ class SightingPage(Answer):
 
 
 class SignInCode(Answer):
-    """A code that signs a browser in with the request's key: once, within a minute."""
+    """A code that signs a browser in with the request's key: once, until it expires."""
 
     code: str
     expires_at: datetime

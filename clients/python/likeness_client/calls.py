@@ -305,6 +305,7 @@ def subjects(
     cursor: str | None = None,
     search: str | None = None,
     expires_before: datetime | None = None,
+    offset: int | None = None,
 ) -> Call[answers.SubjectPage]:
     """List the subjects of a gallery.
 
@@ -315,13 +316,13 @@ def subjects(
         "/v1/galleries/{gallery}/subjects",
         answers.SubjectPage,
         gallery=gallery,
-        params=given(limit=limit, cursor=cursor, search=search, expires_before=expires_before),
+        params=given(limit=limit, cursor=cursor, search=search, expires_before=expires_before, offset=offset),
     )
 
 
 def create_subject(
     gallery: str,
-    subject: str,
+    subject: str | None,
     *,
     name: str | None = None,
     metadata: Mapping[str, Any] | None = None,
@@ -330,8 +331,8 @@ def create_subject(
 ) -> Call[answers.Subject]:
     """Create a subject.
 
-    The new subject has no faces. Enrolling creates a missing subject too; this is for giving it a
-    name first."""
+    The new subject has no faces, and an id that the server makes unless one is given. Enrolling
+    creates a missing subject too; this is for giving it a name first."""
     return call(
         "POST",
         "/v1/galleries/{gallery}/subjects",
@@ -349,10 +350,11 @@ def subject(gallery: str, subject: str) -> Call[answers.Subject]:
 
 
 def update_subject(gallery: str, subject: str, changes: Mapping[str, Any]) -> Call[answers.Subject]:
-    """Change a subject's name, metadata, expiry, consent or cover.
+    """Change a subject's id, name, metadata, expiry, consent or cover.
 
     A given field replaces the old value as a whole (metadata too), an absent field stays as it is,
-    null removes it."""
+    null removes it. Faces, corrections and sightings follow a new id; the audit log has it beside
+    the old one."""
     return call(
         "PATCH",
         "/v1/galleries/{gallery}/subjects/{subject}",
@@ -540,13 +542,13 @@ def own_key() -> Call[answers.OwnKey]:
     return call("GET", "/v1/key", answers.OwnKey)
 
 
-def create_sign_in_code() -> Call[answers.SignInCode]:
+def create_sign_in_code(*, valid: str | None = None) -> Call[answers.SignInCode]:
     """Make a sign-in code.
 
     The page's address with `#code=` and the code behind it is a link that signs in with the
-    request's own key: once, within a minute. What a browser keeps of it in its history is of no use
-    afterwards."""
-    return call("POST", "/v1/sign-in-codes", answers.SignInCode)
+    request's own key: once, within a minute, or within a day if it is to be sent to somebody. What
+    a browser keeps of it in its history is of no use afterwards."""
+    return call("POST", "/v1/sign-in-codes", answers.SignInCode, params=given(valid=valid))
 
 
 def begin_session() -> Call[answers.Session]:

@@ -195,21 +195,22 @@ export class Client {
    *
    * In the order of their creation, page by page; with `search` only those whose id or name contains it.
    */
-  subjects(gallery: string, query: { limit?: number; cursor?: string | null; search?: string | null; expires_before?: string | null } = {}): Promise<T.SubjectPage> {
+  subjects(gallery: string, query: { limit?: number; cursor?: string | null; search?: string | null; expires_before?: string | null; offset?: number } = {}): Promise<T.SubjectPage> {
     return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects", { gallery }), query });
   }
 
   /** The subjects of all pages. */
-  allSubjects(gallery: string, query: { limit?: number; cursor?: string | null; search?: string | null; expires_before?: string | null } = {}): AsyncGenerator<T.Subject> {
+  allSubjects(gallery: string, query: { limit?: number; cursor?: string | null; search?: string | null; expires_before?: string | null; offset?: number } = {}): AsyncGenerator<T.Subject> {
     return pages((cursor) => this.subjects(gallery, { ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.subjects);
   }
 
   /**
    * Create a subject.
    *
-   * The new subject has no faces. Enrolling creates a missing subject too; this is for giving it a name first.
+   * The new subject has no faces, and an id that the server makes unless one is given. Enrolling creates a
+   * missing subject too; this is for giving it a name first.
    */
-  createSubject(gallery: string, body: T.SubjectCreate): Promise<T.Subject> {
+  createSubject(gallery: string, body: T.SubjectCreate = {}): Promise<T.Subject> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects", { gallery }), json: { ...body } });
   }
 
@@ -223,10 +224,10 @@ export class Client {
   }
 
   /**
-   * Change a subject's name, metadata, expiry, consent or cover.
+   * Change a subject's id, name, metadata, expiry, consent or cover.
    *
    * A given field replaces the old value as a whole (metadata too), an absent field stays as it is, null removes
-   * it.
+   * it. Faces, corrections and sightings follow a new id; the audit log has it beside the old one.
    */
   updateSubject(gallery: string, subject: string, body: T.SubjectPatch): Promise<T.Subject> {
     return this.send({ method: "PATCH", path: path("/v1/galleries/{gallery}/subjects/{subject}", { gallery, subject }), json: { ...body } });
@@ -354,10 +355,11 @@ export class Client {
    * Make a sign-in code.
    *
    * The page's address with `#code=` and the code behind it is a link that signs in with the request's own key:
-   * once, within a minute. What a browser keeps of it in its history is of no use afterwards.
+   * once, within a minute, or within a day if it is to be sent to somebody. What a browser keeps of it in its
+   * history is of no use afterwards.
    */
-  createSignInCode(): Promise<T.SignInCode> {
-    return this.send({ method: "POST", path: "/v1/sign-in-codes" });
+  createSignInCode(query: { valid?: "minute" | "day" } = {}): Promise<T.SignInCode> {
+    return this.send({ method: "POST", path: "/v1/sign-in-codes", query });
   }
 
   /**

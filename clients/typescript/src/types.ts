@@ -8,7 +8,7 @@ export interface AuditEntry {
   operation: string;
   gallery: string | null;
   subject: string | null;
-  /** The id of its face, key, job or receipt. */
+  /** The id of its face, key, job or receipt, or its subject's new id. */
   target: string | null;
   /** The HTTP status of the answer; 499: the client left before it; null: begun, outcome unknown. */
   status: number | null;
@@ -1320,7 +1320,7 @@ export interface SightingRequest {
   images: Array<string>;
 }
 
-/** A code that signs a browser in with the request's key: once, within a minute. */
+/** A code that signs a browser in with the request's key: once, until it expires. */
 export interface SignInCode {
   /** The page's address with `#code=` and this is the link. */
   code: string;
@@ -1421,11 +1421,8 @@ export interface Subject {
 }
 
 export interface SubjectCreate {
-  /**
-   * An id in any script, 1 to 255 characters, kept in Unicode's form NFC; neither `.` nor `..`, no control
-   * characters. Percent-encode it in paths (`/` as `%2F`).
-   */
-  id: string;
+  /** How programs call the subject; made by the server if absent. */
+  id?: string | null;
   /** How people call the subject; free text in any script. */
   name?: string | null;
   /** Any JSON object, within the server's size limit. */
@@ -1449,6 +1446,8 @@ export interface SubjectPage {
 
 /** A given field replaces the old value as a whole (metadata is not merged); an absent field stays as it is. */
 export interface SubjectPatch {
+  /** The new id, which no other subject of the gallery has; all else stays. */
+  id?: string;
   /** The new name; null removes it. */
   name?: string | null;
   /** The new metadata; replaces all of the old. */

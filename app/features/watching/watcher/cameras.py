@@ -20,6 +20,7 @@ from app.inference.embedders import Embedder
 from app.inference.package import scan_packages, select
 from app.inference.thresholds import Thresholds
 from app.models.opening import open_detector, open_embedder
+from app.wording import found_wrong
 
 FPS, MIN_FACE = 5.0, 24
 """Frames a second, and pixels: a usable face has 20 to 30 at least."""
@@ -76,7 +77,7 @@ def read_cameras(path: Path) -> list[CameraConfig]:
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(str(each) for each in first["loc"])
-        raise InvalidInput(f"{path}: {where}: {first['msg']}", code="invalid_source") from None
+        raise InvalidInput(f"{path}: {where}: {found_wrong(first)}", code="invalid_source") from None
 
 
 def parse_roi(text: str | None) -> tuple[float, float, float, float] | None:

@@ -1,0 +1,98 @@
+/** A person's metadata as fields: a word and a value each. Values that are no text are written as JSON. */
+
+import { h, put } from "./dom.js";
+import { icon } from "./icons.js";
+import { facts } from "./parts.js";
+
+/** @param {any} value */
+const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+
+/**
+ * The metadata, to be read only; null if there is none.
+ * @param {Record<string, any>} metadata
+ */
+export const metadataFacts = (metadata) =>
+  Object.keys(metadata).length
+    ? facts(Object.entries(metadata).map(([word, value]) => [word, written(value) || "–"]))
+    : null;
+
+/** Fields for metadata; `value` is what they hold. */
+export class MetadataFields {
+  /** @param {Record<string, any>} metadata */
+  constructor(metadata) {
+    this.rows = Object.entries(metadata).map(([word, value]) => this.row(word, value));
+    this.list = h("ul.stack", {});
+    const add = h("button.small", { type: "button", onclick: () => this.add() }, icon("plus"), "Add a field");
+    this.element = h("fieldset.stack.metadata", {}, h("legend", {}, "More about them"), this.list, h("div", {}, add));
+    this.show();
+  }
+
+  add() {
+    this.rows.push(this.row("", ""));
+    this.show();
+    this.rows.at(-1)?.word.focus();
+  }
+
+  show() {
+    put(
+      this.list,
+      this.rows.map(({ element }) => element),
+    );
+  }
+
+  /**
+   * @param {string} word
+   * @param {any} value
+   */
+  row(word, value) {
+    const input = (/** @type {string} */ text, /** @type {string} */ label) =>
+      h("input", { type: "text", autocomplete: "off", value: text, placeholder: label, "aria-label": label });
+    const row = { word: input(word, "Field"), text: input(written(value), "Value"), value, element: null };
+    row.text.setAttribute("aria-label", word ? `Value of ${word}` : "Value");
+    const drop = () => {
+      this.rows = this.rows.filter((one) => one !== row);
+      this.show();
+    };
+    const remove = h(
+      "button.quiet.small",
+      { type: "button", "aria-label": word ? `Remove ${word}` : "Remove the field", onclick: drop },
+      "×",
+    );
+    row.element = h("li.row", {}, row.word, row.text, remove);
+    return row;
+  }
+
+  /** Throws an error in words where a value has no word, two have the same, or JSON is broken. */
+  get value() {
+    /** @type {[string, any][]} */
+    const pairs = [];
+    for (const { word, text, value } of this.rows) {
+      const name = word.value.trim();
+      if (!name && !text.value) continue;
+      if (!name) throw wrong(`Say what “${text.value}” is: its field has no name.`);
+      if (pairs.some(([other]) => other === name)) throw wrong(`Two fields are called “${name}”. Rename one.`);
+      pairs.push([name, read(name, text.value, value)]);
+    }
+    return Object.fromEntries(pairs);
+  }
+}
+
+/**
+ * Return the value of a field's text: of the kind that it had, where the text can be that.
+ * @param {string} name
+ * @param {string} text
+ * @param {any} before
+ */
+function read(name, text, before) {
+  if (typeof before === "string") return text;
+  if (text === written(before)) return before;
+  try {
+    return JSON.parse(text);
+  } catch {
+    if (typeof before !== "object" || before === null) return text;
+    throw wrong(`“${name}” holds a list or an object: check its brackets, quotes and commas.`);
+  }
+}
+
+/** @param {string} message */
+const wrong = (message) => Object.assign(new Error(message), { code: "metadata" });

@@ -1,0 +1,81 @@
+"""Make the small photos of the page's advice from docs/samples: `python docs/make_advice.py`.
+
+Good ones, and the same made poor in one way each, as the page says beside them; a test has the server judge each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+from PIL import Image, ImageEnhance, ImageFilter
+
+PROJECT = Path(__file__).resolve().parent.parent
+SAMPLES = PROJECT / "docs" / "samples"
+FOLDER = PROJECT / "app" / "page" / "samples"
+SIDE = 240
+"""Pixels of a photo's sides."""
+WEBP_QUALITY = 80
+GREY = "#8a8d92"
+
+Box: TypeAlias = tuple[int, int, int, int]
+FACE: Box = (130, 0, 330, 200)
+"""Head and shoulders in collins.jpg: left, upper, right, lower."""
+
+
+def sample(name: str, box: Box | None = None) -> Image.Image:
+    with Image.open(SAMPLES / f"{name}.jpg") as photo:
+        whole = photo.convert("RGB")
+    square = whole.crop(box) if box else _middle(whole)
+    return square.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+
+
+def _middle(photo: Image.Image) -> Image.Image:
+    side = min(photo.size)
+    left = (photo.width - side) // 2
+    return photo.crop((left, 0, left + side, side))
+
+
+def small() -> Image.Image:
+    far = Image.new("RGB", (SIDE, SIDE), GREY)
+    far.paste(sample("collins", FACE).resize((36, 36), Image.Resampling.LANCZOS), (102, 102))
+    return far
+
+
+def pair() -> Image.Image:
+    """Two people of the same size."""
+    both, half = Image.new("RGB", (SIDE, SIDE), GREY), SIDE // 2 - 2
+    for left, one in ((0, sample("collins", FACE)), (half + 4, sample("hopper"))):
+        both.paste(one.resize((half, half), Image.Resampling.LANCZOS), (left, SIDE // 4))
+    return both
+
+
+def brightened(factor: float) -> Image.Image:
+    return ImageEnhance.Brightness(sample("collins", FACE)).enhance(factor)
+
+
+MADE: Mapping[str, Callable[[], Image.Image]] = MappingProxyType(
+    {
+        "portrait": lambda: sample("collins", FACE),
+        "again": lambda: sample("collins_again"),
+        "everyday": lambda: sample("hopper"),
+        "small": small,
+        "blurred": lambda: sample("collins", FACE).filter(ImageFilter.BoxBlur((8, 0))),
+        "dark": lambda: brightened(0.08),
+        "bright": lambda: brightened(1.8),
+        "cut": lambda: sample("collins", (219, 0, 419, 200)),
+        "pair": pair,
+    }
+)
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, make in MADE.items():
+        make().save(FOLDER / f"{name}.webp", quality=WEBP_QUALITY, method=6)
+
+
+if __name__ == "__main__":
+    main()
