@@ -48,7 +48,10 @@ export class MetadataFields {
     const input = (/** @type {string} */ text, /** @type {string} */ label) =>
       h("input", { type: "text", autocomplete: "off", value: text, placeholder: label, "aria-label": label });
     const row = { word: input(word, "Field"), text: input(written(value), "Value"), value, element: null };
-    row.text.setAttribute("aria-label", word ? `Value of ${word}` : "Value");
+    if (word) {
+      row.word.setAttribute("aria-label", `Name of ${word}`);
+      row.text.setAttribute("aria-label", `Value of ${word}`);
+    }
     const drop = () => {
       this.rows = this.rows.filter((one) => one !== row);
       this.show();

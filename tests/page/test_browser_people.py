@@ -298,7 +298,7 @@ def test_photos_are_there_again_until_they_are_removed_or_somebody_signs_out(
     assert page.evaluate("[localStorage.length, sessionStorage.length]") == [0, 0]
     page.get_by_label("Key", exact=True).fill(visitor.server.key)
     page.keyboard.press("Enter")
-    visitor.heading("Overview").wait_for()
+    expect(visitor.heading("Identify")).to_be_focused()
     for where, name in (("#/identify", "Identify"), ("#/compare", "Compare")):
         visitor.see(where, name)
         expect(page.get_by_text("Drop a photo here").first).to_be_visible()
