@@ -172,7 +172,8 @@ generated: $(VENV)/.dev
 page: $(VENV)/.dev
 	@if $(MAKE) --no-print-directory $(PAGE)/.ready; then \
 		$(BIN)/python .ci/page/shapes.py .ci/page/server.d.ts && \
-		$(NODE) $(PAGE)/node_modules/@biomejs/biome/bin/biome check --config-path=.ci/page --error-on-warnings app/page && \
+		$(NODE) $(PAGE)/node_modules/@biomejs/biome/bin/biome check --config-path=.ci/page --error-on-warnings app/page \
+			app/features/*/page && \
 		$(NODE) $(PAGE)/node_modules/typescript/bin/tsc --project .ci/page; \
 	else echo "Biome and TypeScript could not be installed: the page's JavaScript is not checked" >&2; fi
 

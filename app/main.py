@@ -142,7 +142,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
     middleware.install(app, settings.cors_origins)
     wire.install(app)
     route.install(app, [*ROUTERS, *(router for feature in features for router in feature.routers)])
-    page.install(app)
+    page.install(app, [feature.page for feature in features if feature.page])
     return app
 
 

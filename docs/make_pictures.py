@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,11 +25,13 @@ PROJECT = Path(__file__).resolve().parent.parent
 SAMPLES = PROJECT / "docs" / "samples"
 PICTURES = PROJECT / "docs" / "pictures"
 PEOPLE = (("eileen", "Eileen Collins", "collins.jpg"), ("grace", "Grace Hopper", "hopper.jpg"))
+VISITS = (("hall", "collins_again.jpg"), ("door", "hopper.jpg"), ("door", "collins.jpg"))
 WINDOW: ViewportSize = {"width": 1120, "height": 860}
 WEBP_QUALITY = 85
 START_S = 120.0
 STOP_S = 30.0
 WAIT_MS = 60_000
+SETTLED_MS = 1_500
 
 
 def main() -> int:
@@ -52,7 +55,8 @@ def _server() -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as scratch, reserved_port() as port:
         data, log = Path(scratch) / "data", Path(scratch) / "log"
         url = f"http://127.0.0.1:{port}"
-        with spawned(environment(DATA_DIR=data, PORT=port), log, stop_s=STOP_S) as process:
+        environ = environment(DATA_DIR=data, PORT=port, WATCHING="on", STRANGER_DAYS=3)
+        with spawned(environ, log, stop_s=STOP_S) as process:
             if not becomes_ready(process, url, patience_s=START_S):
                 raise RuntimeError(f"The server did not start:\n{log.read_text()}")
             key = (data / "admin.key").read_text().strip()
@@ -62,6 +66,10 @@ def _server() -> Iterator[tuple[str, str]]:
                     client.post("/galleries/crew/subjects", json={"id": subject, "name": name}).raise_for_status()
                     files = {"images": (SAMPLES / photo).read_bytes()}
                     client.post(f"/galleries/crew/subjects/{subject}/faces", files=files).raise_for_status()
+                for camera, photo in VISITS:
+                    path = f"/galleries/crew/sightings/{uuid.uuid4().hex}"
+                    files = {"images": (SAMPLES / photo).read_bytes()}
+                    client.put(path, files=files, data={"camera": camera}).raise_for_status()
             yield url, key
 
 
@@ -71,7 +79,9 @@ def _take(browser: Browser, url: str, key: str, theme: str) -> None:
     page = context.new_page()
     made = httpx.post(f"{url}/v1/sign-in-codes", headers={"x-api-key": key}, timeout=START_S).raise_for_status().json()
     page.goto(f"{url}/#code={made['code']}")
-    page.get_by_role("heading", name="Overview", level=1).wait_for()
+    page.get_by_role("heading", name="Today", level=1).wait_for()
+    page.get_by_role("button", name="Eileen Collins").first.wait_for()
+    _shoot(page, f"today-{theme}")
     page.evaluate("location.hash = '#/compare'")
     page.get_by_role("heading", name="Compare", level=1).wait_for()
     for place, photo in (("First photo", "collins.jpg"), ("Second photo", "collins_again.jpg")):
@@ -87,7 +97,7 @@ def _take(browser: Browser, url: str, key: str, theme: str) -> None:
 
 
 def _shoot(page: Page, name: str) -> None:
-    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(SETTLED_MS)  # Today listens on, so that the network is never idle
     page.evaluate("document.activeElement?.blur()")
     path = PICTURES / f"{name}.webp"
     with Image.open(io.BytesIO(page.screenshot())) as picture:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -54,6 +55,9 @@ class Feature:
     """The wire format that its operations speak, if it isn't this service's own."""
     webhooks: Sequence[type[BaseModel]] = ()
     """What it sends to addresses that people have given, for the document."""
+    page: Path | None = None
+    """A folder of what it adds to the web page: `start.js` is loaded before the page begins, `style.css` after its
+    own. They are served below `/page/` and the name of the feature's folder."""
     open_index: OpenIndex | None = None
     """Opens another place for the galleries' vectors than this process's memory."""
     open_gates: OpenGates | None = None

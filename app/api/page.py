@@ -1,7 +1,8 @@
 """The web page at `/` and the API page at `/docs`.
 
 The web page is the files of `app/page`, as they are, for everyone: they hold no data. The page reads what it shows from
-the API, with the key of the person who uses it. The API page is Swagger UI, behind a key.
+the API, with the key of the person who uses it. A feature adds a folder: its `start.js` runs before the page begins.
+The API page is Swagger UI, behind a key.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import gzip
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
@@ -31,6 +33,12 @@ from app.api.route import install as install_routers
 from app.errors import NotFound
 
 START = "index.html"
+MAIN = '    <script type="module" src="/page/main.js"></script>\n'
+ADDED = """\
+    <link rel="stylesheet" href="/page/{name}/style.css">
+    <script type="module" src="/page/{name}/start.js"></script>
+"""
+"""What stands before MAIN for each feature that has a part of the page."""
 PAGE_PATH, PAGE_FILES = "/", "/page/"
 PAGE_METHODS = ("GET", "HEAD")
 DOCS_PATH, ASSETS_PATH = "/docs", "/docs/assets"
@@ -80,10 +88,10 @@ class File:
     """Content type and ETag, beside those of every file."""
 
 
-def install(server: FastAPI) -> None:
-    """Make ``server`` serve both pages and the OpenAPI document."""
+def install(server: FastAPI, added: Sequence[Path] = ()) -> None:
+    """Make ``server`` serve both pages and the OpenAPI document; ``added`` are features' folders of the web page."""
     _install_api_page(server)
-    files = read_files()
+    files = read_files(added)
     digest = digest_of(files)
     start = _start(files, digest)
 
@@ -177,15 +185,21 @@ def _api_page_policy(html: str) -> str:
     )
 
 
-def read_files() -> dict[str, File]:
-    """Return the web page's files by their path below its folder."""
-    folder = Path(app.page.__file__).parent
-    files = {}
-    for path in folder.rglob("*"):
-        if path.suffix.removeprefix(".") in TYPES:
-            name = path.relative_to(folder).as_posix()
-            files[name] = _file(name, path.read_bytes())
+def read_files(added: Sequence[Path] = ()) -> dict[str, File]:
+    """Return the web page's files by their path below its folder, and those of ``added`` by their path below the name
+    of their feature."""
+    files = _files_of(Path(app.page.__file__).parent)
+    for folder in added:
+        name = folder.parent.name
+        files |= {f"{name}/{path}": file for path, file in _files_of(folder).items()}
+        start = files[START].content.decode().replace(MAIN, ADDED.format(name=name) + MAIN)
+        files[START] = _file(START, start.encode())
     return files
+
+
+def _files_of(folder: Path) -> dict[str, File]:
+    kept = [path for path in folder.rglob("*") if path.suffix.removeprefix(".") in TYPES]
+    return {path.relative_to(folder).as_posix(): _file(path.name, path.read_bytes()) for path in kept}
 
 
 def _file(name: str, content: bytes) -> File:

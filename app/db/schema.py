@@ -453,6 +453,15 @@ EVENT_CURSORS = _table(
     Column("until", String(32), nullable=False),
 )
 
+CAMERAS = _table(
+    # How each camera is, as its watcher said last.
+    "cameras",
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("name", Text, primary_key=True),
+    Column("told_at", String(32), nullable=False),
+    Column("document", Text, nullable=False),  # JSON
+)
+
 WEBHOOKS = _numbered(
     # Where events are sent, and how far each has got. Its secret is among the server's (`SECRETS`).
     "webhooks",

@@ -34,7 +34,7 @@ export const path = (...segments) => `/v1/${segments.map(encodeURIComponent).joi
  * @property {string} [type] the body's content type
  * @property {AbortSignal} [signal]
  * @property {string} [secret] a key to try, in place of the session's
- * @property {"json" | "text" | "blob"} [as]
+ * @property {"json" | "text" | "blob" | "stream"} [as]
  */
 
 /**
@@ -85,6 +85,7 @@ export async function call(method, where, { query, json, body, type, signal, sec
  */
 function read(response, as) {
   if (response.status === 204) return null;
+  if (as === "stream") return response.body;
   return as === "blob" ? response.blob() : as === "text" ? response.text() : response.json();
 }
 

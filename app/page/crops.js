@@ -42,6 +42,20 @@ export function facePicture(gallery, subject, face, words) {
 }
 
 /**
+ * The picture at a path, `letters` until it is there or where the path is null. What is after `#` tells its versions
+ * apart. Without `words` other words stand beside it.
+ * @param {string | null} where
+ * @param {string} letters
+ * @param {string} words
+ */
+export function pictureAt(where, letters, words) {
+  const read = words ? { role: "img", "aria-label": words } : { "aria-hidden": "true" };
+  const element = h("span.portrait", read, letters);
+  if (where) later(element, () => urlOf(where));
+  return element;
+}
+
+/**
  * The stored crop of a face; words where none is kept, or where the key may not see it.
  * @param {string} gallery
  * @param {string} subject

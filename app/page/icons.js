@@ -5,6 +5,7 @@ import { svg } from "./dom.js";
 const PATHS = {
   compare: "M7.5 4.5a5.5 5.5 0 1 0 0 11 5.5 5.5 0 0 0 0-11Zm5 0a5.5 5.5 0 1 1 0 11",
   home: "M3 9.5 10 3.500l7 6V16.500h-4.500V12h-5v4.500H3z",
+  today: "M10 3a7 7 0 1 0 0 14 7 7 0 0 0 0-14ZM10 6v4.2l2.8 1.8",
   settings: "M4 6h7m4 0h1M4 14h1m4 0h7M13 4v4M7 12v4",
   identify:
     "M3 7V4.5A1.5 1.5 0 0 1 4.5 3H7m6 0h2.500A1.5 1.5 0 0 1 17 4.500V7m0 6v2.500a1.5 1.5 0 0 1-1.5 " +

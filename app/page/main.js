@@ -250,7 +250,7 @@ async function show() {
         "div",
         {},
         head("Not found", "Nothing is at this address."),
-        h("p", {}, h("a", { href: link() }, "To the overview")),
+        h("p", {}, h("a", { href: link("overview") }, "To the overview")),
       ),
     );
     return settle(main, 0);

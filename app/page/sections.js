@@ -57,9 +57,10 @@ export const SECTIONS = [
   { name: "advice", title: "Good photos", view: advice, allowed: () => true }, // not in the menu: views lead to it
 ];
 
-/** Return the section of that name: the overview without a name or for one that the key may not see, null for any
+/** Return the section of that name: the first one without a name or for one that the key may not see, null for any
  * other. */
-export function find(name = SECTIONS[0].name) {
-  const named = SECTIONS.find((section) => section.name === name) ?? null;
-  return named && !named.allowed() ? SECTIONS[0] : named;
+export function find(name = "") {
+  const named = SECTIONS.find((section) => section.name === name);
+  if (name && !named) return null;
+  return named?.allowed() ? named : (SECTIONS.find((section) => section.allowed()) ?? null);
 }

@@ -387,6 +387,7 @@ def test_what_is_said_of_sightings_and_strangers_is_recorded_when_it_is_answered
     do("name_stranger", "POST", naming, ("g/2", "grace", stranger), json={"subject": "grace"})
     saying = f"{gallery}/sightings/{two['id']}/who"
     do("say_who", "POST", saying, ("g/2", "eileen", two["id"]), json={"subject": "eileen"})
+    do("delete_sighting", "DELETE", f"{gallery}/sightings/{two['id']}", ("g/2", None, two["id"]))
     do("delete_sightings", "DELETE", f"{gallery}/sightings", ("g/2", None, None))
     hook = {"url": "http://127.0.0.1:9/", "kinds": ["left"], "cameras": ["none"]}
     webhook = do("create_webhook", "POST", "/v1/webhooks", (None, None, MADE), json=hook)["id"]

@@ -18,6 +18,7 @@ from tests.support.service import error_of
 
 FOLDER = PROJECT / "app" / "page"
 PICTURE = ".webp"
+WATCHING = PROJECT / "app" / "features" / "watching" / "page"
 FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.suffix[1:] in TYPES)
 TEXTS = [name for name in FILES if not name.endswith(PICTURE)]
 SHEET = re.compile(r"""^  \["(\w+)", (?:null|"(\w+)"), """, re.MULTILINE)
@@ -31,9 +32,11 @@ def sheet_of_advice() -> list[tuple[str, str]]:
 
 
 def test_each_file_comes_without_a_key_as_what_it_is(api: httpx.Client) -> None:
-    for name in FILES:
+    files = read_files([WATCHING])  # a part of the page where it is on, as it is here
+    assert files.keys() > set(FILES)
+    for name, file in files.items():
         answer = api.get(f"/page/{name}", headers={"x-api-key": ""}).raise_for_status()
-        assert answer.content == (FOLDER / name).read_bytes()
+        assert answer.content == file.content
         assert answer.headers["content-type"] == TYPES[name.rpartition(".")[2]]
         assert answer.headers[CSP] == POLICY
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -43,7 +46,8 @@ def test_each_file_comes_without_a_key_as_what_it_is(api: httpx.Client) -> None:
 def test_the_address_itself_is_the_page(api: httpx.Client) -> None:
     answer = api.get("/", headers={"x-api-key": ""})
     lines = re.sub(r"/page/[0-9a-f]{16}/", "/page/", answer.text).splitlines()
-    assert [line for line in lines if "modulepreload" not in line] == (FOLDER / "index.html").read_text().splitlines()
+    start = read_files([WATCHING])["index.html"].content.decode().splitlines()
+    assert [line for line in lines if "modulepreload" not in line] == start
     assert answer.headers["cache-control"] == "no-cache"
     assert "camera=(self)" in answer.headers["permissions-policy"]
     head = api.head("/", headers={"x-api-key": ""})

@@ -6,7 +6,8 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from app.features.watching.watcher.cameras import CameraConfig, Eyes
     from app.features.watching.watcher.looks import Looker
     from app.features.watching.watcher.reporter import Report, Reporter
+    from app.features.watching.watcher.tally import Telling
     from app.features.watching.watcher.timeline import Timeline
 
 commands = typer.Typer()
@@ -95,6 +97,7 @@ def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes:
     from app.features.watching.watcher.camera import is_film  # noqa: PLC0415 - needs PyAV
     from app.features.watching.watcher.cameras import names  # noqa: PLC0415
     from app.features.watching.watcher.reporter import Reporter  # noqa: PLC0415
+    from app.features.watching.watcher.tally import Telling  # noqa: PLC0415
     from app.features.watching.watcher.timeline import Timeline  # noqa: PLC0415
 
     labelled = list(zip(names(wanted), wanted, strict=True))
@@ -112,7 +115,7 @@ def _watch(session: Session, gallery: str, wanted: Sequence[CameraConfig], eyes:
     reporter = Reporter(client, gallery, answered)
     try:
         if live:
-            _follow(live, eyes, reporter)
+            _follow(live, eyes, reporter, partial(Telling, client, gallery))
         for label, camera in films:
             _play(label, camera, eyes, reporter, timeline)
     finally:
@@ -177,8 +180,10 @@ def _until_stopped() -> threading.Event:
     return stopped
 
 
-def _follow(cameras: Sequence[tuple[str, CameraConfig]], eyes: Eyes, reporter: Reporter) -> None:
-    """Watch cameras until SIGINT or SIGTERM."""
+def _follow(
+    cameras: Sequence[tuple[str, CameraConfig]], eyes: Eyes, reporter: Reporter, tell: Callable[[Any], Telling]
+) -> None:
+    """Watch cameras until SIGINT or SIGTERM; ``tell`` tells the service how they are."""
     from app.features.watching.watcher.camera import Camera  # noqa: PLC0415 - needs PyAV
     from app.features.watching.watcher.watch import Watch, Watcher  # noqa: PLC0415
 
@@ -187,10 +192,12 @@ def _follow(cameras: Sequence[tuple[str, CameraConfig]], eyes: Eyes, reporter: R
         watching = Watch(label, eyes.looker(camera.min_face), eyes.tracker(), reporter, roi=camera.part)
         watcher.add(Camera(camera.source, camera.fps), watching)
         watched.append(watching)
+    telling = tell(watcher.reports)
     stopped.wait()
+    telling.close()
     watcher.close()
     for watching in watched:
-        output.say(f"{watching.camera}: {watching.counts}")
+        output.say(f"{watching.camera}: {watching.tally}")
 
 
 def _line(sighting: Any) -> str:

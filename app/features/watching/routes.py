@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pathlib
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -35,6 +36,7 @@ router = Router("watching")
 
 SIGHTINGS = f"{GALLERY}/sightings"
 SIGHTING = f"{SIGHTINGS}/{{sighting}}"
+CAMERAS = f"{GALLERY}/cameras"
 STRANGERS = f"{GALLERY}/strangers"
 STRANGER = f"{STRANGERS}/{{stranger}}"
 WEBHOOKS = "/v1/webhooks"
@@ -127,6 +129,15 @@ def get_sighting(watching: Watching, gallery: Gallery, sighting: SightingId) -> 
     return schemas.Sighting.of(watching.sightings.find(gallery, sighting).sighting)
 
 
+@router.operation("DELETE", SIGHTING, scope=Scope.ENROLL, changes=True, codes=NO_SIGHTING)
+def delete_sighting(watching: Watching, gallery: Gallery, sighting: SightingId) -> None:
+    """Delete a sighting.
+
+    With its crop and its events.
+    """
+    watching.sightings.drop(gallery, sighting)
+
+
 @router.operation(
     "GET",
     f"{SIGHTING}/crop",
@@ -165,6 +176,29 @@ def say_who(
     if asked.subject is None:
         return schemas.Sighting.of(watching.say_not(gallery, sighting))
     return schemas.Sighting.of(watching.say_who(gallery, sighting, asked.subject, enroll=asked.enroll))
+
+
+@router.operation("PUT", CAMERAS, scope=Scope.WATCH)
+def tell_cameras(watching: Watching, gallery: Gallery, told: schemas.CamerasTold) -> None:
+    """Tell how cameras are.
+
+    Whether pictures come, and what they have shown in the last hour.
+    """
+    watching.cameras.tell(gallery, {each.name: each.model_dump(mode="json", exclude={"name"}) for each in told.cameras})
+
+
+@router.operation("GET", CAMERAS, scope=Scope.READ)
+def list_cameras(watching: Watching, gallery: Gallery) -> schemas.CameraList:
+    """List cameras.
+
+    How each is, by what its watcher says, and what was seen before it in the last hour.
+    """
+    names = schemas.CameraReport.model_fields
+    states = [
+        schemas.CameraState.of(each, **{name: value for name, value in each.told.items() if name in names})
+        for each in watching.cameras.all(gallery)
+    ]
+    return schemas.CameraList(cameras=states)
 
 
 @router.operation("GET", STRANGERS, scope=Scope.READ, codes=CURSOR)
@@ -259,7 +293,7 @@ def part_stranger(
 
     The given sightings are of another person, who becomes a stranger of its own; no later grouping joins them.
     """
-    made = watching.strangers.part(gallery, stranger, asked.sightings)
+    made = watching.strangers.part(gallery, stranger, asked.sightings, alike=asked.alike)
     return schemas.Stranger.of(watching.strangers.find(gallery, made))
 
 
@@ -388,6 +422,7 @@ def _start(
     tasks = (
         Task(CLOSE_S, "silent tracks", watching.sightings.close_silent),
         Task(expiry_seconds, "sightings", watching.sightings.prune),
+        Task(expiry_seconds, "cameras", watching.cameras.prune),
         Task(REEMBED_S, "templates of sightings", watching.reembed),
         Task(REGROUP_S, "strangers", watching.strangers.regroup),
     )
@@ -401,4 +436,5 @@ FEATURE = Feature(
     ("sightings_days", "unknown_days", "stranger_days", "webhook_networks", "expiry_seconds", "mqtt"),
     setting="watching",
     webhooks=(schemas.Event,),
+    page=pathlib.Path(__file__).parent / "page",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from app.api.schemas.base import FACE_ID, TIME, Example, Id, NextCursor, PageParams, Params, Time, Wire
 from app.choices import Decision, EventKind
@@ -136,6 +136,9 @@ class StrangerMerge(Params):
 class StrangerPart(Params):
     example: ClassVar[Example] = {"sightings": [FACE_ID]}
     sightings: list[str] = Field(min_length=1, max_length=1000, description="Those of another person.")
+    alike: bool = Field(
+        default=False, description="Also those that are more like these than like the one that is the least like them."
+    )
 
 
 class Resembling(Wire):
@@ -153,6 +156,45 @@ class Named(Wire):
     """The sightings that became the subject's."""
 
     sightings: list[Sighting]
+
+
+class CameraReport(BaseModel):
+    """How a camera is, and what it has shown in the last hour, as its watcher says."""
+
+    problem: str | None = Field(default=None, max_length=100, description="Why there are no pictures now.")
+    frames: int = Field(default=0, ge=0, description="Pictures in which faces were looked for.")
+    faces: int = Field(default=0, ge=0, description="Faces in them.")
+    usable: int = Field(default=0, ge=0, description="Faces that were good enough to be compared.")
+    width: float | None = Field(default=None, ge=0, description="Of a face in pixels, the median.")
+    reasons: dict[Annotated[str, Field(max_length=40)], int] = Field(
+        default={}, max_length=20, description="Why faces were not good enough, and how many."
+    )
+
+
+class CameraTold(Params, CameraReport):
+    name: Camera
+
+
+class CamerasTold(Params):
+    """What a watcher says of its cameras."""
+
+    example: ClassVar[Example] = {"cameras": [{"name": "door", "frames": 900, "faces": 210, "usable": 180}]}
+    cameras: list[CameraTold] = Field(min_length=1, max_length=64)
+
+
+class CameraState(Wire, CameraReport):
+    """A camera: what its watcher says, and what was seen before it."""
+
+    name: str = Field(examples=["door"])
+    told_at: datetime | None = Field(description="When a watcher told of it last; null where none does.")
+    visits: int = Field(description="Sightings of the last hour.")
+    known: int = Field(description="How many of them were of known people.")
+    last_at: datetime | None = Field(description="When a face was last seen.")
+    picture: str | None = Field(description="The newest sighting that has a crop.", examples=[FACE_ID])
+
+
+class CameraList(Wire):
+    cameras: list[CameraState]
 
 
 class EventsParams(Params):

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from app.api.components import Components
 from app.db.schema import EVENTS, SIGHTINGS, STRANGERS
 from app.errors import Conflict, InvalidInput
+from app.features.watching.cameras import Cameras
 from app.features.watching.deciding import judge
 from app.features.watching.records import Retention, Sighting, Visit
 from app.features.watching.rows import ROWS, Stored, delete_sightings, to_stored
@@ -44,6 +45,7 @@ class Watching:
         store = core.galleries.store
         self.strangers = Strangers(store, retention.strangers, core.operations.thresholds_in)
         self.sightings = Sightings(store, retention, self.strangers.group)
+        self.cameras = Cameras(store.database, retention.sightings)
 
     @property
     def tables(self) -> list[sa.Table]:

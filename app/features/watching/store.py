@@ -109,6 +109,11 @@ class Sightings:
             query = ROWS.where(SIGHTINGS.c.gallery_key == gallery.key, wanted.sql()).with_only_columns(SIGHTINGS.c.key)
             return delete_sightings(change, change.connection.execute(query).scalars())
 
+    def drop(self, gallery: Gallery, sighting_id: str) -> None:
+        """Delete one sighting. Raises NotFound ``sighting_not_found``."""
+        with self.store.change(gallery) as change:
+            delete_sightings(change, [find_row(change.connection, change.gallery, sighting_id).key])
+
     def settle(self, change: Change, sightings: Iterable[str], subject_id: str | None) -> list[Sighting]:
         """Note who these are, as a person says; None: not whom they were taken for. It stays so.
 

@@ -138,8 +138,9 @@ class Strangers:
             self._take(change, keys, target, by_hand=True)
             drop_empty_strangers(change.connection, change.gallery)
 
-    def part(self, gallery: Gallery, stranger_id: str, sightings: Sequence[str]) -> str:
-        """Give these of the stranger's sightings to a new one; return its id.
+    def part(self, gallery: Gallery, stranger_id: str, sightings: Sequence[str], *, alike: bool = False) -> str:
+        """Give these of the stranger's sightings to a new one; return its id. With ``alike`` those go along that are
+        more like these than like the one that is the least like them.
 
         Raises NotFound ``stranger_not_found``, ``sighting_not_found``.
         """
@@ -147,6 +148,8 @@ class Strangers:
             source = find_key(change.connection, change.gallery, stranger_id)
             rows = [find_row(change.connection, change.gallery, sighting_id) for sighting_id in sightings]
             keys = [row.key for row in rows if row.stranger_key == source]
+            if alike:
+                keys += self._like(change, source, set(keys))
             made = _make(change, utc_now(self._kept))
             self._take(change, keys, made, by_hand=True)
             drop_empty_strangers(change.connection, change.gallery)
@@ -174,6 +177,20 @@ class Strangers:
             if score > best and score >= points.threshold(JOIN_FMR if key in near else FAR_FMR):
                 best, found = score, key
         return found
+
+    def _like(self, change: Change, stranger: int, parted: set[int]) -> list[int]:
+        """Return the keys of the stranger's other sightings that are more like the parted ones than like the one that
+        is the least like them."""
+        query = ROWS.where(SIGHTINGS.c.stranger_key == stranger, SIGHTINGS.c.package == change.gallery.embedder)
+        stored = (to_stored(row, change.blobs) for row in change.connection.execute(query))
+        vectors = {each.key: each.template.vector for each in stored if each.template is not None}
+        gone = [vectors[key] for key in parted & vectors.keys()]
+        others = {key: vector for key, vector in vectors.items() if key not in parted}
+        if not gone or not others:
+            return []
+        likeness = {key: max(float(vector @ one) for one in gone) for key, vector in others.items()}
+        stays = others[min(likeness, key=likeness.__getitem__)]
+        return [key for key, vector in others.items() if likeness[key] > float(vector @ stays)]
 
     def _templates(self, change: Change, package: str) -> Iterable[tuple[Vector, Row[Any]]]:
         """Yield the templates of the strangers' sightings, the newest MOST, with their rows."""

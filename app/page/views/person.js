@@ -1,5 +1,6 @@
 /** One person of a gallery: faces, name, metadata, and how to be rid of them. */
 
+import { PERSON_PARTS } from "../additions.js";
 import { get, patch, path, remove } from "../api.js";
 import { portrait } from "../crops.js";
 import { confirm, field, h, put, toast } from "../dom.js";
@@ -29,6 +30,7 @@ export function person(galleryId, subjectId) {
   const more = session.may("enroll")
     ? enrollPanel({ gallery: galleryId, subject: subjectId, onenrolled: () => load(state) })
     : null;
+  const added = PERSON_PARTS.map((part) => part(galleryId, subjectId));
   const element = h(
     "div",
     {},
@@ -38,7 +40,7 @@ export function person(galleryId, subjectId) {
     h(
       "div.columns",
       {},
-      h("div.stack", {}, h("h2", {}, "Faces"), state.faces.element, more?.element, state.wrong),
+      h("div.stack", {}, h("h2", {}, "Faces"), state.faces.element, more?.element, state.wrong, added),
       state.about,
     ),
   );

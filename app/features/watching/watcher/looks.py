@@ -57,11 +57,14 @@ class Looker:
         self._embedder = embedder
         self._min_face = min_face
 
-    def look(self, frame: Pixels, at: float) -> list[Look]:
-        """Return the faces in a (H, W, 3) uint8 RGB frame, usable or not; usable ones with their vectors."""
+    def look(self, frame: Pixels, at: float, min_face: int | None = None) -> list[Look]:
+        """Return the faces in a (H, W, 3) uint8 RGB frame, usable or not; usable ones with their vectors.
+
+        ``min_face``: look for narrower ones than usual.
+        """
         height, width = frame.shape[:2]
         looks = []
-        for detection in self._detector.detect(frame, min_face=self._min_face):
+        for detection in self._detector.detect(frame, min_face=min_face or self._min_face):
             crop = align(frame, detection.landmarks)
             quality = assess(crop, detection, width, height)
             vector = self._embed(crop) if quality.score >= USABLE else None

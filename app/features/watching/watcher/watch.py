@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from app.features.watching.watcher.camera import Camera, Frame
 from app.features.watching.watcher.looks import KEPT, Look, Looker
 from app.features.watching.watcher.motion import MotionGate
 from app.features.watching.watcher.reporter import Report, Reporter
+from app.features.watching.watcher.tally import Tally
 from app.features.watching.watcher.tracker import Track, Tracker
 from app.types import Pixels
 
@@ -20,6 +22,10 @@ AGAIN_S: Final = 1.0
 HEARD_S: Final = 15.0
 """Seconds between two words that a track goes on."""
 IDLE_S: Final = 1.0
+NARROW: Final = 10
+NARROW_S: Final = 60.0
+"""Once in so many seconds a frame without a face is looked at for faces from NARROW pixels on: nobody is recognised by
+those, but the service can say why."""
 _log = logging.getLogger(__name__)
 
 
@@ -48,23 +54,6 @@ class _Told:
     final: bool = False
 
 
-@dataclass(slots=True)
-class Counts:
-    """Keep what a camera has shown so far."""
-
-    frames: int = 0
-    looked_at: int = 0
-    faces: int = 0
-    usable: int = 0
-    small: int = 0
-    """Faces that were not usable and whose size is the reason."""
-    tracks: int = 0
-
-    def __str__(self) -> str:
-        faces = f"{self.faces} faces, {self.usable} usable, {self.small} too small"
-        return f"{self.frames} frames, {self.looked_at} looked at, {faces}, {self.tracks} visits"
-
-
 class Watch:
     """Follows people before one camera, and reports them. Not safe to share between threads."""
 
@@ -73,20 +62,20 @@ class Watch:
     ) -> None:
         """``began``: what is added to a frame's time, in seconds since 1970: a film's own begins with 0."""
         self.camera = camera
-        self.counts = Counts()
+        self.tally = Tally()
         self._looker, self._tracker, self._reporter = looker, tracker, reporter
         self._roi, self._began = roi, began
         self._gate = MotionGate()
         self._told: dict[str, _Told] = {}
+        self._narrow_at = 0.0
 
     def see(self, frame: Frame) -> None:
         """Take the next frame."""
         pixels = self._roi.cut(frame.pixels)
-        self.counts.frames += 1
         if not self._gate.passes(pixels, frame.at) and not self._tracker.tracks:
             return
         looks = self._looker.look(pixels, frame.at)
-        self._count(looks)
+        self.tally.add(looks or self._narrow(pixels, frame.at), self._began + frame.at)
         seen, ended = self._tracker.update(looks, frame.at)
         for track in seen:
             self._tell(track, frame.at)
@@ -106,7 +95,6 @@ class Watch:
     def _tell(self, track: Track, at: float) -> None:
         told = self._told.get(track.id)
         if told is None:
-            self.counts.tracks += 1
             self._told[track.id] = _Told(at, 1)
             self._report(track, track.best)
         elif not told.final and (at - told.at >= AGAIN_S or len(track.best) == KEPT) and track.usable > told.looks:
@@ -127,11 +115,12 @@ class Watch:
         began, last = self._began + track.began, self._began + track.last.at
         self._reporter.tell(Report(track.id, self.camera, began, last, ended, tuple(looks)))
 
-    def _count(self, looks: list[Look]) -> None:
-        self.counts.looked_at += 1
-        self.counts.faces += len(looks)
-        self.counts.usable += sum(look.usable for look in looks)
-        self.counts.small += sum(not look.usable and "small_face" in look.quality.reasons for look in looks)
+    def _narrow(self, pixels: Pixels, at: float) -> list[Look]:
+        """Return the faces that are narrower than those looked for, now and then."""
+        if at < self._narrow_at:
+            return []
+        self._narrow_at = at + NARROW_S
+        return self._looker.look(pixels, at, NARROW)
 
 
 @dataclass(slots=True)
@@ -140,11 +129,21 @@ class Watcher:
 
     stopping: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
+    _cameras: list[tuple[Camera, Watch]] = field(default_factory=list)
 
     def add(self, camera: Camera, watch: Watch) -> None:
+        self._cameras.append((camera, watch))
         thread = threading.Thread(target=self._run, args=(camera, watch), name=f"watch-{watch.camera}", daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return how each camera is, as `app.features.watching.schemas.CameraTold` has it."""
+        now = time.time()
+        return [
+            {"name": watch.camera, "problem": camera.problem} | watch.tally.report(now)
+            for camera, watch in self._cameras
+        ]
 
     def close(self) -> None:
         """Stop, and end all tracks."""

@@ -1,0 +1,63 @@
+/** A gallery's events as they happen: by fetch, since an EventSource can't send the key. */
+
+import { get } from "../api.js";
+
+const AGAIN_MS = 5000;
+/** With one of these it is of no use to try again. */
+const FINAL = new Set([401, 403, 404]);
+
+/**
+ * Call `onevent` with each event of the gallery from now on, and `onstate` with whether there is a connection, each
+ * time that one begins or ends. Return what ends it. While the tab is hidden there is none.
+ * @param {string} gallery
+ * @param {(event: Api.Event) => void} onevent
+ * @param {(live: boolean) => void} onstate
+ */
+export function listen(gallery, onevent, onstate) {
+  let over = new AbortController();
+  const begin = () => {
+    over.abort();
+    over = new AbortController();
+    if (!document.hidden) void follow(over.signal);
+  };
+  const follow = async (/** @type {AbortSignal} */ signal) => {
+    while (!signal.aborted) {
+      let wait = AGAIN_MS;
+      try {
+        const body = await get("/v1/events", { gallery }, { as: "stream", signal });
+        onstate(true);
+        for await (const event of eventsOf(body)) onevent(event);
+      } catch (error) {
+        if (signal.aborted || FINAL.has(error.status)) return;
+        wait = Math.max(wait, (error.retryAfter ?? 0) * 1000);
+      }
+      if (signal.aborted) return;
+      onstate(false);
+      await new Promise((resolve) => setTimeout(resolve, wait));
+    }
+  };
+  document.addEventListener("visibilitychange", begin);
+  begin();
+  return () => {
+    document.removeEventListener("visibilitychange", begin);
+    over.abort();
+  };
+}
+
+/**
+ * The data of server-sent events.
+ * @param {ReadableStream<Uint8Array<ArrayBuffer>>} body
+ * @returns {AsyncGenerator<Api.Event>}
+ */
+async function* eventsOf(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let waiting = "";
+  for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+    const blocks = (waiting + piece.value).split("\n\n");
+    waiting = blocks.pop() ?? "";
+    for (const block of blocks) {
+      const data = block.split("\n").find((line) => line.startsWith("data: "));
+      if (data) yield JSON.parse(data.slice("data: ".length));
+    }
+  }
+}

@@ -1,0 +1,39 @@
+/** Where and when a person was seen: a part of the person's page. */
+
+import { get, path } from "../api.js";
+import { h, put } from "../dom.js";
+import { filling, problemPlace } from "../problem.js";
+import { link } from "../router.js";
+import { card } from "./sighting.js";
+
+const SHOWN = 12;
+
+/**
+ * @param {string} gallery
+ * @param {string} subject
+ */
+export function seen(gallery, subject) {
+  const place = problemPlace();
+  const body = h("div.stack", {});
+  const all = `${link("today")}?${new URLSearchParams({ gallery, subject })}`;
+  const load = async () => {
+    const { sightings, next_cursor: more } = await get(path("galleries", gallery, "sightings"), {
+      subject,
+      limit: SHOWN,
+    });
+    if (!sightings.length) return h("p.small", {}, "By no camera, as far as sightings are kept.");
+    return [
+      h(
+        "ul.seen",
+        {},
+        sightings.map((/** @type {Api.Sighting} */ one) => card(gallery, one, show, true)),
+      ),
+      more && h("p", {}, h("a", { href: all }, "All of them")),
+    ];
+  };
+  const show = () => filling(place, body, load);
+  const element = h("section.stack", { "aria-label": "Seen" });
+  put(element, h("h2", {}, "Seen"), place.element, body);
+  void show();
+  return element;
+}

@@ -1,0 +1,155 @@
+/** A sighting: its card in a list, and its dialog, where a person says who it is. */
+
+import { path, post, remove } from "../api.js";
+import { pictureAt } from "../crops.js";
+import { confirm, h, openDialog, toast } from "../dom.js";
+import { facts } from "../parts.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import { link } from "../router.js";
+import * as session from "../session.js";
+import { PersonField } from "../suggest.js";
+import { count, nameOf, oneIn, score, when } from "../words.js";
+
+/**
+ * @param {string} gallery
+ * @param {string} id
+ */
+export const pathOf = (gallery, id) => path("galleries", gallery, "sightings", id);
+
+/**
+ * The picture of a sighting, of which a better one replaces the first.
+ * @param {string} gallery
+ * @param {{id: string, has_crop?: boolean, frames?: number}} sighting
+ * @param {string} [words] what it shows; none where words stand beside it
+ */
+export const pictureOf = (gallery, { id, has_crop = true, frames = 0 }, words = "") =>
+  pictureAt(has_crop ? `${pathOf(gallery, id)}/crop#${frames}` : null, "?", words);
+
+/**
+ * Who it is, as far as that is known.
+ * @param {Pick<Api.Sighting, "decision" | "subject" | "name">} sighting
+ */
+export function whoOf({ decision, subject, name }) {
+  if (decision === "unknown") return "Unknown person";
+  return `${nameOf({ subject, name })}${decision === "uncertain" ? "?" : ""}`;
+}
+
+/** @param {string | Date} at */
+export const clock = (at) => new Date(at).toLocaleTimeString(undefined, { timeStyle: "short" });
+
+/** @param {string} at */
+export const moment = (at) => (new Date(at).toDateString() === new Date().toDateString() ? clock(at) : when(at));
+
+/** @param {Pick<Api.Sighting, "first_at" | "last_at" | "ended">} sighting */
+export function spell({ first_at, last_at, ended }) {
+  const [from, to] = [clock(first_at), clock(last_at)];
+  if (!ended) return `since ${from}`;
+  return from === to ? from : `${from}–${to}`;
+}
+
+/**
+ * A sighting in a list; a click opens its dialog. `onchange` hears that something was changed there.
+ * @param {string} gallery
+ * @param {Api.Sighting} sighting
+ * @param {() => unknown} onchange
+ * @param {boolean} [day] whether the day is said too
+ */
+export const card = (gallery, sighting, onchange, day = false) =>
+  h(
+    "li",
+    { "data-id": sighting.id, "data-at": sighting.first_at },
+    h(
+      `button.sighting.${sighting.decision}`,
+      { type: "button", onclick: () => show(gallery, sighting, onchange) },
+      pictureOf(gallery, sighting),
+      h(
+        "span.about",
+        {},
+        h("strong.name", {}, whoOf(sighting)),
+        h("span.small", {}, `${sighting.camera}, ${day ? moment(sighting.first_at) : spell(sighting)}`),
+      ),
+      !sighting.ended && h("span.pill.known", {}, "here"),
+    ),
+  );
+
+/**
+ * @param {string} gallery
+ * @param {Api.Sighting} sighting
+ * @param {() => unknown} onchange
+ */
+async function show(gallery, sighting, onchange) {
+  const changed = await openDialog(whoOf(sighting), (close) =>
+    h(
+      "div",
+      {},
+      h("div.who", {}, pictureOf(gallery, sighting, whoOf(sighting)), aboutOf(gallery, sighting)),
+      session.may("enroll") && saying(gallery, sighting, close),
+      h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Close")),
+    ),
+  );
+  if (changed) await onchange();
+}
+
+/**
+ * @param {string} gallery
+ * @param {Api.Sighting} sighting
+ */
+function aboutOf(gallery, sighting) {
+  const { decision, subject, threshold, frames, quality } = sighting;
+  const reached = sighting.score === null ? "below every operating point" : score(sighting.score);
+  return facts([
+    ["Camera", sighting.camera],
+    ["From", when(sighting.first_at, true)],
+    ["To", sighting.ended ? when(sighting.last_at, true) : "still here"],
+    ["Score", `${reached}; ${score(threshold)} is enough, which ${oneIn(sighting.fpir)} visits of others reach`],
+    ["Seen by", `${count(frames, "photo")}, the best of quality ${Math.round(quality)}`],
+    ["Kept until", when(sighting.expires_at)],
+    [
+      "Person",
+      decision === "known" && subject && h("a", { href: link("galleries", gallery, "people", subject) }, subject),
+    ],
+  ]);
+}
+
+/**
+ * "Not this person", "This is …", and deleting.
+ * @param {string} gallery
+ * @param {Api.Sighting} sighting
+ * @param {(done?: boolean) => void} close
+ */
+function saying(gallery, sighting, close) {
+  const where = pathOf(gallery, sighting.id);
+  const place = problemPlace();
+  const enroll = h("input", { type: "checkbox" });
+  const doing = (/** @type {any} */ button, /** @type {() => Promise<unknown>} */ work, /** @type {string} */ words) =>
+    showing(place, () => busy(button, work).then(() => [toast(words), close(true)]));
+  const say = () => {
+    const subject = who.id;
+    if (!subject) return who.input.focus();
+    const body = { subject, enroll: enroll.checked || !who.chosen };
+    return doing(save, () => post(`${where}/who`, body), `This is ${nameOf(who.chosen ?? { subject })} from now on.`);
+  };
+  const who = new PersonField(() => gallery, { placeholder: "Name or id" });
+  const save = h("button.primary", { type: "submit" }, "Save");
+  const not = (/** @type {any} */ event) =>
+    doing(event.currentTarget, () => post(`${where}/who`, { subject: null }), "That is noted.");
+  const drop = async (/** @type {any} */ event) => {
+    const button = event.currentTarget;
+    if (await confirm({ title: "Delete this sighting?", text: "Its picture and its events go too.", action: "Delete" }))
+      await doing(button, () => remove(where), "Deleted.");
+  };
+  const name = nameOf(sighting);
+  return h(
+    "form.stack",
+    { onsubmit: say },
+    h(
+      "div.row",
+      {},
+      sighting.subject && h("button", { type: "button", onclick: not }, `Not ${name}`),
+      h("button.danger", { type: "button", onclick: drop }, "Delete"),
+    ),
+    h("div.field", {}, h("label", { for: who.input.id }, "This is"), h("div.row", {}, who.element, save)),
+    h("label.choice", {}, enroll, h("span", {}, "Also enroll this picture. Of somebody new it always is.")),
+    place.element,
+  );
+}

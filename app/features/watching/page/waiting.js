@@ -1,0 +1,256 @@
+/** Unknown people who wait for a name: named, ignored, told apart and put together by a person. */
+
+import { get, patch, path, post, remove } from "../api.js";
+import { confirm, h, openDialog, put, toast } from "../dom.js";
+import { orLeave } from "../parts.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import * as session from "../session.js";
+import { PersonField } from "../suggest.js";
+import { count, list, nameOf } from "../words.js";
+import { moment, pathOf, pictureOf, whoOf } from "./sighting.js";
+
+const SHOWN = 12;
+const MOST = 100;
+
+/** @param {Api.Stranger} stranger */
+const bestOf = ({ best, sightings }) => ({ id: best, frames: sightings });
+/** @param {Api.Sighting} sighting */
+const whereAndWhen = ({ camera, first_at: at }) => `${camera}, ${moment(at)}`;
+
+/** The section of unknown people. */
+export class Waiting {
+  /**
+   * @param {string} gallery
+   * @param {() => unknown} onchange hears that a person has said something
+   */
+  constructor(gallery, onchange) {
+    this.gallery = gallery;
+    this.home = path("galleries", gallery);
+    this.onchange = onchange;
+    this.place = problemPlace();
+    this.body = h("div.stack", {});
+    this.element = h("section.stack", { "aria-label": "Unknown people", hidden: true }, this.place.element, this.body);
+    /** @type {Api.Stranger[]} */
+    this.strangers = [];
+  }
+
+  load() {
+    return showing(this.place, async () => {
+      const asked = [
+        get(`${this.home}/strangers`, { ignored: false, limit: SHOWN }),
+        get(`${this.home}/strangers`, { ignored: true, limit: MOST }),
+        get(`${this.home}/sightings`, { decision: "unknown", limit: MOST }),
+        get(`${this.home}/sightings`, { decision: "uncertain", limit: SHOWN }),
+      ];
+      const [{ strangers }, { strangers: ignored }, ...pages] = await Promise.all(asked);
+      if (this.body.querySelector("input:focus")?.value) return; // somebody types
+      /** @type {Api.Sighting[]} */
+      const single = pages.flatMap((page) => page.sightings).filter((one) => !one.stranger && one.has_crop);
+      this.strangers = strangers;
+      const cards = [
+        ...this.strangers.map((one) => this.stranger(one)),
+        ...single.slice(0, SHOWN).map((one) => this.single(one)),
+      ];
+      this.element.hidden = !cards.length && !ignored.length;
+      put(
+        this.body,
+        cards.length > 0 && [
+          h("h2", {}, "Who is this?"),
+          h("p.small", {}, "A name enrolls the picture: from then on the person is recognised."),
+          h("ul.cards.unnamed", {}, cards),
+        ],
+        ignored.length > 0 && this.ignored(ignored),
+      );
+    });
+  }
+
+  /**
+   * Does `work`, and shows what is left; the focus goes to the next one who waits.
+   * @param {any} button
+   * @param {() => Promise<string | null>} work gives what to say, null where the person has changed their mind
+   */
+  async doing(button, work) {
+    const at = [...this.body.querySelectorAll("li")].indexOf(button.closest("li"));
+    const words = await showing(this.place, () => busy(button, work));
+    if (!words) return;
+    toast(words);
+    button.focus(); // away from the field, which is gone then
+    await Promise.all([this.load(), this.onchange()]);
+    const cards = this.body.querySelectorAll(".unnamed > li");
+    cards[Math.min(at, cards.length - 1)]?.querySelector("input, button")?.focus({ preventScroll: true });
+  }
+
+  /**
+   * A button that does `work`.
+   * @param {string} words
+   * @param {() => Promise<string | null>} work
+   */
+  act(words, work) {
+    const onclick = (/** @type {any} */ event) => this.doing(event.currentTarget, work);
+    return h("button.quiet.small", { type: "button", onclick }, words);
+  }
+
+  /**
+   * @param {{picture: Node, title: string, words: string, acts: Page.Child}} shown
+   * @param {(subject: string) => Promise<string | null>} name
+   */
+  card({ picture, title, words, acts }, name) {
+    const submit = () => (who.id ? this.doing(save, () => name(who.id)) : who.input.focus());
+    const who = new PersonField(() => this.gallery, { "aria-label": "Who is it?", placeholder: "Who is it?" }, submit);
+    const save = h("button.small", { type: "submit" }, "Name");
+    const naming = [h("form.row", { onsubmit: submit }, who.element, save), h("div.row", {}, acts)];
+    const about = h("div", {}, h("h3", {}, title), h("p.small", {}, words));
+    return h("li.card", {}, h("div.who", {}, picture, about), session.may("enroll") && naming);
+  }
+
+  /** @param {Api.Stranger} stranger */
+  stranger(stranger) {
+    const where = path("galleries", this.gallery, "strangers", stranger.id);
+    const ignore = (/** @type {object} */ note) => async () => {
+      await patch(where, { ignored: true, ...note });
+      return "Nothing is said of this one any more.";
+    };
+    const sort = async () => ((await this.sort(stranger, where)) ? "That is noted." : null);
+    const title = stranger.sightings === 1 ? "Seen once" : `Seen ${stranger.sightings} times`;
+    const acts = [
+      this.act("Ignore", ignore({})),
+      this.act("Not a face", ignore({ note: "not a face" })), // a poster comes again: deleting it is not enough
+      (stranger.sightings > 1 || this.strangers.length > 1) && this.act("Sort out", sort),
+    ];
+    const words = `${list(stranger.cameras)}, last ${moment(stranger.last_at)}`;
+    const picture = pictureOf(this.gallery, bestOf(stranger));
+    return this.card({ picture, title, words, acts }, (subject) => this.name(where, subject));
+  }
+
+  /**
+   * Somebody of whom there is one sighting alone, or who may be one of the gallery.
+   * @param {Api.Sighting} sighting
+   */
+  single(sighting) {
+    const where = pathOf(this.gallery, sighting.id);
+    const say = (/** @type {string | null} */ subject, enroll = false) =>
+      post(`${where}/who`, { subject, enroll }).then(() => "That is noted.");
+    const perhaps = sighting.decision === "uncertain";
+    const acts = [
+      perhaps && this.act(`It is ${nameOf(sighting)}`, () => say(sighting.subject)),
+      perhaps && this.act(`Not ${nameOf(sighting)}`, () => say(null)),
+      this.act("Not a face", () => remove(where).then(() => "The picture is deleted.")),
+    ];
+    const title = perhaps ? whoOf(sighting) : "Seen once";
+    const picture = pictureOf(this.gallery, sighting);
+    return this.card({ picture, title, words: whereAndWhen(sighting), acts }, (subject) => say(subject, true));
+  }
+
+  /**
+   * Names a stranger, and those of the sightings that resemble that the person agrees to.
+   * @param {string} where
+   * @param {string} subject
+   */
+  async name(where, subject) {
+    const { resembling } = await get(`${where}/resembling`);
+    const also = resembling.length ? await this.also(subject, resembling) : [];
+    if (!also) return null;
+    const { sightings } = await post(`${where}/name`, { subject, also });
+    return `${count(sightings.length, "sighting")} of ${nameOf(sightings[0] ?? { subject })}.`;
+  }
+
+  /**
+   * Which earlier sightings are named too; null where the person has changed their mind.
+   * @param {string} subject
+   * @param {Api.Resembling[]} resembling
+   * @returns {Promise<string[] | null>}
+   */
+  also(subject, resembling) {
+    const row = (/** @type {Api.Resembling} */ { sighting }) => {
+      const box = h("input", { type: "checkbox", checked: true, value: sighting.id });
+      const picture = pictureOf(this.gallery, sighting);
+      return h("li", {}, h("label.choice", {}, box, picture, h("span", {}, whereAndWhen(sighting))));
+    };
+    const rows = h("ul.tiles", {}, resembling.map(row));
+    const chosen = () => Array.from(rows.querySelectorAll(":checked"), (/** @type {any} */ box) => box.value);
+    return openDialog(`Is this ${subject} too?`, (close) =>
+      h(
+        "form",
+        { onsubmit: () => close(chosen()) },
+        h("p", {}, "These look like the same person. Untick whoever is somebody else."),
+        rows,
+        orLeave(close, "Cancel", h("button.primary", { type: "submit" }, `Name ${subject}`)),
+      ),
+    );
+  }
+
+  /**
+   * Shows all sightings of a stranger, to say which is of somebody else, and the other strangers, to say which is the
+   * same person. Gives whether something was said.
+   * @param {Api.Stranger} stranger
+   * @param {string} where
+   */
+  async sort(stranger, where) {
+    const { sightings } = await get(`${this.home}/sightings`, { stranger: stranger.id, limit: MOST });
+    const place = problemPlace();
+    return openDialog(
+      "One person?",
+      (close) => {
+        const doing = (/** @type {any} */ button, /** @type {() => Promise<unknown>} */ work) =>
+          showing(place, () => busy(button, () => work().then(() => close(true))));
+        const tile = (/** @type {any} */ shown, /** @type {string} */ label, /** @type {any} */ work) => {
+          const words = shown.cameras ? `${list(shown.cameras)}, ${moment(shown.last_at)}` : whereAndWhen(shown);
+          const onclick = (/** @type {any} */ event) => doing(event.currentTarget, () => work(shown.id));
+          const picture = pictureOf(this.gallery, shown.best ? bestOf(shown) : shown);
+          const props = { type: "button", "aria-label": `${label}: ${words}`, onclick };
+          return h("li", {}, h("button.person", props, picture, h("span.small", {}, words)));
+        };
+        const part = (/** @type {string} */ id) => post(`${where}/part`, { sightings: [id], alike: true });
+        const join = (/** @type {string} */ id) =>
+          post(`${path("galleries", this.gallery, "strangers", id)}/merge`, { into: stranger.id });
+        const forget = async (/** @type {any} */ event) => {
+          const button = event.currentTarget;
+          const text = `${count(stranger.sightings, "sighting")} of this person go, with pictures and events.`;
+          const sure = await confirm({ title: "Forget this person?", text, action: "Forget" });
+          if (sure) await doing(button, () => remove(where));
+        };
+        const others = this.strangers.filter((one) => one.id !== stranger.id);
+        return h(
+          "div",
+          {},
+          place.element,
+          sightings.length > 1 && [
+            h("p", {}, "Click a picture of somebody else: those that are more like it go along."),
+            h(
+              "ul.tiles",
+              {},
+              sightings.map((/** @type {any} */ one) => tile(one, "Somebody else", part)),
+            ),
+          ],
+          others.length > 0 && [
+            h("p", {}, "Click whoever is the same person as this one."),
+            h(
+              "ul.tiles",
+              {},
+              others.map((one) => tile(one, "The same person", join)),
+            ),
+          ],
+          orLeave(close, "Close", h("button.danger", { type: "button", onclick: forget }, "Forget")),
+        );
+      },
+      { wide: true },
+    );
+  }
+
+  /** @param {Api.Stranger[]} ignored */
+  ignored(ignored) {
+    const again = (/** @type {Api.Stranger} */ one) => async () => {
+      await patch(path("galleries", this.gallery, "strangers", one.id), { ignored: false });
+      return "This one is asked about again.";
+    };
+    const row = (/** @type {Api.Stranger} */ one) =>
+      h(
+        "li.row",
+        {},
+        pictureOf(this.gallery, bestOf(one)),
+        h("span", {}, `${one.note ?? "ignored"}, last ${moment(one.last_at)}`),
+        session.may("enroll") && this.act("Ask again", again(one)),
+      );
+    return h("details", {}, h("summary", {}, `Ignored: ${ignored.length}`), h("ul.tiles", {}, ignored.map(row)));
+  }
+}

@@ -1,0 +1,86 @@
+/** Which gallery's cameras are looked at, and how one begins to watch. */
+
+import { get, path } from "../api.js";
+import { everyGallery } from "../choosing.js";
+import { field, h, select } from "../dom.js";
+import { link } from "../router.js";
+
+const PLACE = "likeness.watched";
+const LOOKED_AT = 20;
+
+/**
+ * The galleries' ids, and the one to show: `asked`, the one chosen last, or the one where somebody was seen last.
+ * @param {string | null} asked
+ */
+export async function watchedGalleries(asked) {
+  const ids = (await everyGallery()).map((gallery) => gallery.id);
+  const wanted = [asked, sessionStorage.getItem(PLACE)].find((id) => id && ids.includes(id));
+  return { ids, chosen: wanted ?? (ids.length > 1 ? await latest(ids.slice(0, LOOKED_AT)) : ids[0]) ?? null };
+}
+
+/** @param {string[]} ids */
+async function latest(ids) {
+  const pages = await Promise.all(ids.map((id) => get(path("galleries", id, "sightings"), { limit: 1 })));
+  const times = pages.map(({ sightings }) => sightings[0]?.last_at ?? "");
+  return ids[times.indexOf(times.toSorted().at(-1))];
+}
+
+/**
+ * A control for the gallery; nothing where there is only one.
+ * @param {string[]} ids
+ * @param {string} chosen
+ * @param {(id: string) => void} onchange
+ */
+export function galleryChoice(ids, chosen, onchange) {
+  if (ids.length < 2) return null;
+  const keep = (/** @type {string} */ id) => {
+    sessionStorage.setItem(PLACE, id);
+    onchange(id);
+  };
+  const pairs = ids.map((id) => [id, id]);
+  return field("Gallery", select(pairs, chosen, keep));
+}
+
+/** What is shown where there is no gallery. */
+export const noGallery = () =>
+  h(
+    "div.nothing",
+    {},
+    h("h2", {}, "No gallery yet"),
+    h("p", {}, "Whom the cameras are to recognise is enrolled in a gallery."),
+    h("a.button.primary", { href: link("overview") }, "To the overview"),
+  );
+
+/**
+ * How one begins to watch.
+ * @param {string} gallery
+ * @param {Page.Child} title
+ */
+export function howToBegin(gallery, title) {
+  const id = /^[\w.-]+$/.test(gallery) ? gallery : `'${gallery.replaceAll("'", "'\\''")}'`;
+  const key = `likeness keys create --id hall --scope watch --gallery ${id}`;
+  const watch = `likeness watch rtsp://CAMERA/stream --name hall --gallery ${id}`;
+  const server = `LIKENESS_SERVER=${location.origin} LIKENESS_KEY=… `;
+  const people = h("a", { href: link("galleries", gallery) }, `Enroll people in ${gallery}`);
+  const steps = [
+    [people, ", and put up a sign."],
+    ["Make a key for the cameras, where the server runs: ", h("code", {}, key)],
+    [
+      "Beside the cameras, ",
+      h("code", {}, "pip install 'likeness-server[video]'"),
+      ", then ",
+      h("code", {}, server + watch),
+    ],
+  ];
+  return h(
+    "div.nothing",
+    {},
+    h("h2", {}, title),
+    h(
+      "ol.begin",
+      {},
+      steps.map((step) => h("li", {}, step)),
+    ),
+    h("p.small", {}, "A film does too, in place of the camera's address."),
+  );
+}

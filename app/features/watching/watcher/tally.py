@@ -1,0 +1,83 @@
+"""What a camera has shown in the last hour, and how the service is told of it."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from likeness_client import Client, ClientError
+
+from app.features.watching.watcher.looks import Look
+from app.types import Reason
+
+MINUTE_S: Final = 60.0
+MINUTES: Final = 60
+WIDTHS: Final = 50
+"""Widths that are remembered of a minute: enough for a median."""
+TELL_S: Final = 30.0
+FIRST_S: Final = 2.0
+_log = logging.getLogger(__name__)
+
+
+class Tally:
+    """Counts the faces in a camera's frames, minute by minute, for an hour. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._minutes: deque[tuple[float, Counter[str], list[float]]] = deque(maxlen=MINUTES)
+        """When each began, the counts, and widths of faces."""
+        self._lock = threading.Lock()
+
+    def add(self, looks: Sequence[Look], at: float) -> None:
+        """Count the faces of a frame that was looked at, at this time in seconds."""
+        poor = [reason.value for look in looks if not look.usable for reason in look.quality.reasons]
+        with self._lock:
+            if not self._minutes or at - self._minutes[-1][0] >= MINUTE_S:
+                self._minutes.append((at, Counter(), []))
+            _, counts, widths = self._minutes[-1]
+            counts.update(poor, frames=1, faces=len(looks), usable=sum(look.usable for look in looks))
+            widths += [look.box.width for look in looks][: WIDTHS - len(widths)]
+
+    def report(self, now: float) -> dict[str, Any]:
+        """Return the last hour's counts as `app.features.watching.schemas.CameraReport` has them."""
+        with self._lock:
+            recent = [minute for minute in self._minutes if now - minute[0] < MINUTES * MINUTE_S]
+            widths = [width for *_, kept in recent for width in kept]
+            counts = sum((counts for _, counts, _ in recent), Counter[str]())
+        return {
+            **{name: counts[name] for name in ("frames", "faces", "usable")},
+            "width": round(statistics.median(widths), 1) if widths else None,
+            "reasons": {reason.value: counts[reason.value] for reason in Reason if counts[reason.value]},
+        }
+
+    def __str__(self) -> str:
+        counts = self.report(time.time())
+        return f"{counts['frames']} pictures of the last hour, {counts['faces']} faces, {counts['usable']} usable"
+
+
+class Telling:
+    """A thread that tells the service how the cameras are. What fails is told the next time."""
+
+    def __init__(self, service: Client, gallery: str, cameras: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+        """``cameras`` returns the reports as `CameraTold` has them."""
+        self._service, self._gallery, self._cameras = service, gallery, cameras
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telling", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        wait = FIRST_S
+        while not self._stopping.wait(wait):
+            wait = TELL_S
+            try:
+                self._service.tell_cameras(self._gallery, {"cameras": list(self._cameras())})
+            except ClientError as error:
+                _log.info("The service was not told how the cameras are: %s", error)

@@ -1,0 +1,7 @@
+/** Where features add to the page's own views. Their `start.js` does so before the page begins. */
+
+/**
+ * Parts of a person's page; each gets the ids of the gallery and the subject.
+ * @type {((gallery: string, subject: string) => HTMLElement)[]}
+ */
+export const PERSON_PARTS = [];

@@ -1,0 +1,178 @@
+"""Today, the cameras and where a person was seen, in a real Chromium; nothing of it where watching is off."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.browsing import DESK, PHONE, Visitor, visiting
+from tests.support.live import LiveServer, serving
+from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled
+from tests.support.sighted import told
+
+pytestmark = pytest.mark.long
+HOME = "/v1/galleries/home"
+TABLET = {"width": 768, "height": 1024}
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with serving(tmp_path_factory.mktemp("watched") / "data", {"WATCHING": "on", "STRANGER_DAYS": 3}) as server:
+        yield server
+
+
+@pytest.fixture
+def api(watched: LiveServer) -> Iterator[httpx.Client]:
+    """A client of a service whose gallery `home` is new: Eileen Collins is enrolled in it."""
+    with watched.client() as client:
+        client.post("/v1/galleries", json={"id": "home"}).raise_for_status()
+        enrolled(client, HOME, "eileen", COLLINS)
+        yield client
+        client.delete(HOME).raise_for_status()
+
+
+@pytest.fixture
+def guard(chromium: Browser, watched: LiveServer, api: httpx.Client) -> Iterator[Visitor]:  # noqa: ARG001 - first
+    with visiting(chromium, watched, viewport=DESK) as found:
+        yield found
+
+
+def open_page(guard: Visitor, where: str = "", heading: str = "Today") -> None:
+    """Signs in by a link, then goes ``where``; the page listens on, so that the network is never idle."""
+    guard.page.goto(guard.link())
+    guard.heading("Today").wait_for()
+    if where:
+        guard.go(where)
+    guard.heading(heading).wait_for()
+
+
+def test_today_is_first_and_shows_people_as_they_come(guard: Visitor, api: httpx.Client) -> None:
+    open_page(guard)
+    page = guard.page
+    expect(page.get_by_role("heading", name="Nobody was seen yet")).to_be_visible()
+    expect(page.get_by_text("likeness keys create --id hall --scope watch --gallery home")).to_be_visible()
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    guard.look("today-empty")
+    told(api, AGAIN)
+    seen = page.get_by_role("button", name="eileen door")
+    expect(seen).to_be_visible()
+    expect(page.get_by_text(re.compile("^Live. eileen, door"))).to_be_visible()
+    told(api, HOPPER, HOPPER, camera="garden")
+    expect(page.get_by_role("button", name="Unknown person garden")).to_be_visible()
+    page.get_by_label("Camera", exact=True).select_option("garden")
+    expect(seen).to_have_count(0)
+    assert "camera=garden" in page.url
+    page.get_by_label("Camera", exact=True).select_option("")
+    seen.press("ArrowRight")
+    seen.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("is enough")
+    assert guard.barriers() == []
+    dialog.get_by_role("button", name="Not eileen").click()
+    expect(page.get_by_role("button", name="Unknown person door")).to_be_visible()
+    assert api.get(f"{HOME}/subjects/eileen/corrections").json()["corrections"]
+
+
+def test_an_unknown_person_gets_a_name_with_all_that_is_alike(guard: Visitor, api: httpx.Client) -> None:
+    told(api, HOPPER, ended=True)
+    told(api, HOPPER, HOPPER, ended=True)
+    open_page(guard)
+    page = guard.page
+    waiting = page.get_by_role("region", name="Unknown people")
+    expect(waiting.locator(".unnamed img")).to_have_count(2)
+    guard.look("today-waiting")
+    field = waiting.get_by_label("Who is it?").first
+    field.fill("eil")
+    expect(waiting.get_by_role("option")).to_contain_text("eileen")
+    field.fill("grace")
+    field.press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("checkbox")).to_be_checked()
+    guard.look("today-alike")
+    dialog.get_by_role("button", name="Name grace").click()
+    expect(page.get_by_text("2 sightings of grace.")).to_be_visible()
+    expect(page.get_by_role("button", name="grace door")).to_have_count(2)
+    expect(waiting).to_be_hidden()
+    guard.go("#/galleries/home/people/grace")
+    expect(page.get_by_role("region", name="Seen").get_by_role("button", name="grace door")).to_have_count(2)
+    guard.look("person-seen")
+
+
+def test_two_who_were_joined_come_apart_with_two_clicks(guard: Visitor, api: httpx.Client) -> None:
+    api.delete(f"{HOME}/subjects/eileen").raise_for_status()
+    first = [told(api, HOPPER, HOPPER, ended=True) for _ in range(2)]
+    other = [told(api, AGAIN, AGAIN, ended=True) for _ in range(2)]
+    into = {"into": first[0]["stranger"]}
+    api.post(f"{HOME}/strangers/{other[0]['stranger']}/merge", json=into).raise_for_status()
+    open_page(guard)
+    page = guard.page
+    page.get_by_role("button", name="Sort out").click()
+    pictures = page.get_by_role("dialog").get_by_role("button", name="Somebody else")
+    expect(pictures).to_have_count(4)
+    guard.look("today-sorting")
+    pictures.last.click()
+    expect(page.get_by_role("heading", name="Seen 2 times")).to_have_count(2)
+    listed = api.get(f"{HOME}/sightings").json()["sightings"]
+    strangers = {one["id"]: one["stranger"] for one in listed}
+    apart = [{strangers[one["id"]] for one in group} for group in (first, other)]
+    assert [len(group) for group in apart] == [1, 1]
+    assert apart[0] != apart[1]
+    page.get_by_role("button", name="Ignore").first.click()
+    expect(page.get_by_role("heading", name="Seen 2 times")).to_have_count(1)
+    page.get_by_role("button", name="Not a face").click()
+    page.get_by_text("Ignored: 2").click()
+    expect(page.get_by_text("not a face")).to_be_visible()
+    page.get_by_role("button", name="Ask again").first.click()
+    expect(page.get_by_role("heading", name="Seen 2 times")).to_have_count(1)
+
+
+def test_a_camera_says_why_nobody_is_recognised(guard: Visitor, api: httpx.Client) -> None:
+    told(api, AGAIN)
+    reports = [
+        {"name": "door", "frames": 900, "faces": 40, "usable": 2, "width": 14.2, "reasons": {"small_face": 38}},
+        {"name": "hall", "problem": "TimeoutError"},
+    ]
+    api.put(f"{HOME}/cameras", json={"cameras": reports}).raise_for_status()
+    open_page(guard, "#/cameras", "Cameras")
+    page = guard.page
+    door = page.get_by_role("listitem").filter(has=page.get_by_role("heading", name="door"))
+    expect(door).to_contain_text("Faces are 14 px wide: move the camera or use the main stream.")
+    expect(door).to_contain_text("1 visit, 1 by known people")
+    expect(door.locator("img")).to_be_visible()
+    expect(page.get_by_text("No pictures come (TimeoutError)")).to_be_visible()
+    guard.look("cameras")
+
+
+@pytest.mark.parametrize("width", ["phone", "tablet", "dark"])
+def test_today_fits_every_width_and_both_themes(
+    chromium: Browser, watched: LiveServer, api: httpx.Client, width: str
+) -> None:
+    told(api, AGAIN)
+    told(api, HOPPER, HOPPER, ended=True)
+    size = {"phone": PHONE, "tablet": TABLET, "dark": DESK}[width]
+    with visiting(chromium, watched, "dark" if width == "dark" else "light", viewport=size) as guard:
+        open_page(guard)
+        expect(guard.page.locator("main img")).to_have_count(3)
+        guard.look(f"today-{width}")
+        widest = guard.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert widest <= 0, "the page is wider than the window"
+
+
+def test_a_key_that_may_only_read_is_asked_nothing(guard: Visitor, api: httpx.Client) -> None:
+    told(api, HOPPER, HOPPER)
+    secret = api.post("/v1/keys", json={"scopes": ["read"], "galleries": ["home"]}).json()["secret"]
+    guard.page.goto(guard.link(secret))
+    expect(guard.page.get_by_role("heading", name="Who is this?")).to_be_visible()
+    expect(guard.page.get_by_label("Who is it?")).to_have_count(0)
+    expect(guard.page.get_by_role("button", name="Ignore")).to_have_count(0)
+
+
+def test_where_watching_is_off_nothing_of_it_is_loaded(visitor: Visitor) -> None:
+    visitor.sign_in()
+    expect(visitor.heading("Overview")).to_be_visible()
+    expect(visitor.page.get_by_role("link", name="Today")).to_have_count(0)
+    assert not [url for url in visitor.asked if "watching" in url or "/cameras" in url or "/events" in url]
