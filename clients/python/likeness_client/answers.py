@@ -61,6 +61,27 @@ class Calibration(Answer):
     scores: Scores | None = None
 
 
+class CameraList(Answer):
+    cameras: list[CameraState]
+
+
+class CameraState(Answer):
+    """A camera: what its watcher says, and what was seen before it."""
+
+    name: str
+    told_at: datetime | None
+    visits: int
+    known: int
+    last_at: datetime | None
+    picture: str | None
+    problem: str | None = None
+    frames: int = 0
+    faces: int = 0
+    usable: int = 0
+    width: float | None = None
+    reasons: dict[str, int] = {}
+
+
 class Candidate(Answer):
     subject: str
     name: str | None

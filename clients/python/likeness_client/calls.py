@@ -966,6 +966,13 @@ def sighting(gallery: str, sighting: str) -> Call[answers.Sighting]:
     )
 
 
+def delete_sighting(gallery: str, sighting: str) -> Call[None]:
+    """Delete a sighting.
+
+    With its crop and its events."""
+    return call("DELETE", "/v1/galleries/{gallery}/sightings/{sighting}", NoneType, gallery=gallery, sighting=sighting)
+
+
 def sightings(
     gallery: str,
     *,
@@ -1043,6 +1050,20 @@ def say_who(
         sighting=sighting,
         json=given(subject=subject, enroll=enroll),
     )
+
+
+def tell_cameras(gallery: str, cameras: Sequence[Mapping[str, Any]]) -> Call[None]:
+    """Tell how cameras are.
+
+    Whether pictures come, and what they have shown in the last hour."""
+    return call("PUT", "/v1/galleries/{gallery}/cameras", NoneType, gallery=gallery, json=given(cameras=cameras))
+
+
+def cameras(gallery: str) -> Call[answers.CameraList]:
+    """List cameras.
+
+    How each is, by what its watcher says, and what was seen before it in the last hour."""
+    return call("GET", "/v1/galleries/{gallery}/cameras", answers.CameraList, gallery=gallery)
 
 
 def strangers(
@@ -1135,7 +1156,9 @@ def merge_strangers(gallery: str, stranger: str, into: str) -> Call[answers.Stra
     )
 
 
-def part_stranger(gallery: str, stranger: str, sightings: Sequence[str]) -> Call[answers.Stranger]:
+def part_stranger(
+    gallery: str, stranger: str, sightings: Sequence[str], *, alike: bool | None = None
+) -> Call[answers.Stranger]:
     """Part a stranger.
 
     The given sightings are of another person, who becomes a stranger of its own; no later grouping
@@ -1146,7 +1169,7 @@ def part_stranger(gallery: str, stranger: str, sightings: Sequence[str]) -> Call
         answers.Stranger,
         gallery=gallery,
         stranger=stranger,
-        json=given(sightings=sightings),
+        json=given(sightings=sightings, alike=alike),
     )
 
 

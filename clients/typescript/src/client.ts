@@ -725,6 +725,15 @@ export class Client {
   }
 
   /**
+   * Delete a sighting.
+   *
+   * With its crop and its events.
+   */
+  deleteSighting(gallery: string, sighting: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/sightings/{sighting}", { gallery, sighting }), answer: "nothing" });
+  }
+
+  /**
    * List sightings.
    *
    * Who was before which camera and from when to when, the newest first, page by page.
@@ -764,6 +773,24 @@ export class Client {
    */
   sayWho(gallery: string, sighting: string, body: T.Who = {}): Promise<T.Sighting> {
     return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/sightings/{sighting}/who", { gallery, sighting }), json: { ...body } });
+  }
+
+  /**
+   * Tell how cameras are.
+   *
+   * Whether pictures come, and what they have shown in the last hour.
+   */
+  tellCameras(gallery: string, body: T.CamerasTold): Promise<void> {
+    return this.send({ method: "PUT", path: path("/v1/galleries/{gallery}/cameras", { gallery }), json: { ...body }, answer: "nothing" });
+  }
+
+  /**
+   * List cameras.
+   *
+   * How each is, by what its watcher says, and what was seen before it in the last hour.
+   */
+  cameras(gallery: string): Promise<T.CameraList> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/cameras", { gallery }) });
   }
 
   /**

@@ -59,6 +59,59 @@ export interface Calibration {
 
 export type CalibrationSource = "package" | "gallery" | (string & {});
 
+export interface CameraList {
+  cameras: Array<CameraState>;
+}
+
+/** A camera: what its watcher says, and what was seen before it. */
+export interface CameraState {
+  /** Why there are no pictures now. */
+  problem?: string | null;
+  /** Pictures in which faces were looked for. */
+  frames?: number;
+  /** Faces in them. */
+  faces?: number;
+  /** Faces that were good enough to be compared. */
+  usable?: number;
+  /** Of a face in pixels, the median. */
+  width?: number | null;
+  /** Why faces were not good enough, and how many. */
+  reasons?: Record<string, number>;
+  name: string;
+  /** When a watcher told of it last; null where none does. */
+  told_at: string | null;
+  /** Sightings of the last hour. */
+  visits: number;
+  /** How many of them were of known people. */
+  known: number;
+  /** When a face was last seen. */
+  last_at: string | null;
+  /** The newest sighting that has a crop. */
+  picture: string | null;
+}
+
+export interface CameraTold {
+  /** Why there are no pictures now. */
+  problem?: string | null;
+  /** Pictures in which faces were looked for. */
+  frames?: number;
+  /** Faces in them. */
+  faces?: number;
+  /** Faces that were good enough to be compared. */
+  usable?: number;
+  /** Of a face in pixels, the median. */
+  width?: number | null;
+  /** Why faces were not good enough, and how many. */
+  reasons?: Record<string, number>;
+  /** The camera's name. */
+  name: string;
+}
+
+/** What a watcher says of its cameras. */
+export interface CamerasTold {
+  cameras: Array<CameraTold>;
+}
+
 export interface Candidate {
   subject: string;
   name: string | null;
@@ -1404,6 +1457,8 @@ export interface StrangerPage {
 export interface StrangerPart {
   /** Those of another person. */
   sightings: Array<string>;
+  /** Also those that are more like these than like the one that is the least like them. */
+  alike?: boolean;
 }
 
 export interface Subject {
