@@ -80,7 +80,7 @@ class Cameras:
             return connection.execute(old).rowcount
 
 
-def _camera(name: str, told: sa.Row[Any] | None, seen: sa.Row[Any] | None, pictures: Mapping[str, str]) -> Camera:
+def _camera(name: str, told: Any, seen: Any, pictures: Mapping[str, str]) -> Camera:
     return Camera(
         name,
         told_at=told.told_at if told else None,

@@ -73,7 +73,7 @@ def test_those_that_are_more_alike_go_along_when_a_stranger_is_parted(home: http
 
 def test_an_hour_of_faces_is_counted_and_what_is_older_forgotten() -> None:
     tally = Tally()
-    good = look(0.0, 0.0, np.ones(4, np.float32) / 2)
+    good = look(0.0, 0.0, np.full(4, 0.5, np.float32))
     poor = type(good)(
         0.0,
         Detection(Box(0, 0, 14, 14), good.detection.landmarks, 0.9),

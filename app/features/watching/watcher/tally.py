@@ -78,6 +78,6 @@ class Telling:
         while not self._stopping.wait(wait):
             wait = TELL_S
             try:
-                self._service.tell_cameras(self._gallery, {"cameras": list(self._cameras())})
+                self._service.tell_cameras(self._gallery, self._cameras())
             except ClientError as error:
                 _log.info("The service was not told how the cameras are: %s", error)
