@@ -146,7 +146,7 @@ class Settings(BaseSettings):
     max_request_bytes: int = Field(
         default=64 * MIB,
         ge=1024,
-        description="Largest body of any request, in bytes; never more than a quarter of the memory for requests.",
+        description="Largest body of any request, in bytes; never more than an eighth of the memory for requests.",
     )
     max_metadata_bytes: int = Field(
         default=16 * 1024, ge=2, description="Largest metadata of one subject, in bytes of JSON."

@@ -22,7 +22,7 @@ from app.access.grants import Rate, parse_rate
 from app.access.keys import Keys
 from app.access.one_time import SeenSignatures
 from app.api import auth, metrics, middleware, openapi, page, route, schemas, wire
-from app.api.body import BodyLimits
+from app.api.body import PARSED_COPIES, BodyLimits
 from app.api.components import Components
 from app.api.feature import Feature
 from app.api.operation import Operation
@@ -30,8 +30,10 @@ from app.api.routes import ROUTERS
 from app.api.routes.server import model_answer
 from app.calibration.job import KIND as CALIBRATE
 from app.calibration.job import Calibrator
-from app.concurrency.admission import Admission, Budget, WorkerPool
+from app.concurrency.admission import Admission, Bytes
+from app.concurrency.pool import WorkerPool
 from app.concurrency.scheduler import Scheduler
+from app.concurrency.turns import Lanes
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.clock import ClockGuard
@@ -58,7 +60,6 @@ from app.inference.package import Package, find_packages, scan_packages
 from app.inference.session import PROVIDERS
 from app.jobs.runner import Runner
 from app.machine import cores, memory_in_use, memory_limit, release_memory
-from app.pipeline import Pipeline, Reader
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.server import data_folder
@@ -68,6 +69,7 @@ from app.server.storage import Storage, open_storage
 from app.types import Pixels
 from app.version import VERSION
 from app.workers.queue import PhotoWorkers
+from app.workers.threads import PhotoThreads
 
 JSON_OVERHEAD = 64 * 1024
 """Bytes of a JSON body beside the metadata; escapes make six bytes of one."""
@@ -90,8 +92,9 @@ MIB = 1024**2
 MEMORY_RESERVE = 0.2
 """Of all memory, for what no request is counted for: the models' arenas, answers, connections, fragments."""
 LEAST_BUDGET = 64 * MIB
-WORKERS_SHARE = 0.6
-"""Of the memory for requests, for photo workers."""
+PHOTOS_SHARE, BODIES_SHARE, PARSING_SHARE = 0.55, 0.2, 0.25
+"""Of the memory for requests: for photos in work, for what lasts as long as its request, and for bodies that are being
+parsed, of the largest of which there is one at a time."""
 PHOTO_SHARE = 0.5
 """Of a request's time, the processor time that one photo may take."""
 TEND_S = 1.0
@@ -195,8 +198,8 @@ def _build(
     models = opening.result() if opening else open_models(settings)
     settings = models.settings
     stack.callback(models.detector.close)
-    budget = Budget(cores())
-    reader = _reader(models, budget, stack)
+    kept = Bytes()
+    reader = _reader(models, kept, stack)
     embedders = _embedders(models, reader, partial(bind_package, storage.database))
     stack.callback(embedders.close)
     open_gates = next((feature.open_gates for feature in FEATURES if feature.open_gates), lambda *_: Gates())
@@ -216,15 +219,14 @@ def _build(
         calibrated=calibrator.thresholds,
         observe=counted.stages,
     )
-    admission = Admission(budget, settings.queue_limit)
+    admission = Admission(kept, settings.queue_limit)
     workers = WorkerPool(settings.threads, settings.request_timeout, admission)
     stack.callback(workers.close)
     _open_embedders(embedders, galleries, settings.max_embedders)
     loading.result()
 
     # Background work
-    kept = timedelta(days=settings.job_days)
-    runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept)
+    runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=timedelta(days=settings.job_days))
     drop_like = partial(storage.corrections.drop_like, least=embedders.most_lenient)
     erasures = Erasures(galleries, storage.signer, drop_like, partial(audit.recorded, "expire_subject"))
     scheduler = stack.enter_context(Scheduler())
@@ -246,9 +248,10 @@ def _build(
         scheduler.every(WRITE_RETRY_S, name, retry)
     stack.callback(runner.close)
 
-    photo_workers = reader if isinstance(reader, PhotoWorkers) else None
-    budget.size = _for_requests(settings.memory_bytes or memory_limit(), photo_workers)
-    reader.best_score(GREY)
+    size = _for_requests(settings.memory_bytes or memory_limit(), reader)
+    reader.start(PHOTOS_SHARE * size)
+    kept.size = BODIES_SHARE * size
+    largest = int(min(kept.most, PARSING_SHARE * size / PARSED_COPIES))
     signatures = SeenSignatures(storage.database)
     core = Components(
         operations=operations,
@@ -258,10 +261,10 @@ def _build(
         calibrator=calibrator,
         admission=admission,
         workers=workers,
-        photo_workers=photo_workers,
+        parsing=Lanes(cores(), 1),
         limits=BodyLimits(
             image_bytes=settings.max_image_bytes,
-            request_bytes=min(settings.max_request_bytes, int(budget.most_kept)),
+            request_bytes=min(settings.max_request_bytes, largest),
             images=settings.max_images,
             seconds=settings.request_timeout,
             json_bytes=settings.max_metadata_bytes * 6 + JSON_OVERHEAD,
@@ -292,8 +295,8 @@ def _build(
 
 def _start_features(core: Components, settings: Settings, scheduler: Scheduler, stack: ExitStack) -> None:
     """Start the features, what tends the photo workers, and then the jobs."""
-    if core.photo_workers:
-        scheduler.every(TEND_S, "photo workers", core.photo_workers.tend)
+    if isinstance(core.reader, PhotoWorkers):
+        scheduler.every(TEND_S, "photo workers", core.reader.tend)
     works = {CALIBRATE: core.calibrator.work}
     for feature in _wanted(settings):
         if feature.start is None:
@@ -307,12 +310,10 @@ def _start_features(core: Components, settings: Settings, scheduler: Scheduler, 
     core.runner.start(works, scheduler)
 
 
-def _for_requests(memory: int, workers: PhotoWorkers | None) -> int:
-    """Return the bytes for what requests become, and start the workers with their share of it.
-
-    Raises Unusable (``memory_too_small``, ``workers_unusable``).
-    """
-    rest = memory_in_use() + HEAD_BYTES + (workers.memory_at_rest() if workers else 0)
+def _for_requests(memory: int, reader: PhotoWorkers | PhotoThreads) -> int:
+    """Return the bytes that are left for what requests become. Raises Unusable (``memory_too_small``)."""
+    workers = reader.memory_at_rest() if isinstance(reader, PhotoWorkers) else 0
+    rest = memory_in_use() + HEAD_BYTES + workers
     size = int(memory * (1 - MEMORY_RESERVE)) - rest
     if size < LEAST_BUDGET:
         message = (
@@ -320,18 +321,17 @@ def _for_requests(memory: int, workers: PhotoWorkers | None) -> int:
             f"{int((rest + LEAST_BUDGET) / (1 - MEMORY_RESERVE)) // MIB + 1}, or set {PREFIX}MEMORY_BYTES."
         )
         raise Unusable(message, code="memory_too_small")
-    if workers:
-        workers.start(WORKERS_SHARE * size)
     return size
 
 
-def _reader(models: Models, budget: Budget, stack: ExitStack) -> Pipeline | PhotoWorkers:
+def _reader(models: Models, kept: Bytes, stack: ExitStack) -> PhotoThreads | PhotoWorkers:
     """Return what finds the faces of photos, in this process or in photo workers."""
     settings = models.settings
     if isinstance(models.detector, Detector):
-        return Pipeline(models.detector, image_limits(settings), budget=budget)
+        models.detector.detect(GREY)
+        return PhotoThreads(models.detector, image_limits(settings), cores(), kept.keep)
     seconds = PHOTO_SHARE * settings.request_timeout
-    reader = PhotoWorkers(models.detector, settings.photo_workers or 0, seconds, budget.keep)
+    reader = PhotoWorkers(models.detector, settings.photo_workers or 0, seconds, kept.keep)
     stack.callback(reader.close)
     return reader
 
@@ -365,7 +365,7 @@ def _rate(name: str, text: str) -> Rate | None:
         raise InvalidSetting(f"{PREFIX}{name.upper()}: {error.message}") from None
 
 
-def _embedders(models: Models, reader: Reader, bind: Callable[[Package], None]) -> Embedders:
+def _embedders(models: Models, reader: PhotoThreads | PhotoWorkers, bind: Callable[[Package], None]) -> Embedders:
     """Make the owner of the embedders; none is open yet."""
     settings = models.settings
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
-from app.concurrency.admission import Budget, check_deadline, current_task
-from app.errors import ImageTooLarge, NoFace, Unalignable
+from app.concurrency.tasks import check_deadline, current_task
+from app.errors import NoFace, Unalignable
 from app.face.align import CANONICAL_LANDMARKS, Cut, align, cut_face, scale_of, similarity_transform
 from app.face.confirm import Found, find_faces, quarter_of
 from app.face.detect import SCORE_THRESHOLD, Detector
@@ -21,11 +21,6 @@ from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
 from app.face.quality import assess
 from app.inference.embedders import Embedder
 from app.types import Box, Detection, Face, Photo, Pixels, Quality, Reason
-
-T = TypeVar("T")
-
-RGB_BYTES = 3
-"""Of a decoded pixel."""
 
 AMBIGUOUS_SHARE = 0.5
 """A photo whose second face is at least half as prominent as the first does not say whom it shows: not enrolled."""
@@ -49,35 +44,22 @@ class TooCostly(Exception):
 
 
 class Reader(Protocol):
-    """Finds faces: a `Pipeline`, in this process or in others (`app.workers`). Safe to share between threads."""
+    """Finds faces: a `Pipeline`, or what shares photos between threads or processes (`app.workers`). Safe to share
+    between threads."""
 
     def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
         """Return every face of a photo, as `Pipeline.detect` does."""
-        ...
-
-    def best_score(self, pixels: Pixels) -> float:
-        """Return the score of the surest face in a small picture; 0 without one."""
-        ...
-
-    @property
-    def free(self) -> int:
-        """Return how many more small photos could be worked on now."""
         ...
 
 
 class Pipeline:
     """Decode, detect, align, assess quality and embed. Safe to share between threads."""
 
-    most_pixels: float = math.inf
-    """Photos that decode to more are not read: `detect` raises TooCostly."""
-
-    def __init__(self, detector: Detector, limits: Limits, *, budget: Budget | None = None) -> None:
-        """``budget`` limits the photos that are in work at once and the memory that they take, from decoding to the
-        crops.
-        """
+    def __init__(self, detector: Detector, limits: Limits, *, most_pixels: float = math.inf) -> None:
+        """Photos that decode to more than ``most_pixels`` are not read: `detect` raises TooCostly."""
         self._detector = detector
         self._limits = limits
-        self._budget = budget
+        self.most_pixels = most_pixels
 
     def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
         """Return every face of a photo with its aligned crop and quality, highest detector score first; without a crop
@@ -86,7 +68,7 @@ class Pipeline:
         ``cuts``: what liveness models are shown of each face, kept with it.
 
         A photo without a face is an answer, not an error. Raises EmptyImage, UnsupportedImage, InvalidImage,
-        ImageTooLarge and ImageTooSmall; within a request also LikenessError (``request_timeout``) and Overloaded.
+        ImageTooLarge, ImageTooSmall and Overloaded; within a request also LikenessError (``request_timeout``).
         """
         check_deadline()
         stages: dict[str, float] = {}
@@ -96,47 +78,17 @@ class Pipeline:
             if encoded.can_reduce():  # as far as the detector loses nothing
                 finest = self._detector.finest_scale(encoded.width, encoded.height)
                 factor = next((factor for factor in REDUCTIONS if factor * finest <= 1), 1)
-        seen = self._in_room(encoded, factor, lambda: self._seen(encoded, factor, cuts, stages))
-        if not isinstance(seen, Photo):
-            # The crop of a small face needs all the pixels there are.
-            encoded, sights = open_image(image, self._limits), seen
-            seen = self._in_room(encoded, 1, lambda: self._whole(encoded, sights, cuts, stages))
-        task = current_task()
-        if self._budget and task.caller:  # the crops count for the request until its work ends; raises Overloaded
-            kept = (pixels for face in seen.faces for pixels in (face.crop, *face.cuts) if pixels is not None)
-            size = sum(pixels.nbytes for pixels in kept)
-            self._budget.keep(task.caller, size)
-            task.kept += size
-        return seen
+        self._check_cost(encoded, factor)
+        seen = self._seen(encoded, factor, cuts, stages)
+        if isinstance(seen, Photo):
+            return seen
+        encoded = open_image(image, self._limits)
+        self._check_cost(encoded, 1)  # the crop of a small face needs all the pixels there are
+        return self._whole(encoded, seen, cuts, stages)
 
-    @property
-    def free(self) -> int:
-        """Return how many more small photos could be worked on now; 1 where nothing limits them."""
-        return self._budget.free if self._budget else 1
-
-    def bytes_needed(self, encoded: EncodedImage, factor: int = 1) -> int:
-        """Return the most memory that a photo decoded ``factor`` times smaller takes beside its file, known from the
-        header alone: first to decode it; then its pixels, a turned copy and the search for faces. What malloc keeps of
-        freed memory is not counted.
-        """
-        width, height = -(-encoded.width // factor), -(-encoded.height // factor)
-        searched = self._detector.search_bytes(width, height, self._detector.min_face / factor)
-        return max(encoded.decode_bytes(factor), 2 * RGB_BYTES * width * height + searched)
-
-    def _in_room(self, encoded: EncodedImage, factor: int, work: Callable[[], T]) -> T:
-        """Return what ``work`` on the photo returns, done when there is memory and a core for it.
-
-        Raises ImageTooLarge if the server never has so much memory.
-        """
+    def _check_cost(self, encoded: EncodedImage, factor: int) -> None:
         if encoded.pixels(factor) > self.most_pixels:
             raise TooCostly
-        if self._budget is None:
-            return work()
-        size, most = self.bytes_needed(encoded, factor), self._budget.most_work
-        if size > most:
-            message = f"Working on the image takes {size} bytes; this server has {most:.0f} for one image."
-            raise ImageTooLarge(message, width=encoded.width, height=encoded.height)
-        return self._budget.run(work, size, pixels=encoded.pixels(factor))
 
     def _seen(
         self, encoded: EncodedImage, factor: int, cuts: Sequence[Cut], stages: dict[str, float]
@@ -185,9 +137,15 @@ class Pipeline:
         rotated = quarter_of(found.faces[0].landmarks) if found.faces else 0
         return Photo(decoded.width, decoded.height, tuple(faces), rotated, stages)
 
-    def best_score(self, pixels: Pixels) -> float:
-        """Return the score of the surest face in a small picture; 0 without one."""
-        return max((sight.score for sight in self._detector.detect(pixels)), default=0.0)
+
+def keep_crops(photo: Photo, keep: Callable[[str, int], None]) -> None:
+    """Count the bytes of a photo's crops for the current request, until its work ends. Raises what ``keep`` raises."""
+    task = current_task()
+    if task.caller:
+        kept = (pixels for face in photo.faces for pixels in (face.crop, *face.cuts) if pixels is not None)
+        size = sum(pixels.nbytes for pixels in kept)
+        keep(task.caller, size)
+        task.kept += size
 
 
 def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Sequence[int]]) -> list[Photo]:

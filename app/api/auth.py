@@ -22,7 +22,8 @@ from starlette.types import Scope as RequestScope
 
 from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, Rate, Scope, address_group
 from app.access.keys import Keys, digest_of
-from app.concurrency.admission import LOOKUPS, Shares, Why
+from app.concurrency.admission import LOOKUPS, Shares
+from app.concurrency.overload import Why
 from app.db.encryption import read_admin_key
 from app.errors import InvalidInput, Unusable
 

@@ -91,6 +91,8 @@ MAX_PART_HEADER = 8 * 1024
 QUICK_BYTES = SMALL_BYTES
 """A form or JSON object up to this size is parsed in the event loop, in a fraction of a millisecond; a larger one in a
 thread."""
+COSTLY_BYTES = 2 * 1024**2
+"""Bodies from this size on are parsed one at a time and at low priority; no other waits for one."""
 PARSED_COPIES = 2
 """Of a body while a form is split, one of each part in pieces and one of it whole. JSON takes less."""
 MAX_ERRORS = 10

@@ -19,7 +19,9 @@ from app.api import schemas
 from app.api.auth import Guard
 from app.api.body import BodyLimits
 from app.calibration.job import Calibrator
-from app.concurrency.admission import Admission, WorkerPool
+from app.concurrency.admission import Admission
+from app.concurrency.pool import WorkerPool
+from app.concurrency.turns import Lanes
 from app.db.clock import ClockGuard
 from app.db.encryption import Sealer
 from app.db.signing import Signer
@@ -30,11 +32,11 @@ from app.inference.embedders import Embedders
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
-from app.pipeline import Reader
 from app.recognition.corrections import Corrections
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
 from app.workers.queue import PhotoWorkers
+from app.workers.threads import PhotoThreads
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,15 @@ class Components:
     calibrator: Calibrator
     admission: Admission
     workers: WorkerPool
-    photo_workers: PhotoWorkers | None
-    """None where this process reads photos."""
+    parsing: Lanes
+    """Where large bodies are parsed."""
     limits: BodyLimits
     guard: Guard
     keys: Keys
     codes: SignInCodes
     invitations: Invitations
     sessions: Sessions
-    reader: Reader
+    reader: PhotoWorkers | PhotoThreads
     audit: AuditLog
     signatures: SeenSignatures
     sealer: Sealer

@@ -127,22 +127,19 @@ class _ComponentsCollector(Collector):
 
     def _load(self) -> Iterator[Metric]:
         admission, workers = self._components.admission, self._components.workers
-        budget = admission.budget
         yield _gauge("likeness_requests_admitted", "Requests in progress, including waiting ones.", admission.admitted)
         yield _gauge("likeness_requests_limit", "The most requests in progress.", admission.limit)
         yield _gauge("likeness_requests_waiting", "Tasks that wait for a thread.", workers.waiting)
-        yield _gauge("likeness_bodies_bytes", "Bytes of request bodies and crops held.", budget.kept)
-        yield _gauge("likeness_work_bytes", "Bytes of bodies, crops and photos in work.", budget.held)
-        yield _gauge("likeness_work_limit_bytes", "The most bytes of bodies, crops and photos in work.", budget.size)
+        yield _gauge("likeness_bodies_bytes", "Bytes of request bodies and crops held.", admission.bytes.kept)
+        yield _gauge("likeness_bodies_limit_bytes", "The most bytes of bodies and crops.", admission.bytes.size)
 
     def _photo_workers(self) -> Iterator[Metric]:
-        workers = self._components.photo_workers
-        waiting, by_reason = (workers.waiting, dict(workers.ended)) if workers else (0, {})
-        yield _gauge("likeness_photos_waiting", "Photos that wait for a photo worker.", waiting)
+        reader = self._components.reader
+        yield _gauge("likeness_photos_waiting", "Photos that wait to be read.", reader.waiting)
         ended = CounterMetricFamily(
             "likeness_photo_workers_ended", "Photos that a photo worker gave up, by how it ended.", labels=["reason"]
         )
-        for reason, count in by_reason.items():
+        for reason, count in dict(reader.ended).items():
             ended.add_metric([reason], count)
         yield ended
 

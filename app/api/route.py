@@ -23,7 +23,7 @@ from app.access.audit import AuditEntry, AuditLog, fit_id
 from app.access.grants import Grant
 from app.api import openapi
 from app.api.auth import require_scope
-from app.api.body import JSON_TYPE, PARSED_COPIES, ImageFields, Sent, invalid_request, is_quick, parse_json, read_body
+from app.api.body import COSTLY_BYTES, JSON_TYPE, ImageFields, Sent, invalid_request, is_quick, parse_json, read_body
 from app.api.components import GalleryId, components_of
 from app.api.operation import Operation
 from app.api.schemas.base import Base64
@@ -342,19 +342,19 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
         if is_coroutine:
             return respond(await handler(**given), operation.status)
         components = components_of(state)
-        limits, admission = components.limits, components.admission
+        limits = components.limits
         query = given.pop(QUERY, None)
         if parameters.body:
             most = limits.most(images, large=operation.wire.large_json)
-            raw = await read_body(request, most, limits.seconds, admission.take)
+            raw = await read_body(request, most, limits.seconds, components.admission.take)
 
         def parse() -> object:
             return model.parse(raw, images, limits, query) if images else parse_json(raw, model)
 
         def work() -> Response:
             if parameters.body:
-                copies = PARSED_COPIES * len(raw.data)
-                given[parameters.body] = parse() if is_quick(raw) else admission.budget.run(parse, copies, threads=0)
+                costly = len(raw.data) >= COSTLY_BYTES
+                given[parameters.body] = parse() if is_quick(raw) else components.parsing.run(parse, costly=costly)
             return respond(again_if_overtaken(call), operation.status)
 
         def call() -> object:

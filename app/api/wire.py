@@ -30,7 +30,7 @@ from app.api.auth import given_key, is_browser_path, key_of, session_of
 from app.api.body import invalid_request
 from app.api.components import Components, components_of
 from app.api.schemas import ErrorAnswer, Problem
-from app.concurrency.admission import Why
+from app.concurrency.overload import Why
 from app.error_codes import BY_CODE, KINDS
 from app.errors import InvalidInput, LikenessError, NotFound, Overloaded, Unusable
 from app.logs import LOGGER

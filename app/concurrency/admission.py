@@ -1,288 +1,21 @@
-"""Who may work, on what and for how long: every limit, and one table of why a request is told to come again.
-
-A request is admitted (`Admission`), its work runs in threads for a bounded time (`WorkerPool`, `Task`), and what its
-body, its photos and its crops take comes out of one budget of memory and cores (`Budget`).
-"""
+"""Which requests are admitted: how many at once, of whom, and how many bytes their bodies may have together."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import os
-import sys
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, field
-from enum import Enum
-from traceback import clear_frames
-from typing import TypeVar
-from weakref import WeakValueDictionary
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
-from app.errors import LikenessError, Overloaded
+from app.concurrency.overload import Why
 
-T = TypeVar("T")
-
-
-class Why(Enum):
-    """A message, the error's code, and `Retry-After` in seconds where the caller of `error` knows no better."""
-
-    REQUESTS = "Too many requests at once.", "overloaded", 1.0
-    """All places are taken, or this key's or address's share of them (`Admission`). A request takes about a second."""
-    BYTES = "Too many bytes at once.", "overloaded", 1.0
-    """The bodies and crops of requests in progress have their share of the memory (`Budget.keep`)."""
-    PHOTOS = "Too many large photos at once.", "overloaded", 5.0
-    """A large photo has waited too long for memory and a core (`Budget.hold`)."""
-    MEMORY = "There is not enough memory now.", "overloaded", 5.0
-    """The system gave less memory than the budget counts on."""
-    FACES = "Too many items are waiting.", "overloaded", 0.05
-    """The queue of a model or of the search is full (`Batcher`), whose speed says when to come again."""
-    UPLOADS = "This key's uploads that wait have too many bytes.", "overloaded", 60.0
-    """They lie on the disk until a job has read them."""
-    KEY_RATE = "This key sends too many requests.", "rate_limited", 1.0
-    VECTOR_RATE = "This key sends too many embeddings.", "rate_limited", 1.0
-    FAILURES = "Too many wrong keys came from this address.", "too_many_failures", 1.0
-    CONNECTIONS = "The server has no connection or file left.", "too_many_connections", 1.0
-    """All connections are busy, or the process has no file descriptor left. Answered with 503."""
-    STOPPING = "The service is shutting down.", "shutting_down", 1.0
-    """Answered with 503."""
-
-    def __init__(self, message: str, code: str, retry_after_s: float) -> None:
-        self.message, self.code, self.retry_after_s = message, code, retry_after_s
-
-    def error(self, retry_after_s: float | None = None) -> Overloaded:
-        """Return the error to raise."""
-        seconds = self.retry_after_s if retry_after_s is None else max(retry_after_s, 0.0)
-        return Overloaded(self.message, code=self.code, retry_after=seconds)
-
-
-@dataclass(slots=True)
-class Task:
-    """Work for one request. ``until`` is in monotonic seconds; ``given_up`` says that no client waits any more."""
-
-    caller: str = ""
-    until: float = math.inf
-    given_up: bool = False
-    kept: int = 0
-    """Bytes of crops that its answer is made of, taken from the budget."""
-
-    @property
-    def seconds_left(self) -> float:
-        """Return 0 or less once the work is too late or given up."""
-        return 0.0 if self.given_up else self.until - time.monotonic()
-
-
-_NO_REQUEST = Task()
-_task: ContextVar[Task] = ContextVar("task", default=_NO_REQUEST)
-
-
-def current_task() -> Task:
-    """Return the task of this thread; one without a caller and an end for work that is no request's."""
-    return _task.get()
-
-
-@contextmanager
-def working(task: Task) -> Iterator[None]:
-    """Make ``task`` this thread's while the block runs."""
-    token = _task.set(task)
-    try:
-        yield
-    finally:
-        _task.reset(token)
-
-
-def check_deadline() -> None:
-    """Raise LikenessError (``request_timeout``) if the current work is too late; call it between its stages."""
-    if _task.get().seconds_left <= 0:
-        raise timed_out()
-
-
-def timed_out() -> LikenessError:
-    return LikenessError("The request took too long.", code="request_timeout")
-
-
-LARGE_PIXELS = 8_000_000
-"""From this size on, decoding and searching a photo takes a core for a second and more."""
-COSTLY_PIXELS = 4_000_000
-"""From this size on, searching a photo without a face takes a core for half a second and more."""
-COSTLY_PARSE = 4 * 1024**2
-"""Bytes from which on parsing a body counts as costly."""
-NICENESS = 10
-"""Added to the process's for threads of costly work: they get a tenth of the core that its other threads want."""
-RECENT_S = 5.0
-"""How long after its last photo a caller still counts as another one."""
-LARGE_WAIT_S = 10.0
-"""How long a large photo waits for cores and memory before its request is answered with 429."""
-KEPT_SHARE = 0.3
-"""Of the bytes, for what lasts as long as its request, bodies and crops: photos in work leave it to them, as a body is
-not let wait. The rest is for work, which waits for nothing while it holds bytes: it ends and lets the next one in."""
 CALLER_SHARE = 0.8
-"""Of the kept bytes, for one caller."""
-SMALL_SHARE = 0.15
-"""Of the bytes for work, for photos below COSTLY_PIXELS alone: they don't wait until a large one's are given back."""
-
-
-@dataclass(slots=True)
-class _Waiter:
-    caller: str
-    size: int
-    threads: int
-    pixels: int
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    entered: bool = False
-
-    @property
-    def costly(self) -> bool:
-        return self.pixels >= COSTLY_PIXELS
-
-
-class Budget:
-    """Lets ``threads`` threads work on photos at the same time, and all requests hold ``size`` bytes together.
-
-    Kept bytes (`keep`) are granted at once or never. Work (`run`, `hold`) waits: the next is one that fits, of the
-    caller with the fewest running; among those, the one that has waited longest. Costly photos have as many threads of
-    their own, of low priority, so that no other waits for one to end: at most half of them, but one, for large photos,
-    and not all for one caller. They leave bytes to smaller ones. Safe to share between threads.
-    """
-
-    def __init__(self, threads: int, size: float = math.inf) -> None:
-        self.size = size
-        self._count = threads
-        self._free = {False: threads, True: threads}  # by whether the work is costly
-        self._large_left = max(1, threads // 2)
-        self._lock = threading.Lock()
-        self._aside = ThreadPoolExecutor(2 * threads, "costly", _lower_priority)
-        self._working = 0
-        self._kept: Counter[str] = Counter()
-        self._running: Counter[tuple[bool, str]] = Counter()
-        """Threads, by whether the work is costly, and caller."""
-        self._waiting: deque[_Waiter] = deque()
-        self._recent: dict[str, float] = {}
-        """When each caller last came or left, in monotonic seconds."""
-
-    @property
-    def free(self) -> int:
-        """Return how many more threads could work on photos that are not costly now."""
-        return self._free[False]
-
-    @property
-    def held(self) -> int:
-        """Return the bytes that are taken, for work and of what is kept."""
-        return self._working + self._kept.total()
-
-    @property
-    def kept(self) -> int:
-        """Return the bytes of bodies and crops."""
-        return self._kept.total()
-
-    @property
-    def most_work(self) -> float:
-        """Return the bytes that one piece of work may ask for, and that costly photos hold together."""
-        return self.size * (1 - KEPT_SHARE) * (1 - SMALL_SHARE)
-
-    @property
-    def most_kept(self) -> float:
-        """Return the bytes that one caller may keep."""
-        return self.size * KEPT_SHARE * CALLER_SHARE
-
-    def keep(self, caller: str, size: int) -> None:
-        """Take bytes until `give_back`. Raises Overloaded if there are not so many left, of all or for this caller."""
-        with self._lock:
-            if self._kept.total() + size > self.size * KEPT_SHARE or self._kept[caller] + size > self.most_kept:
-                raise Why.BYTES.error()
-            self._kept[caller] += size
-
-    def give_back(self, caller: str, size: int) -> None:
-        """Give back what `keep` took."""
-        with self._lock:
-            self._kept[caller] -= size
-            if not self._kept[caller]:
-                del self._kept[caller]
-
-    def run(self, work: Callable[[], T], size: int, *, pixels: int = 0, threads: int = 1) -> T:
-        """Return what ``work`` returns, done within `hold`, and in a thread of low priority if it is costly.
-
-        What it calls must have freed its memory when it returns, and has when it raises: the next one is let in before
-        an error arrives where it is caught.
-        """
-        with self.hold(size, pixels=pixels, threads=threads):
-            try:
-                if pixels >= COSTLY_PIXELS or (not threads and size >= COSTLY_PARSE):
-                    return self._aside.submit(copy_context().run, work).result()
-                return work()
-            except BaseException as error:
-                clear_frames(error.__traceback__)
-                raise
-
-    @contextmanager
-    def hold(self, size: int = 0, *, pixels: int = 0, threads: int = 1) -> Iterator[None]:
-        """Run the block when ``size`` bytes, at most `most_work`, and a core for a photo of ``pixels`` are free.
-
-        With ``threads=0`` it needs no core. Raises LikenessError (``request_timeout``) if the request's time ends
-        first, and Overloaded if a large photo of a request waits for LARGE_WAIT_S.
-        """
-        task = current_task()
-        mine = _Waiter(task.caller, size, threads, pixels)
-        with self._lock:
-            self._recent[mine.caller] = time.monotonic()
-            self._waiting.append(mine)
-            mine.lock.acquire()
-            self._let_in()
-        seconds = min(task.seconds_left, LARGE_WAIT_S if pixels >= LARGE_PIXELS else math.inf)
-        # Work of no request has no deadline; who leaves releases the lock.
-        if not mine.lock.acquire(timeout=-1 if math.isinf(task.seconds_left) else max(0.0, seconds)):
-            with self._lock:
-                if not mine.entered:
-                    self._waiting.remove(mine)
-                    raise timed_out() if task.seconds_left <= 0 else Why.PHOTOS.error()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._recent[mine.caller] = time.monotonic()
-                self._count_in(mine, -1)
-                self._let_in()
-
-    def _let_in(self) -> None:
-        while fitting := [waiter for waiter in self._waiting if self._fits(waiter)]:
-            chosen = min(fitting, key=lambda waiter: self._running[waiter.costly, waiter.caller])
-            self._waiting.remove(chosen)
-            self._count_in(chosen, 1)
-            chosen.entered = True
-            chosen.lock.release()
-
-    def _fits(self, waiter: _Waiter) -> bool:
-        left = (self.most_work if waiter.costly else self.size * (1 - KEPT_SHARE)) - self._working
-        if self._free[waiter.costly] < waiter.threads or waiter.size > left:
-            return False
-        if waiter.pixels >= LARGE_PIXELS and not self._large_left:
-            return False
-        if not waiter.costly or self._running[True, waiter.caller] < max(1, self._count - 1):
-            return True
-        since = time.monotonic() - RECENT_S  # a core is left to other callers if there are any now
-        self._recent = {caller: at for caller, at in self._recent.items() if at >= since}
-        return self._recent.keys() <= {waiter.caller}
-
-    def _count_in(self, waiter: _Waiter, sign: int) -> None:
-        key = waiter.costly, waiter.caller
-        self._running[key] += sign * waiter.threads
-        if not self._running[key]:
-            del self._running[key]
-        self._free[waiter.costly] -= sign * waiter.threads
-        self._large_left -= sign * (waiter.pixels >= LARGE_PIXELS)
-        self._working += sign * waiter.size
-
-
-def _lower_priority() -> None:
-    if sys.platform == "linux":  # where each thread has a priority of its own
-        with suppress(OSError):  # forbidden: the thread keeps the process's priority
-            os.nice(NICENESS)  # added to the process's own, which may be lower still
-
-
+"""Of the bytes that are kept, for one caller."""
 RECEIVING = 4
 """Requests whose bodies may be arriving, for each slot."""
 UNPROVEN = 64
@@ -303,6 +36,40 @@ REFUSAL_S, PATIENCE_S = 0.2, 2.0
 at most as long again."""
 MOST_REFUSED = 10_000
 """Callers whose debt is remembered."""
+
+
+class Bytes:
+    """Counts what lasts as long as its request, bodies and crops: ``size`` bytes together. Safe to share between
+    threads."""
+
+    def __init__(self, size: float = math.inf) -> None:
+        self.size = size
+        self._lock = threading.Lock()
+        self._kept: Counter[str] = Counter()
+
+    @property
+    def kept(self) -> int:
+        """Return how many there are now."""
+        return self._kept.total()
+
+    @property
+    def most(self) -> float:
+        """Return how many one caller may have."""
+        return self.size * CALLER_SHARE
+
+    def keep(self, caller: str, size: int) -> None:
+        """Take bytes until `give_back`. Raises Overloaded if there are not so many left, of all or for this caller."""
+        with self._lock:
+            if self._kept.total() + size > self.size or self._kept[caller] + size > self.most:
+                raise Why.BYTES.error()
+            self._kept[caller] += size
+
+    def give_back(self, caller: str, size: int) -> None:
+        """Give back what `keep` took."""
+        with self._lock:
+            self._kept[caller] -= size
+            if not self._kept[caller]:
+                del self._kept[caller]
 
 
 class Shares:
@@ -352,8 +119,8 @@ class Admission:
     meanwhile it holds one of RECEIVING times as many places.
     """
 
-    def __init__(self, budget: Budget, queue_limit: int) -> None:
-        self.budget = budget
+    def __init__(self, kept: Bytes, queue_limit: int) -> None:
+        self.bytes = kept
         self.limit = queue_limit
         self._slots = Shares(queue_limit)
         self._receiving = Shares(queue_limit * RECEIVING)
@@ -432,7 +199,7 @@ class Admission:
         if visit is None:
             raise RuntimeError("Bytes are counted for an admitted request only.")
         if visit.place is self._unproven:
-            left = self.budget.size * KEPT_SHARE * UNPROVEN_SHARE - visit.held - size
+            left = self.bytes.size * UNPROVEN_SHARE - visit.held - size
             if left < 0:
                 raise Why.BYTES.error()
             others = [other for other in self._arriving if other.place is self._unproven and other is not visit]
@@ -440,7 +207,7 @@ class Admission:
             while held > left:
                 held -= others[0].held
                 self._end(others.pop(0))
-        self.budget.keep(visit.callers[0], size)
+        self.bytes.keep(visit.callers[0], size)
         visit.held += size
 
     def receive(self) -> None:
@@ -461,7 +228,7 @@ class Admission:
         visit.uses -= 1
         if not visit.uses:
             visit.place.leave(visit.callers)
-            self.budget.give_back(visit.callers[0], visit.held)
+            self.bytes.give_back(visit.callers[0], visit.held)
 
     async def pause(self, caller: str) -> None:
         """Wait before a refusal is answered if the caller was refused again and again.
@@ -475,78 +242,3 @@ class Admission:
         if len(self._refused) > MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
         await asyncio.sleep(max(0.0, debt - PATIENCE_S))
-
-
-class WorkerPool:
-    """A thread pool for one event loop.
-
-    One caller's requests use at most ``threads`` threads; as many more are there for other callers.
-    """
-
-    def __init__(self, threads: int, seconds: float, admission: Admission) -> None:
-        self._threads = 2 * threads
-        self.share = threads
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="work")
-        self._seconds = seconds
-        self._admission = admission
-        self._unfinished = 0
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-
-    @property
-    def waiting(self) -> int:
-        """Return how much work no thread has begun."""
-        return max(0, self._unfinished - self._threads)
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in a thread and return its result.
-
-        Raises LikenessError (``request_timeout``) after the limit, and Overloaded if there is no slot for the request.
-        Work that is given up is dropped if no thread has begun it. Work that has begun ends at its next
-        `check_deadline`, and its request and body are counted until then, so that slow work can't pile up unseen.
-        """
-        visit = self._admission.begin()
-        task = Task(visit.callers[0] if visit else "", time.monotonic() + self._seconds)
-        self._unfinished += 1
-        future: Future[T] | None = None
-        turn = self._turns.get(task.caller)
-        if turn is None:
-            turn = self._turns[task.caller] = asyncio.Semaphore(self.share)
-        try:
-            async with asyncio.timeout(self._seconds):
-                await turn.acquire()
-                future = self._pool.submit(self._run, task, work)
-                return await asyncio.wrap_future(future)
-        except TimeoutError:
-            raise timed_out() from None
-        finally:
-            if future is not None and not future.done() and not future.cancel():
-                task.given_up = True
-                self._count_until_done(future, visit, turn)
-            else:
-                self._unfinished -= 1
-                if future is not None:
-                    turn.release()
-
-    def _run(self, task: Task, work: Callable[[], T]) -> T:
-        with working(task):
-            try:
-                return work()
-            finally:
-                self._admission.budget.give_back(task.caller, task.kept)
-
-    def _count_until_done(self, future: Future[T], visit: Visit | None, turn: asyncio.Semaphore) -> None:
-        if visit is not None:
-            visit.uses += 1
-
-        def end() -> None:
-            self._unfinished -= 1
-            turn.release()
-            if visit is not None:
-                self._admission.leave(visit)
-
-        loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(end))
-
-    def close(self) -> None:
-        """Finish the work that has begun, and drop the rest."""
-        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from app.concurrency.admission import Why
+from app.concurrency.overload import Why
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 
 T = TypeVar("T")

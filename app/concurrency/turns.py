@@ -1,16 +1,29 @@
-"""Whose turn it is where only so many may work at once."""
+"""Whose turn it is where only so many may work at once, and costly work that nothing else waits for."""
 
 from __future__ import annotations
 
 import math
+import os
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from app.concurrency.admission import Why, current_task, timed_out
+from app.concurrency.overload import Why
+from app.concurrency.tasks import current_task, timed_out
+
+T = TypeVar("T")
+
+NICENESS = 10
+"""Added to the process's for costly work: it gets a tenth of the core that others want."""
+COSTLY_WAIT_S = 10.0
+"""How long costly work waits for its turn before its request is answered with 429."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +73,7 @@ class Turns:
             with self._lock:
                 if not mine.entered:
                     self._waiting.remove(mine)
-                    raise timed_out() if task.seconds_left <= 0 else Why.PHOTOS.error()
+                    raise timed_out() if task.seconds_left <= 0 else Why.COSTLY.error()
         try:
             yield
         finally:
@@ -83,3 +96,28 @@ class Turns:
             self._last[chosen.caller] = time.monotonic()
             chosen.entered = True
             chosen.turn.release()
+
+
+class Lanes:
+    """Work of two kinds, each in turns of its own: quick work, and costly work, which is done in threads of low
+    priority so that nothing else waits for it. Safe to share between threads."""
+
+    def __init__(self, quick: int, costly: int) -> None:
+        """Let so many of either kind work at the same time."""
+        self.quick, self.costly = Turns(quick), Turns(costly)
+        self._aside = ThreadPoolExecutor(costly, "costly", lower_priority)
+
+    def run(self, work: Callable[[], T], *, costly: bool) -> T:
+        """Return what ``work`` returns, done in turn. Raises what `Turns.hold` raises."""
+        if not costly:
+            with self.quick.hold():
+                return work()
+        with self.costly.hold(COSTLY_WAIT_S):
+            return self._aside.submit(copy_context().run, work).result()
+
+
+def lower_priority() -> None:
+    """Add NICENESS to this thread's."""
+    if sys.platform == "linux":  # where each thread has a priority of its own
+        with suppress(OSError):  # forbidden: the thread keeps the process's priority
+            os.nice(NICENESS)  # added to the process's own, which may be lower still

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.concurrency.admission import check_deadline
+from app.concurrency.tasks import check_deadline
 from app.face.align import similarity_transform, view
 from app.face.detect import SCORE_THRESHOLD, SURE_SCORE, Detector
 from app.types import Box, Detection, Landmarks, Pixels

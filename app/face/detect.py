@@ -100,8 +100,6 @@ TILE_FACE: Final = 52
 TILES_PER_ROW: Final = 4
 """As many rows make an input of 512 × 512, 17 MB. With 8, a small photo was not let in beside a large one in 1 GiB."""
 TILES: Final = TILES_PER_ROW**2
-INPUT_BYTES: Final = 66
-"""What the network takes for each pixel of its input (measured: 61 to 63, at 800 × 800 to 1536 × 1536)."""
 
 MIRROR: Final = (1, 0, 2, 4, 3)
 """The landmarks' order in a mirror image."""
@@ -163,13 +161,6 @@ class Detector:
     def finest_scale(self, width: int, height: int) -> float:
         """Return the largest scale, at most 1, at which a photo of this size is searched: decode it no larger."""
         return levels(width, height, self.min_face)[0].scale
-
-    def search_bytes(self, width: int, height: int, min_face: float) -> int:
-        """Return the most memory that `detect` takes beside the pixels of such a photo."""
-        finest = levels(width, height, min_face)[0]
-        resized = 3 * finest.width * finest.height if finest.scale < 1 else 0
-        inputs = [(right - left) * (bottom - top) for left, top, right, bottom in finest.pieces()]
-        return resized + INPUT_BYTES * max(*inputs, (TILE * TILES_PER_ROW) ** 2)
 
     def detect(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
         """Return the sights of faces in (H, W, 3) uint8 RGB ``pixels``, highest score first, in these pixels'

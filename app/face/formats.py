@@ -1,16 +1,12 @@
-"""Open an image file of each format that is read: recognise it, check its size, say what decoding takes, and touch no
-pixels.
+"""Open an image file of each format that is read: recognise it, check its size, and touch no pixels.
 
-The format is recognised by its signature, and only that format's reader is called: Pillow's, or libheif for HEIC. The
-costs follow from how the readers work, and are compared with the peak of a process of its own, format by format
-(tests/face/test_memory.py).
+The format is recognised by its signature, and only that format's reader is called: Pillow's, or libheif for HEIC.
 """
 
 from __future__ import annotations
 
 import ctypes
 import io
-import math
 import re
 import struct
 import warnings
@@ -28,7 +24,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from app.concurrency.admission import Why
+from app.concurrency.overload import Why
 from app.errors import (
     EmptyImage,
     ImageTooLarge,
@@ -37,32 +33,19 @@ from app.errors import (
     LikenessError,
     UnsupportedImage,
 )
-from app.face.heif import Container, read_container
 from app.wording import what_it_is
 
 MAX_JPEG_SCANS = 100
 """Scans of a progressive JPEG; cameras and libraries write about ten, and each costs a pass over all the pixels
 (https://libjpeg-turbo.org/pmwiki/uploads/About/TwoIssueswiththeJPEGStandard.pdf)."""
-COMPOSED_FACTOR = 3
-"""Pixels of a HEIF picture and its tiles together, in multiples of the limit of one picture."""
-
-BASE = 8_000_000
-"""Bytes of the band of rows that is converted at a time, and of what readers hold of an image of any size."""
-RGB = 3
-"""Bytes of one pixel of the result."""
-CORE_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
-"""Bytes of one pixel in Pillow; 4 in every other mode (https://pillow.readthedocs.io/en/stable/handbook/concepts.html)."""
-COEFFICIENT = 2
-"""Bytes of one sample's coefficient in libjpeg, which keeps all of an image that comes in several scans."""
-PLANES = 8
-"""Bytes of one pixel's planes of colour and transparency, unreduced, of up to 16 bits."""
-AVIF = PLANES + 4 + 4
-"""Planes, the reader's RGBA and its copy in Python; the copy in Pillow comes when the reader's is gone."""
-HEIF_PLAIN, HEIF_DEEP = 13, 21
-"""Of 8 bits a sample; of more, which libheif reduces to 8 in another copy. Measured: 12.3 and 20."""
-WEBP = 16
-"""Two canvases, the picture in Python and in Pillow."""
-
+BYTES_A_PIXEL = 28
+"""More memory than decoding a photo of 4 megapixels or more and finding its faces takes, in every format but UNBOUNDED.
+Measured: up to 23.6, compared with the peak of a process of its own, format by format (tests/face/test_memory.py)."""
+UNBOUNDED = frozenset({"HEIF", "AVIF"})
+"""Formats that hold streams of their own, whose size the file's header does not bound: decoders refuse more than
+16,384 × 16,384 pixels, 2 GiB at most."""
+SEQUENCES = frozenset({b"avis", b"hevc", b"hevx", b"msf1"})
+"""The first brand of a HEIF file that is a film (ISO/IEC 23008-12)."""
 SMALL_PIXELS = 1_000_000
 """Less than this takes 30 MB at most, for which there is memory."""
 READER_ERRORS = (
@@ -103,33 +86,7 @@ class Limits:
     """JPEG, PNG, WEBP, HEIF (HEIC), AVIF, BMP, TIFF or GIF; None for all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """The memory that decoding takes at most, beside the file: first in the reader, then while Pillow's pixels become
-    RGB."""
-
-    held: int
-    """Bytes in the reader, however small the picture becomes."""
-    reading: int
-    """Bytes in the reader and in Pillow for each pixel decoded."""
-    converting: int = 4 + RGB
-    """Bytes for each pixel afterwards."""
-
-    def bytes(self, width: int, height: int) -> int:
-        """Return the peak of decoding ``width`` × ``height`` pixels."""
-        pixels = width * height
-        return BASE + max(self.held + self.reading * pixels, self.converting * pixels)
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """An image whose header is parsed and within the limits; its pixels take no memory yet."""
-
-    image: ImageFile.ImageFile
-    cost: Cost
-
-
-def open_file(data: bytes, limits: Limits) -> Opened:
+def open_file(data: bytes, limits: Limits) -> ImageFile.ImageFile:
     """Parse the header. Raises EmptyImage, UnsupportedImage, InvalidImage, ImageTooLarge and ImageTooSmall."""
     if not data:
         raise EmptyImage("The image has no bytes.")
@@ -142,7 +99,7 @@ def open_file(data: bytes, limits: Limits) -> Opened:
     name = _recognise(data, limits.formats)
     _silence_pillow()
     try:
-        opened = _READERS[name](data, limits)
+        image = _READERS[name](data, limits)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge("The image has too many pixels.") from error
     except MemoryError as error:
@@ -152,12 +109,12 @@ def open_file(data: bytes, limits: Limits) -> Opened:
             message = f"{name} images with this kind of pixels are not read; save it as an ordinary JPEG or PNG."
             raise UnsupportedImage(message, format=name) from error
         raise InvalidImage(f"The {name} image is damaged or cut short.", format=name) from error
-    width, height = opened.image.size
+    width, height = image.size
     check_size(width, height, limits)
     if min(width, height) < limits.min_side:
         message = f"The image is {width}×{height} pixels; a side must have {limits.min_side}."
         raise ImageTooSmall(message, width=width, height=height, min_side=limits.min_side)
-    return opened
+    return image
 
 
 def no_memory(name: str, size: tuple[int, int]) -> LikenessError:
@@ -176,17 +133,6 @@ def size_before_opening(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def cost_before_opening(data: bytes) -> Cost:
-    """Return the memory that decoding one of the formats of `size_before_opening` takes."""
-    return Cost(2 * len(data), WEBP) if _SIGNATURES["WEBP"].match(data) else _plain("P")
-
-
-def _plain(mode: str, *, held: int = 0) -> Cost:
-    """Return the cost of a reader that writes rows into Pillow's pixels and holds ``held`` bytes beside them."""
-    core = CORE_BYTES.get(mode, 4)
-    return Cost(held, core, core + RGB)
-
-
 _SIGNATURES = {
     "JPEG": re.compile(rb"\xff\xd8\xff"),
     "PNG": re.compile(rb"\x89PNG\r\n\x1a\n"),
@@ -199,6 +145,14 @@ _SIGNATURES = {
     # Two letters are no signature; the size of the header that follows is one of these.
     "BMP": re.compile(rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0", re.DOTALL),
 }
+
+
+READABLE = frozenset(_SIGNATURES)
+
+
+def format_of(data: bytes) -> str:
+    """Return the format whose signature the data has; an empty string if it has none."""
+    return next((name for name, signature in _SIGNATURES.items() if signature.match(data)), "")
 
 
 def _recognise(data: bytes, formats: frozenset[str] | None) -> str:
@@ -246,42 +200,21 @@ def _silence_libtiff() -> None:
 _PILLOW = re.compile(r"PIL\.")
 
 
-def _read_jpeg(data: bytes, _limits: Limits) -> Opened:
+def _read_jpeg(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
     # The markers are counted as bytes first, which takes a tenth of the time and never finds fewer.
     if data.count(bytes([0xFF, START_OF_SCAN])) > MAX_JPEG_SCANS:
         # What is appended behind the image's end, as the film of a motion photo, has no scans.
         scans = sum(marker == START_OF_SCAN for marker, _ in _jpeg_segments(data))
         if scans > MAX_JPEG_SCANS:
             raise UnsupportedImage(f"The JPEG has {scans} scans; {MAX_JPEG_SCANS} are read.", format="JPEG")
-    image = JpegImageFile(io.BytesIO(data))
-    kept = 0 if _is_interleaved(data) else image.layers
-    return Opened(image, _plain("RGB", held=COEFFICIENT * kept * image.width * image.height))
+    return JpegImageFile(io.BytesIO(data))
 
 
 START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
 FIRST_WITH_LENGTH = 0xC0
 """JPEG markers below have no segment; neither have those from RST0 to EOI, 0xD0 to 0xD9 (ITU-T T.81, annex B)."""
-PROGRESSIVE = 0xC2, 0xCA
-NO_FRAMES = 0xC4, 0xC8, 0xCC
-"""Markers from 0xC0 to 0xCF that are no frame headers."""
 _MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")
 """Between pixels, FF is followed by 00 or a restart marker; any number of FF may stand before a marker."""
-
-
-def _is_interleaved(data: bytes) -> bool:
-    """Return whether the first scan of a JPEG holds all components, as in a sequential JPEG of one scan.
-
-    A decoder keeps the coefficients of every other image until its last scan. Raises IndexError for one cut short.
-    """
-    components = 0
-    for marker, at in _jpeg_segments(data):
-        if marker == START_OF_SCAN:
-            return data[at + 2] == components
-        if 0xC0 <= marker <= 0xCF and marker not in NO_FRAMES:
-            components = data[at + 7]
-            if marker in PROGRESSIVE:
-                return False
-    return True
 
 
 def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
@@ -296,9 +229,8 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
             at += int.from_bytes(data[at : at + 2], "big")
 
 
-def _read_png(data: bytes, _limits: Limits) -> Opened:
-    image = PngImageFile(io.BytesIO(b"".join(_essential_chunks(data))))
-    return Opened(image, _plain(image.mode, held=2 * len(data)))
+def _read_png(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
+    return PngImageFile(io.BytesIO(b"".join(_essential_chunks(data))))
 
 
 _PNG_PICTURE = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
@@ -323,13 +255,13 @@ def _essential_chunks(data: bytes) -> Iterator[bytes]:
     yield from (chunk for kind, chunk in chunks[1:] if kind in _PNG_PICTURE)
 
 
-def _read_webp(data: bytes, limits: Limits) -> Opened:
+def _read_webp(data: bytes, limits: Limits) -> ImageFile.ImageFile:
     # Opening allocates the canvas, so that its size is looked at before.
     size = _webp_size(data)
     if size is None:
         raise InvalidImage("The WEBP image is damaged or cut short.", format="WEBP")
     check_size(*size, limits)
-    return Opened(WebPImageFile(io.BytesIO(data)), cost_before_opening(data))
+    return WebPImageFile(io.BytesIO(data))
 
 
 def _webp_size(data: bytes) -> tuple[int, int] | None:
@@ -347,12 +279,12 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _read_gif(data: bytes, limits: Limits) -> Opened:
+def _read_gif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
     # Opening may already allocate the first frame.
     size = _gif_size(data)
     if size is not None:
         check_size(*size, limits)
-    return Opened(GifImageFile(io.BytesIO(data)), cost_before_opening(data))
+    return GifImageFile(io.BytesIO(data))
 
 
 def _gif_size(data: bytes) -> tuple[int, int] | None:
@@ -372,12 +304,9 @@ def _gif_size(data: bytes) -> tuple[int, int] | None:
     return width, height
 
 
-def _read_heif(data: bytes, limits: Limits) -> Opened:
-    container = _checked_container(data, limits, "HEIF")
-    image = heif_reader()(io.BytesIO(data))
-    deep = image.info["bit_depth"] > 8
-    # Its parts (tiles of a grid) are decoded one by one.
-    return Opened(image, Cost(PLANES * container.largest_part(), HEIF_DEEP if deep else HEIF_PLAIN))
+def _read_heif(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
+    _refuse_films(data, "HEIF")
+    return heif_reader()(io.BytesIO(data))
 
 
 @cache
@@ -397,56 +326,39 @@ def heif_reader() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
     return reader
 
 
-def _read_avif(data: bytes, limits: Limits) -> Opened:
-    container = _checked_container(data, limits, "AVIF")
+def _read_avif(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
+    _refuse_films(data, "AVIF")
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # requests run side by side already
-    image = AvifImagePlugin.AvifImageFile(io.BytesIO(data))
-    return Opened(image, Cost(PLANES * container.largest_part(), AVIF))
+    return AvifImagePlugin.AvifImageFile(io.BytesIO(data))
 
 
-def _checked_container(data: bytes, limits: Limits, name: str) -> Container:
-    """Check the size of everything in the container that may be decoded, before a decoder sees it."""
-    container = read_container(data)
-    if container.moving:
+def _refuse_films(data: bytes, name: str) -> None:
+    if data[8:12] in SEQUENCES:
         raise UnsupportedImage(f"{name} image sequences are not supported; send a photo.", format=name)
-    for width, height in container.coded_sizes():
-        check_size(width, height, limits)
-    # The tiles of a grid overlap its last row and column, and its transparency is a second picture.
-    if container.pixels() > COMPOSED_FACTOR * limits.max_pixels:
-        raise ImageTooLarge(f"The {name} is composed of too many pixels.", max_pixels=limits.max_pixels)
-    return container
 
 
-def _read_bmp(data: bytes, _limits: Limits) -> Opened:
-    image = BmpImageFile(io.BytesIO(data))
-    # Run lengths are unpacked in Python, twice a byte a pixel.
-    return Opened(image, _plain(image.mode, held=2 * image.width * image.height if image.info["compression"] else 0))
+def _read_bmp(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
+    return BmpImageFile(io.BytesIO(data))
 
 
 NEW_SUBFILE_TYPE, REDUCED = 254, 1
 """The tag that says what a TIFF's first picture is; its value for a smaller one of another picture (TIFF 6.0, 36)."""
 
 
-def _read_tiff(data: bytes, limits: Limits) -> Opened:
+def _read_tiff(data: bytes, limits: Limits) -> ImageFile.ImageFile:
     _silence_libtiff()
     image = TiffImageFile(io.BytesIO(data))
-    tags, (width, height) = image.tag_v2, image.size
+    tags = image.tag_v2
     if tags.get(NEW_SUBFILE_TYPE, 0) == REDUCED:
         raise UnsupportedImage("The TIFF begins with a preview, as cameras' raw files do; send a JPEG.", format="TIFF")
     # A tile is decoded whole, however little of it the picture needs.
     tile = (tags.get(322, 1), tags.get(323, 1))
     if not all(isinstance(side, int) for side in tile) or tile[0] * tile[1] > limits.max_pixels:
         raise ImageTooLarge("The TIFF has tiles of too many pixels.", max_pixels=limits.max_pixels)
-    held = CORE_BYTES.get(image.mode, 4) * width * height if tags.get(274, 1) != 1 else 0  # Pillow turns it upright
-    if image.use_load_libtiff:  # decodes a strip or a tile whole, maybe to RGBA
-        bits = tags.get(258, (1,))
-        samples = math.ceil(max(bits) / 8) * max(len(bits), tags.get(277, 1))
-        piece = tags[322] * tags[323] if 322 in tags else width * min(height, tags.get(278, height))
-        held += piece * max(samples, 4)
-    return Opened(image, _plain(image.mode, held=held))
+    return image
 
 
-_READERS: dict[str, Callable[[bytes, Limits], Opened]] = {
+_READERS: dict[str, Callable[[bytes, Limits], ImageFile.ImageFile]] = {
     "JPEG": _read_jpeg,
     "PNG": _read_png,
     "WEBP": _read_webp,

@@ -23,10 +23,8 @@ from app.errors import ImageTooLarge, InvalidImage, UnsupportedImage
 from app.face import jpeg
 from app.face.formats import (
     READER_ERRORS,
-    Cost,
     Limits,
     check_size,
-    cost_before_opening,
     no_memory,
     open_file,
     size_before_opening,
@@ -36,8 +34,8 @@ from app.types import Pixels
 REDUCTIONS = (8, 4, 2)
 """What libjpeg can shrink by while it decodes, at less than the cost of decoding."""
 MAX_SAVING = 2
-"""What reducing a JPEG saves of its memory: a progressive one keeps up to 6 bytes of coefficients a pixel, and other
-formats take up to 17 while they are decoded."""
+"""What reducing a JPEG saves of its memory: a progressive one keeps up to 8 bytes of coefficients a pixel, and other
+formats take up to 20 while they are decoded."""
 PHOTOMETRIC = 262
 """The tag of a TIFF that is 0 where white is zero."""
 DARK = 16
@@ -73,12 +71,7 @@ class EncodedImage:
     width: int
     """As the file says, before it is turned upright."""
     height: int
-    _cost: Cost
     _opened: ImageFile.ImageFile | None
-
-    def decode_bytes(self, factor: int = 1) -> int:
-        """Return the most memory that `decode` takes beside the file, its result included; known from the header."""
-        return self._cost.bytes(-(-self.width // factor), -(-self.height // factor))
 
     def pixels(self, factor: int = 1) -> int:
         """Return how many pixels decoding takes memory for. A reduced JPEG still keeps coefficients of all of it."""
@@ -89,7 +82,7 @@ class EncodedImage:
 
     def decode(self, factor: int = 1) -> Decoded:
         """Decode the first picture, upright, as `decode` does; ``factor``: 1, or of REDUCTIONS. Call it once."""
-        with closing(self._opened or open_file(self.data, self.limits).image) as image:  # frees the reader's own pixels
+        with closing(self._opened or open_file(self.data, self.limits)) as image:  # frees the reader's own pixels
             return _decode(image, self.data, factor)
 
 
@@ -99,9 +92,9 @@ def open_image(data: bytes, limits: Limits) -> EncodedImage:
     size = size_before_opening(data)
     if size is not None and len(data) <= limits.max_bytes:
         check_size(*size, limits)
-        return EncodedImage(data, limits, *size, cost_before_opening(data), None)
+        return EncodedImage(data, limits, *size, None)
     opened = open_file(data, limits)
-    return EncodedImage(data, limits, *opened.image.size, opened.cost, opened.image)
+    return EncodedImage(data, limits, *opened.size, opened)
 
 
 def decode(data: bytes, limits: Limits) -> Decoded:

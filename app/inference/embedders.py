@@ -17,8 +17,8 @@ from typing import Self
 import numpy as np
 
 from app.choices import Used
-from app.concurrency.admission import Why
 from app.concurrency.batcher import Batcher
+from app.concurrency.overload import Why
 from app.errors import InvalidInput, LikenessError, PackageUnavailable, Unusable
 from app.inference.package import MANIFEST_NAME, CurrentManifests, Package, check_choice, select
 from app.inference.session import FIXED_BATCH, EmbedderSession

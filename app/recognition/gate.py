@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from app.choices import LivenessMode, Used
-from app.concurrency.admission import check_deadline
 from app.concurrency.batcher import Batcher
+from app.concurrency.tasks import check_deadline
 from app.errors import LivenessUnavailable, NotLive
 from app.face.align import Cut
 from app.inference.package import Package

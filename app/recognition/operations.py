@@ -13,7 +13,7 @@ from typing import TypeAlias, Unpack
 from sqlalchemy.engine import Connection
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
-from app.concurrency.admission import check_deadline
+from app.concurrency.tasks import check_deadline
 from app.errors import Conflict, InvalidInput, NoFace, PackageUnavailable
 from app.face.quality import QualityLevel
 from app.gallery.enrolling import Enrolled

@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from app.access.grants import address_group
 from app.api.middleware import ANSWER_POLICY, CSP, HEADERS, ID_HEADER
 from app.api.wire import answer_problem
-from app.concurrency.admission import Why
+from app.concurrency.overload import Why
 from app.errors import InvalidInput, LikenessError, Unusable
 from app.logs import LOGGER
 

@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
 
-from app.concurrency.admission import check_deadline, current_task
-from app.concurrency.turns import Turns
+from app.concurrency.tasks import check_deadline, current_task
+from app.concurrency.turns import COSTLY_WAIT_S, Turns
 from app.errors import ImageTooLarge, InvalidImage, LikenessError, Unusable
 from app.face.align import Cut
 from app.machine import memory_in_use
-from app.types import Photo, Pixels
+from app.pipeline import keep_crops
+from app.types import Photo
 from app.workers.start import Ended, Parent, Worker
-from app.workers.worker import Answer, Question, Terms
+from app.workers.worker import Answer, Terms
 
 COSTLY_PIXELS = 4_000_000
 """From this size on, searching a photo without a face takes a core for half a second and more."""
@@ -29,11 +30,9 @@ NICENESS = 5
 answers, gets three quarters of a core that a worker wants too."""
 COSTLY_NICENESS = 15
 """For workers with costly photos: they get a tenth of a core that other workers want."""
-COSTLY_WAIT_S = 10.0
-"""How long a costly photo waits for its worker before its request is answered with 429."""
 IDLE_S = 60.0
 """How long a worker for costly photos is kept without one."""
-SMALL_SHARE = 0.25
+SMALL_SHARE = 1 / 3
 """Of the memory for photos, for each that is small."""
 SMALL_MEMORY = 256 * 1024**2
 COSTLY_MEMORY = 2 * 1024**3
@@ -62,7 +61,7 @@ class Crew:
         self.running: set[Worker] = set()
         """Every worker that has not ended, as far as is known."""
 
-    def ask(self, question: Question, payload: bytes) -> Answer:
+    def ask(self, image: bytes, cuts: Sequence[Cut]) -> Answer:
         """Return a worker's answer, in turn.
 
         Raises Ended, LikenessError (``request_timeout``), Overloaded, and Unusable ``workers_unusable``.
@@ -72,7 +71,7 @@ class Crew:
             worker = self._take()
             answer = None
             try:
-                answer = worker.ask(question, payload, self._checking())
+                answer = worker.ask(image, cuts, self._checking())
             except Ended as error:
                 raise Ended(TOO_LONG if str(error) == TOO_LONG else self._end(worker)) from error
             finally:
@@ -169,7 +168,7 @@ class PhotoWorkers:
         self._small = self._costly = Crew(parent, 0, None, patience_s=0, kept_s=0)
 
     def start(self, memory: float) -> None:
-        """Start the workers. ``memory`` is what photos may take: a small one a quarter, costly ones the rest together.
+        """Start the workers. ``memory`` is what photos may take: a small one a third, costly ones the rest together.
 
         More small ones at once than that is for end the worker that the system chooses, and nothing else.
         Raises Unusable ``workers_unusable``.
@@ -203,20 +202,9 @@ class PhotoWorkers:
         Raises what it raises; ImageTooLarge for a photo that takes more memory than a worker has, and InvalidImage for
         one that ends its worker twice, or takes too long.
         """
-        photo = self._asked(Question(tuple(cuts)), image).photo
-        if photo is None:
-            raise LikenessError("A photo worker's answer has no photo.")
-        task = current_task()
-        if task.caller:  # the crops count for the request until its work ends
-            kept = (pixels for face in photo.faces for pixels in (face.crop, *face.cuts) if pixels is not None)
-            size = sum(pixels.nbytes for pixels in kept)
-            self._keep(task.caller, size)
-            task.kept += size
+        photo = self._found(image, cuts)
+        keep_crops(photo, self._keep)
         return photo
-
-    def best_score(self, pixels: Pixels) -> float:
-        """Return what `Pipeline.best_score` returns."""
-        return self._asked(Question(shape=pixels.shape), pixels.tobytes()).score
 
     def tend(self) -> None:
         """Replace workers that have ended, and end those that are not needed. To be called every few seconds."""
@@ -228,34 +216,34 @@ class PhotoWorkers:
         self._small.close()
         self._costly.close()
 
-    def _asked(self, question: Question, payload: bytes) -> Answer:
+    def _found(self, image: bytes, cuts: Sequence[Cut]) -> Photo:
         for crew, last in ((self._small, False), (self._costly, True)):
             try:
-                answer = crew.ask(question, payload)
+                answer = crew.ask(image, cuts)
             except Ended as ended:
-                self._note(str(ended), payload, again=not last and str(ended) != TOO_LONG)
+                self._note(str(ended), image, again=not last and str(ended) != TOO_LONG)
                 if last or str(ended) == TOO_LONG:
                     raise InvalidImage("The image could not be read.") from ended
                 continue
             except LikenessError as error:
                 if error.code == "request_timeout" and not current_task().given_up:
-                    self._note("request_timeout", payload, again=False)
+                    self._note("request_timeout", image, again=False)
                 raise
             if answer.outcome == "refused":
                 raise answer.error()
-            if answer.outcome in ("photo", "score"):
-                return answer
+            if answer.photo is not None:
+                return answer.photo
             if answer.outcome != "costly":
-                self._note(answer.message or answer.outcome, payload, again=not last)
+                self._note(answer.message or answer.outcome, image, again=not last)
             if last and answer.outcome == "no_memory":
                 raise ImageTooLarge("Reading the image takes more memory than this server has for one image.")
         raise InvalidImage("The image could not be read.")
 
-    def _note(self, reason: str, payload: bytes, *, again: bool) -> None:
+    def _note(self, reason: str, image: bytes, *, again: bool) -> None:
         """Count and log why a worker gave up a photo, which the log names by its SHA-256 alone."""
         kind = reason if reason.isupper() or reason in ("no_memory", "request_timeout") else "failed"
         self.ended[kind] += 1
-        fields = {"reason": reason, "photo": hashlib.sha256(payload).hexdigest(), "again": again}
+        fields = {"reason": reason, "photo": hashlib.sha256(image).hexdigest(), "again": again}
         _log.warning("a photo worker ended", extra={"fields": fields})
 
     def _tell(self) -> None:

@@ -10,16 +10,17 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import app
 from app.errors import Unusable
+from app.face.align import Cut
 from app.workers import wire
 from app.workers.parent import NONE, End, Stages, Start
-from app.workers.worker import Answer, Question, Terms
+from app.workers.worker import Answer, Terms
 
 START_S = 60.0
 """For the parent to load its libraries: one second on an idle machine."""
@@ -171,7 +172,7 @@ class Worker:
         """Return whether it waits for a photo: one that has ended has closed its socket."""
         return not self._readable(0)
 
-    def ask(self, question: Question, payload: bytes, check: Callable[[], None]) -> Answer:
+    def ask(self, image: bytes, cuts: Sequence[Cut], check: Callable[[], None]) -> Answer:
         """Return the worker's answer. ``check`` is called now and then, and ends the wait by raising.
 
         Raises Ended when the worker ends, or what it sends is no answer; then, and after an error of ``check``, the
@@ -179,7 +180,7 @@ class Worker:
         """
         try:
             self._peer.settimeout(FORK_S)
-            wire.send(self._peer, pickle.dumps(question), [payload])
+            wire.send(self._peer, pickle.dumps(tuple(cuts)), [image])
             while not self._readable(LOOK_S):
                 check()
             return wire.decode(Answer, *wire.receive(self._peer))

@@ -7,9 +7,8 @@ import json
 import os
 import pickle
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from app.errors import InvalidInput, LikenessError, Overloaded
 from app.face.align import Cut
@@ -31,23 +30,13 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """Find the faces of the photo that follows, with these cuts; or, given a ``shape``, say how sure the surest face is
-    in the pixels that follow."""
-
-    cuts: tuple[Cut, ...] = ()
-    shape: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """The faces, a score, or why there are none."""
+    """The faces, or why there are none."""
 
     outcome: str
-    """`photo`, `score`; `refused`: an error for who sent the photo; `costly`: it has more pixels than this worker
+    """`photo`; `refused`: an error for who sent the photo; `costly`: it has more pixels than this worker
     decodes; `no_memory`; `failed`: an error that nobody expected."""
     photo: Photo | None = None
-    score: float = 0.0
     kind: str = ""
     """Name of the error's class in `app.errors`."""
     code: str = ""
@@ -72,7 +61,8 @@ def refused(error: LikenessError) -> Answer:
 
 
 def work(peer: socket.socket, pipeline: Pipeline, terms: Terms, parent: int) -> None:
-    """Answer questions until the server closes the socket; then, and after a failure, end this process."""
+    """Answer with the faces of each photo that follows its cuts, until the server closes the socket; then, and after a
+    failure, end this process."""
     limits.end_with_parent(parent)
     limits.lower_priority(terms.niceness)
     limit_memory(terms.memory)
@@ -98,12 +88,9 @@ def work(peer: socket.socket, pipeline: Pipeline, terms: Terms, parent: int) -> 
     os._exit(0)
 
 
-def _answer(pipeline: Pipeline, question: Question, data: bytearray) -> Answer:
+def _answer(pipeline: Pipeline, cuts: Sequence[Cut], data: bytearray) -> Answer:
     try:
-        if question.shape is not None:
-            pixels = np.frombuffer(data, np.uint8).reshape(question.shape)
-            return Answer("score", score=pipeline.best_score(pixels))
-        return Answer("photo", pipeline.detect(bytes(data), question.cuts))
+        return Answer("photo", pipeline.detect(bytes(data), cuts))
     except TooCostly:
         return Answer("costly")
     except (MemoryError, Overloaded):  # the readers' word for no memory

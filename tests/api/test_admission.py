@@ -14,18 +14,17 @@ import pytest
 
 from app.access.grants import ADMIN_KEY_ID
 from app.concurrency.admission import (
-    KEPT_SHARE,
     PATIENCE_S,
     REFUSAL_S,
     UNPROVEN,
     UNPROVEN_EACH,
     UNPROVEN_SHARE,
     Admission,
-    Budget,
+    Bytes,
     Shares,
-    WorkerPool,
-    check_deadline,
 )
+from app.concurrency.pool import WorkerPool
+from app.concurrency.tasks import check_deadline
 from app.errors import LikenessError, Overloaded
 from tests.support.connections import begun, bodies_held, opened, unsigned
 from tests.support.live import LiveServer, serving
@@ -70,8 +69,8 @@ def test_bodies_of_one_key_that_arrive_slowly_take_no_slot(small: LiveServer) ->
 
 @pytest.mark.anyio
 async def test_one_caller_leaves_slots_bytes_and_threads_for_others() -> None:
-    budget = Budget(2, 1000)
-    admission = Admission(budget, queue_limit=10)
+    kept = Bytes(300)
+    admission = Admission(kept, queue_limit=10)
     workers = WorkerPool(threads=2, seconds=30, admission=admission)
     release = threading.Event()
     waiting = anyio.Event()
@@ -94,7 +93,7 @@ async def test_one_caller_leaves_slots_bytes_and_threads_for_others() -> None:
             assert await workers.run(lambda: "done") == "done", "all of one caller's threads are busy"
         waiting.set()
         release.set()
-    assert (admission.admitted, admission.receiving, budget.held, workers.waiting) == (0, 0, 0, 0)
+    assert (admission.admitted, admission.receiving, kept.kept, workers.waiting) == (0, 0, 0, 0)
     workers.close()
 
 
@@ -110,7 +109,7 @@ def test_many_keys_of_one_address_leave_places_for_others() -> None:
 
 @pytest.mark.anyio
 async def test_the_oldest_unproven_request_of_the_greediest_address_gives_way() -> None:
-    admission = Admission(Budget(1), queue_limit=4)
+    admission = Admission(Bytes(), queue_limit=4)
     ended: list[str] = []
 
     async def hold(name: str, key_id: str | None = None) -> None:
@@ -139,8 +138,8 @@ async def test_the_oldest_unproven_request_of_the_greediest_address_gives_way() 
 
 @pytest.mark.anyio
 async def test_unproven_bodies_have_room_beside_each_other_and_leave_the_rest() -> None:
-    budget = Budget(1, 10_000)
-    admission = Admission(budget, queue_limit=4)
+    kept = Bytes(3_000)
+    admission = Admission(kept, queue_limit=4)
     ended: list[str] = []
 
     async def hold(name: str, size: int) -> None:
@@ -151,7 +150,7 @@ async def test_unproven_bodies_have_room_beside_each_other_and_leave_the_rest() 
         except Overloaded:
             ended.append(name)
 
-    most = int(10_000 * KEPT_SHARE * UNPROVEN_SHARE)
+    most = int(3_000 * UNPROVEN_SHARE)
     async with anyio.create_task_group() as group:
         for number in range(3):
             group.start_soon(hold, str(number), most // 2)
@@ -160,14 +159,14 @@ async def test_unproven_bodies_have_room_beside_each_other_and_leave_the_rest() 
         await anyio.sleep(0.1)
         assert ended == ["0", "too large"]
         with admission.admit("key", "@0"):
-            admission.take(int(budget.most_kept))
+            admission.take(int(kept.most))
         group.cancel_scope.cancel()
-    assert budget.held == 0
+    assert kept.kept == 0
 
 
 @pytest.mark.anyio
 async def test_work_that_was_given_up_ends_at_its_next_stage() -> None:
-    admission = Admission(Budget(1), queue_limit=2)
+    admission = Admission(Bytes(), queue_limit=2)
     workers = WorkerPool(threads=1, seconds=0.05, admission=admission)
     stages: list[int] = []
 
@@ -194,7 +193,7 @@ async def test_a_caller_that_is_refused_again_and_again_is_answered_late(
     monkeypatch.setattr("app.concurrency.admission.REFUSAL_S", 1.0)
     async with running_here(tmp_path) as (app, client):
         admission = app.state.components.admission
-        admission.budget.size = 1000
+        admission.bytes.size = 300
         begin = time.monotonic()
         refused = await client.post("/v1/detect", content=COLLINS, headers={"content-type": "image/jpeg"})
         assert refused.status_code == 429
@@ -214,7 +213,7 @@ async def test_debts_of_refused_callers_are_bounded_and_end(monkeypatch: pytest.
     monkeypatch.setattr("app.concurrency.admission.MOST_REFUSED", 2)
     monkeypatch.setattr("app.concurrency.admission.time.monotonic", lambda: now)
     monkeypatch.setattr("app.concurrency.admission.asyncio.sleep", sleep)
-    admission = Admission(Budget(1), queue_limit=2)
+    admission = Admission(Bytes(), queue_limit=2)
     for _ in range(100):
         await admission.pause("greedy")
     assert waits[: int(PATIENCE_S / REFUSAL_S)] == pytest.approx([0.0] * int(PATIENCE_S / REFUSAL_S))

@@ -29,7 +29,8 @@ from app.api.auth import FOLLOW_S, AdminKey
 from app.api.body import read_body
 from app.api.middleware import CSP, HEADERS
 from app.cli.output import Exit
-from app.concurrency.admission import Admission, Budget, WorkerPool
+from app.concurrency.admission import Admission, Bytes
+from app.concurrency.pool import WorkerPool
 from app.config import Settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
@@ -241,8 +242,8 @@ def test_a_full_house_answers_429_and_takes_requests_again(narrow: tuple[httpx.C
 
 @pytest.mark.anyio
 async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -> None:
-    budget = Budget(1, 1000)
-    admission = Admission(budget, queue_limit=2)
+    kept = Bytes(300)
+    admission = Admission(kept, queue_limit=2)
     workers = WorkerPool(threads=1, seconds=0.05, admission=admission)
     release = threading.Event()
     with admission.admit(""):
@@ -251,7 +252,7 @@ async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -
             admission.take(1)
         with refused("request_timeout", LikenessError):
             await workers.run(release.wait)
-    assert (admission.admitted, budget.held) == (1, 240), "the thread is still busy, with the request's body"
+    assert (admission.admitted, kept.kept) == (1, 240), "the thread is still busy, with the request's body"
     with pytest.raises(LikenessError):  # waits behind the slow one, and is dropped unbegun
         await workers.run(lambda: pytest.fail("dropped work was done"))
     assert admission.admitted == 1
@@ -259,7 +260,7 @@ async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -
     with anyio.fail_after(10):
         while admission.admitted:
             await anyio.sleep(0.01)
-    assert (budget.held, workers.waiting) == (0, 0)
+    assert (kept.kept, workers.waiting) == (0, 0)
     workers.close()
 
 

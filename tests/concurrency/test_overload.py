@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.api.wire import answer_problem
-from app.concurrency.admission import Why
+from app.concurrency.overload import Why
 from app.error_codes import BY_CODE
 
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
-import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import cv2
@@ -17,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from app.concurrency.admission import COSTLY_PIXELS, Budget, Task, working
-from app.errors import LikenessError, NoFace, Unalignable
+from app.errors import NoFace, Unalignable
 from app.face.align import CANONICAL_LANDMARKS, similarity_transform
 from app.face.confirm import CONFIRMED, turn_back, turn_pixels
 from app.face.detect import SURE_SCORE, Detector
@@ -334,42 +329,3 @@ class TestChoice:
         near, far = sorted((a, b))
         places = [prominence(centred(499.5 + off, 399.5, 60), 1000, 800) for off in (near, far)]
         assert places[0] >= places[1]
-
-
-@pytest.mark.parametrize("too_late", [False, True])
-def test_the_next_photo_is_let_in_when_the_pixels_are_gone(yunet: Path, too_late: bool, astronaut: Pixels) -> None:
-    task = Task()
-    kept: list[weakref.ref[Pixels]] = []
-    alive: list[bool] = []
-
-    class Watched(Detector):
-        def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
-            kept.append(weakref.ref(pixels))
-            task.given_up = too_late
-            return super().search(pixels, min_face=min_face)
-
-    class Room(Budget):
-        @contextmanager
-        def hold(self, size: int = 0, *, pixels: int = 0, threads: int = 1) -> Iterator[None]:
-            try:
-                with super().hold(size, pixels=pixels, threads=threads):
-                    yield
-            finally:
-                alive.extend(one() is not None for one in kept)
-
-    photo = encoded(astronaut if not too_late else np.full_like(astronaut, 128))
-    pipeline = Pipeline(Watched(yunet), Limits(), budget=Room(1))
-    with working(task), pytest.raises(LikenessError) if too_late else nullcontext() as caught:
-        pipeline.detect(photo)
-    assert not caught or caught.value.code == "request_timeout"
-    assert alive
-    assert not any(alive)
-
-
-def test_a_small_photo_is_let_in_beside_the_largest_one_in_a_server_of_1_gib(yunet: Path, astronaut: Pixels) -> None:
-    budget = Budget(1, 500_000_000)  # what such a server has left for requests
-    with (
-        budget.hold(int(budget.most_work), pixels=COSTLY_PIXELS),
-        working(Task("small", time.monotonic() + 10)),
-    ):
-        assert Pipeline(Detector(yunet), Limits(), budget=budget).detect(encoded(astronaut)).faces

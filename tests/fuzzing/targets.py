@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -28,7 +27,7 @@ from app.api.routes.galleries import GalleryCreate
 from app.db import pagination
 from app.db.encryption import KEY_BYTES, Sealer
 from app.errors import LikenessError
-from app.face import formats, heif, image
+from app.face import formats, image
 from app.features.bulk import archive, backup, json_lines, tar_stream
 from app.features.bulk import command as transfer
 from app.features.bulk.npy import RowReader
@@ -155,14 +154,6 @@ def read_values(data: bytes) -> None:
     shown = json.dumps(found, default=lambda view: bytes(view).decode())
     assert json.loads(shown) == plain
     assert shown.count('"') >= 2 * long_strings
-
-
-def read_heif(data: bytes) -> None:
-    """The items of a HEIC or AVIF: how many pixels its grids make, without decoding any."""
-    with suppress(ValueError, struct.error):
-        found = heif.read_container(data)
-        assert found.pixels() >= 0
-        list(found.coded_sizes())
 
 
 def read_backup(data: bytes) -> None:
@@ -363,9 +354,6 @@ TARGETS: Mapping[str, Target] = {
     "json": Target(read_json, _documents, 4096),
     "values": Target(
         read_values, lambda: [*_documents(), b'{"images":["' + b"QUJD" * 9 + b'","\\"a\\\\",-1.5e3,null]}'], 4096
-    ),
-    "heif": Target(
-        read_heif, lambda: [make() for kind, make in EVERY_KIND.items() if kind.startswith(("heic", "avif"))], 64 * 1024
     ),
     "backup": Target(read_backup, _backups, 64 * 1024),
     "model": Target(read_model, _models, 16 * 1024),

@@ -20,7 +20,8 @@ from app.api.route import Router
 from app.api.routes import jobs as job_routes
 from app.api.routes.jobs import JOB, find_job
 from app.api.schemas import Job
-from app.concurrency.admission import Admission, WorkerPool
+from app.concurrency.admission import Admission
+from app.concurrency.pool import WorkerPool
 from app.errors import InvalidInput
 from app.features.bulk.service import BulkService, ExportParams, ImportParams
 from app.jobs.store import JobStore

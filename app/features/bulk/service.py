@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from app.api.components import Components
 from app.api.schemas.base import MAX_ID_LENGTH, ON_CONFLICT, Params
 from app.choices import OnConflict, QualityName
-from app.concurrency.admission import Why
+from app.concurrency.overload import Why
 from app.db.encryption import Sealer, new_key
 from app.errors import InvalidInput, NotFound, Unusable
 from app.features.bulk.archive import export_gallery, import_archive

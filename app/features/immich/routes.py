@@ -13,7 +13,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from app.access.grants import Scope
-from app.api.body import FORM_TYPE, JSON_TYPE, PARSED_COPIES, Body, ImageFields, parse_images, read_body
+from app.api.body import COSTLY_BYTES, FORM_TYPE, JSON_TYPE, Body, ImageFields, parse_images, read_body
 from app.api.components import Components
 from app.api.json_reader import load_json
 from app.api.route import Router
@@ -73,8 +73,7 @@ class Immich:
 
     def _find(self, body: Body) -> tuple[Collection[str], Response | None]:
         """Return the tasks, and the answer if faces are the only one."""
-        copies = PARSED_COPIES * len(body.data)
-        wanted, image = self.core.admission.budget.run(lambda: self._parse(body), copies, threads=0)
+        wanted, image = self.core.parsing.run(lambda: self._parse(body), costly=len(body.data) >= COSTLY_BYTES)
         if image is None:
             return wanted, None
         detection = _validated(Entry, wanted[FACES].get("detection", {}))

@@ -10,7 +10,7 @@ from threading import Lock
 
 from app.api.feature import Feature
 from app.choices import LivenessMode
-from app.concurrency.admission import Why
+from app.concurrency.overload import Why
 from app.errors import LivenessUnavailable, Unusable
 from app.features.liveness.scorer import LivenessSession, Scorer
 from app.inference.manifest import LivenessCalibration, liveness_digest

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 
 from app.access.audit import AuditEntry
 from app.access.grants import Grant, Scope
-from app.api.body import ImageFields
+from app.api.body import COSTLY_BYTES, ImageFields
 from app.api.components import Components
 from app.api.json_reader import load_json
 from app.api.openapi import REF
@@ -105,8 +105,6 @@ def document() -> dict[str, Any]:
     }
 
 
-JSON_COPIES = 3
-"""Of a body while it is read: its text, the strings in it, and the largest of them in ASCII."""
 _TRY_AGAIN = FAULTS | {THROUGHPUT}
 
 
@@ -137,9 +135,9 @@ async def call(request: Request, components: Components, grant: Grant, entry: Au
         raise NotFound("There is no such operation.")
     claim: Claim = request.scope[CLAIM]
     called = Call(components, grant, entry, name.removeprefix(TARGET_PREFIX), claim.region)
-    admission, signatures = components.admission, components.signatures
+    signatures = components.signatures
     body = await request.body()
-    admission.take(len(body))
+    components.admission.take(len(body))
 
     used = False
 
@@ -150,7 +148,7 @@ async def call(request: Request, components: Components, grant: Grant, entry: Au
         nonlocal used
         use_once(signatures, claim, request.headers, changes=target.operation.changes)
         used = True
-        values = admission.budget.run(parse, JSON_COPIES * len(body), threads=0)
+        values = components.parsing.run(parse, costly=len(body) >= COSTLY_BYTES)
         return again_if_overtaken(lambda: target.work(called, values))
 
     try:

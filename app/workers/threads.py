@@ -1,0 +1,73 @@
+"""Photos that the server's own process reads, where there are no photo workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from app.concurrency.turns import Lanes
+from app.errors import ImageTooLarge
+from app.face.align import Cut
+from app.face.detect import Detector
+from app.face.formats import BYTES_A_PIXEL, READABLE, UNBOUNDED, Limits, format_of
+from app.pipeline import Pipeline, TooCostly, keep_crops
+from app.types import Photo
+from app.workers.queue import COSTLY_MEMORY, COSTLY_PIXELS
+
+SMALL_MEMORY = BYTES_A_PIXEL * COSTLY_PIXELS
+SMALL_SHARE = 2 / 3
+"""Of the memory for photos, for small ones, unless that is more than one for each core."""
+
+
+class PhotoThreads:
+    """Finds faces as `Pipeline` does, as many photos at a time as there are cores and memory. Safe to share between
+    threads.
+
+    No system limits what a photo takes here. It counts as BYTES_A_PIXEL, and where there is never so much memory it is
+    too large; a photo of a format for which that is no limit counts as costly, and is not read with less than
+    COSTLY_MEMORY.
+    """
+
+    def __init__(self, detector: Detector, limits: Limits, count: int, keep: Callable[[str, int], None]) -> None:
+        """Begin with ``count`` threads' worth of small photos, until `start`. ``keep`` is as in `PhotoWorkers`."""
+        self._detector, self._limits, self._count, self._keep = detector, limits, count, keep
+        self._small = self._large = Pipeline(detector, limits, most_pixels=COSTLY_PIXELS)
+        self.ended: Counter[str] = Counter()
+        """Photos that were given up, as `PhotoWorkers.ended`; none are here."""
+        self._lanes = Lanes(count, 1)
+
+    def start(self, memory: float) -> None:
+        """Let photos take ``memory`` bytes together."""
+        small = max(1, min(self._count, round(memory * SMALL_SHARE / SMALL_MEMORY)))
+        rest = memory - small * SMALL_MEMORY
+        costly = max(1, min(self._count // 2, int(rest / COSTLY_MEMORY)))
+        each = rest / costly
+        limits = self._limits if each >= COSTLY_MEMORY else replace(self._limits, formats=READABLE - UNBOUNDED)
+        self._large = Pipeline(self._detector, limits, most_pixels=max(each / BYTES_A_PIXEL, COSTLY_PIXELS))
+        self._lanes = Lanes(small, costly)
+
+    @property
+    def free(self) -> int:
+        """Return how many more small photos could be worked on now."""
+        return self._lanes.quick.free
+
+    @property
+    def waiting(self) -> int:
+        """Return how many photos wait for a thread's turn."""
+        return self._lanes.quick.waiting + self._lanes.costly.waiting
+
+    def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
+        """Return what `Pipeline.detect` returns. Raises what it raises, and ImageTooLarge."""
+        photo = None
+        if format_of(image) not in UNBOUNDED:
+            with suppress(TooCostly):
+                photo = self._lanes.run(lambda: self._small.detect(image, cuts), costly=False)
+        if photo is None:
+            try:
+                photo = self._lanes.run(lambda: self._large.detect(image, cuts), costly=True)
+            except TooCostly:
+                raise ImageTooLarge("Reading the image takes more memory than this server has for one image.") from None
+        keep_crops(photo, self._keep)
+        return photo
