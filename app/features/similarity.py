@@ -11,8 +11,9 @@ a number means, for all model packages, as the false match rate (FMR) at which t
 | 0.95 | 1e-5 | halfway in rate between its neighbours |
 | 0.99 | 1e-6 | AWS's advice for grave decisions; the strictest rate that packages are usually measured at |
 
-A subject's score is the best of its faces. So where subjects are compared, the rate is that of the comparisons with all
-faces of one of them, on average (`app.recognition.decisions.mean_comparisons`); elsewhere that of two photos.
+A subject's faces are fused, and its score counts as that of two photos. Where the package's calibration doesn't say
+how, it is the best of its faces: the rate is then that of the comparisons with all faces of one subject, on average
+(`app.recognition.decisions.mean_comparisons`).
 
 Between these, the similarity is linear in log10(FMR), and the package's measured operating points give the rate of each
 cosine, interpolated as in `app.inference.thresholds.Thresholds`. Beyond the strictest and the most lenient measured
@@ -31,7 +32,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.inference.thresholds import Thresholds, fmr_for
-from app.recognition.decisions import AnsweredScores, mean_comparisons
+from app.recognition.decisions import AnsweredScores, fused_sizes, mean_comparisons
 from app.types import Sizes
 
 LEVELS: tuple[tuple[float, float], ...] = (
@@ -107,7 +108,8 @@ class AnsweredSimilarity:
 
         Raises OperatingPointUnavailable.
         """
-        scale = Similarity.of(thresholds, mean_comparisons(sizes or {}, thresholds.independence))
+        compared = fused_sizes(sizes or {}, thresholds)
+        scale = Similarity.of(thresholds, mean_comparisons(compared, thresholds.independence))
         cosine = scale.cosine_of(threshold)
         return cls(scale, AnsweredScores.of(thresholds, cosine, exact=exact), cosine)
 

@@ -235,7 +235,8 @@ class Totals:
 class Candidate:
     """A row of an identification answer: the score of the subject's best face, and of its mean template.
 
-    The mean is over all the subject's ``faces``, weighted by quality. Scores are cosines, -1 to 1.
+    The mean is over all the subject's ``faces``; its ``length`` was this before it was scaled to 1. Scores are cosines,
+    -1 to 1. Where subjects are fused (`app.recognition.decisions.fused`), ``score`` is made of the mean's.
     """
 
     subject: str
@@ -244,6 +245,7 @@ class Candidate:
     score: float
     template_score: float
     faces: int = 1
+    length: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,7 +252,7 @@ class Galleries:
         labels = self.store.labels([match.face for row in rankings for match in row], current=True)
         return [
             [
-                Candidate(subject, name, face_id, score=match.score, template_score=match.mean_score, faces=match.faces)
+                Candidate(subject, name, face_id, match.score, match.mean_score, match.faces, match.length)
                 for match in row
                 if match.face in labels
                 for face_id, subject, name in [labels[match.face]]

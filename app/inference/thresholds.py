@@ -99,8 +99,8 @@ class Thresholds:
         if deciding and largest and deciding.independence is None:
             deciding = deciding.model_copy(update={"independence": largest.independence})
         measured = [each.fusion for each in (deciding, largest) if each is not None and each.fusion is not None]
-        self.fusion = measured[0] if measured else 1.0
-        """`app.calibration.fusion`; if nobody measured, 1: a fused probe then needs a mean score over the threshold."""
+        self.fusion: float | None = measured[0] if measured else None
+        """`app.calibration.fusion`; None if nobody measured."""
         self._use(deciding)
 
     def _use(self, calibration: Calibration | None) -> None:
@@ -162,9 +162,13 @@ class Thresholds:
         return float(np.interp(math.log10(fmr), self._log_fmr, self._threshold))
 
     def of_fused(self, fmr: float, length: float) -> float:
-        """Return the threshold at ``fmr`` of a probe whose mean template has this ``length``; 1: that of one photo."""
+        """Return the threshold at ``fmr`` of a probe whose mean template has this ``length``; 1: that of one photo.
+
+        If nobody measured the power, it is 1: the photos' mean score must then reach the threshold.
+        """
         single = self.threshold(fmr)
-        return single if single <= 0 else min(1.0, single / length**self.fusion)
+        power = 1.0 if self.fusion is None else self.fusion
+        return single if single <= 0 else min(1.0, single / length**power)
 
     def for_fpir(self, fpir: float, subjects: int) -> float:
         """Return the threshold at which a search among ``subjects`` finds a stranger with probability ``fpir``.

@@ -1,10 +1,13 @@
 """From scores to decisions: the only place where thresholds decide.
 
 A decision is made at an operating point: a threshold named by the false match rate (FMR) of two photos that was
-measured at it. A subject's score is the best of its faces, so each face is another chance of a false match. The FMR is
-chosen so that a person is taken for a subject, or in an identification for anyone at all, with the requested rate:
-FMR = 1 - (1 - rate)^(1/comparisons) (Daugman 2000, "Biometric decision landscapes"). The faces of a subject are alike:
-they count as fewer independent comparisons than there are (`count_comparisons`).
+measured at it. The FMR is chosen so that a person is taken for a subject, or in an identification for anyone at all,
+with the requested rate: FMR = 1 - (1 - rate)^(1/comparisons) (Daugman 2000, "Biometric decision landscapes").
+
+A subject's faces are fused: its score is that of their mean template, as far from 0 as that of one photo at the same
+FMR (`fused`), so that a subject is one comparison. Where a package's calibration doesn't say how, and for what looks at
+single faces (conflicts, reviews), the score is that of the best face, and each face is another chance of a false match.
+The faces of a subject are alike: they count as fewer independent comparisons than there are (`count_comparisons`).
 """
 
 from __future__ import annotations
@@ -32,6 +35,10 @@ LINKED_FMR = 1e-3
 """Two faces of a subject that score what this share of strangers do are taken for one person. At 1e-2 a chain of such
 pairs joins two people of ten photos each in every sixth case; at 1e-3 in one of fifty."""
 
+RERANKED = 8
+"""Subjects that are found by their best face, at least, and then ordered by their fused scores. In 12 galleries of 100
+people of train112 with 2, 3 and 8 photos each, the right subject was first by the fused score in no search in which it
+was not among the first 7 by its best face."""
 BEST = 100.0
 """The highest quality."""
 FPIR_STEP = 1e-6
@@ -90,6 +97,25 @@ def count_comparisons(sizes: Sizes, independence: float) -> float:
 def mean_comparisons(sizes: Sizes, independence: float) -> float:
     """Return how many independent comparisons those with one of these subjects count as, on average; 1 at least."""
     return count_comparisons(sizes, independence) / max(1, sum(sizes.values()))
+
+
+def fused(ranking: Iterable[Candidate], thresholds: Thresholds) -> list[Candidate]:
+    """Return the candidates by their fused scores, the best first.
+
+    A mean template of several photos scores further from 0 with everybody than one photo does; times its length to a
+    power that was measured (`app.calibration.fusion`), it reaches a threshold as often as one photo does. As they are
+    where nobody measured.
+    """
+    power = thresholds.fusion
+    if power is None:
+        return list(ranking)
+    scored = (replace(candidate, score=candidate.template_score * candidate.length**power) for candidate in ranking)
+    return sorted(scored, key=lambda candidate: -candidate.score)
+
+
+def fused_sizes(sizes: Sizes, thresholds: Thresholds) -> Sizes:
+    """Return the sizes of subjects by what a search by fused scores compares: one template of each."""
+    return sizes if thresholds.fusion is None else {1: sum(sizes.values())}
 
 
 def verify_point(
@@ -245,8 +271,8 @@ class AnsweredScores:
     def of_photo(self, rankings: Sequence[Sequence[Candidate]]) -> list[list[AnsweredCandidate]]:
         """Answer the rankings of the faces of one photo: every face is named, and each subject has one score.
 
-        It is that of the subject's best face. To its other faces the threshold is answered that they reach, so that a
-        photo of one person many times shows no more of the template. Rankings stay in order.
+        It is that of the face that is most like the subject. To its other faces the threshold is answered that they
+        reach, so that a photo of one person many times shows no more of the template. Rankings stay in order.
         """
         answered = [self.candidates(ranking) for ranking in rankings]
         if not self.thresholds:

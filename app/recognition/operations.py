@@ -17,7 +17,7 @@ from app.concurrency.tasks import check_deadline
 from app.errors import Conflict, InvalidInput, NoFace, PackageUnavailable
 from app.face.quality import QualityLevel
 from app.gallery.enrolling import Enrolled
-from app.gallery.records import NO_TERMS, Gallery, GallerySettings, NewFace, Origin, StoredFace, Terms
+from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, NewFace, Origin, StoredFace, Terms
 from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
@@ -25,6 +25,7 @@ from app.inference.thresholds import Thresholds
 from app.pipeline import Reader, choose_face, timed
 from app.recognition.corrections import Correction, Corrections
 from app.recognition.decisions import (
+    RERANKED,
     AnsweredCandidate,
     AnsweredScores,
     Assigned,
@@ -32,6 +33,8 @@ from app.recognition.decisions import (
     assign,
     cosine,
     decide,
+    fused,
+    fused_sizes,
     identify_point,
     population_warnings,
     verify_point,
@@ -178,12 +181,13 @@ class Operations:
             chosen, probe, length, fused = self._one_face(images, quality, used, gate, track=track)
             stages: dict[str, float] = {}
             with timed(stages, "search"):
-                candidate = self._galleries.verify(gallery, subject, probe)
-            point = verify_point(thresholds, fmr, self.defaults.fmr, candidate.faces, length=length)
+                (candidate,) = fused([self._galleries.verify(gallery, subject, probe)], thresholds)
+            (faces,) = fused_sizes({candidate.faces: 1}, thresholds)
+            point = verify_point(thresholds, fmr, self.defaults.fmr, faces, length=length)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             warnings = population_warnings(used.thresholds, population, point, gallery.population)
         with timed(stages, "search"):
-            others = self._galleries.search(gallery, [probe], 2)[0] if explain else []
+            others = self.search(gallery, [probe], 2, thresholds)[0] if explain else []
             ((_, ruled_out),) = self._corrections.sift(gallery, [probe], [[candidate]], point.uncertain)
         self._observe(stages)
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
@@ -245,16 +249,17 @@ class Operations:
         with self._used_by(gallery) as used:
             sizes = self._galleries.sizes(gallery)
             thresholds = self._calibrated(gallery, used.thresholds)
-            point = identify_point(thresholds, fmr, fpir, self.defaults, sizes)  # fails before any work on the photo
+            sought = fused_sizes(sizes, thresholds)
+            point = identify_point(thresholds, fmr, fpir, self.defaults, sought)  # fails before any work on the photo
             probes = self._photos.track(images, quality, used, gate) if track else self._photos.all(images, used, gate)
-            point = identify_point(thresholds, fmr, fpir, self.defaults, sizes, length=probes.length)
+            point = identify_point(thresholds, fmr, fpir, self.defaults, sought, length=probes.length)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = probes.photo, probes.places
             warnings = population_warnings(used.thresholds, population, point, gallery.population)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
-            rankings = self._galleries.search(gallery, probes.templates, limit + len(places) + 1)
+            rankings = self.search(gallery, probes.templates, limit + len(places) + 1, thresholds)
             sifted = self._corrections.sift(gallery, probes.templates, rankings, point.uncertain)
         self._observe(stages)
         assigned = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
@@ -417,6 +422,16 @@ class Operations:
             gate.check(face)
         return photo
 
+    def search(
+        self, gallery: Gallery, templates: Sequence[Template], limit: int, thresholds: Thresholds
+    ) -> list[list[Candidate]]:
+        """Return the ``limit`` subjects of the highest scores for each template, best first, by `decisions.fused`.
+
+        Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
+        """
+        rankings = self._galleries.search(gallery, templates, max(limit, RERANKED))
+        return [fused(ranking, thresholds)[:limit] for ranking in rankings]
+
     def rank(
         self,
         gallery: Gallery,
@@ -430,13 +445,13 @@ class Operations:
 
         ``one_photo``: the templates are of the faces of one photo (`AnsweredScores.of_photo`).
 
-        Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
+        Raises what `search` does.
         """
         stages: dict[str, float] = {}
         with timed(stages, "search"):
-            rankings = self._galleries.search(gallery, templates, limit)
+            package = templates[0].package if templates else gallery.embedder
+            rankings = self.search(gallery, templates, limit, self.thresholds_in(gallery, package))
         self._observe(stages)
-        rankings = [ranking[:limit] for ranking in rankings]
         return scores.of_photo(rankings) if one_photo else [scores.candidates(ranking) for ranking in rankings]
 
     def enroll_face(

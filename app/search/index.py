@@ -247,12 +247,14 @@ class Index:
         """Return rows and scores as matches, with the scores of the subjects' mean templates."""
         matches = []
         for row, score in best:
-            subject = int(view.subjects[row])
+            subject, mean_score, length = int(view.subjects[row]), score, 1.0
             with self._lock:
                 rows = view.rows.rows_of(subject, view.count)
-                alone = len(rows) < 2
-                mean_score = score if alone else float((view.mean(rows) * probe.astype(np.float64)).sum())
-            matches.append(Match(subject, int(view.faces[row]), _cosine(score), _cosine(mean_score), max(1, len(rows))))
+                if len(rows) > 1:
+                    mean, length = view.mean(rows)
+                    mean_score = float((mean * probe.astype(np.float64)).sum())
+            face, faces = int(view.faces[row]), max(1, len(rows))
+            matches.append(Match(subject, face, _cosine(score), _cosine(mean_score), faces, length))
         return matches
 
     def _pass(self, probes: Vectors, fetch: int) -> tuple[View, Near]:

@@ -26,7 +26,7 @@ COLUMN_BYTES = 29
 MAP_ENTRY_BYTES = 40
 """Approximate size of a subject in FAISS's map."""
 MIN_WEIGHT = 1.0
-"""Weight of a face of quality 0 in its subject's mean template."""
+"""The lowest quality that a row keeps, as snapshots have since 0.1.0."""
 EXACT_ROWS = 1_024
 """Rows scored at once in float64: 1 MiB at 128 numbers, which stay in a core's cache."""
 WIDEN = 8
@@ -107,13 +107,13 @@ class View:
                     break
         return list(best.values())
 
-    def mean(self, rows: Sequence[int]) -> NDArray[np.float64]:
-        """Return the (D,) mean of a subject's vectors, weighted by quality, of length 1; zeros if they cancel out."""
+    def mean(self, rows: Sequence[int]) -> tuple[NDArray[np.float64], float]:
+        """Return the (D,) mean of a subject's vectors scaled to length 1, and its length before, 0 to 1; zeros if they
+        cancel out. Weights by quality find nobody more, and would leave out profiles."""
         ordered = np.array(rows)[np.argsort(self.faces[rows])]  # so that the sum doesn't depend on the rows' places
-        total = (self.vectors[ordered] * self.weights[ordered, None].astype(np.float64)).sum(axis=0)  # (D,)
-        length = float(np.linalg.norm(total))
-        unit: NDArray[np.float64] = total / length if length > 0 else total
-        return unit
+        mean: NDArray[np.float64] = self.vectors[ordered].mean(axis=0, dtype=np.float64)
+        length = float(np.linalg.norm(mean))
+        return (mean / length if length > 0 else mean), min(1.0, length)
 
 
 class Rows:

@@ -113,8 +113,8 @@ class GalleryState:
 class Match:
     """A subject's best face for a probe; among equal scores the face enrolled first.
 
-    ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template (`app.search.rows.View.mean`);
-    ``faces`` is how many faces the subject has.
+    ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template, ``length`` the mean's before it
+    was scaled to 1 (`app.search.rows.View.mean`); ``faces`` is how many faces the subject has.
     """
 
     subject: int
@@ -122,6 +122,7 @@ class Match:
     score: float
     mean_score: float
     faces: int = 1
+    length: float = 1.0
 
 
 Answer: TypeAlias = Callable[[int], list[Match]]

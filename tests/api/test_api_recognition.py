@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from app.api import schemas
+from app.inference.package import load_package
+from app.inference.thresholds import Thresholds, fuse
+from tests.support.ready import MODELS
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, covered, encoded, enroll, error_of
 
 EMPTY = encoded(np.full((200, 300, 3), 90, np.uint8))
@@ -330,17 +333,27 @@ def test_photos_to_enroll_may_come_in_every_way(api: httpx.Client, gallery: str,
     assert len(response.json()["enrolled"]) == 1
 
 
-def test_a_subject_is_verified_by_the_best_of_its_faces(api: httpx.Client, gallery: str) -> None:
+def test_a_subject_is_decided_by_its_faces_together(api: httpx.Client, gallery: str) -> None:
+    """Its score is that of their mean template, reduced to a photo's; without one of them, that of the other."""
     faces = enroll(api, gallery, "eileen", COLLINS, AGAIN, quality="none").json()["enrolled"]
+    embedded = [send(api, "/v1/embed", image).json()["faces"][0]["embedding"] for image in (COLLINS, AGAIN, HOPPER)]
+    mean, length = fuse(np.array(embedded[:2], np.float32))
+    fusion = Thresholds(load_package(MODELS / "sface").manifest).fusion
+    assert fusion is not None
     path = f"{gallery}/subjects/eileen/verify"
     answer = schemas.SubjectVerifyAnswer.model_validate(send(api, path, COLLINS).json())
+    candidate = send(api, f"{gallery}/identify", COLLINS).json()["faces"][0]["candidates"][0]
+    cosine = float(mean @ np.array(embedded[0], np.float32))
     assert answer.match
-    assert answer.score == pytest.approx(1, abs=1e-4)
-    assert answer.face_id == faces[0]["face_id"]
-    assert answer.template_score
-    assert answer.score
-    assert answer.template_score < answer.score
+    assert answer.template_score == candidate["template_score"] == pytest.approx(cosine, abs=1e-4)
+    assert answer.score == candidate["score"] == pytest.approx(cosine * length**fusion, abs=1e-4)
+    assert answer.score < answer.template_score
+    assert answer.face_id == candidate["face_id"] == faces[0]["face_id"]
     assert send(api, path, HOPPER).json()["match"] is False
+    api.delete(f"{gallery}/subjects/eileen/faces/{faces[1]['face_id']}").raise_for_status()
+    alone = send(api, path, COLLINS, explain=True).json()
+    assert alone["score"] == alone["template_score"] == pytest.approx(1, abs=1e-4)
+    assert alone["explain"]["comparisons"] == 1
 
 
 def test_a_subject_without_faces_cannot_be_verified(api: httpx.Client, gallery: str) -> None:

@@ -18,7 +18,7 @@ from app.choices import IndexKind
 from app.search import index as module
 from app.search.index import Index
 from app.search.quantised import Near
-from app.search.rows import MIN_WEIGHT, View
+from app.search.rows import View
 from app.search.types import Match
 from app.types import Vector, Vectors
 from tests.support.index_faces import DIMENSION, Face, block, random_units
@@ -59,14 +59,10 @@ def oracle(faces: Sequence[Face], probe: Vector, limit: int) -> list[tuple[int, 
     ranked = sorted(best, key=lambda subject: best[subject])[:limit]
     answers = []
     for subject in ranked:
-        weighted = [
-            max(q, MIN_WEIGHT) * v.astype(np.float64)
-            for _, s, q, v in sorted(faces, key=lambda f: f[0])
-            if s == subject
-        ]
-        total = np.sum(weighted, axis=0)
-        length = float(np.linalg.norm(total))
-        mean_score = float((total / length) @ probe.astype(np.float64)) if length > 0 else 0.0
+        mine = [v.astype(np.float64) for _, s, _, v in sorted(faces, key=lambda f: f[0]) if s == subject]
+        mean = np.mean(mine, axis=0)
+        length = float(np.linalg.norm(mean))
+        mean_score = float((mean / length) @ probe.astype(np.float64)) if length > 0 else 0.0
         answers.append((subject, best[subject][1], -best[subject][0], mean_score))
     return answers
 

@@ -13,7 +13,6 @@ from app.gallery.moving import delete_face, rename_subject
 from app.gallery.records import Candidate, NewFace
 from app.gallery.service import Galleries
 from app.gallery.subjects import create_subject, delete_subject, delete_subjects
-from app.search.rows import MIN_WEIGHT
 from app.types import Box, Quality, Template, Vector
 from tests.support.changing import changed, written
 from tests.support.following import found, quiet
@@ -137,8 +136,8 @@ def brute_force(faces: dict[str, tuple[str, float, Vector]], probe: Vector, limi
     ranked = sorted(best, key=lambda subject: -best[subject][0])[:limit]
     rows: list[tuple[str, ...]] = []
     for subject in ranked:
-        mine = [(max(quality, MIN_WEIGHT), vector) for whose, quality, vector in faces.values() if whose == subject]
-        mean = np.sum([weight * vector.astype(np.float64) for weight, vector in mine], axis=0)
+        mine = [vector.astype(np.float64) for whose, _, vector in faces.values() if whose == subject]
+        mean = np.mean(mine, axis=0)
         mean_score = float(mean / np.linalg.norm(mean) @ probe.astype(np.float64))
         rows.append((subject, best[subject][1], f"{best[subject][0]:.6f}", f"{mean_score:.6f}"))
     return rows

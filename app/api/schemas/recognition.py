@@ -233,7 +233,7 @@ class RuledOut(Wire):
     """A candidate that a correction rules out: the probe is more like a recorded wrong probe than like its faces."""
 
     subject: str
-    score: float | None = Field(description="The best score over the subject's faces; null below the floor.")
+    score: float | None = Field(description="The subject's score; null below the floor.")
     correction: str = Field(description="The id of the correction.")
     correction_score: float | None = Field(description="The score against its probe; null below the floor.")
 
@@ -247,8 +247,9 @@ class Explain(Wire):
     )
     comparisons: float | None = Field(
         default=None,
-        description="How many independent comparisons of two photos `threshold` was made for: a subject of n faces "
-        "counts as n to a power that was measured with the calibration. Null where only photos were compared.",
+        description="How many independent comparisons of two photos `threshold` was made for: one a subject; where the "
+        "package's calibration has no `fusion`, a subject of n faces counts as n to a power that was measured. Null "
+        "where only photos were compared.",
     )
     track: list[int] | None = Field(
         default=None, description="The indexes of the images whose templates make the probe of a track; else null."
@@ -317,7 +318,7 @@ class Verified(Wire):
     )
     reason: Reason
     score: float | None = Field(
-        description="The best score over the subject's faces, which the decision is based on; unless the key has the "
+        description="The score that the decision is based on (of a subject: see `Candidate`); unless the key has the "
         "scope `templates`, rounded down, and null below the most lenient operating point."
     )
     threshold: float
@@ -340,24 +341,25 @@ class Candidate(Wire):
     subject: str
     name: str | None
     score: float = Field(
-        description="The best score over the subject's faces, which the decision is based on; rounded down unless the "
-        "key has the scope `templates`."
+        description="The score that the decision is based on: that of the subject's face; of several, the cosine with "
+        "their mean template, reduced to that of one photo at the same false match rate (the best face's if the "
+        "package's calibration has no `fusion`). Rounded down unless the key has the scope `templates`."
     )
     template_score: float | None = Field(
-        description="The score against the subject's quality-weighted mean template; null below the most lenient "
-        "operating point, unless the key has the scope `templates`."
+        description="The cosine with the mean template of the subject's faces; null below the most lenient operating "
+        "point, unless the key has the scope `templates`."
     )
-    face_id: str = Field(description="The enrolled face with this score.")
+    face_id: str = Field(description="The subject's face that is most alike.")
 
 
 class SubjectVerifyAnswer(Verified):
     subject: str
     name: str | None
     template_score: float | None = Field(
-        description="The score against the subject's quality-weighted mean template; null below the most lenient "
-        "operating point, unless the key has the scope `templates`."
+        description="The cosine with the mean template of the subject's faces; null below the most lenient operating "
+        "point, unless the key has the scope `templates`."
     )
-    face_id: str = Field(description="The enrolled face with this score.")
+    face_id: str = Field(description="The subject's face that is most alike.")
     face: ChosenFace
 
 

@@ -17,7 +17,7 @@ from app.features.rekognition.answers import (
 )
 from app.features.rekognition.call import Call, good_enough, no_faces
 from app.features.similarity import AnsweredSimilarity, Similarity
-from app.gallery.records import Gallery, stored_template
+from app.gallery.records import Candidate, Gallery, stored_template
 from app.gallery.text import is_unnamed
 from app.recognition.decisions import AnsweredCandidate, cosine
 from app.recognition.photos import template_of
@@ -92,12 +92,12 @@ def match_faces(
 ) -> list[Shape]:
     """Return the `limit` faces most like the probe, without the face `leave_out`. The result is exact.
 
-    A search ranks subjects by their best face. The best `limit` faces belong to at most `limit` subjects, each of which
-    is among the best; so all faces of those subjects are compared.
+    The index ranks subjects by their best face. The best `limit` faces belong to at most `limit` subjects, each of
+    which is among the best; so all faces of those subjects are compared.
     """
     similarity = call.answered(gallery, threshold)
-    ranking = call.operations.rank(gallery, [probe], limit + 1, similarity.scores)[0]
-    near = [candidate for candidate in ranking if candidate.exact >= similarity.threshold]
+    (ranking,) = call.galleries.search(gallery, [probe], limit + 1)
+    near = [candidate for candidate in ranking if candidate.score >= similarity.threshold]
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     passing = [(-score, face) for score, face in scored if score >= similarity.threshold and face != leave_out]
     best = sorted(passing)[:limit]
@@ -118,7 +118,7 @@ def match_users(
     *,
     leave_out: str | None = None,
 ) -> list[Shape]:
-    """Return the `limit` users whose best face is most like any of the probes, without the user `leave_out`."""
+    """Return the `limit` users who are most like any of the probes, without the user `leave_out`."""
     similarity = call.answered(gallery, threshold, _sizes_of_users(call, gallery))
     best: dict[str, float] = {}
     for probe in probes:
@@ -158,12 +158,10 @@ def _users(
     return users_of(ranking)[:limit]
 
 
-def _faces_of(
-    call: Call, gallery: Gallery, probe: Template, candidate: AnsweredCandidate
-) -> Iterator[tuple[float, str]]:
+def _faces_of(call: Call, gallery: Gallery, probe: Template, candidate: Candidate) -> Iterator[tuple[float, str]]:
     """Yield score and id of each face of a subject; an unnamed subject has one face."""
     if is_unnamed(candidate.subject):
-        yield candidate.exact, candidate.face_id
+        yield candidate.score, candidate.face_id
         return
     cursor = None
     while True:

@@ -30,6 +30,7 @@ from app.gallery import moving, subjects
 from app.gallery.change import AlreadyAnswered, Change, keep_answer
 from app.gallery.records import Gallery, Move, StoredFace, stored_template
 from app.gallery.text import is_unnamed, unnamed_id
+from app.recognition.decisions import fused
 from app.recognition.photos import template_of
 
 MOST_FACES = 100
@@ -203,11 +204,12 @@ def _refusal(face: str, stored: dict[str, StoredFace], user: str) -> Shape | Non
 
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
     probe = stored_template(call.stored(gallery, face))
-    verified = call.galleries.verify(gallery, wanted.UserId, probe)
-    similarity, score = call.answered(gallery, wanted.UserMatchThreshold, {verified.faces: 1}), verified.score
-    if score >= similarity.threshold:
+    thresholds = call.operations.thresholds_in(gallery, probe.package)
+    (found,) = fused([call.galleries.verify(gallery, wanted.UserId, probe)], thresholds)
+    similarity = call.answered(gallery, wanted.UserMatchThreshold, {found.faces: 1})
+    if found.score >= similarity.threshold:
         return None
-    confidence = percent(similarity.answered(score) or 0.0)
+    confidence = percent(similarity.answered(found.score) or 0.0)
     return {"UserId": wanted.UserId, "Confidence": confidence, "Reasons": ["LOW_MATCH_CONFIDENCE"]}
 
 
