@@ -178,7 +178,7 @@ class Operations:
             thresholds = self._calibrated(gallery, used.thresholds)
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
             self._galleries.store.subject(gallery, subject)
-            chosen, probe, length, fused = self._one_face(images, quality, used, gate, track=track)
+            chosen, probe, length, images_used = self._one_face(images, quality, used, gate, track=track)
             stages: dict[str, float] = {}
             with timed(stages, "search"):
                 (candidate,) = fused([self._galleries.verify(gallery, subject, probe)], thresholds)
@@ -204,7 +204,7 @@ class Operations:
             model=used.id,
             warnings=warnings,
             ruled_out=ruled_out[0].answered(scores.answered) if ruled_out else None,
-            track=fused,
+            track=images_used,
         )
 
     def _one_face(

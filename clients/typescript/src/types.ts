@@ -116,16 +116,17 @@ export interface Candidate {
   subject: string;
   name: string | null;
   /**
-   * The best score over the subject's faces, which the decision is based on; rounded down unless the key has the
-   * scope `templates`.
+   * The score that the decision is based on: that of the subject's face; of several, the cosine with their mean
+   * template, reduced to that of one photo at the same false match rate (the best face's if the package's
+   * calibration has no `fusion`). Rounded down unless the key has the scope `templates`.
    */
   score: number;
   /**
-   * The score against the subject's quality-weighted mean template; null below the most lenient operating point,
+   * The cosine with the mean template of the subject's faces; null below the most lenient operating point,
    * unless the key has the scope `templates`.
    */
   template_score: number | null;
-  /** The enrolled face with this score. */
+  /** The subject's face that is most alike. */
   face_id: string;
 }
 
@@ -415,8 +416,9 @@ export interface Explain {
    */
   stages: Record<string, number>;
   /**
-   * How many independent comparisons of two photos `threshold` was made for: a subject of n faces counts as n to
-   * a power that was measured with the calibration. Null where only photos were compared.
+   * How many independent comparisons of two photos `threshold` was made for: one a subject; where the package's
+   * calibration has no `fusion`, a subject of n faces counts as n to a power that was measured. Null where only
+   * photos were compared.
    */
   comparisons?: number | null;
   /** The indexes of the images whose templates make the probe of a track; else null. */
@@ -1288,7 +1290,7 @@ export interface ReviewSummary {
 /** A candidate that a correction rules out: the probe is more like a recorded wrong probe than like its faces. */
 export interface RuledOut {
   subject: string;
-  /** The best score over the subject's faces; null below the floor. */
+  /** The subject's score; null below the floor. */
   score: number | null;
   /** The id of the correction. */
   correction: string;
@@ -1526,7 +1528,7 @@ export interface SubjectVerifyAnswer {
   /** Why a face whose score reaches `threshold` is only `uncertain`; null otherwise. */
   reason: "low_quality" | null;
   /**
-   * The best score over the subject's faces, which the decision is based on; unless the key has the scope
+   * The score that the decision is based on (of a subject: see `Candidate`); unless the key has the scope
    * `templates`, rounded down, and null below the most lenient operating point.
    */
   score: number | null;
@@ -1546,11 +1548,11 @@ export interface SubjectVerifyAnswer {
   subject: string;
   name: string | null;
   /**
-   * The score against the subject's quality-weighted mean template; null below the most lenient operating point,
+   * The cosine with the mean template of the subject's faces; null below the most lenient operating point,
    * unless the key has the scope `templates`.
    */
   template_score: number | null;
-  /** The enrolled face with this score. */
+  /** The subject's face that is most alike. */
   face_id: string;
   face: ChosenFace;
 }
