@@ -21,13 +21,14 @@ from rich.console import Console
 from rich.table import Table
 
 from app.calibration import operating_points as points
+from app.calibration.fusion import measure_fusion
 from app.calibration.intervals import Floats, Ints
 from app.calibration.population import deciding, measure_population
 from app.errors import OperatingPointUnavailable
 from app.inference.manifest import Manifest
 from app.inference.package import load_package
-from app.inference.thresholds import Thresholds
-from app.recognition.decisions import Defaults, identify_point, verify_point
+from app.inference.thresholds import Thresholds, fuse
+from app.recognition.decisions import Defaults, fused_sizes, identify_point, verify_point
 from app.recognition.duplicate_check import CONFLICT_FPIR
 from app.types import Vectors
 from training.commands.options import Images, Out, TemplateOptions, templates_of, with_template_options
@@ -134,21 +135,37 @@ def best_scores(vectors: Vectors, probes: Ints, drawn: Drawn) -> NDArray[np.floa
     return best
 
 
+def subject_scores(vectors: Vectors, probes: Ints, drawn: Drawn, thresholds: Thresholds) -> NDArray[np.float32]:
+    """Return each probe's score with each subject, (P, S), as `app.recognition.decisions.fused` makes it."""
+    if thresholds.fusion is None:
+        return best_scores(vectors, probes, drawn)
+    means, lengths = zip(
+        *(fuse(vectors[drawn.faces[drawn.subjects == one]]) for one in range(drawn.subjects.max() + 1)), strict=True
+    )
+    scaled = np.stack(means) * np.array(lengths, np.float32)[:, None] ** thresholds.fusion
+    scores: NDArray[np.float32] = vectors[probes] @ scaled.T
+    return scores
+
+
 def found_in(vectors: Vectors, drawn: Drawn, thresholds: Thresholds) -> dict[str, float]:
     """Return the rate found for each one asked for; those that are refused are left out."""
-    best, weights = best_scores(vectors, drawn.strangers, drawn), drawn.weights
+    scores, weights = subject_scores(vectors, drawn.strangers, drawn, thresholds), drawn.weights
+    best = best_scores(vectors, drawn.strangers, drawn)[:, : drawn.named]
     faces = np.bincount(drawn.subjects)
     sizes = Counter(faces.tolist())
-    named = best[:, : drawn.named]
+    sought, named = fused_sizes(sizes, thresholds), scores[:, : drawn.named]
     pairs = vectors[drawn.strangers] @ vectors[drawn.faces].T
     found = {}
     for what, asked in ASKED:
         try:
             if what.endswith("fpir"):
-                threshold = identify_point(thresholds, None, asked, Defaults(asked, asked), sizes).threshold
-                reached = (named if what.startswith("conflict") else best).max(axis=1) >= threshold
+                conflict = what.startswith("conflict")  # these compare single faces
+                compared, own = (sizes, best) if conflict else (sought, scores)
+                threshold = identify_point(thresholds, None, asked, Defaults(asked, asked), compared).threshold
+                reached = own.max(axis=1) >= threshold
             elif what == "verify subject fmr":
-                at = [verify_point(thresholds, asked, asked, count).threshold for count in faces[: drawn.named]]
+                counts = (next(iter(fused_sizes({count: 1}, thresholds))) for count in faces[: drawn.named].tolist())
+                at = [verify_point(thresholds, asked, asked, count).threshold for count in counts]
                 reached = (named >= at).mean(axis=1)
             else:
                 reached = (pairs >= verify_point(thresholds, asked, asked).threshold).mean(axis=1)
@@ -156,7 +173,7 @@ def found_in(vectors: Vectors, drawn: Drawn, thresholds: Thresholds) -> dict[str
             continue
         found[f"{what} {asked:g}"] = float((reached * weights).sum())
         if (what, asked) == ("identify fpir", 0.01):
-            mates = best_scores(vectors, drawn.mates, drawn)[:, : drawn.named]
+            mates = subject_scores(vectors, drawn.mates, drawn, thresholds)[:, : drawn.named]
             right = (mates.argmax(axis=1) == drawn.mated) & (mates.max(axis=1) >= threshold)
             found[MISSED] = 1 - float(right.mean())
     return found
@@ -176,7 +193,8 @@ def thresholds_for(source: Source, faces: Faces, drawn: Drawn, others: Ints) -> 
     who = points.numbered([str(one) for one in faces.people[others]])
     compared = points.compare_all(vectors[others], who)
     found = points.measure(compared, who, rounds=2)
-    new = points.calibration(found, name="others", measured_on="other people", pairs="all", default=True)
+    fusion, on = measure_fusion(vectors[others], who), "other people"
+    new = points.calibration(found, name="others", measured_on=on, pairs="all", default=True, fusion=fusion)
     return Thresholds(faces.manifest.model_copy(update={"calibrations": (new,)}))
 
 

@@ -69,7 +69,7 @@ def test_compreface_recognizes_whom_the_gallerys_threshold_recognizes(api: httpx
     face = str(uuid.UUID(own.near))
     one = api.post(f"{where}/faces/{face}/verify", json=embeddings, headers=key).raise_for_status().json()
     assert SIMILARITY <= one["result"][0]["similarity"] < SIMILARITY + 0.01
-    assert SIMILARITY - 0.1 < scores["near"] < SIMILARITY, "subjects of several faces are as many chances"
+    assert SIMILARITY <= scores["near"] < SIMILARITY + 0.01, "other subjects' numbers of faces change nothing"
 
 
 def test_rekognition_finds_whom_the_gallerys_threshold_finds(shared_server: LiveServer, own: Own) -> None:

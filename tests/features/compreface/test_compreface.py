@@ -346,10 +346,7 @@ def test_a_similarity_is_the_mapped_score_of_our_own_api(bound: httpx.Client) ->
     assert theirs["result"][0]["subjects"][0]["similarity"] == pytest.approx(similarity, abs=1e-5)
     add(bound, "Eileen", COLLINS)
     more = bound.post(f"{RECOGNITION}/recognize", files={"file": AGAIN}).json()["result"][0]["subjects"][0]
-    thresholds = Thresholds(load_package(PROJECT / "models" / "sface").manifest)
-    of_two = Similarity.of(thresholds, 2**thresholds.independence).of_cosine(score)
-    assert more["similarity"] == pytest.approx(of_two, abs=1e-5)
-    assert of_two < similarity, "with two photos a stranger has two chances"
+    assert more["similarity"] == pytest.approx(similarity, abs=1e-5), "a subject of several photos is one chance"
 
 
 EMBEDDINGS = f"{RECOGNITION}/embeddings"
