@@ -1,14 +1,16 @@
 """The watcher: what a camera costs with nobody and with two people before it, how many two cores bear, how soon it says
 who is there.
 
-Cameras are films in a loop, H.264 of 640 × 480 at 10 images a second, sent over HTTP as cameras do; five of these are
-looked at. Both people are as large as at a door: 150 pixels high, which is more work than smaller ones.
+Cameras are films in a loop, H.264 of 640 × 480 at 10 images a second, sent over HTTP as cameras do, each from another
+place on; five images a second are looked at. What a camera costs is counted by the frame, so that it is the same on a
+machine that has other work, too.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,7 +18,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -25,6 +29,7 @@ import yaml
 from PIL import Image
 
 from app.cli.sample_photos import SAMPLES
+from app.errors import Unusable
 from app.machine import memory_in_use
 from app.server.local import environment
 from app.timestamps import utc_seconds
@@ -44,7 +49,6 @@ SOON_S, LATE_S = 1.0, 2.0
 """From the first good frame to the event: median and 95th percentile that are wanted."""
 GONE_S = 14.0
 """Nobody is there for so long that a visit ends and the next one is a new one."""
-SETTLE_S = 4.0
 PIECES = 10
 """In a second, of a film that is sent."""
 
@@ -71,24 +75,29 @@ def measure(run: Run) -> None:
             _tell_delay(run, server, cost)
 
 
+@dataclass(frozen=True, slots=True)
 class _Cost:
-    """Processor seconds by process, and memory, of cameras that were watched for so long."""
+    """Processor seconds by process, frames, and memory of cameras that were watched for so long."""
 
-    def __init__(self, cameras: int, seconds: float, watcher_s: float, service_s: float, memory: int) -> None:
-        self.cameras, self.seconds, self.memory = cameras, seconds, memory
-        self.watcher_s, self.service_s = watcher_s, service_s
+    cameras: int
+    seconds: float
+    frames: int
+    watcher_s: float
+    service_s: float
+    memory: int
 
     @property
     def share(self) -> float:
         """Return the processor seconds that a camera takes in a second, of the watcher and the service."""
-        return (self.watcher_s + self.service_s) / (self.cameras * self.seconds)
+        return LOOKED_AT * (self.watcher_s + self.service_s) / self.frames
 
 
 def _tell_cost(run: Run, people: str, cost: _Cost) -> None:
     details = {
         "cameras": cost.cameras,
-        "watcher_s_per_camera_s": cost.watcher_s / cost.cameras / cost.seconds,
-        "service_s_per_camera_s": cost.service_s / cost.cameras / cost.seconds,
+        "watcher_ms_per_frame": 1000 * cost.watcher_s / cost.frames,
+        "service_ms_per_frame": 1000 * cost.service_s / cost.frames,
+        "frames_per_camera_s": cost.frames / cost.cameras / cost.seconds,
         "watcher_mb": cost.memory / 1e6,
         "films": "photos that move, in a loop",
     }
@@ -107,7 +116,8 @@ def _tell_delay(run: Run, server: Server, cost: _Cost) -> None:
     events = [httpx.Response(200, content=line[6:]).json() for line in lines if line.startswith("data: ")]
     seen = [event for event in events if event["event"] == "person_seen" and event["sighting"] in began]
     waits = np.array([utc_seconds(event["at"]) - began[event["sighting"]] for event in seen])
-    details = {"visits": len(waits), "cameras": cost.cameras, "watcher_mb": cost.memory / 1e6, "of_a_core": cost.share}
+    frames = cost.frames / cost.cameras / cost.seconds
+    details = {"visits": len(waits), "cameras": cost.cameras, "watcher_mb": cost.memory / 1e6, "frames_per_s": frames}
     for what, percent, wanted in (("median", 50, SOON_S), ("95th percentile", 95, LATE_S)):
         value = float(np.percentile(waits, percent))
         ratio, work = Spread.of(np.array([value / wanted])), f"first good frame to `person_seen`, {what}"
@@ -115,20 +125,25 @@ def _tell_delay(run: Run, server: Server, cost: _Cost) -> None:
 
 
 def _watched(server: Server, sources: Sequence[str], seconds: float, folder: Path) -> _Cost:
-    """Watch the sources for so long, after a while in which everything opens."""
+    """Watch the sources for so long, from when their watcher looks."""
     listed = [{"source": source, "name": f"camera {number}", "fps": LOOKED_AT} for number, source in enumerate(sources)]
     cameras = folder / "cameras.yaml"
     cameras.write_text(yaml.safe_dump({"cameras": listed}))
-    environ = environment(SERVER=server.url, KEY=server.target.key, DATA_DIR=server.data_dir)
+    environ = environment(SERVER=server.url, KEY=server.target.key, DATA_DIR=server.data_dir) | {
+        "PYTHONUNBUFFERED": "1"
+    }
     command = [sys.executable, "-m", "app", "watch", "--cameras", str(cameras), "--gallery", "bench"]
-    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as watcher:  # noqa: S603 - our own
-        time.sleep(SETTLE_S)
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as watcher:  # noqa: S603 - our own
+        if watcher.stdout is None or not watcher.stdout.readline():
+            raise Unusable("the watcher did not start", code="unusable")
         before, service = _processor_s(watcher.pid), server.processor_s()
         time.sleep(seconds)
         spent, served = _processor_s(watcher.pid) - before, server.processor_s() - service
         memory = memory_in_use(watcher.pid)
         watcher.terminate()
-    return _Cost(len(sources), seconds, spent, served, memory)
+        printed = watcher.stdout.read()
+    frames = sum(int(count) for count in re.findall(r"(\d+) frames, \d+ looked at", printed))
+    return _Cost(len(sources), seconds, max(1, frames), spent, served, memory)
 
 
 def _processor_s(process: int) -> float:
@@ -155,26 +170,27 @@ def _film(path: Path, scenes: Sequence[tuple[tuple[str, ...], float]]) -> list[b
                 frame = av.VideoFrame.from_ndarray(np.clip(pixels, 0, 255).astype(np.uint8), format="rgb24")
                 container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    data, count = path.read_bytes(), round(sum(seconds for _, seconds in scenes) * PIECES)
-    return [data[len(data) * at // count : len(data) * (at + 1) // count] for at in range(count)]
+    data, number = path.read_bytes(), round(sum(seconds for _, seconds in scenes) * PIECES)
+    return [data[len(data) * at // number : len(data) * (at + 1) // number] for at in range(number)]
 
 
 @contextmanager
 def _cameras(films: dict[str, list[bytes]]) -> Iterator[str]:
     """Send each film in a loop, as fast as it was taken, to everybody who asks for its name."""
 
+    asked = count()
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("content-type", "video/mp2t")
             self.end_headers()
-            begin, sent = time.monotonic(), 0
+            pieces = films[self.path.strip("/")]
+            first, begin = next(asked) * len(pieces) // WANTED, time.monotonic()
             try:
-                while True:
-                    for piece in films[self.path.strip("/")]:
-                        self.wfile.write(piece)
-                        sent += 1
-                        time.sleep(max(0.0, begin + sent / PIECES - time.monotonic()))
+                for sent in count(1):
+                    self.wfile.write(pieces[(first + sent) % len(pieces)])
+                    time.sleep(max(0.0, begin + sent / PIECES - time.monotonic()))
             except OSError:  # the watcher has ended
                 return
 

@@ -193,6 +193,7 @@ def _follow(
         watcher.add(Camera(camera.source, camera.fps), watching)
         watched.append(watching)
     telling = tell(watcher.reports)
+    output.say(f"Watching {', '.join(watching.camera for watching in watched)}")
     stopped.wait()
     telling.close()
     watcher.close()

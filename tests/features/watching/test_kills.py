@@ -39,7 +39,7 @@ def look(photo: bytes) -> Look:
 
 @pytest.mark.long
 @pytest.mark.skipif(MOSQUITTO is None, reason="needs Mosquitto (Debian: mosquitto)")
-def test_no_acknowledged_sighting_or_event_is_lost(tmp_path: Path, port: int) -> None:
+def test_no_acknowledged_sighting_or_event_is_lost(tmp_path: Path, port: int) -> None:  # noqa: PLR0915 - one story
     """The service is killed twice, the broker once, and the receiver of webhooks is gone for most of the time."""
     acknowledged: dict[str, bool] = {}
     with reserved_port() as own, reserved_port() as hooked:
@@ -61,7 +61,8 @@ def test_no_acknowledged_sighting_or_event_is_lost(tmp_path: Path, port: int) ->
             def answered(report: Report, _sighting: Any) -> None:
                 acknowledged[report.track] = acknowledged.get(report.track, False) or report.ended
 
-            reporter = Reporter(Client(url, key), "crew", answered)
+            client = Client(url, key)
+            reporter = Reporter(client, "crew", answered)
             known, unknown = look(AGAIN), look(HOPPER)
             tracks = [f"{number:032x}" for number in range(24)]
 
@@ -88,6 +89,7 @@ def test_no_acknowledged_sighting_or_event_is_lost(tmp_path: Path, port: int) ->
             with broker(tmp_path / "broker", port), receiver.listening():
                 assert reporter.wait(120)
                 reporter.close()
+                client.close()
                 with server.client() as api:
                     rows = api.get(f"{CREW}/sightings", params={"limit": 100}).raise_for_status().json()["sightings"]
                 wanted = {event["number"]: event["id"] for event in events_of(data)}

@@ -171,6 +171,22 @@ def test_while_the_service_is_away_nothing_is_lost(monkeypatch: pytest.MonkeyPat
     assert ("a", True) in service.told
 
 
+def test_whom_nobody_has_heard_of_yet_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before news of those whom the service knows already."""
+    monkeypatch.setattr(reporting, "FIRST_WAIT_S", 0.01)
+    service: Any = Away([])
+    reporter = Reporter(service, "home")
+    reporter.tell(report("known"))
+    assert reporter.wait(30)
+    service.errors = [Unreachable("away")] * 20
+    reporter.tell(report("known", ended=True))
+    reporter.tell(report("new"))
+    service.errors.clear()
+    assert reporter.wait(30)
+    reporter.close()
+    assert [track for track, _ in service.told] == ["known", "new", "known"]
+
+
 def test_what_the_service_will_never_take_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporting, "FIRST_WAIT_S", 0.01)
     service: Any = Away([ApiError(404, "sighting_not_found", "no", {}, "1")])

@@ -50,6 +50,8 @@ class Reporter:
         """``answered`` gets each report with the service's answer to it."""
         self._service, self._gallery, self._answered = service, gallery, answered
         self._due: OrderedDict[str, Report] = OrderedDict()
+        self._known: OrderedDict[str, None] = OrderedDict()
+        """The tracks that the service knows of, MOST at most: others come first, whom nobody has heard of yet."""
         self._changed = threading.Condition()
         self._closing = False
         self._busy = False
@@ -99,6 +101,9 @@ class Reporter:
                 wait = min(2 * wait, LONGEST_WAIT_S)
                 continue
             wait = FIRST_WAIT_S
+            self._known[report.track] = None
+            if len(self._known) > MOST:
+                self._known.popitem(last=False)
             self._answered(report, answer)
             self._done()
 
@@ -123,7 +128,8 @@ class Reporter:
             if self._closing:
                 return None
             self._busy = True
-            return self._due.popitem(last=False)[1]
+            first = next((track for track in self._due if track not in self._known), next(iter(self._due)))
+            return self._due.pop(first)
 
     def _put_back(self, report: Report) -> None:
         with self._changed:
