@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,11 +66,15 @@ POLICY = (
     "frame-ancestors 'none'"
 )
 """The page's own files and its own server, nothing inline; `blob:` is for photos that the browser already has."""
-HEADERS = {
+HEADERS = {"vary": "accept-encoding"}
+DOCUMENTS = {
     CSP: POLICY,
     "permissions-policy": "camera=(self), geolocation=(), microphone=()",
-    "vary": "accept-encoding",
 }
+"""Of what a browser opens by itself: in scripts, styles and pictures of a page they have no effect."""
+DOCUMENT_KINDS = ("html", "svg")
+_IMPORT = re.compile(r"""^(?:import|\} from|import .* from|export .* from) ?"([^"]+\.js)";$""", re.MULTILINE)
+"""A module that another one imports at its beginning, as the formatter writes it."""
 CACHE_CONTROL = "cache-control"
 REVALIDATED = {CACHE_CONTROL: "no-cache"}
 """The start, and files asked for without today's digest: a browser caches them, and revalidates them each time."""
@@ -128,12 +133,26 @@ def digest_of(files: dict[str, File]) -> str:
 
 
 def _start(files: dict[str, File], digest: str) -> File:
-    """Return the start, which names each file below ``digest`` and has the browser ask for all modules at once."""
-    modules = "".join(
-        f'    <link rel="modulepreload" href="{PAGE_FILES}{name}">\n' for name in sorted(files) if name.endswith(".js")
-    )
-    html = files[START].content.decode().replace("  </head>", f"{modules}  </head>")
+    """Return the start, which names each file below ``digest`` and has the browser ask for all modules at once that it
+    begins with; other views load theirs when they are first looked at."""
+    html = files[START].content.decode()
+    begun = [path.removeprefix(PAGE_FILES) for path in re.findall(r'src="([^"]+\.js)"', html)]
+    links = "".join(f'    <link rel="modulepreload" href="{PAGE_FILES}{name}">\n' for name in _imported(files, begun))
+    html = html.replace("  </head>", f"{links}  </head>")
     return _file(START, html.replace(f'"{PAGE_FILES}', f'"{PAGE_FILES}{digest}/').encode())
+
+
+def _imported(files: dict[str, File], names: Sequence[str]) -> list[str]:
+    """Return the modules that these import, over however many others."""
+    found, waiting = set(names), list(names)
+    while waiting:
+        name = waiting.pop()
+        for target in _IMPORT.findall(files[name].content.decode()):
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
+            if path in files and path not in found:
+                found.add(path)
+                waiting.append(path)
+    return sorted(found - set(names))
 
 
 def _install_api_page(server: FastAPI) -> None:
@@ -204,5 +223,6 @@ def _files_of(folder: Path) -> dict[str, File]:
 
 def _file(name: str, content: bytes) -> File:
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    kind = TYPES[name.rpartition(".")[2]]
-    return File(content, gzip.compress(content, mtime=0), HEADERS | {"content-type": kind, "etag": tag})
+    suffix = name.rpartition(".")[2]
+    headers = HEADERS | (DOCUMENTS if suffix in DOCUMENT_KINDS else {}) | {"content-type": TYPES[suffix], "etag": tag}
+    return File(content, gzip.compress(content, mtime=0), headers)

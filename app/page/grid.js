@@ -3,16 +3,17 @@
 import { h } from "./dom.js";
 
 const MARGIN_ROWS = 3;
-const PAGE = 200;
+const PAGE = 100;
 
 export class Grid {
   /**
    * `load(offset, limit)` gives {items, more}, or null where it failed; `cell(item)` an element; `total` how many there
    * will be, null: nobody knows. Cells are at least `width` pixels wide, and `more` higher than wide. `onload(count,
-   * done)` hears how many are known of, and whether there are no others.
+   * done)` hears how many are known of, and whether there are no others. `known` is what another grid had read, which
+   * is shown until it has been read again.
    * @param {any} options
    */
-  constructor({ load, cell, total, width, more, label, onload }) {
+  constructor({ load, cell, total, width, more, label, onload, known = null }) {
     this.load = load;
     this.cell = cell;
     this.total = total;
@@ -20,7 +21,7 @@ export class Grid {
     this.more = more;
     this.onload = onload;
     /** @type {Map<number, any>} */
-    this.items = new Map();
+    this.items = new Map(known);
     this.pages = new Set();
     /** @type {number | null} how many there are, once the last page was read */
     this.end = null;
@@ -46,7 +47,7 @@ export class Grid {
   }
 
   get count() {
-    return this.end ?? Math.max(this.total ?? 0, this.items.size);
+    return this.end ?? this.total ?? this.items.size;
   }
 
   get columns() {
@@ -86,10 +87,20 @@ export class Grid {
    */
   take(page, { items, more }) {
     this.pages.add(page);
-    for (const [index, item] of items.entries()) this.items.set(page * PAGE + index, item);
+    for (const [index, item] of items.entries()) this.put(page * PAGE + index, item);
     if (!more) this.end = page * PAGE + items.length;
     this.onload(this.count, this.end !== null);
     this.soon();
+  }
+
+  /**
+   * @param {number} index
+   * @param {any} item
+   */
+  put(index, item) {
+    const shown = this.cells.get(index);
+    if (shown && JSON.stringify(this.items.get(index)) !== JSON.stringify(item)) this.drop(index, shown);
+    this.items.set(index, item);
   }
 
   draw() {

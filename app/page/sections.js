@@ -1,17 +1,39 @@
 /** What the page has, and which key may see it. */
 
+import { h, put } from "./dom.js";
+import { problem } from "./problem.js";
 import * as session from "./session.js";
-import { advice } from "./views/advice.js";
-import { audit } from "./views/audit.js";
-import { check } from "./views/check.js";
-import { compare } from "./views/compare.js";
-import { enrollAnywhere } from "./views/enroll.js";
-import { galleries } from "./views/galleries.js";
 import { home } from "./views/home.js";
-import { identify } from "./views/identify.js";
-import { jobs } from "./views/jobs.js";
-import { keys } from "./views/keys.js";
-import { models } from "./views/models.js";
+
+/**
+ * Return a view whose module is loaded when it is first looked at.
+ * @param {() => Promise<(...given: any[]) => Page.View>} load
+ * @returns {(...given: any[]) => Page.View}
+ */
+const lazy =
+  (load) =>
+  (...given) => {
+    const element = h("div", {}, h("p.waiting", {}, "Loading …"));
+    /** @type {Page.View | null} */
+    let view = null;
+    let left = false;
+    const fill = async () => {
+      const make = await load();
+      if (left) return;
+      view = make(...given);
+      element.replaceWith(view.element);
+      await view.ready;
+    };
+    const ready = fill().catch((error) => {
+      if (view) throw error;
+      put(element, problem({ code: "unreachable", message: error.message }));
+    });
+    const leave = () => {
+      left = true;
+      view?.leave?.();
+    };
+    return { element, ready, leave };
+  };
 
 const enrollsOnly = () => session.may("enroll") && !session.may("read");
 
@@ -22,7 +44,7 @@ export const SECTIONS = [
     title: "Compare",
     icon: "compare",
     group: "Recognise",
-    view: compare,
+    view: lazy(async () => (await import("./views/compare.js")).compare),
     allowed: () => session.may("recognize"),
   },
   {
@@ -30,7 +52,7 @@ export const SECTIONS = [
     title: "Identify",
     icon: "identify",
     group: "Recognise",
-    view: identify,
+    view: lazy(async () => (await import("./views/identify.js")).identify),
     allowed: () => session.may("recognize"),
   },
   {
@@ -38,23 +60,63 @@ export const SECTIONS = [
     title: "Galleries",
     icon: "galleries",
     group: "People",
-    view: galleries,
+    view: lazy(async () => (await import("./views/galleries.js")).galleries),
     allowed: () => session.may("read"),
   },
-  { name: "enroll", title: "Enroll", icon: "plus", group: "People", view: enrollAnywhere, allowed: enrollsOnly },
-  { name: "jobs", title: "Jobs", icon: "jobs", group: "People", view: jobs, allowed: () => session.may("read") },
+  {
+    name: "enroll",
+    title: "Enroll",
+    icon: "plus",
+    group: "People",
+    view: lazy(async () => (await import("./views/enroll.js")).enrollAnywhere),
+    allowed: enrollsOnly,
+  },
+  {
+    name: "jobs",
+    title: "Jobs",
+    icon: "jobs",
+    group: "People",
+    view: lazy(async () => (await import("./views/jobs.js")).jobs),
+    allowed: () => session.may("read"),
+  },
   {
     name: "check",
     title: "Gallery check",
     icon: "check",
     group: "Server",
-    view: check,
+    view: lazy(async () => (await import("./views/check.js")).check),
     allowed: () => session.may("admin"),
   },
-  { name: "keys", title: "Keys", icon: "keys", group: "Server", view: keys, allowed: session.mayEverything },
-  { name: "audit", title: "Audit log", icon: "audit", group: "Server", view: audit, allowed: session.mayEverything },
-  { name: "models", title: "Models", icon: "models", group: "Server", view: models, allowed: () => true },
-  { name: "advice", title: "Good photos", view: advice, allowed: () => true }, // not in the menu: views lead to it
+  {
+    name: "keys",
+    title: "Keys",
+    icon: "keys",
+    group: "Server",
+    view: lazy(async () => (await import("./views/keys.js")).keys),
+    allowed: session.mayEverything,
+  },
+  {
+    name: "audit",
+    title: "Audit log",
+    icon: "audit",
+    group: "Server",
+    view: lazy(async () => (await import("./views/audit.js")).audit),
+    allowed: session.mayEverything,
+  },
+  {
+    name: "models",
+    title: "Models",
+    icon: "models",
+    group: "Server",
+    view: lazy(async () => (await import("./views/models.js")).models),
+    allowed: () => true,
+  },
+  {
+    name: "advice",
+    title: "Good photos",
+    view: lazy(async () => (await import("./views/advice.js")).advice),
+    allowed: () => true,
+  }, // not in the menu: views lead to it
 ];
 
 /** Return the section of that name: the first one without a name or for one that the key may not see, null for any

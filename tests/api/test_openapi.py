@@ -42,7 +42,7 @@ MODELS = [
 COMPATIBLE = {"CompreFace", "Amazon Rekognition", "DeepStack", "Immich"}
 WITHOUT_EXAMPLE = {"image/jpeg", "text/plain", "text/event-stream", "application/x-ndjson", "application/x-tar"}
 OPEN = {"/livez", "/readyz", "/version"}
-WITHOUT_PARAMETERS = {"/metrics", "/v1/models", "/v1/server-key", "/v1/key", "/v1/sign-in", "/v1/sign-in-codes"}
+WITHOUT_PARAMETERS = {"/metrics", "/v1/models", "/v1/server-key", "/v1/key", "/v1/sign-in"}
 AS_TOLD = {"liveness_unavailable", "liveness_not_measured"}
 """Codes of 503 that a request asks for by requiring what this server doesn't have."""
 CHECKS = [

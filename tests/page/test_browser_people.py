@@ -228,7 +228,7 @@ def test_the_way_back_from_a_person_leads_to_the_same_people(visitor: Visitor, c
     visitor.sign_in(where=f"#/galleries/{crowd}")
     page = visitor.page
     page.get_by_role("searchbox").fill("person 1")
-    page.get_by_text("200 or more found").wait_for()
+    page.get_by_text("100 or more found").wait_for()
     page.evaluate("() => scrollTo(0, 2500)")
     page.wait_for_function("() => scrollY === 2500")
     seen = page.get_by_role("list", name="People found for person 1").get_by_role("link")

@@ -1,16 +1,16 @@
 /** All galleries that the key sees, and where each of their views is. */
 
-import { path, post } from "../api.js";
 import { everyGallery, prefer } from "../choosing.js";
-import { field, h } from "../dom.js";
+import { h } from "../dom.js";
 import { icon } from "../icons.js";
-import { head, request } from "../parts.js";
+import { head } from "../parts.js";
 import { filling, problemPlace } from "../problem.js";
-import { go, link } from "../router.js";
+import { link } from "../router.js";
 import * as session from "../session.js";
 import { count, when } from "../words.js";
 import { calibration } from "./calibration.js";
 import { enrolling } from "./enroll.js";
+import { newGallery } from "./newgallery.js";
 import { people } from "./people.js";
 import { person } from "./person.js";
 import { review } from "./review.js";
@@ -91,18 +91,4 @@ function listed(found) {
       ),
     ),
   );
-}
-
-/** Asks for a new gallery, and goes there. */
-export async function newGallery() {
-  const id = h("input", { type: "text", required: true, maxlength: 255, autocomplete: "off", spellcheck: "false" });
-  const crops = h("input", { type: "checkbox", checked: true });
-  const fields = [
-    field("Id", id, "What programs call it, such as staff. It can't be changed later."),
-    h("label.choice", {}, crops, h("span", {}, "Keep each face's crop, to show it here and to move to another model")),
-  ];
-  const made = await request("New gallery", fields, "Create", () =>
-    post(path("galleries"), { id: id.value.trim(), store: crops.checked ? "crop" : "none" }),
-  );
-  if (made) go("galleries", made.id);
 }

@@ -9,7 +9,7 @@ import { filling, problemPlace } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
 import { count } from "../words.js";
-import { newGallery } from "./galleries.js";
+import { newGallery } from "./newgallery.js";
 
 /** @type {Record<string, any>} */
 const STATES = {

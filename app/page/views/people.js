@@ -6,6 +6,7 @@ import { confirm, debounce, h, put, toast } from "../dom.js";
 import { dropped, hand, isPhoto } from "../files.js";
 import { Grid } from "../grid.js";
 import { icon } from "../icons.js";
+import { keep, recall } from "../memory.js";
 import { filling, problemPlace, showing } from "../problem.js";
 import { go, link, remember } from "../router.js";
 import * as session from "../session.js";
@@ -15,7 +16,7 @@ import { exportGallery } from "./importing.js";
 import { merge } from "./merging.js";
 
 const CELL = { width: 148, more: 60 };
-const DEBOUNCE_MS = 220;
+const DEBOUNCE_MS = 100;
 
 /**
  * The view of one gallery; `query.get("search")` is what to search for.
@@ -160,11 +161,14 @@ function empty(gallery, state) {
  */
 function gridOf(gallery, state, search, shown, place, home) {
   const total = search ? null : gallery.subjects;
+  const name = `people ${gallery.id}`;
+  const kept = recall(name);
   const grid = new Grid({
     ...CELL,
     total,
     label: search ? `People found for ${search}` : "People",
     cell: (/** @type {any} */ subject) => cell(gallery, subject, state),
+    known: kept?.search === search ? kept.items : null,
     load: async (/** @type {number} */ offset, /** @type {number} */ limit) => {
       const asked = { limit, offset, search: search || null };
       const page = await showing(place, () => get(path("galleries", gallery.id, "subjects"), asked));
@@ -172,6 +176,7 @@ function gridOf(gallery, state, search, shown, place, home) {
     },
     onload: (/** @type {number} */ known, /** @type {boolean} */ done) => {
       put(shown, search && found(known, done));
+      keep(name, { search, items: grid.items }); // for the way back
       if (done && !known) put(home, h("p.waiting", {}, `Nobody's name or id contains “${search}”.`));
     },
   });
