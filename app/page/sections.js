@@ -26,7 +26,8 @@ const lazy =
     };
     const ready = fill().catch((error) => {
       if (view) throw error;
-      put(element, problem({ code: "unreachable", message: error.message }));
+      console.error(error);
+      put(element, problem({ code: "page", message: "This view could not be loaded. Load the page again." }));
     });
     const leave = () => {
       left = true;
