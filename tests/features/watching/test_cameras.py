@@ -55,6 +55,13 @@ def seen(api: httpx.Client, **wanted: Any) -> list[dict[str, Any]]:
     return found
 
 
+def state(api: httpx.Client) -> dict[str, Any]:
+    """How the one camera is, as its watcher says."""
+    (camera,) = api.get("/cameras").raise_for_status().json()["cameras"]
+    assert camera["name"] == "hall"
+    return dict(camera)
+
+
 def photos(folder: Path) -> list[Path]:
     paths = [folder / "eileen.jpg", folder / "grace.jpg"]
     for path, photo in zip(paths, (AGAIN, HOPPER), strict=True):
@@ -73,6 +80,7 @@ def test_a_camera_by_rtsp_goes_away_and_comes_back(
         with rtsp_camera(port, photos(tmp_path)):
             until(lambda: seen(api, subject="eileen", decision="known"))
             until(lambda: seen(api, decision="unknown"))
+            until(lambda: state(api)["faces"] > 0 and state(api)["problem"] is None, 60)
         until(lambda: f"rtsp://127.0.0.1:{port}/camera: " in watched.printed)
         with rtsp_camera(port, photos(tmp_path)):
             until(lambda: "is there again" in watched.printed, 120)
