@@ -25,7 +25,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 SAMPLES = PROJECT / "docs" / "samples"
 PICTURES = PROJECT / "docs" / "pictures"
 PEOPLE = (("eileen", "Eileen Collins", "collins.jpg"), ("grace", "Grace Hopper", "hopper.jpg"))
-VISITS = (("hall", "collins_again.jpg"), ("door", "hopper.jpg"), ("door", "collins.jpg"))
+VISITS = {"eileen": (("hall", "collins_again.jpg"), ("door", "hopper.jpg"), ("door", "collins.jpg"))}
+"""Who came by once this subject was enrolled, and the next one was not."""
 WINDOW: ViewportSize = {"width": 1120, "height": 860}
 WEBP_QUALITY = 85
 START_S = 120.0
@@ -66,10 +67,10 @@ def _server() -> Iterator[tuple[str, str]]:
                     client.post("/galleries/crew/subjects", json={"id": subject, "name": name}).raise_for_status()
                     files = {"images": (SAMPLES / photo).read_bytes()}
                     client.post(f"/galleries/crew/subjects/{subject}/faces", files=files).raise_for_status()
-                for camera, photo in VISITS:
-                    path = f"/galleries/crew/sightings/{uuid.uuid4().hex}"
-                    files = {"images": (SAMPLES / photo).read_bytes()}
-                    client.put(path, files=files, data={"camera": camera}).raise_for_status()
+                    for camera, seen in VISITS.get(subject, ()):
+                        path = f"/galleries/crew/sightings/{uuid.uuid4().hex}"
+                        twice = [("images", (SAMPLES / seen).read_bytes())] * 2
+                        client.put(path, files=twice, data={"camera": camera}).raise_for_status()
             yield url, key
 
 
@@ -81,6 +82,7 @@ def _take(browser: Browser, url: str, key: str, theme: str) -> None:
     page.goto(f"{url}/#code={made['code']}")
     page.get_by_role("heading", name="Today", level=1).wait_for()
     page.get_by_role("button", name="Eileen Collins").first.wait_for()
+    page.wait_for_function("!document.querySelector('main .portrait:not(:has(img))')")
     _shoot(page, f"today-{theme}")
     page.evaluate("location.hash = '#/compare'")
     page.get_by_role("heading", name="Compare", level=1).wait_for()

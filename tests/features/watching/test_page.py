@@ -57,12 +57,15 @@ def test_today_is_first_and_shows_people_as_they_come(guard: Visitor, api: httpx
     expect(page.get_by_text("likeness keys create --id hall --scope watch --gallery home")).to_be_visible()
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
     guard.look("today-empty")
+    page.get_by_role("button", name="Stay signed in").click()  # the browser's session listens, without a key
+    expect(page.get_by_text("You stay signed in on this device.")).to_be_visible()
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
     told(api, AGAIN)
     seen = page.get_by_role("button", name="eileen door")
     expect(seen).to_be_visible()
     expect(page.get_by_text(re.compile("^Live. eileen, door"))).to_be_visible()
     told(api, HOPPER, HOPPER, camera="garden")
-    expect(page.get_by_role("button", name="Unknown person garden")).to_be_visible()
+    expect(page.get_by_role("button", name="Unknown garden")).to_be_visible()
     page.get_by_label("Camera", exact=True).select_option("garden")
     expect(seen).to_have_count(0)
     assert "camera=garden" in page.url
@@ -73,7 +76,7 @@ def test_today_is_first_and_shows_people_as_they_come(guard: Visitor, api: httpx
     expect(dialog).to_contain_text("is enough")
     assert guard.barriers() == []
     dialog.get_by_role("button", name="Not eileen").click()
-    expect(page.get_by_role("button", name="Unknown person door")).to_be_visible()
+    expect(page.get_by_role("button", name="Unknown door")).to_be_visible()
     assert api.get(f"{HOME}/subjects/eileen/corrections").json()["corrections"]
 
 

@@ -30,7 +30,7 @@ export const pictureOf = (gallery, { id, has_crop = true, frames = 0 }, words = 
  * @param {Pick<Api.Sighting, "decision" | "subject" | "name">} sighting
  */
 export function whoOf({ decision, subject, name }) {
-  if (decision === "unknown") return "Unknown person";
+  if (decision === "unknown") return "Unknown";
   return `${nameOf({ subject, name })}${decision === "uncertain" ? "?" : ""}`;
 }
 
