@@ -54,6 +54,7 @@ ENTRIES = {
     "verify": Entry("recognition:commands", "Compare two photos: do they show the same person?", _RECOGNITION),
     "enroll": Entry("recognition:commands", "Add people to a gallery.", _RECOGNITION),
     "identify": Entry("recognition:commands", "Find the people of a gallery in photos.", _RECOGNITION),
+    "mcp": Entry("app.features.mcp.command:commands", "Answer an assistant (Model Context Protocol).", _RECOGNITION),
     "watch": Entry(
         "app.features.watching.command:commands", "Watch cameras or films, and tell who is there.", _RECOGNITION
     ),

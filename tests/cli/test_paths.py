@@ -31,6 +31,7 @@ ELSEWHERE = {
     "models quantize": "takes its photos as `models measure` does",
     "models fuse": "too",
     "models pull": "tests/models/test_measured.py: a folder of files that are fetched elsewhere",
+    "mcp": "tests/features/mcp/test_mcp.py: an assistant names them",
     "watch": "tests/features/watching/test_watch.py: needs a film, and PyAV",
 }
 

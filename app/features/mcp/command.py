@@ -1,0 +1,125 @@
+"""mcp: the service's questions as tools of the Model Context Protocol, for assistants on this machine, over stdio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from likeness_client import Client, ClientError
+
+from app.cli.options import Session, command
+from app.errors import FileMissing, LikenessError, Unusable
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+commands = typer.Typer()
+Answer = TypeVar("Answer")
+INSTRUCTIONS = """\
+Face recognition of people who are enrolled in galleries. `decision` is the answer: `known`, `uncertain` or `unknown`; a
+score alone is none. A match is a reason to look, not a proof: say so, and name nobody whom the answer does not know.
+Photos are paths below the folder of photos."""
+PAGE = 100
+"""Subjects in one answer."""
+
+
+@command(
+    commands,
+    "mcp",
+    epilog="Example: likeness mcp --photos ~/Pictures --server http://faces.local:8000 --key lk_…",
+)
+def mcp(
+    session: Session,
+    photos: Annotated[Path, typer.Option(help="Folder whose photos may be shown to the server.")] = Path(),
+    changes: Annotated[bool, typer.Option("--changes", help="Also tools that enroll and delete people.")] = False,
+) -> None:
+    """Answer an assistant by the Model Context Protocol, over standard input and output. It only reads unless asked.
+
+    What it may do is what the key may: give it one with the scopes `read` and `recognize`, for one gallery.
+    """
+    try:
+        from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        message = "This needs the protocol's SDK: pip install 'likeness-server[mcp]'."
+        raise Unusable(message, code="unusable") from error
+    server = MCPServer("likeness", instructions=INSTRUCTIONS, log_level="WARNING")
+    add_tools(server, Tools(session.client(), photos), changes=changes)
+    server.run("stdio")
+
+
+def add_tools(server: MCPServer, tools: Tools, *, changes: bool) -> None:
+    """Add the tools that read, and with ``changes`` those that change something."""
+    from mcp.server.mcpserver.exceptions import ToolError  # noqa: PLC0415 - an extra
+    from mcp_types import ToolAnnotations  # noqa: PLC0415 - the same
+
+    def told(tool: Callable[..., Answer]) -> Callable[..., Answer]:
+        """Return the tool, with errors that say what to do in place of the SDK's, which hides them."""
+
+        @wraps(tool)
+        def call(*given: Any, **named: Any) -> Answer:
+            try:
+                return tool(*given, **named)
+            except (ClientError, LikenessError) as error:
+                raise ToolError(str(error)) from None
+
+        return call
+
+    for read in (tools.list_galleries, tools.list_people, tools.identify, tools.verify, tools.detect):
+        server.add_tool(told(read), annotations=ToolAnnotations(read_only_hint=True))
+    for change in (tools.enroll, tools.delete_person) if changes else ():
+        server.add_tool(told(change), annotations=ToolAnnotations(read_only_hint=False, destructive_hint=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What an assistant may call; the docstrings are what it is told. ``folder`` has the photos that it may show."""
+
+    client: Client
+    folder: Path
+
+    def list_galleries(self) -> list[dict[str, Any]]:
+        """List the galleries: sets of enrolled people."""
+        return [
+            {"id": each.id, "people": each.subjects, "faces": each.faces, "embedder": each.embedder}
+            for each in self.client.all_galleries()
+        ]
+
+    def list_people(self, gallery: str, cursor: str | None = None) -> dict[str, Any]:
+        """List a gallery's people. `next_cursor` asks for those that follow."""
+        page = self.client.subjects(gallery, limit=PAGE, cursor=cursor)
+        people = [{"id": each.id, "name": each.name, "faces": each.face_count} for each in page.subjects]
+        return {"people": people, "next_cursor": page.next_cursor}
+
+    def identify(self, gallery: str, photo: str) -> dict[str, Any]:
+        """Who is in this photo? For each face a decision, and the nearest people of the gallery."""
+        return self.client.identify(gallery, self._shown(photo)).model_dump(mode="json")
+
+    def verify(self, photo1: str, photo2: str) -> dict[str, Any]:
+        """Do the most prominent faces of two photos show the same person?"""
+        return self.client.verify(self._shown(photo1), self._shown(photo2)).model_dump(mode="json")
+
+    def detect(self, photo: str) -> dict[str, Any]:
+        """Find the faces in a photo, and how good each is for recognition."""
+        return self.client.detect(self._shown(photo)).model_dump(mode="json")
+
+    def enroll(self, gallery: str, person: str, photos: list[str]) -> dict[str, Any]:
+        """Add photos of a person to a gallery; poor ones are rejected, with reasons."""
+        shown = [self._shown(photo) for photo in photos]
+        return self.client.enroll(gallery, person, shown).model_dump(mode="json")
+
+    def delete_person(self, gallery: str, person: str) -> dict[str, Any]:
+        """Delete a person with all faces, for good."""
+        self.client.delete_subject(gallery, person)
+        return {"deleted": person}
+
+    def _shown(self, path: str) -> Path:
+        """Return a photo's path. Raises FileMissing if it isn't below the folder, or no file."""
+        root = self.folder.resolve()
+        found = (root / path).resolve()
+        if not found.is_relative_to(root) or not found.is_file():
+            raise FileMissing(f"There is no photo {path!r} in the folder of photos.")
+        return found
