@@ -51,9 +51,17 @@ class Reader(Protocol):
         """Return every face of a photo, as `Pipeline.detect` does."""
         ...
 
+    @property
+    def free(self) -> int:
+        """Return how many more small photos could be worked on now."""
+        ...
+
 
 class Pipeline:
     """Decode, detect, align, assess quality and embed. Safe to share between threads."""
+
+    free = 1
+    """Photos of one caller come one by one."""
 
     def __init__(self, detector: Detector, limits: Limits, *, most_pixels: float = math.inf) -> None:
         """Photos that decode to more than ``most_pixels`` are not read: `detect` raises TooCostly."""
@@ -145,7 +153,7 @@ def keep_crops(photo: Photo, keep: Callable[[str, int], None]) -> None:
         kept = (pixels for face in photo.faces for pixels in (face.crop, *face.cuts) if pixels is not None)
         size = sum(pixels.nbytes for pixels in kept)
         keep(task.caller, size)
-        task.kept += size
+        task.count(size)
 
 
 def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Sequence[int]]) -> list[Photo]:

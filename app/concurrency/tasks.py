@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,12 +23,18 @@ class Task:
     kept: int = 0
     """Bytes of crops that its answer is made of (`Bytes`)."""
 
+    def count(self, size: int) -> None:
+        """Add to the bytes that are kept; several threads may."""
+        with _counting:
+            self.kept += size
+
     @property
     def seconds_left(self) -> float:
         """Return 0 or less once the work is too late or given up."""
         return 0.0 if self.given_up else self.until - time.monotonic()
 
 
+_counting = threading.Lock()
 _NO_REQUEST = Task()
 _task: ContextVar[Task] = ContextVar("task", default=_NO_REQUEST)
 

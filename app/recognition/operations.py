@@ -144,10 +144,12 @@ class Operations:
         with self._embedders.use(self._embedders.choose(model).id) as used:
             point = verify_point(used.thresholds, fmr, self.defaults.fmr)
             images = {"image1": (image1, faces[0]), "image2": (image2, faces[1])}
-            both = {
-                name: self._photos.choose(image, name, gate if liveness_of in {"both", name} else OFF, index)
-                for name, (image, index) in images.items()
-            }
+            both = self._photos.choose_each(
+                {
+                    name: (image, gate if liveness_of in {"both", name} else OFF, index)
+                    for name, (image, index) in images.items()
+                }
+            )
             first, second = self._photos.probes(both, used, gate)
         score = cosine(first.template, second.template)
         warnings = population_warnings(used.thresholds, population, point)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -213,6 +216,7 @@ class Photos:
     def __init__(self, reader: Reader, observe: Callable[[Mapping[str, float]], None]) -> None:
         self._reader = reader
         self._observe = observe
+        self._beside = ThreadPoolExecutor(thread_name_prefix="beside")
 
     def detect(self, image: bytes, gate: Gate = OFF) -> Photo:
         """Return the photo's faces, cut out for the gate's packages."""
@@ -249,6 +253,21 @@ class Photos:
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
         return chosen
+
+    def choose_each(self, wanted: Mapping[str, tuple[bytes, Gate, int | None]]) -> dict[str, Chosen]:
+        """Return what `choose` returns of each photo by its name, side by side where there is room for all of them now.
+
+        Raises what it raises for the first.
+        """
+        calls = [partial(self.choose, image, name, gate, index) for name, (image, gate, index) in wanted.items()]
+        if self._reader.free < len(calls):
+            return {name: call() for name, call in zip(wanted, calls, strict=True)}
+        others = [self._beside.submit(copy_context().run, call) for call in calls[1:]]
+        try:
+            chosen = [calls[0](), *(other.result() for other in others)]
+        finally:
+            wait(others)  # what they keep is the request's
+        return dict(zip(wanted, chosen, strict=True))
 
     def choose_enrollable(self, image: bytes, level: QualityLevel, gate: Gate, index: int | None = None) -> Chosen:
         """Return the face that this photo enrolls, at ``index`` or the most prominent one.
