@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -38,6 +39,8 @@ class Image:
     release: str
     packages: tuple[str, ...]
     lines: str
+    more: tuple[str, ...] = ()
+    """Packages whose dependencies debootstrap can't resolve: apt installs them afterwards."""
 
     @property
     def digest(self) -> str:
@@ -54,7 +57,7 @@ SERVICES = (
     *("prometheus-alertmanager", "wget"),
 )
 CAMERA = ("gir1.2-gst-rtsp-server-1.0", "gstreamer1.0-plugins-base", "gstreamer1.0-plugins-good", "python3-gi")
-BROKER = ("mosquitto", "mosquitto-clients")
+BROKER = ("ca-certificates", "mosquitto", "mosquitto-clients")
 IMAGES = (
     Image(
         "python:3.11-slim-bookworm",
@@ -97,12 +100,13 @@ IMAGES = (
     Image(
         "eclipse-mosquitto:2.0.22",
         "trixie",
-        (*BROKER, *CAMERA),
+        BROKER,
         "RUN userdel --force mosquitto; groupadd -g 1883 mosquitto && useradd -u 1883 -g 1883 mosquitto"
         " && install -d -o 1883 -g 1883 /mosquitto/data /mosquitto/config\nVOLUME /mosquitto/data\n"
         "ENV PATH=/usr/sbin:$PATH\n",
+        CAMERA,
     ),
-    Image("debian:trixie-slim", "trixie", (*BROKER, *CAMERA), ""),
+    Image("debian:trixie-slim", "trixie", BROKER, "", CAMERA),
     Image("caddy:2.10.2", "trixie", SERVICES, "RUN install -d /data /config /etc/caddy\n"),
 )
 
@@ -116,7 +120,8 @@ def make(docker: str, image: Image, environ: Mapping[str, str], seconds: float) 
 
     Raises subprocess.TimeoutExpired where they were not fetched within `seconds`, CalledProcessError.
     """
-    raw = f"likeness-stand-in:{image.release}-{_digest(repr(image.packages))}"
+    made_of = (image.packages, image.more) if image.more else image.packages
+    raw = f"likeness-stand-in:{image.release}-{_digest(repr(made_of))}"
     command = [docker, "image", "inspect", raw]
     if subprocess.run(command, env=environ, capture_output=True, check=False).returncode:
         _import(docker, raw, image, environ, seconds)
@@ -148,3 +153,8 @@ def _bootstrap(image: Image, root: Path, seconds: float) -> None:
             raise
     if code:
         raise subprocess.CalledProcessError(code, command)
+    if image.more:
+        shutil.copy("/etc/resolv.conf", root / "etc")
+        install = f"apt-get -qq update && apt-get -qq install -y --no-install-recommends {' '.join(image.more)}"
+        command = ["chroot", str(root), "env", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", install]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=seconds)

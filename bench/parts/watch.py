@@ -142,7 +142,7 @@ def _watched(server: Server, sources: Sequence[str], seconds: float, folder: Pat
         memory = memory_in_use(watcher.pid)
         watcher.terminate()
         printed = watcher.stdout.read()
-    frames = sum(int(count) for count in re.findall(r"(\d+) frames, \d+ looked at", printed))
+    frames = sum(int(count) for count in re.findall(r": (\d+) frames; ", printed))
     return _Cost(len(sources), seconds, max(1, frames), spent, served, memory)
 
 

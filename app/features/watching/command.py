@@ -198,7 +198,7 @@ def _follow(
     telling.close()
     watcher.close()
     for watching in watched:
-        output.say(f"{watching.camera}: {watching.tally}")
+        output.say(f"{watching.camera}: {watching.frames} frames; {watching.tally}")
 
 
 def _line(sighting: Any) -> str:

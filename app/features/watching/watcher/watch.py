@@ -63,6 +63,7 @@ class Watch:
         """``began``: what is added to a frame's time, in seconds since 1970: a film's own begins with 0."""
         self.camera = camera
         self.tally = Tally()
+        self.frames = 0
         self._looker, self._tracker, self._reporter = looker, tracker, reporter
         self._roi, self._began = roi, began
         self._gate = MotionGate()
@@ -72,6 +73,7 @@ class Watch:
     def see(self, frame: Frame) -> None:
         """Take the next frame."""
         pixels = self._roi.cut(frame.pixels)
+        self.frames += 1
         if not self._gate.passes(pixels, frame.at) and not self._tracker.tracks:
             return
         looks = self._looker.look(pixels, frame.at)
