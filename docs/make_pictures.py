@@ -82,7 +82,7 @@ def _take(browser: Browser, url: str, key: str, theme: str) -> None:
     page.goto(f"{url}/#code={made['code']}")
     page.get_by_role("heading", name="Today", level=1).wait_for()
     page.get_by_role("button", name="Eileen Collins").first.wait_for()
-    page.wait_for_function("!document.querySelector('main .portrait:not(:has(img))')")
+    page.locator("main .portrait img").nth(len(VISITS["eileen"])).wait_for()
     _shoot(page, f"today-{theme}")
     page.evaluate("location.hash = '#/compare'")
     page.get_by_role("heading", name="Compare", level=1).wait_for()
