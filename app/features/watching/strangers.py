@@ -188,9 +188,9 @@ class Strangers:
         others = {key: vector for key, vector in vectors.items() if key not in parted}
         if not gone or not others:
             return []
-        likeness = {key: max(float(vector @ one) for one in gone) for key, vector in others.items()}
-        stays = others[min(likeness, key=likeness.__getitem__)]
-        return [key for key, vector in others.items() if likeness[key] > float(vector @ stays)]
+        nearness = {key: max(float(vector @ one) for one in gone) for key, vector in others.items()}
+        stays = others[min(nearness, key=nearness.__getitem__)]
+        return [key for key, vector in others.items() if nearness[key] > float(vector @ stays)]
 
     def _templates(self, change: Change, package: str) -> Iterable[tuple[Vector, Row[Any]]]:
         """Yield the templates of the strangers' sightings, the newest MOST, with their rows."""
