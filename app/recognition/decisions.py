@@ -26,7 +26,7 @@ from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
 from app.inference.cards import BiasCard, GroupRate
 from app.inference.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds, fmr_for
-from app.types import Face, Sizes, Template
+from app.types import Face, Quality, Reason, Sizes, Template
 
 UNCERTAIN_FACTOR = 10.0
 """`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
@@ -41,6 +41,8 @@ people of train112 with 2, 3 and 8 photos each, the right subject was first by t
 was not among the first 7 by its best face."""
 BEST = 100.0
 """The highest quality."""
+TURNED = frozenset({Reason.EXTREME_POSE, Reason.LOW_SCORE})
+"""What a turned head costs: its pose, and some of the detector's score."""
 FPIR_STEP = 1e-6
 """To which the lowest FPIR is rounded up."""
 UNNAMED = DecidedBy("package", None)
@@ -354,6 +356,11 @@ def check_quality(face: Face, level: QualityLevel) -> None:
         reasons = [reason.value for reason in quality.reasons]
         message = f"quality {quality.score:.0f}, {level.minimum:.0f} is the least that `{level.value}` takes"
         raise LowQuality(message, reasons=reasons, score=quality.score, minimum=level.minimum)
+
+
+def is_turned(quality: Quality) -> bool:
+    """Return whether nothing but a turned head makes a face poor."""
+    return Reason.EXTREME_POSE in quality.reasons and TURNED.issuperset(quality.reasons)
 
 
 def cosine(a: Template, b: Template) -> float:

@@ -28,6 +28,8 @@ CONFLICT_FPIR = 0.001
 a look by a person."""
 AT_ONCE = 64
 """Faces in one search: other requests' searches run in between."""
+BESIDE_FMR = 1e-4
+"""How rarely a stranger's turned head may be taken for the person whose photos it is enrolled beside."""
 LEAST_OWN = 2
 """Faces of a subject that a new one is compared with, at least: a single one may be the odd one."""
 NEAREST = 2
@@ -159,6 +161,31 @@ def find_unlike(
         if not findings.refused:
             taken.append(place)
     return answered
+
+
+def matches_good(
+    galleries: Galleries,
+    home: Gallery,
+    subject: str | None,
+    turned: Sequence[Template],
+    good: Sequence[Template],
+    *,
+    measured: Thresholds,
+) -> list[bool]:
+    """Return which faces of turned heads match one of the ``good`` faces, or one that the ``subject`` has (None: of
+    nobody), at BESIDE_FMR; none if the package has no points."""
+    if measured.calibration is None:
+        return [False] * len(turned)
+    threshold = verify_point(measured, None, BESIDE_FMR).threshold
+    matched = [any(one.vector @ other.vector >= threshold for other in good) for one in turned]
+    try:
+        enrolled = [None] * len(turned) if subject is None else galleries.compare(home, subject, turned)
+    except SubjectNotFound:
+        return matched
+    return [
+        already or (old is not None and old.score >= verify_point(measured, None, BESIDE_FMR, old.faces).threshold)
+        for already, old in zip(matched, enrolled, strict=True)
+    ]
 
 
 def _answered(findings: Findings, measured: Thresholds, conflict_at: float | None) -> Findings:

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from app.choices import LivenessMode, LivenessOf, OnConflict
 from app.concurrency.tasks import check_deadline
-from app.errors import Conflict, InvalidInput, NoFace, PackageUnavailable
+from app.errors import Conflict, InvalidInput, LowQuality, NoFace, PackageUnavailable
 from app.face.quality import QualityLevel
 from app.gallery.enrolling import Enrolled
 from app.gallery.records import NO_TERMS, Candidate, Gallery, GallerySettings, NewFace, Origin, StoredFace, Terms
@@ -31,6 +31,7 @@ from app.recognition.decisions import (
     Assigned,
     Defaults,
     assign,
+    check_quality,
     cosine,
     decide,
     fused,
@@ -39,7 +40,7 @@ from app.recognition.decisions import (
     population_warnings,
     verify_point,
 )
-from app.recognition.duplicate_check import NOTHING, Findings, find_unlike, look, named
+from app.recognition.duplicate_check import NOTHING, Findings, find_unlike, look, matches_good, named
 from app.recognition.gate import OFF, Gate, Gates
 from app.recognition.photos import (
     Chosen,
@@ -321,6 +322,7 @@ class Operations:
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
+        A head that is turned too far is taken beside a good photo that it matches (`duplicate_check.matches_good`).
         ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own,
         ``on_conflict`` the gallery's (`app.recognition.duplicate_check`, also for ``tell``); ``also`` writes in the
         transaction.
@@ -336,7 +338,12 @@ class Operations:
             if not taken:
                 raise all_rejected(rejected)
             with self._embedders.use(gallery.embedder) as used:
-                faces = self._photos.embed_chosen(taken.values(), used)
+                embedded = dict(zip(taken, self._photos.embed_chosen(taken.values(), used), strict=True))
+            taken, turned = self._without_unmatched(gallery, subject, embedded, quality, tell=tell)
+            rejected += turned
+            if not taken:
+                raise all_rejected(rejected)
+            faces = list(taken.values())
             own = [(subject, chosen.template) for chosen in faces]
             findings = self.look(gallery, own, policy, tell=tell, unlike=tell, stages=stages)
         good: dict[int, tuple[Chosen, Findings]] = {}
@@ -374,7 +381,8 @@ class Operations:
         rejected: list[Rejected] = []
         for index, image in enumerate(images):
             try:
-                chosen[index] = self._photos.choose_enrollable(image, quality, gate, face)
+                turned = quality is not QualityLevel.HIGH
+                chosen[index] = self._photos.choose_enrollable(image, quality, gate, face, turned=turned)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         taken: dict[int, Chosen] = {}
@@ -384,6 +392,31 @@ class Operations:
             else:
                 taken[index] = judged
         return taken, sorted(rejected, key=lambda photo: photo.index)
+
+    def _without_unmatched(
+        self, gallery: Gallery, subject: str, taken: Mapping[int, Chosen], level: QualityLevel, *, tell: bool
+    ) -> tuple[dict[int, Chosen], list[Rejected]]:
+        """Return the embedded faces without the turned ones that match no good one, and these as rejected images.
+
+        Without ``tell`` they are compared with the other images alone: who may not ask whom a photo shows can't learn
+        it from what is refused.
+        """
+        rejected: list[Rejected] = []
+        for index, chosen in taken.items():
+            try:
+                check_quality(chosen.face, level)
+            except LowQuality as error:
+                rejected.append(Rejected(index, error))
+        if not rejected:
+            return dict(taken), []
+        poor = {image.index for image in rejected}
+        good = [chosen.template for index, chosen in taken.items() if index not in poor]
+        turned = [taken[image.index].template for image in rejected]
+        measured = self.thresholds_in(gallery, turned[0].package)
+        matched = matches_good(self._galleries, gallery, subject if tell else None, turned, good, measured=measured)
+        left = [image for image, is_match in zip(rejected, matched, strict=True) if not is_match]
+        out = {image.index for image in left}
+        return {index: chosen for index, chosen in taken.items() if index not in out}, left
 
     def look(
         self,

@@ -28,6 +28,7 @@ from app.recognition.decisions import (
     VerifyPoint,
     check_quality,
     decide,
+    is_turned,
 )
 from app.recognition.duplicate_check import NOTHING, Findings
 from app.recognition.gate import OFF, Gate
@@ -269,8 +270,11 @@ class Photos:
             wait(others)  # what they keep is the request's
         return dict(zip(wanted, chosen, strict=True))
 
-    def choose_enrollable(self, image: bytes, level: QualityLevel, gate: Gate, index: int | None = None) -> Chosen:
-        """Return the face that this photo enrolls, at ``index`` or the most prominent one.
+    def choose_enrollable(
+        self, image: bytes, level: QualityLevel, gate: Gate, index: int | None = None, *, turned: bool = False
+    ) -> Chosen:
+        """Return the face that this photo enrolls, at ``index`` or the most prominent one; with ``turned`` also one
+        that only a turned head makes too poor.
 
         Raises what `Pipeline.detect` raises, NoFace, AmbiguousFace, Unalignable, LowQuality.
         """
@@ -280,7 +284,8 @@ class Photos:
         if share >= AMBIGUOUS_SHARE:
             raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")
         crop_of(chosen.face)
-        check_quality(chosen.face, level)
+        if not (turned and is_turned(chosen.face.quality)):
+            check_quality(chosen.face, level)
         return chosen
 
     def track(self, images: Sequence[bytes], level: QualityLevel, used: Model, gate: Gate) -> Probes:

@@ -1,0 +1,65 @@
+"""A head that is turned too far to be enrolled alone is enrolled beside a good photo that it matches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from app.recognition.photos import Photos
+from app.types import Photo, Quality, Reason
+from tests.support.service import AGAIN, COLLINS, HOPPER, enroll, error_of
+
+TURNED = Quality(25.0, (Reason.EXTREME_POSE, Reason.LOW_SCORE))
+
+
+@pytest.fixture(autouse=True)
+def _heads_are_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two photos show heads that are turned away, as far as their quality goes."""
+    detect = Photos.detect
+
+    def turned(self: Photos, image: bytes, *more: Any) -> Photo:
+        photo = detect(self, image, *more)
+        if image in {AGAIN, HOPPER}:
+            photo = replace(photo, faces=tuple(replace(face, quality=TURNED) for face in photo.faces))
+        return photo
+
+    monkeypatch.setattr(Photos, "detect", turned)
+
+
+def test_it_is_enrolled_beside_a_good_photo_of_the_same_request(api: httpx.Client, gallery: str) -> None:
+    answer = enroll(api, gallery, "eileen", AGAIN, COLLINS, HOPPER).json()
+    assert [one["index"] for one in answer["enrolled"]] == [0, 1]
+    assert answer["enrolled"][0]["quality"]["reasons"] == ["extreme_pose", "low_score"]
+    (refused,) = answer["rejected"]
+    assert (refused["index"], refused["code"]) == (2, "low_quality")
+    assert refused["reasons"] == ["extreme_pose", "low_score"]
+
+
+def test_it_is_enrolled_beside_a_photo_that_the_subject_has(api: httpx.Client, gallery: str) -> None:
+    error_of(enroll(api, gallery, "eileen", AGAIN), 422, "low_quality")
+    assert enroll(api, gallery, "eileen", COLLINS).status_code == 201
+    error_of(enroll(api, gallery, "eileen", HOPPER), 422, "low_quality")
+    error_of(enroll(api, gallery, "eileen", AGAIN, quality="high"), 422, "low_quality")
+    assert len(enroll(api, gallery, "eileen", AGAIN).json()["enrolled"]) == 1
+
+
+def test_who_may_only_enroll_does_not_learn_whether_it_matches_the_subject(api: httpx.Client, gallery: str) -> None:
+    name = gallery.rsplit("/", 1)[-1]
+    made = api.post("/v1/keys", json={"scopes": ["enroll"], "galleries": [name]}).raise_for_status().json()
+    key = made["secret"]
+    assert enroll(api, gallery, "eileen", COLLINS, key=key).status_code == 201
+    error_of(enroll(api, gallery, "eileen", AGAIN, key=key), 422, "low_quality")
+    both = enroll(api, gallery, "eileen", COLLINS, AGAIN, key=key).json()
+    assert len(both["enrolled"]) == 2, "that photo is the caller's own"
+
+
+@pytest.mark.parametrize("other", [Reason.LOW_SHARPNESS, Reason.SMALL_FACE, Reason.CUT_OFF])
+def test_a_face_that_is_poor_in_another_way_is_refused(
+    api: httpx.Client, gallery: str, other: Reason, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.TURNED", Quality(25.0, (Reason.EXTREME_POSE, other)))
+    answer = enroll(api, gallery, "eileen", AGAIN, COLLINS).json()
+    assert [one["index"] for one in answer["enrolled"]] == [1]
