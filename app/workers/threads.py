@@ -17,6 +17,9 @@ from app.types import Photo
 from app.workers.queue import COSTLY_MEMORY, COSTLY_PIXELS
 
 SMALL_MEMORY = BYTES_A_PIXEL * COSTLY_PIXELS
+UNBOUNDED_MEMORY = 1024**3
+"""Memory for one costly photo from which on formats are read that may take twice as much: a server that has so much has
+the other half as well, for bodies, small photos and its reserve."""
 SMALL_SHARE = 2 / 3
 """Of the memory for photos, for small ones, unless that is more than one for each core."""
 
@@ -27,7 +30,7 @@ class PhotoThreads:
 
     No system limits what a photo takes here. It counts as BYTES_A_PIXEL, and where there is never so much memory it is
     too large; a photo of a format for which that is no limit counts as costly, and is not read with less than
-    COSTLY_MEMORY.
+    UNBOUNDED_MEMORY.
     """
 
     def __init__(self, detector: Detector, limits: Limits, count: int, keep: Callable[[str, int], None]) -> None:
@@ -44,7 +47,7 @@ class PhotoThreads:
         rest = memory - small * SMALL_MEMORY
         costly = max(1, min(self._count // 2, int(rest / COSTLY_MEMORY)))
         each = rest / costly
-        limits = self._limits if each >= COSTLY_MEMORY else replace(self._limits, formats=READABLE - UNBOUNDED)
+        limits = self._limits if each >= UNBOUNDED_MEMORY else replace(self._limits, formats=READABLE - UNBOUNDED)
         self._large = Pipeline(self._detector, limits, most_pixels=max(each / BYTES_A_PIXEL, COSTLY_PIXELS))
         self._lanes = Lanes(small, costly)
 
