@@ -28,8 +28,6 @@ from app.api.feature import Feature
 from app.api.operation import Operation
 from app.api.routes import ROUTERS
 from app.api.routes.server import model_answer
-from app.calibration.job import KIND as CALIBRATE
-from app.calibration.job import Calibrator
 from app.concurrency.admission import Admission, Bytes
 from app.concurrency.pool import WorkerPool
 from app.concurrency.scheduler import Scheduler
@@ -41,6 +39,7 @@ from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.detect import Detector
 from app.features.bulk.routes import FEATURE as BULK
+from app.features.calibration.routes import FEATURE as CALIBRATION
 from app.features.challenges.routes import FEATURE as CHALLENGES
 from app.features.compreface.routes import FEATURE as COMPREFACE
 from app.features.deepstack import FEATURE as DEEPSTACK
@@ -58,7 +57,7 @@ from app.inference.embedders import Embedder, Embedders
 from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package, find_packages, scan_packages
 from app.inference.session import PROVIDERS
-from app.jobs.runner import Runner
+from app.jobs.runner import Runner, Work
 from app.machine import cores, memory_in_use, memory_limit, release_memory
 from app.recognition.gate import Gates
 from app.recognition.operations import Operations
@@ -80,8 +79,6 @@ GREY: Pixels = np.full((CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)
 NOT_RUNNING: tuple[None, list[str]] = (None, [])
 JOBS = 2
 """Jobs that run at the same time: a long import should not delay an export."""
-CALIBRATIONS_S = 60.0
-"""Between looks for stale calibrations."""
 PRUNE_AUDIT_S = 3600.0
 PRUNE_JOBS_S = PRUNE_CODES_S = 600.0
 PRUNE_CHANGES_S = 300.0
@@ -102,6 +99,7 @@ TEND_S = 1.0
 MEMORY_S = 60.0
 """Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
 FEATURES: tuple[Feature, ...] = (
+    CALIBRATION,
     CHALLENGES,
     REVIEW,
     REEMBEDDING,
@@ -205,7 +203,7 @@ def _build(
     open_gates = next((feature.open_gates for feature in FEATURES if feature.open_gates), lambda *_: Gates())
     gates = open_gates(embedders.packages, models.open, settings.liveness, settings.apcer, settings.bpcer)
     stack.callback(gates.close)
-    calibrator = Calibrator(galleries, embedders, storage.jobs, recorded=partial(audit.recorded, "calibrate_gallery"))
+    open_thresholds = next((feature.open_thresholds for feature in FEATURES if feature.open_thresholds), None)
 
     # Recognition
     operations = Operations(
@@ -216,7 +214,7 @@ def _build(
         gates=gates,
         fmr=settings.fmr,
         fpir=settings.fpir,
-        calibrated=calibrator.thresholds,
+        own_thresholds=open_thresholds and open_thresholds(galleries.store),
         observe=counted.stages,
     )
     admission = Admission(kept, settings.queue_limit)
@@ -242,7 +240,6 @@ def _build(
     scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)
     scheduler.every(PRUNE_CODES_S, "invitations", clock.guarded(storage.invitations.prune), at_once=True)
     scheduler.every(PRUNE_CODES_S, "sessions", clock.guarded(storage.sessions.prune), at_once=True)
-    scheduler.every(CALIBRATIONS_S, "calibrations", calibrator.look)
     scheduler.every(MEMORY_S, "memory", release_memory)
     for name, retry in (("database", storage.database.retry_write), ("audit sink", audit.retry_sink)):
         scheduler.every(WRITE_RETRY_S, name, retry)
@@ -258,7 +255,6 @@ def _build(
         embedders=embedders,
         gates=gates,
         galleries=galleries,
-        calibrator=calibrator,
         admission=admission,
         workers=workers,
         parsing=Lanes(cores(), 1),
@@ -297,7 +293,7 @@ def _start_features(core: Components, settings: Settings, scheduler: Scheduler, 
     """Start the features, what tends the photo workers, and then the jobs."""
     if isinstance(core.reader, PhotoWorkers):
         scheduler.every(TEND_S, "photo workers", core.reader.tend)
-    works = {CALIBRATE: core.calibrator.work}
+    works: dict[str, Work] = {}
     for feature in _wanted(settings):
         if feature.start is None:
             continue
@@ -305,6 +301,8 @@ def _start_features(core: Components, settings: Settings, scheduler: Scheduler, 
         stack.callback(part.close)
         core.parts.update(part.components)
         works.update(part.works)
+        if part.gallery_changed:
+            core.gallery_changed.append(part.gallery_changed)
         for task in part.tasks:
             scheduler.every(task.seconds, task.name, core.clock.guarded(task.call))
     core.runner.start(works, scheduler)

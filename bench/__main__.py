@@ -65,7 +65,7 @@ def bench(
     Run nothing else meanwhile. Everything takes about 25 minutes on two cores. docs/explanation/performance.md explains
     the figures and the method.
     """
-    from app.cli.sample_photos import SAMPLES  # noqa: PLC0415 (the other commands start quicker without)
+    from app.models.commands.sample_photos import SAMPLES  # noqa: PLC0415 (the other commands start quicker without)
     from bench import report  # noqa: PLC0415 (the same)
     from bench.run import QUICK, WHOLE, Run  # noqa: PLC0415 (the same)
     from bench.stages import open_stages  # noqa: PLC0415 (the same)

@@ -23,8 +23,8 @@ from rich.table import Table
 from app.calibration import operating_points as points
 from app.calibration.fusion import measure_fusion
 from app.calibration.intervals import Floats, Ints
-from app.calibration.population import deciding, measure_population
 from app.errors import OperatingPointUnavailable
+from app.features.calibration.population import deciding, measure_population
 from app.inference.manifest import Manifest
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds, fuse

@@ -368,7 +368,7 @@ def _scopes_table() -> str:
     """Return the operations of each scope as a Markdown table."""
     lines = ["| scope | operations |", "|---|---|"]
     for scope in (None, *Scope):
-        some = [one for one in own_operations() if one.scope == scope and not one.public and one.authenticate is None]
+        some = [one for one in own_operations() if one.scope == scope and not one.public and one.wire.takes_keys]
         names = [f"`{one.name}`{'*' if one.unrestricted else ''}" for one in some]
         lines.append(f"| {f'`{scope}`' if scope else 'any'} | {', '.join(names)} |")
     return "\n".join(lines)

@@ -20,6 +20,7 @@ FEATURES = dict(IMPORT.findall((PROJECT / "app" / "main.py").read_text(encoding=
 """The folder of each feature, as a module's name, and what `main.py` calls it."""
 PATHS: dict[str, str | None] = {
     "bulk": "import",
+    "calibration": "calibration",
     "challenges": "challenges",
     "compreface": "/api/v1/",
     "rekognition": '"/"',

@@ -21,8 +21,8 @@ from app.errors import InvalidInput
 from app.inference.manifest import Licence, Provenance, Rewrite
 from app.inference.package import find_packages, select
 from app.models.opening import open_detector
+from app.models.stages import LIMITS
 from app.pipeline import Pipeline, main_crop
-from app.stages import LIMITS
 from training.export import COARSE_RATES, export_fp32, golden_vectors, write_embedder
 
 STEPS, BATCH, DIMENSION, LEARNING_RATE = 2000, 64, 128, 0.05

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.concurrency.scheduler import FailureLog
+from app.concurrency.worker import FailureLog, Worker
 from app.db.engine import Database
 from app.db.pagination import Page, read_page
 from app.db.schema import AUDIT
@@ -288,14 +288,12 @@ class AuditLog:
         self.sink = sink
         self._days = days
         self._clock = clock
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._dropped = 0
-        self._urgent = False
         self._closing = False
         self._failures = FailureLog("the audit log")
-        self._thread = threading.Thread(target=self._work, name="audit", daemon=True)
-        self._thread.start()
+        self._worker = Worker("audit", self._work, retry_s=RETRY_S, failures=self._failures)
 
     @property
     def sink_available(self) -> bool:
@@ -331,7 +329,7 @@ class AuditLog:
     def write(self, entry: AuditEntry) -> Future[None]:
         """Write the entry, or its changes, at once. The future raises what the database raises."""
         done: Future[None] = Future()
-        with self._condition:
+        with self._lock:
             if self._closing:
                 done.set_exception(LikenessError("The server is stopping.", code="shutting_down"))
                 return done
@@ -339,19 +337,19 @@ class AuditLog:
                 done.set_exception(DatabaseBusy("The audit log can't be written."))
                 return done
             self._waiting.append((entry, done))
-            self._urgent = True
-            self._condition.notify_all()
+        self._worker.wake()
         return done
 
     def note(self, entry: AuditEntry) -> None:
         """Queue the entry, to be written soon."""
-        with self._condition:
+        with self._lock:
             if self._closing or len(self._waiting) >= MAX_WAITING:
                 self._dropped += 1
                 return
             self._waiting.append((entry, None))
-            if len(self._waiting) == 1:  # with others queued the thread is awake already
-                self._condition.notify_all()
+            is_first = len(self._waiting) == 1
+        if is_first:  # with others queued the thread will be awake
+            self._worker.wake(FLUSH_S)
 
     def prune(self) -> int:
         """Delete the entries that are older than the log keeps them; return how many. The scheduler calls it."""
@@ -359,30 +357,27 @@ class AuditLog:
 
     def close(self) -> None:
         """Write what is queued, and end the thread."""
-        with self._condition:
+        with self._lock:
             self._closing = True
-            self._condition.notify_all()
-        self._thread.join()
+        self._worker.close()
+        while self._waiting or self._dropped:
+            try:
+                self._work()
+            except Exception as error:  # noqa: BLE001 (what could not be written is lost, and counted)
+                self._failures.failed(error)
 
-    def _work(self) -> None:
-        while True:
-            with self._condition:
-                while not self._waiting and not self._closing:
-                    self._condition.wait()
-                if self._waiting and not self._urgent and not self._closing:
-                    self._condition.wait(FLUSH_S)
-                batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
-                self._urgent = bool(self._waiting)
-                closing, dropped, self._dropped = self._closing, self._dropped, 0
-            if dropped:
-                _log.error("audit entries lost", extra={"fields": {"entries": dropped}})
-            if batch and not self._write(batch) and not closing:
-                with self._condition:
-                    self._condition.wait_for(lambda: self._closing or self._urgent, RETRY_S)
-            if closing and not self._waiting:
-                return
+    def _work(self) -> float | None:
+        """Write a batch of what is queued. Raises what the database raises."""
+        with self._lock:
+            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            _log.error("audit entries lost", extra={"fields": {"entries": dropped}})
+        if batch:
+            self._write(batch)
+        return 0.0 if self._waiting else None
 
-    def _write(self, batch: list[_Waiting]) -> bool:
+    def _write(self, batch: list[_Waiting]) -> None:
         entries: dict[int, AuditEntry] = {}
         waiting: list[Future[None]] = []
         for entry, done in batch:
@@ -392,20 +387,17 @@ class AuditLog:
         written = list(entries.values())
         try:
             self.store.write(written)
-        except Exception as error:  # noqa: BLE001 (a worker's edge: every waiting caller gets it)
-            self._failures.failed(error)
+        except Exception as error:
             for done in waiting:
                 done.set_exception(error)
             noted: list[_Waiting] = [(entry, None) for entry, done in batch if done is None or done.cancelled()]
-            with self._condition:
+            with self._lock:
                 if self._closing:
                     self._dropped += len(noted)
                 else:
                     self._waiting = noted + self._waiting
-            return False
-        self._failures.succeeded()
+            raise
         if self.sink:
             self.sink.write(written)
         for done in waiting:
             done.set_result(None)
-        return True

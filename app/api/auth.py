@@ -107,25 +107,22 @@ class Guard:
         """
         if self.admin.matches(given):
             return ADMIN
-        recalled = self.keys.recall(given)
-        known = recalled is not None or self.keys.is_known(given)
-        return await self.admit(recalled, lambda: self.keys.check(given), address, known=known)
+        grant = self.keys.recall(given)
+        if grant is None:
+            known = self.keys.is_known(given)
+            grant = await self.attempt(lambda: self.keys.check(given), address, known=known)
+        self.count_request(grant)
+        return grant
 
-    async def admit(self, recalled: Grant | None, look_up: Callable[[], Grant], address: str, *, known: bool) -> Grant:
-        """Return the grant of a key that was sent in any form.
-
-        `recalled` is its cached grant, `look_up` reads the database, and `known` says whether the caller has shown a
-        secret that was valid when it was last looked up. Raises as `check` does.
-        """
-        grant = recalled if recalled is not None else await self.attempt(look_up, address, known=known)
+    def count_request(self, grant: Grant) -> None:
+        """Count a request of the key. Raises Overloaded (``rate_limited``)."""
         if grant.rate and (wait_s := self.requests.take(grant.key_id, grant.rate)):
             raise Why.KEY_RATE.error(wait_s)
-        return grant
 
     def count_faces(self, grant: Grant, count: int) -> None:
         """Count the faces of a photo that were searched for as that many requests of the key, the first one included.
 
-        A key in debt waits before its next request (`admit`).
+        A key in debt waits before its next request (`count_request`).
         """
         if grant.rate and count > 1:
             self.requests.owe(grant.key_id, grant.rate, count - 1)

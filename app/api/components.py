@@ -18,7 +18,6 @@ from app.access.sign_in import Invitations, Sessions, SignInCodes
 from app.api import schemas
 from app.api.auth import Guard
 from app.api.body import BodyLimits
-from app.calibration.job import Calibrator
 from app.concurrency.admission import Admission
 from app.concurrency.pool import WorkerPool
 from app.concurrency.turns import Lanes
@@ -27,6 +26,7 @@ from app.db.encryption import Sealer
 from app.db.signing import Signer
 from app.errors import LikenessError
 from app.gallery.erasure import Erasures
+from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.jobs.files import JobFiles
@@ -38,6 +38,9 @@ from app.recognition.operations import Operations
 from app.workers.queue import PhotoWorkers
 from app.workers.threads import PhotoThreads
 
+GalleryChanged: TypeAlias = Callable[[Gallery, str], None]
+"""Takes the gallery, and the id of the key that has changed it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Components:
@@ -47,7 +50,6 @@ class Components:
     embedders: Embedders
     gates: Gates
     galleries: Galleries
-    calibrator: Calibrator
     admission: Admission
     workers: WorkerPool
     parsing: Lanes
@@ -73,6 +75,8 @@ class Components:
     """Returns the installed model packages."""
     skipped_models: Callable[[], Sequence[schemas.SkippedModel]]
     """The folders of the models folder whose package can't be used now."""
+    gallery_changed: list[GalleryChanged] = field(default_factory=list)
+    """What features do when the settings of a gallery have changed."""
     parts: dict[str, Any] = field(default_factory=dict)
     """All of these, the whole as `components`, and the features' (`app.api.feature`), by name."""
 

@@ -11,10 +11,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from app.api.components import GalleryChanged
 from app.api.route import Router
 from app.api.wire import WireFormat
+from app.gallery.store import Store
 from app.jobs.runner import Work
 from app.recognition.gate import OpenGates
+from app.recognition.operations import OwnThresholds
 from app.search.registry import OpenIndex
 
 
@@ -34,6 +37,7 @@ class Part:
     components: Mapping[str, object] = field(default_factory=dict)
     works: Mapping[str, Work] = field(default_factory=dict)
     tasks: Sequence[Task] = ()
+    gallery_changed: GalleryChanged | None = None
     close: Callable[[], None] = lambda: None
     """Called when the service ends."""
 
@@ -62,3 +66,5 @@ class Feature:
     """Opens another place for the galleries' vectors than this process's memory."""
     open_gates: OpenGates | None = None
     """Opens the gates that judge liveness."""
+    open_thresholds: Callable[[Store], OwnThresholds] | None = None
+    """Opens what says which thresholds decide in a gallery that has some of its own."""

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import TYPE_CHECKING, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.concurrency.worker import Worker
 from app.files import LAST_BACKUP
 from app.gallery.records import Totals
 from app.logs import LOGGER
@@ -88,6 +89,7 @@ class Metrics:
             yield
         finally:
             self._registry.unregister(collector)
+            collector.close()
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
@@ -100,6 +102,9 @@ class _ComponentsCollector(Collector):
         self._data_dir = data_dir
         self._is_ready = is_ready
         self._totals = _CachedCounts(components.galleries.store.totals)
+
+    def close(self) -> None:
+        self._totals.close()
 
     def describe(self) -> Iterable[Metric]:
         """Describe nothing, since registering must not read the database."""
@@ -221,6 +226,7 @@ class _CachedCounts:
     def __init__(self, count: Callable[[], Totals]) -> None:
         self._count = count
         self._lock = Lock()
+        self._worker = Worker("counts", self._refresh)
         self._working: Event | None = None
         self._found: Totals | None = None
         self._at = -COUNTS_S
@@ -230,21 +236,25 @@ class _CachedCounts:
         with self._lock:
             if self._working is None and time.monotonic() - self._at >= COUNTS_S:
                 self._working = Event()
-                Thread(target=self._refresh, args=[self._working], name="counts", daemon=True).start()
+                self._worker.wake()
             working = self._working
         if working is not None and not working.wait(COUNTING_S):
             return None
         return self._found
 
-    def _refresh(self, done: Event) -> None:
+    def close(self) -> None:
+        self._worker.close(0)
+
+    def _refresh(self) -> None:
         try:
             counts = self._count()
         except Exception as error:  # noqa: BLE001 - a worker's edge; the metrics say that there was no answer
             _log.warning("Rows could not be counted", extra={"fields": {"error": type(error).__name__}})
             counts = None
         with self._lock:
-            self._found, self._at, self._working = counts, time.monotonic(), None
-        done.set()
+            done, self._found, self._at, self._working = self._working, counts, time.monotonic(), None
+        if done:
+            done.set()
 
 
 def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:

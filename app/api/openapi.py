@@ -115,12 +115,12 @@ def document(
     )
     components = document.setdefault("components", {})
     models: dict[type[BaseModel], None] = {schemas.ErrorAnswer: None} | dict.fromkeys(webhooks)
-    models |= {model: None for operation in operations for model in (*operation.more_models, operation.body) if model}
+    models |= {model: None for operation in operations for model in (operation.body,) if model}
     _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     known = components.setdefault("schemas", {})
     known |= {name: schema for name, schema in bodies["$defs"].items() if name not in known}
     for each in operations:
-        if each.images and each.body:
+        if each.images and each.body and each.wire.forms:
             known[each.body.__name__] = _form_schema(each.body, each.images)
     for superfluous in ("HTTPValidationError", "ValidationError"):
         known.pop(superfluous, None)
@@ -142,7 +142,7 @@ def document(
             operation.setdefault("description", f"{declared.wire.name}'s call. {declared.wire.description}")
             _complete_example(operation["responses"], declared)
             operation["security"] = [] if declared.public else [{name: []} for name in declared.wire.security]
-            if not declared.public and declared.authenticate is None:
+            if not declared.public and declared.wire.takes_keys:
                 operation.setdefault("x-scope", declared.scope or "any")
                 operation["x-unrestricted"] = declared.unrestricted
     known |= {name: {"type": "string", "enum": list(words)} for words, name in _NAMED_SETS.items()}

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from app.access.grants import Scope
 from app.api.body import File, ImageFields
-from app.api.wire import OWN, Authenticate, WireFormat
+from app.api.wire import OWN, WireFormat
 
 OPEN_CODES = ("host_not_allowed", "internal_error")
 """Error codes of every operation."""
@@ -107,10 +107,6 @@ class Operation:
     """Whether its answer goes on for as long as the client listens: counts as no request in progress."""
     public: bool = False
     """Whether it needs no key."""
-    authenticate: Authenticate | None = None
-    """How it is authenticated if not by a key in its wire format."""
-    more_models: tuple[type[BaseModel], ...] = ()
-    """Further models of bodies that the OpenAPI document refers to."""
     wire: WireFormat = OWN
 
     @property

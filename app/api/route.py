@@ -7,7 +7,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 from urllib.parse import parse_qsl, unquote
 
@@ -24,7 +24,7 @@ from app.access.grants import Grant
 from app.api import openapi
 from app.api.auth import require_scope
 from app.api.body import COSTLY_BYTES, JSON_TYPE, ImageFields, Sent, invalid_request, is_quick, parse_json, read_body
-from app.api.components import GalleryId, components_of
+from app.api.components import Components, GalleryId, components_of
 from app.api.operation import Operation
 from app.api.schemas.base import Base64
 from app.api.wire import CLIENT_GONE, OWN, WireFormat, callers_of, expected, send_error
@@ -132,17 +132,17 @@ class OperationRoute(APIRoute):
         """Answer a request: authenticate, admit, audit, then the handler. Any error becomes an answer."""
         operation = self.operation_of(scope)
         if operation.public or scope["method"] != operation.method:
+            scope["components"] = getattr(scope["app"].state, "components", None)
             await super().handle(scope, receive, send)
             return
         components = components_of(scope["app"].state)
-        scope["operation"] = operation
+        scope["operation"], scope["components"] = operation, components
         # The path was matched as it was sent.
         ids = {name: to_nfc(unquote(text)) for name, text in scope["path_params"].items()}
         trail = AuditTrail(components.audit, operation, ids, scope["request_id"], send)
         try:
             try:
-                authenticate = operation.authenticate or operation.wire.authenticate
-                grant, receive = await authenticate(scope, receive, components)
+                grant, receive = await operation.wire.authenticate(scope, receive, components)
                 scope["grant"], trail.entry.key = grant, grant.key_id
                 authorize(grant, operation, ids.get("gallery"))
                 if scope["query_string"] and operation.wire.strict and not operation.monitoring:
@@ -279,9 +279,11 @@ def operations_of(app: FastAPI) -> list[Operation]:
 class _Parameters:
     """A handler's parameters, by where they come from."""
 
-    supplied: dict[str, type]
-    """Of `Components`, or of the request."""
-    read: list[inspect.Parameter]
+    of_request: dict[str, str] = field(default_factory=dict)
+    """The request, empty, or where its scope has what is taken of it."""
+    parts: list[str] = field(default_factory=list)
+    """Of `Components`."""
+    read: list[inspect.Parameter] = field(default_factory=list)
     """By FastAPI: ids in the path, and the query."""
     query: type[BaseModel] | None = None
     body: str = ""
@@ -291,13 +293,22 @@ class _Parameters:
     gallery: str = ""
     """The name of the one that is the gallery of the path's id, opened; empty without any."""
 
+    def supply(self, request: Request) -> dict[str, Any]:
+        """Return what the handler takes of its request and of the service."""
+        scope = request.scope
+        parts = scope["components"].parts if self.parts else {}
+        taken = {name: scope[key] if key else request for name, key in self.of_request.items()}
+        return taken | {name: parts[name] for name in self.parts}
 
+
+OF_REQUEST: Mapping[type, str] = {Request: "", Grant: "grant", AuditEntry: "audit"}
+"""What a handler may take of its request, and where the scope has it."""
 QUERY = "query_"
 """FastAPI's name for the parameters in the query of an operation that takes photos."""
 
 
 def _parameters_of(signature: inspect.Signature) -> _Parameters:
-    parameters = _Parameters({}, [])
+    parameters = _Parameters()
     for name, parameter in signature.parameters.items():
         kind, origin = parameter.annotation, get_origin(parameter.annotation)
         if isinstance(origin, type) and issubclass(origin, Sent):
@@ -310,7 +321,10 @@ def _parameters_of(signature: inspect.Signature) -> _Parameters:
             parameters.gallery = name
             parameters.read.append(parameter.replace(annotation=GalleryId))
         elif isinstance(kind, type) and not issubclass(kind, (str, int, float)):
-            parameters.supplied[name] = kind
+            if kind in OF_REQUEST:
+                parameters.of_request[name] = OF_REQUEST[kind]
+            else:
+                parameters.parts.append(name)
         else:
             parameters.read.append(parameter)
             if origin is Annotated and any(isinstance(mark, Query) for mark in get_args(kind)[1:]):
@@ -335,13 +349,10 @@ def _endpoint(handler: Callable[..., Any], parameters: _Parameters, operation: O
     model, images = parameters.model, operation.images
 
     async def endpoint(request: Request, **given: Any) -> Response:
-        scope, state = request.scope, request.app.state
-        own = {Request: request, Grant: scope.get("grant"), AuditEntry: scope.get("audit")}
-        for name, kind in parameters.supplied.items():
-            given[name] = own[kind] if kind in own else components_of(state).parts[name]
+        given |= parameters.supply(request)
         if is_coroutine:
             return respond(await handler(**given), operation.status)
-        components = components_of(state)
+        components: Components = request.scope["components"]
         limits = components.limits
         query = given.pop(QUERY, None)
         if parameters.body:

@@ -13,9 +13,9 @@ import errno
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -89,10 +89,6 @@ def problems_table() -> str:
     return "\n".join(lines)
 
 
-Authenticate: TypeAlias = Callable[[Scope, Receive, Components], Awaitable[tuple[Grant, Receive]]]
-"""Returns what the request's key allows, and where to read the body from; raises LikenessError."""
-
-
 class WireFormat(ABC):
     """``scope["path"]`` is the path as it was sent, percent-encoded."""
 
@@ -100,12 +96,16 @@ class WireFormat(ABC):
     """The other service's; None: our own."""
     security: ClassVar[Sequence[str]]
     """The ways to send a key, by their names in the OpenAPI document."""
+    takes_keys: ClassVar[bool] = True
+    """Whether it is a key that is sent, so that the document says which ones may."""
     security_schemes: ClassVar[Mapping[str, Any]] = {}
     """Those that are its alone, as the document describes them."""
     description: ClassVar[str] = ""
     """Of its operations, for the document."""
     strict: ClassVar[bool] = False
     """Whether parameters in the query that are unknown or given twice are errors."""
+    forms: ClassVar[bool] = True
+    """Whether images may be the files of a form."""
     large_json: ClassVar[bool] = False
     """Whether JSON without images may be as long as any body, and not only as metadata."""
 
@@ -132,13 +132,13 @@ class OwnFormat(WireFormat):
     strict = True
 
     async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-        headers = Headers(scope=scope)
-        session = session_of(headers)
-        if session is not None and given_key(headers, scope["path"]) is None:
-            guard, sessions = components.guard, components.sessions
+        headers, guard, sessions = Headers(scope=scope), components.guard, components.sessions
+        key, session = given_key(headers, scope["path"]), session_of(headers)
+        if key is None and session is not None:
             scope["session"], recalled = session, sessions.recall(session)
-            scope["session_key"] = recalled or await guard.attempt(lambda: sessions.open(session), address_of(scope))
-        return await super().authenticate(scope, receive, components)
+            key = recalled or await guard.attempt(lambda: sessions.open(session), address_of(scope))
+            scope["session_key"] = key
+        return await guard.check(key_of(scope) if key is None else key, address_of(scope)), receive
 
     def speaks(self, scope: Scope) -> bool:  # noqa: ARG002 (every request that is in no other format)
         return True

@@ -32,15 +32,17 @@ class Entry(NamedTuple):
     """One line of `likeness --help`."""
 
     where: str
-    """Module below `app.cli`, or a feature's in full, and the name of its Typer object: COMMANDS, or a group's own."""
+    """Module below `app.cli`, or elsewhere in full, and the name of its Typer object: COMMANDS, or a group's own."""
     help: str
     panel: str
+    more: tuple[str, ...] = ()
+    """Features' modules whose COMMANDS the group has too."""
 
 
-def is_installed(entry: Entry) -> bool:
-    """Return whether the command's module exists: a feature's folder may have been taken out."""
+def is_installed(module: str) -> bool:
+    """Return whether a command's module exists: a feature's folder may have been taken out."""
     try:
-        return not entry.where.startswith(FEATURES) or find_spec(entry.where.partition(":")[0]) is not None
+        return not module.startswith(FEATURES) or find_spec(module.partition(":")[0]) is not None
     except ModuleNotFoundError:
         return False
 
@@ -58,7 +60,12 @@ ENTRIES = {
     "watch": Entry(
         "app.features.watching.command:commands", "Watch cameras or films, and tell who is there.", _RECOGNITION
     ),
-    "galleries": Entry("galleries:galleries", "List, create, change, delete and check galleries.", _PEOPLE),
+    "galleries": Entry(
+        "galleries:galleries",
+        "List, create, change, delete and check galleries.",
+        _PEOPLE,
+        ("app.features.review.command", "app.features.calibration.command"),
+    ),
     "people": Entry("people:people", "List, show, rename, merge and delete the people of a gallery.", _PEOPLE),
     "faces": Entry("people:faces", "List, move and delete the enrolled faces of a person.", _PEOPLE),
     "corrections": Entry("people:corrections", "Say who a photo does not show; list and delete that.", _PEOPLE),
@@ -75,18 +82,28 @@ ENTRIES = {
         "app.features.compreface.command:commands", "Enroll the photos of a CompreFace database.", _TRANSFER
     ),
     "jobs": Entry("jobs:jobs", "List, wait for and cancel work that outlasts a request.", _TRANSFER),
-    "backup": Entry("database:commands", "Write a SQLite database and its keys into one signed file.", _TRANSFER),
-    "restore": Entry("database:commands", "Replace a SQLite database with a backup.", _TRANSFER),
-    "database": Entry("database:database", "Copy the database from SQLite to PostgreSQL or back.", _TRANSFER),
+    "backup": Entry(
+        "app.features.bulk.database_command:commands",
+        "Write a SQLite database and its keys into one signed file.",
+        _TRANSFER,
+    ),
+    "restore": Entry(
+        "app.features.bulk.database_command:commands", "Replace a SQLite database with a backup.", _TRANSFER
+    ),
+    "database": Entry(
+        "app.features.bulk.database_command:database", "Copy the database from SQLite to PostgreSQL or back.", _TRANSFER
+    ),
     "serve": Entry("server:commands", "Start the server.", _SERVER),
     "status": Entry("server:commands", "Show the server, data folder, models, galleries and health.", _SERVER),
-    "doctor": Entry("doctor:commands", "Check the installation, and say how to repair it.", _SERVER),
-    "models": Entry("models:models", "List, fetch and quantize model packages.", _SERVER),
+    "doctor": Entry(
+        "app.features.doctor.command:commands", "Check the installation, and say how to repair it.", _SERVER
+    ),
+    "models": Entry("app.models.commands:models", "List, fetch and quantize model packages.", _SERVER),
     "keys": Entry("access:keys", "Create, list, rotate and revoke API keys.", _SERVER),
     "audit": Entry("access:audit", "Export the audit log: who did what, and when.", _SERVER),
-    "vault": Entry("database:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
+    "vault": Entry("vault:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
 }
-ENTRIES = {name: entry for name, entry in ENTRIES.items() if is_installed(entry)}
+ENTRIES = {name: entry for name, entry in ENTRIES.items() if is_installed(entry.where)}
 
 
 class _Commands(TyperGroup):
@@ -116,11 +133,14 @@ app = typer.Typer(
 
 def load(name: str) -> TyperCommand | TyperGroup:
     """Import a command of ENTRIES, or a group of commands."""
-    module, _, attribute = ENTRIES[name].where.partition(":")
-    group = get_group(getattr(import_module(module if module.startswith(FEATURES) else f"app.cli.{module}"), attribute))
+    entry = ENTRIES[name]
+    module, _, attribute = entry.where.partition(":")
+    group = get_group(getattr(import_module(module if module.startswith("app.") else f"app.cli.{module}"), attribute))
+    for more in filter(is_installed, entry.more):
+        group.commands.update(get_group(getattr(import_module(more), COMMANDS)).commands)
     command = group.commands[name] if attribute == COMMANDS else group
     assert isinstance(command, TyperCommand | TyperGroup)  # noqa: S101 - Typer makes no others
-    command.help = command.help or ENTRIES[name].help
+    command.help = command.help or entry.help
     return command
 
 

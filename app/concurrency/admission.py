@@ -7,8 +7,8 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -18,14 +18,6 @@ CALLER_SHARE = 0.8
 """Of the bytes that are kept, for one caller."""
 RECEIVING = 4
 """Requests whose bodies may be arriving, for each slot."""
-UNPROVEN = 64
-"""Requests whose bodies may be arriving before their signature can be checked, without those of callers that have
-signed before. One more takes the place of the oldest."""
-UNPROVEN_EACH = 4
-"""Of them, for one address."""
-UNPROVEN_SHARE = 1 - CALLER_SHARE
-"""Of the bytes that are kept, for their bodies: two photos of 5 MiB in base64, the most that a request of Rekognition
-needs, in a server of 1 GiB."""
 LOOKUPS = 16
 """Keys that have not worked before and may be looked up at once."""
 GREED = (4, 16)
@@ -124,9 +116,6 @@ class Admission:
         self.limit = queue_limit
         self._slots = Shares(queue_limit)
         self._receiving = Shares(queue_limit * RECEIVING)
-        self._unproven, self._signing = Shares(math.inf), Shares(math.inf)
-        self._arriving: dict[Visit, asyncio.Timeout] = {}
-        """Unproven requests, the oldest first, and what ends each of them."""
         self._visit: ContextVar[Visit | None] = ContextVar("visit", default=None)
         self._refused: dict[str, float] = {}
         """When the debt of each caller that was refused is over, in monotonic seconds; the last refused one last."""
@@ -139,7 +128,7 @@ class Admission:
     @property
     def receiving(self) -> int:
         """Return the number of requests whose body is still arriving."""
-        return self._receiving.held + self._unproven.held + self._signing.held
+        return self._receiving.held
 
     @contextmanager
     def admit(self, *callers: str, place: Shares | None = None) -> Iterator[Visit]:
@@ -158,55 +147,11 @@ class Admission:
             self._visit.reset(token)
             self.leave(visit)
 
-    @asynccontextmanager
-    async def admit_unproven(self, address: str, key_id: str | None = None) -> AsyncIterator[None]:
-        """Count a request whose signature can be checked when its body is there, in a pool of its own.
-
-        ``key_id`` is the key it names if that has signed from this address before: it then has as many places as there
-        are slots. There is always a place: where all are taken, the oldest request is ended with Overloaded. A body
-        that has just begun arrives, and one that does not come holds nobody up.
-        """
-        if key_id is None:
-            caller, place, most = address, self._unproven, UNPROVEN_EACH
-        else:
-            caller, place, most = f"{key_id} {address}", self._signing, self.limit
-        crowds = Counter(visit.callers[0] for visit in self._arriving)
-        crowd = caller if crowds[caller] >= most else None
-        if crowd is None and len(self._arriving) >= UNPROVEN + self.limit:
-            crowd = crowds.most_common(1)[0][0]
-        if crowd is not None:
-            self._end(next(visit for visit in self._arriving if visit.callers[0] == crowd))
-        try:
-            async with asyncio.timeout(None) as end:
-                with self.admit(caller, place=place) as visit:
-                    self._arriving[visit] = end
-                    try:
-                        yield
-                    finally:
-                        self._arriving.pop(visit, None)
-        except TimeoutError:
-            raise Why.REQUESTS.error() from None
-
-    def _end(self, visit: Visit) -> None:
-        self._arriving.pop(visit).reschedule(asyncio.get_running_loop().time())
-
     def take(self, size: int) -> None:
-        """Count bytes of the admitted request's body. Raises Overloaded if there are too many.
-
-        The oldest unproven requests are ended until those of another one fit.
-        """
+        """Count bytes of the admitted request's body. Raises Overloaded if there are too many."""
         visit = self._visit.get()
         if visit is None:
             raise RuntimeError("Bytes are counted for an admitted request only.")
-        if visit.place is self._unproven:
-            left = self.bytes.size * UNPROVEN_SHARE - visit.held - size
-            if left < 0:
-                raise Why.BYTES.error()
-            others = [other for other in self._arriving if other.place is self._unproven and other is not visit]
-            held = sum(other.held for other in others)
-            while held > left:
-                held -= others[0].held
-                self._end(others.pop(0))
         self.bytes.keep(visit.callers[0], size)
         visit.held += size
 

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from app.concurrency.worker import Worker
 from app.db import usage
 from app.db.migrations import VERSION, bring_up_to_date, is_current
 from app.db.opening import BUSY_TIMEOUT_S, inserting, open_engine
@@ -229,56 +230,43 @@ def select_in(
 
 
 class _Scrubber:
-    """A thread that repeats `attempt` after each request until it succeeds; it starts with the first request."""
+    """Repeats `attempt` in a thread after each request until it succeeds."""
 
     def __init__(self, attempt: Callable[[], bool]) -> None:
         self._attempt = attempt
-        self._condition = threading.Condition()
+        self._changed = threading.Condition()
         self._requested = 0
         self._done = 0
-        self._closing = False
-        self._thread: threading.Thread | None = None
+        self._pause_s = SCRUB_RETRY_S[0]
+        self._worker = Worker("scrubber", self._work)
 
     def request(self) -> None:
-        with self._condition:
+        with self._changed:
             self._requested += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="scrubber", daemon=True)
-                self._thread.start()
-            self._condition.notify_all()
+        self._worker.wake()
 
     def wait(self, timeout_s: float) -> bool:
-        with self._condition:
+        with self._changed:
             target = self._requested
-            return self._condition.wait_for(lambda: self._done >= target, timeout_s)
+            return self._changed.wait_for(lambda: self._done >= target, timeout_s)
 
     def close(self) -> None:
         """Stop after one last attempt; the next start does the rest."""
-        with self._condition:
-            self._closing = True
-            self._condition.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        self._worker.close()
+        if self._requested > self._done:
+            self._work()
 
-    def _work(self) -> None:
-        pause, longest = SCRUB_RETRY_S
-        while True:
-            with self._condition:
-                self._condition.wait_for(lambda: self._closing or self._requested > self._done)
-                if self._requested == self._done:
-                    return
-                target, last = self._requested, self._closing
-            succeeded = self._attempt()
-            with self._condition:
-                if succeeded:
-                    self._done = target
-                    pause = SCRUB_RETRY_S[0]
-                    self._condition.notify_all()
-                elif last:
-                    return
-                else:
-                    self._condition.wait_for(lambda: self._closing, pause)
-                    pause = min(longest, 2 * pause)
+    def _work(self) -> float | None:
+        with self._changed:
+            target = self._requested
+        if not self._attempt():
+            pause_s, self._pause_s = self._pause_s, min(SCRUB_RETRY_S[1], 2 * self._pause_s)
+            return pause_s
+        self._pause_s = SCRUB_RETRY_S[0]
+        with self._changed:
+            self._done = target
+            self._changed.notify_all()
+        return None
 
 
 class _Version:

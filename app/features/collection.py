@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 from app.access.audit import AuditEntry
 from app.access.grants import Grant
-from app.api.components import Components, components_of
+from app.api.components import Components
 from app.errors import Conflict, GalleryNotFound, NotFound
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
@@ -86,7 +86,7 @@ async def _collection(request: Request) -> Collection:
         message = f"The key may see {len(visible)} galleries, and none is {DEFAULT!r}: use a key for one gallery."
         raise GalleryNotFound(message)
     entry.gallery = name = DEFAULT if visible is None or DEFAULT in visible else next(iter(visible))
-    return Collection(components_of(request.app.state), grant, entry, name)
+    return Collection(request.scope["components"], grant, entry, name)
 
 
 CollectionDep: TypeAlias = Annotated[Collection, Depends(_collection)]

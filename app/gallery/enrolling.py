@@ -4,55 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.db.engine import select_in
-from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
-from app.db.sealed_columns import Blobs
-from app.errors import InvalidInput
+from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES
 from app.gallery.change import ADD, Change
 from app.gallery.records import (
     NO_TERMS,
-    Consent,
-    Counts,
     Gallery,
-    Metadata,
     NewFace,
     StoredFace,
     Terms,
     fit_face,
-    from_bytes,
-    is_unit,
-    package_mismatch,
     to_bytes,
-    two_packages,
 )
 from app.gallery.rows import (
     brief_subjects,
     encode_crop,
-    face_query,
-    is_current,
-    join_templates,
-    template_column,
-    to_consent,
-    to_face,
 )
 from app.gallery.subjects import (
     check_unexpired,
-    from_consent,
     make_subjects,
     subject_values,
     terms_columns,
     touch_subjects,
     update_subject,
 )
-from app.gallery.text import check_visible, clean_id, clean_name, encode_metadata, fold
+from app.gallery.text import check_visible, clean_id, fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,106 +91,9 @@ def crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:
     return encode_crop(face.crop) if gallery.store == "crop" and face.crop is not None else None
 
 
-EXPORT_ROWS = 1_000
 _INSERTS = tuple(sa.insert(table) for table in (FACES, CROPS, SECOND_TEMPLATES, FACE_ORIGINS))
 _LAST_KEY = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'faces'")
 _NEXT_KEYS = sa.text("SELECT nextval(pg_get_serial_sequence('faces', 'key')) FROM generate_series(1, :count)")
-
-
-@dataclass(frozen=True, slots=True)
-class BulkSubject:
-    """A subject to write: fields that are given replace those of an existing subject, but for ``created_at`` and
-    ``updated_at``, which only a new one takes."""
-
-    id: str
-    name: str | None = None
-    metadata: Metadata | None = None
-    created_at: str | None = None
-    updated_at: str | None = None
-    expires_at: str | None = None
-    consent: Consent | None = None
-    cover: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """How many subjects and faces were added; ``taken`` are the positions of faces that the gallery already had."""
-
-    subjects: int
-    faces: int
-    taken: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Everything:
-    """A consistent view of a gallery; subjects and faces come in the order of their keys.
-
-    ``counts`` and ``faces`` cover the faces that have a template of the gallery's package; ``left_out`` have none.
-    """
-
-    gallery: Gallery
-    counts: Counts
-    left_out: int
-    subjects: Iterator[BulkSubject]
-    faces: Iterator[StoredFace]
-
-
-def subject_columns(subject: BulkSubject, max_metadata_bytes: int) -> tuple[str, dict[str, Any]]:
-    """Return the normalised id of a subject to write, and the values of the columns that are given.
-
-    Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_consent``.
-    """
-    columns = {
-        "name": None if subject.name is None else clean_name(subject.name),
-        "metadata": None if subject.metadata is None else encode_metadata(subject.metadata, max_metadata_bytes),
-        "created_at": subject.created_at,
-        "updated_at": subject.updated_at,
-        "expires_at": subject.expires_at,
-        "consent": from_consent(subject.consent),
-        "cover": subject.cover,
-    }
-    return clean_id(subject.id, "subject"), {name: value for name, value in columns.items() if value is not None}
-
-
-def fit_bulk(gallery: Gallery, package: str, faces: Sequence[StoredFace]) -> Sequence[StoredFace]:
-    """Return the faces with exactly the templates that the gallery takes; `package` is that of ``template``.
-
-    Raises InvalidInput ``invalid_template``; Conflict ``package_mismatch``, ``two_packages``.
-    """
-    own, *others = gallery.packages
-    if package != own:
-        raise package_mismatch(gallery.index_spec, package)
-    whole = all(len(face.template) == gallery.dimension * 4 for face in faces)
-    numbers = from_bytes(b"".join(face.template for face in faces))
-    if not whole or not is_unit(numbers.reshape(len(faces), gallery.dimension)).all():
-        message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
-        raise InvalidInput(message, code="invalid_template")
-    if not others:
-        return [face if face.second is None else replace(face, second=None) for face in faces]
-    if any(face.second is None or face.second.package != others[0] for face in faces):
-        raise two_packages(gallery.id)
-    return faces
-
-
-def write_many(change: Change, package: str, subjects: Sequence[BulkSubject], faces: Sequence[StoredFace]) -> Written:
-    """Write subjects and faces, whose templates are of `package`.
-
-    Subjects that only `faces` name are made if missing. Faces that the gallery has already are skipped (`place_ids`).
-    Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_template``; Conflict
-    ``package_mismatch``; ``two_packages`` if a face lacks a template that the gallery takes by now.
-    """
-    faces = fit_bulk(change.gallery, package, faces)
-    given = {subject.id for subject in subjects}
-    others = dict.fromkeys(face.subject for face in faces if face.subject not in given)
-    wanted = [*subjects, *(BulkSubject(subject_id) for subject_id in others)]
-    checked = [subject_columns(subject, change.max_metadata_bytes) for subject in wanted]
-    known, made = write_subjects(change, checked)
-    keys = {raw.id: known[clean] for raw, (clean, _) in zip(wanted, checked, strict=True)}
-    new, taken = place_ids(change, faces)
-    if new:
-        write_faces(change, package, keys, new)
-        touch_subjects(change, {keys[face.subject] for face in new})
-    return Written(len(made), len(new), taken)
 
 
 def write_subjects(
@@ -236,27 +122,6 @@ def write_subjects(
         if changes:
             update_subject(change, key, changes)
     return keys | made, set(made)
-
-
-def place_ids(change: Change, faces: Sequence[StoredFace]) -> tuple[list[StoredFace], tuple[int, ...]]:
-    """Return the faces to write, and the positions of those to skip, whose ids the gallery or an earlier face has.
-
-    A face whose id exists in another gallery (perhaps a copy of this one) gets the id `id_here`.
-    """
-    here = {face.face_id: id_here(change.gallery, face.face_id) for face in faces}
-    query = sa.select(FACES.c.face_id, FACES.c.gallery_key)
-    rows = select_in(change.connection, query, FACES.c.face_id, {*here, *here.values()})
-    homes = {row.face_id: row.gallery_key for row in rows}
-    new: dict[str, StoredFace] = {}
-    taken: list[int] = []
-    for place, face in enumerate(faces):
-        known = {face.face_id, here[face.face_id]}
-        if any(homes.get(face_id) == change.gallery.key or face_id in new for face_id in known):
-            taken.append(place)
-            continue
-        face_id = here[face.face_id] if face.face_id in homes else face.face_id
-        new[face_id] = replace(face, face_id=face_id)
-    return list(new.values()), tuple(taken)
 
 
 def id_here(gallery: Gallery, foreign: str) -> str:
@@ -300,36 +165,6 @@ def write_faces(change: Change, package: str, subject_keys: Mapping[str, int], f
         if values:
             connection.execute(insert, values)
     change.log(ADD, [(subject_keys[face.subject], key) for key, face in zip(keys, faces, strict=True)])
-
-
-def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubject]:
-    mine = (SUBJECTS.c.gallery_key == gallery.key) & is_current()
-    query = sa.select(SUBJECTS).where(mine).order_by(SUBJECTS.c.key)
-    for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
-        times = (row.created_at, row.updated_at, row.expires_at)
-        yield BulkSubject(row.id, row.name, json.loads(row.metadata), *times, to_consent(row.consent), row.cover)
-
-
-def count_faces(connection: Connection, gallery: Gallery) -> tuple[int, int]:
-    """Count the faces that `read_faces` reads, and those that lack a template of the gallery's package."""
-    source = join_templates(FACES.join(SUBJECTS), gallery.embedder)
-    whole = sa.func.count(template_column(gallery.embedder))
-    query = sa.select(whole, sa.func.count() - whole).select_from(source)
-    row = connection.execute(query.where(FACES.c.gallery_key == gallery.key, is_current())).one()
-    return row[0], row[1]
-
-
-def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[StoredFace]:
-    """Read the faces that have a template of the gallery's package, in the order of their keys."""
-    query = face_query(gallery.embedder).where(_is_whole(gallery)).order_by(FACES.c.key)
-    if crops:
-        query = query.add_columns(CROPS.c.jpeg).outerjoin(CROPS, CROPS.c.face_key == FACES.c.key)
-    for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
-        yield to_face(row, blobs, row.jpeg if crops else None)
-
-
-def _is_whole(gallery: Gallery) -> sa.ColumnElement[bool]:
-    return (FACES.c.gallery_key == gallery.key) & template_column(gallery.embedder).is_not(None)
 
 
 def _take_keys(connection: Connection, count: int) -> list[int]:

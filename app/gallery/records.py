@@ -72,7 +72,7 @@ class Gallery:
     calibration: CalibrationSource = "package"
     """Whose operating points are to decide: the package's, or the gallery's own (`app.calibration`)."""
     allow_laxer: bool = False
-    """Whether its own may be laxer than the package's by more than the floor (`app.calibration.population`)."""
+    """Whether its own may be laxer than the package's by more than the floor (`app.features.calibration`)."""
     on_conflict: OnConflict = "warn"
     corrected: bool = False
     """Whether it has corrections (`app.recognition.corrections`)."""

@@ -20,7 +20,6 @@ from app.db.pagination import Page, read_page
 from app.db.schema import FACE_ORIGINS, FACES, GALLERIES, PACKAGES, REEMBEDDINGS, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, PackageUnavailable
-from app.gallery import enrolling
 from app.gallery.change import (
     Change,
     ChangeReader,
@@ -31,7 +30,6 @@ from app.gallery.change import (
     recall_answer,
     record_changes,
 )
-from app.gallery.enrolling import Everything
 from app.gallery.records import (
     Counts,
     Gallery,
@@ -233,21 +231,6 @@ class Store:
             limit=limit,
             offset=offset,
         )
-
-    @contextmanager
-    def everything(self, gallery: Gallery, *, crops: bool) -> Iterator[Everything]:
-        """Open a consistent view of the gallery; read its subjects before its faces.
-
-        Raises NotFound ``gallery_not_found``.
-        """
-        with self.database.read(one_moment=True) as connection:
-            now = reread(connection, gallery)
-            subjects = enrolling.read_subjects(connection, now)
-            faces = enrolling.read_faces(connection, now, self.blobs, crops=crops)
-            query = sa.select(sa.func.count()).where(SUBJECTS.c.gallery_key == now.key, is_current())
-            people = connection.execute(query).scalar_one()
-            there, without = enrolling.count_faces(connection, now)
-            yield Everything(now, Counts(people, there), without, subjects, faces)
 
     def faces(self, gallery: Gallery, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[StoredFace]:
         """List the subject's faces without their crops. Raises NotFound ``subject_not_found``."""

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from sqlalchemy.engine import Connection
 
-from app.concurrency.scheduler import FailureLog, Scheduler
+from app.concurrency.scheduler import Scheduler
+from app.concurrency.worker import FailureLog, Worker
 from app.errors import DatabaseUnavailable, LikenessError, Overloaded, Unusable
 from app.jobs.files import JobFiles
 from app.jobs.records import MAX_REFUSED_NAME, Job, JobState, Refusal, Result
@@ -146,14 +147,15 @@ class Runner:
         self._renew_s = renew_s
         self._kept = kept
         self._closing = threading.Event()
-        self._failures = FailureLog("jobs")
-        self._wake = threading.Condition()
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}
         self._ended: Counter[tuple[str, str]] = Counter()
         self._retries: Counter[str] = Counter()
         self._unreleased: list[Job] = []  # jobs that could not be handed back
-        self._threads = [threading.Thread(target=self._run, name=f"jobs-{n}", daemon=True) for n in range(workers)]
+        failures = FailureLog("jobs")
+        self._workers = [
+            Worker(f"jobs-{number}", self._run, retry_s=look_s, failures=failures) for number in range(workers)
+        ]
 
     @property
     def running(self) -> int:
@@ -173,20 +175,17 @@ class Runner:
         self._works = dict(works)
         self._store.on_created = self.wake
         scheduler.every(self._renew_s, "jobs-lease", self._renew)
-        for thread in self._threads:
-            thread.start()
+        self.wake()
 
     def close(self) -> None:
         self._closing.set()
-        self.wake()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+        for worker in self._workers:
+            worker.close()
 
     def wake(self) -> None:
         """Look for a new job at once."""
-        with self._wake:
-            self._wake.notify_all()
+        for worker in self._workers:
+            worker.wake()
 
     def keep(self) -> None:
         """Delete jobs that finished long ago, and files that no job needs. The scheduler calls it."""
@@ -194,28 +193,22 @@ class Runner:
         if self._files is not None:
             self._files.keep_only(self._store.with_files)
 
-    def _run(self) -> None:
+    def _run(self) -> float:
+        """Do the next job, if there is one; return after how many seconds to look again."""
+        if self._closing.is_set():
+            return self._look_s
+        with self._lock:
+            left = self._unreleased.pop() if self._unreleased else None
+            own = list(self._running)
+        if left is not None:
+            self._release(left)
+        owner = secrets.token_hex(16)  # a new one each time: an expired lease must not pass for the next one
         place = None if self._files is None else self._files.place
-        while not self._closing.is_set():
-            job = None
-            try:
-                with self._lock:
-                    left = self._unreleased.pop() if self._unreleased else None
-                    own = list(self._running)
-                if left is not None:
-                    self._release(left)
-                owner = secrets.token_hex(16)  # a new one each time: an expired lease must not pass for the next one
-                job = self._store.claim(owner, self._works.keys(), self._lease, place, skip=own)
-                if job is not None:
-                    self._do(job)
-                self._failures.succeeded()
-            except Exception as error:  # noqa: BLE001 - the thread's edge: told, and tried again
-                self._failures.failed(error)
-                job = None
-            if job is None:
-                with self._wake:
-                    if not self._closing.is_set():
-                        self._wake.wait(self._look_s)
+        job = self._store.claim(owner, self._works.keys(), self._lease, place, skip=own)
+        if job is None:
+            return self._look_s
+        self._do(job)
+        return 0.0
 
     def _do(self, job: Job) -> None:
         running = Running(self._store, job, self._closing)

@@ -58,7 +58,7 @@ from app.recognition.photos import (
 )
 from app.types import Face, Photo, Template
 
-Calibrated: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
+OwnThresholds: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
 """Returns the thresholds that decide in a gallery, given its package's."""
 
 
@@ -82,11 +82,11 @@ class Operations:
         gates: Gates,
         fmr: float,
         fpir: float,
-        calibrated: Calibrated = lambda _gallery, package: package,
+        own_thresholds: OwnThresholds | None = None,
         observe: Callable[[Mapping[str, float]], None] = lambda _: None,
     ) -> None:
-        """``calibrated`` returns the thresholds that decide in a gallery, by default its package's; ``observe``
-        receives the milliseconds that each stage of a photo or an operation took.
+        """``own_thresholds`` returns those that decide in a gallery that has some of its own; ``observe`` receives the
+        milliseconds that each stage of a photo or an operation took.
         """
         self._photos = Photos(reader, observe)
         self._embedders = embedders
@@ -94,7 +94,7 @@ class Operations:
         self._corrections = corrections
         self._gates = gates
         self.defaults = Defaults(fmr, fpir)
-        self._calibrated = calibrated
+        self._own_thresholds = own_thresholds
         self._observe = observe
 
     @property
@@ -107,7 +107,11 @@ class Operations:
 
     def thresholds_in(self, gallery: Gallery, model: str) -> Thresholds:
         """Return the operating points that decide in a gallery about templates of this package."""
-        return self._calibrated(gallery, self._embedders.thresholds(model))
+        return self._deciding(gallery, self._embedders.thresholds(model))
+
+    def _deciding(self, gallery: Gallery, package: Thresholds) -> Thresholds:
+        own = self._own_thresholds
+        return package if own is None or gallery.calibration == "package" else own(gallery, package)
 
     def detect(self, image: bytes) -> Photo:
         return self._photos.detect(image)
@@ -178,7 +182,7 @@ class Operations:
         """
         gate = self._gates.open(liveness, gallery.liveness)
         with self._used_by(gallery) as used:
-            thresholds = self._calibrated(gallery, used.thresholds)
+            thresholds = self._deciding(gallery, used.thresholds)
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
             self._galleries.store.subject(gallery, subject)
             chosen, probe, length, images_used = self._one_face(images, quality, used, gate, track=track)
@@ -251,7 +255,7 @@ class Operations:
         gate = self._gates.open(liveness, gallery.liveness)
         with self._used_by(gallery) as used:
             sizes = self._galleries.sizes(gallery)
-            thresholds = self._calibrated(gallery, used.thresholds)
+            thresholds = self._deciding(gallery, used.thresholds)
             sought = fused_sizes(sizes, thresholds)
             point = identify_point(thresholds, fmr, fpir, self.defaults, sought)  # fails before any work on the photo
             probes = self._photos.track(images, quality, used, gate) if track else self._photos.all(images, used, gate)

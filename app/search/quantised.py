@@ -16,7 +16,7 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from app.types import Vectors
+from app.types import UNIT_TOLERANCE, Vectors
 
 BLAS_FROM_QUERIES = 4
 """From this many queries on, a pass is one matrix product by FAISS's BLAS; below, the products of each query come first
@@ -27,8 +27,8 @@ SPREAD = 6.0
 """The largest number that an int8 code can hold, in standard deviations of a unit vector's numbers, 1 / sqrt(D); larger
 ones are clipped. Rounding then moves a vector by about SPREAD / 127 / sqrt(12) = 0.014, whatever D; half the spread
 would clip real vectors."""
-LENGTH = 1.001
-"""Upper bound of the length of stored vectors (`app.gallery.records.UNIT_TOLERANCE`)."""
+LENGTH = 1 + UNIT_TOLERANCE
+"""Upper bound of the length of stored vectors."""
 ENCODE_ROWS = 8_192
 SCORES_AT_ONCE = 131_072
 """Scores of one integer product: 512 KiB, which stay in a core's cache until they are compared."""

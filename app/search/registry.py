@@ -283,8 +283,11 @@ class IndexRegistry:
 
     def ready(self, spec: IndexSpec) -> Searchable:
         """Return an index with everything that this process acknowledged."""
-        with self._forgetting(spec.key.gallery):
+        try:
             searchable = self.index(spec).ready()
+        except GalleryNotFound:
+            self._forget(spec.key.gallery)
+            raise
         self._built.add(spec.key)
         return searchable
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from app.cli import sample_photos
+from app.models.commands import sample_photos
 from app.pipeline import Pipeline
 from bench.contenders.recognising import SAMPLE_NMS, SAMPLE_SCORE, SAMPLE_TOP
 from bench.figures import compared

@@ -28,9 +28,9 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from app.cli.sample_photos import SAMPLES
 from app.errors import Unusable
 from app.machine import memory_in_use
+from app.models.commands.sample_photos import SAMPLES
 from app.server.local import environment
 from app.timestamps import utc_seconds
 from bench.figures import Figure, Goal

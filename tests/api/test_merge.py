@@ -12,7 +12,7 @@ import httpx
 import pytest
 from likeness_client import Client, ClientError
 
-from app.gallery.enrolling import write_many
+from app.features.bulk.rows import write_many
 from app.gallery.records import StoredFace
 from app.gallery.store import Store
 from app.inference.package import find_packages, select

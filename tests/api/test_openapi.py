@@ -23,9 +23,10 @@ from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation
 
 from app.api import schemas
-from app.api.routes import calibration, galleries
-from app.api.routes.calibration import GalleryCalibration
+from app.api.routes import galleries
 from app.error_codes import KINDS
+from app.features.calibration import routes as calibration
+from app.features.calibration.routes import GalleryCalibration
 from app.features.challenges import routes as challenges
 from app.features.reembedding.routes import Reembedding
 from app.features.review.schemas import Review

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from app.cli import sample_photos
 from app.errors import InvalidInput, Unusable
+from app.models.commands import sample_photos
 from bench import __main__ as command
 from bench.contenders import searching
 from bench.figures import PEER, Goal, compared

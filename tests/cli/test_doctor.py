@@ -16,12 +16,12 @@ import pytest
 import sqlalchemy as sa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from app.cli.doctor import Finding, examine
-from app.cli.doctor.environment import holder_of
 from app.cli.output import Exit
 from app.config import Settings
 from app.db.engine import Database
 from app.db.inspection import inspect
+from app.features.doctor.command import Finding, examine
+from app.features.doctor.environment import holder_of
 from app.features.reembedding.steps import Reembeddings
 from app.gallery.store import Store
 from app.inference import golden
@@ -336,7 +336,7 @@ def test_liveness_that_decides_nothing_is_a_warning(models: Path, data: Path) ->
 
 
 def test_a_package_that_cannot_be_imported_is_a_finding(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "app.cli.doctor.models", raising=False)
+    monkeypatch.delitem(sys.modules, "app.features.doctor.models", raising=False)
     monkeypatch.delitem(sys.modules, "app.inference.session", raising=False)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     found = failed(examined(data, "packages", "device", "disk"))

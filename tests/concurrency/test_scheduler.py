@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from app.concurrency.scheduler import FailureLog, Scheduler
+from app.concurrency.scheduler import Scheduler
+from app.concurrency.worker import FailureLog
 from app.errors import Overloaded
 from tests.support.waiting import until
 

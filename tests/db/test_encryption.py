@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cli.doctor import examine
 from app.config import Settings
 from app.db import signing
 from app.db.encryption import (
@@ -34,6 +33,7 @@ from app.db.engine import Database
 from app.db.secrets import SecretStore
 from app.db.signing import Signer
 from app.errors import Unusable
+from app.features.doctor.command import examine
 from tests.support.service import running
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))

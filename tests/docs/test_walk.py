@@ -21,6 +21,5 @@ def test_the_walk_of_one_enrollment_is_the_one_that_a_request_takes(tmp_path: Pa
     rooms = {file.partition("/")[0] for file in trace.files if "/" in file}
     shown = {name.partition("/")[0] for name in named} | set(re.findall(r"`app/(\w+)`", walk))
     assert {"api", "access", "concurrency", "db", "face", "gallery", "inference", "recognition", "search"} <= shown
-    beside = {"calibration"}  # looked up in passing
-    assert rooms - shown <= beside, "the request goes through rooms that the page does not name"
+    assert rooms <= shown, "the request goes through rooms that the page does not name"
     assert len(trace.calls) <= FUNCTIONS

@@ -16,6 +16,7 @@ from app.access.audit import AuditFilter, AuditLog, AuditStore
 from app.db import signing
 from app.db.signing import Signer
 from app.errors import Conflict, InvalidInput, NotFound
+from app.features.bulk.rows import everything
 from app.gallery.change import Change
 from app.gallery.erasure import Erasures, check_receipt
 from app.gallery.moving import dissolve_subject, move_faces, rename_subject
@@ -120,7 +121,7 @@ def test_who_has_expired_is_in_no_list_and_can_not_be_given_more_time(galleries:
     with pytest.raises(Conflict) as caught:
         galleries.enroll(gallery, "eileen", [face(3)], terms=Terms(expires_at=LATER))
     assert caught.value.code == "subject_expired"
-    with store.everything(gallery, crops=False) as all_of_it:
+    with everything(store, gallery, crops=False) as all_of_it:
         exported = [one.id for one in all_of_it.subjects], [one.subject for one in all_of_it.faces]
         assert (all_of_it.counts.subjects, all_of_it.counts.faces) == (1, 1)
     assert exported == (["grace"], ["grace"])

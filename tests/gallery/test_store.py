@@ -25,7 +25,7 @@ from sqlalchemy.engine import Connection
 from app.db.pagination import encode_cursor
 from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
-from app.gallery.enrolling import BulkSubject, write_many
+from app.features.bulk.rows import BulkSubject, write_many
 from app.gallery.moving import delete_face, rename_subject
 from app.gallery.records import Gallery, Metadata, NewFace, StoredFace, to_bytes
 from app.gallery.store import Store

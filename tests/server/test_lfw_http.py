@@ -10,7 +10,7 @@ import pytest
 from likeness_client import Client
 
 from app.inference.package import load_package
-from app.stages import open_stages
+from app.models.stages import open_stages
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 from training.evaluation.pairs import read_pairs

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.gallery import enrolling
-from app.gallery.enrolling import Enrolled, SubjectFaces, write_many
+from app.gallery.enrolling import Enrolled, SubjectFaces
 from app.gallery.records import Gallery, NewFace, StoredFace
 from app.gallery.store import Store
 from app.gallery.subjects import edit_subject
@@ -51,6 +51,8 @@ def enroll(
 
 def fill(url: str, count: int) -> None:
     """A gallery of `count` subjects with a face each, random unit vectors, written as an import does."""
+    from app.features.bulk.rows import write_many  # noqa: PLC0415 - a feature, which may have been taken out
+
     store = Store(url)
     package = select(find_packages(PROJECT / "models"), "sface").id
     gallery = store.create_gallery("many", package, 128, store="none")

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from app.inference.package import load_package
+from app.models.stages import Stages, open_stages, pixels_of
 from app.pipeline import choose_face
-from app.stages import Stages, open_stages, pixels_of
 from app.types import Landmarks, Pixels
 from tests.conftest import PROJECT
 from training.commands.evaluate import app

@@ -17,7 +17,7 @@ from app.calibration.intervals import Bools, Ints
 from app.inference.cards import ConditionCard
 from app.inference.package import load_package, write_manifest
 from app.inference.thresholds import Thresholds
-from app.stages import pixels_of
+from app.models.stages import pixels_of
 from app.types import Vector
 from training.commands import options
 from training.data.preparation.checking import THUMBNAIL, thumbnail

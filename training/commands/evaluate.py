@@ -24,7 +24,7 @@ from app.inference.manifest import Calibration, Manifest
 from app.inference.package import load_package, write_manifest
 from app.machine import cores
 from app.models.opening import open_embedder
-from app.stages import Stages, pixels_of
+from app.models.stages import Stages, pixels_of
 from training.commands import options
 from training.commands.cards import conditions, groups, turned
 from training.commands.liveness import evaluate_liveness

@@ -19,7 +19,7 @@ from app.errors import OperatingPointUnavailable
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
 from app.machine import cores
-from app.stages import Stages, open_stages
+from app.models.stages import Stages, open_stages
 from training.evaluation.pairs import PackPhotos, PairList, read_pairs
 from training.evaluation.photos import Embed, Templates, make_templates, open_photos
 from training.packages import DETECTOR, MODELS, find_package

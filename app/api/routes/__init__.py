@@ -2,7 +2,6 @@
 
 from app.api.routes import (
     access,
-    calibration,
     faces,
     galleries,
     jobs,
@@ -11,5 +10,5 @@ from app.api.routes import (
     subjects,
 )
 
-MODULES = (recognition, galleries, calibration, subjects, faces, access, jobs, server)
+MODULES = (recognition, galleries, subjects, faces, access, jobs, server)
 ROUTERS = tuple(module.router for module in MODULES)

@@ -20,7 +20,7 @@ from app.api.auth import key_of, require_scope, session_cookie
 from app.api.components import Components, KeyId, ReceiptId
 from app.api.operation import CURSOR, NO_KEY
 from app.api.route import Router, operations_of, respond
-from app.api.wire import address_of
+from app.api.wire import OwnFormat, address_of
 from app.gallery.erasure import Erasures
 
 router = Router("access")
@@ -32,13 +32,20 @@ KEY_ID_BYTES = 6
 """Random bytes of an id that the server chooses."""
 
 
-async def by_code(scope: RequestScope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-    """Return what the key of the request's sign-in code allows. A wrong code counts as a wrong key of the address."""
-    code, address = key_of(scope), address_of(scope)
-    codes = components.invitations if code.startswith(Invitations.prefix) else components.codes
-    key = await components.guard.attempt(lambda: codes.spend(code), address)
-    scope["signed_in_key"] = key
-    return await components.guard.check(key, address), receive
+class ByCode(OwnFormat):
+    """Takes a sign-in code in the place of a key."""
+
+    takes_keys = False
+
+    async def authenticate(
+        self, scope: RequestScope, receive: Receive, components: Components
+    ) -> tuple[Grant, Receive]:
+        """Return what the key of the code allows. A wrong code counts as a wrong key of the address."""
+        code, address = key_of(scope), address_of(scope)
+        codes = components.invitations if code.startswith(Invitations.prefix) else components.codes
+        key = await components.guard.attempt(lambda: codes.spend(code), address)
+        scope["signed_in_key"] = key
+        return await components.guard.check(key, address), receive
 
 
 @router.operation("GET", "/v1/key", scope=None)
@@ -68,7 +75,7 @@ def create_sign_in_code(
     return schemas.SignInCode.of(made, code=made.text)
 
 
-@router.operation("POST", "/v1/sign-in", scope=None, changes=True, codes=("wrong_sign_in_code",), authenticate=by_code)
+@router.operation("POST", "/v1/sign-in", scope=None, changes=True, codes=("wrong_sign_in_code",), wire=ByCode())
 async def sign_in(request: Request, grant: Grant) -> schemas.SignedIn:
     """Exchange a sign-in code for its key.
 

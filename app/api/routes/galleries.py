@@ -10,6 +10,7 @@ from pydantic import Field
 
 from app.access.audit import AuditEntry, fit_id
 from app.access.grants import Grant, Scope
+from app.api.components import Components
 from app.api.operation import CURSOR, GALLERIES, GALLERY, GALLERY_PACKAGE, SEARCH
 from app.api.route import Router
 from app.api.schemas.base import (
@@ -29,7 +30,6 @@ from app.api.schemas.base import (
     Populations,
     Wire,
 )
-from app.calibration.job import Calibrator
 from app.choices import CalibrationSource, CropPolicy, IndexKind, LivenessMode, OnConflict
 from app.gallery import records
 from app.gallery.service import Galleries
@@ -158,8 +158,8 @@ def get_gallery(galleries: Galleries, gallery: records.Gallery) -> Gallery:
 
 @router.operation("PATCH", GALLERY, scope=Scope.ADMIN, changes=True, codes=(*SEARCH, "package_unavailable"))
 def update_gallery(
+    components: Components,
     galleries: Galleries,
-    calibrator: Calibrator,
     grant: Grant,
     gallery: records.Gallery,
     asked: GalleryPatch,
@@ -171,8 +171,8 @@ def update_gallery(
     points are measured soon, and decide from then on.
     """
     updated = galleries.update_gallery(gallery, **asked.model_dump(exclude_none=True))
-    if asked.calibration == "gallery":
-        calibrator.keep(updated.id, who=grant.key_id)
+    for tell in components.gallery_changed:
+        tell(updated, grant.key_id)
     return _answer(galleries, updated)
 
 
@@ -199,4 +199,5 @@ def check_gallery(operations: Operations, galleries: Galleries, gallery: records
 
 
 def _answer(galleries: Galleries, gallery: records.Gallery) -> Gallery:
-    return Gallery.of(gallery, galleries.store.counts(gallery))
+    counts = galleries.store.counts(gallery)
+    return Gallery.of(gallery, subjects=counts.subjects, faces=counts.faces)

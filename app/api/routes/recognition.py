@@ -110,9 +110,7 @@ def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.
     both = [verified.first, verified.second]
     return schemas.VerifyAnswer.of(
         verified,
-        verified.point,
-        threshold_uncertain=verified.point.uncertain,
-        fmr_asked=params.fmr,
+        **_decided_at(verified.point, params.fmr),
         face1=_chosen_face(verified.first),
         face2=_chosen_face(verified.second),
         explain=_explained([chosen.photo for chosen in both], both) if params.explain else None,
@@ -265,14 +263,26 @@ def identify_answer(identification: Identification, asked: schemas.IdentifyParam
     why = _explained(*parts, point=point, track=identification.track)
     return schemas.IdentifyAnswer.of(
         identification,
-        point,
         image=identification.photo,
         faces=[
-            schemas.IdentifiedFace.of(face, face.face, threshold=point.threshold, threshold_uncertain=point.uncertain)
+            schemas.IdentifiedFace.of(
+                face,
+                box=face.face.box,
+                landmarks=face.face.landmarks,
+                score=face.face.score,
+                quality=face.face.quality,
+                liveness=face.face.liveness,
+                threshold=point.threshold,
+                threshold_uncertain=point.uncertain,
+            )
             for face in identification.faces
         ],
+        fmr=point.fmr,
+        fpir=point.fpir,
         fmr_asked=asked.fmr,
         fpir_asked=asked.fpir,
+        limited=point.limited,
+        calibration=point.calibration,
         explain=why if asked.explain else None,
         warnings=_warnings(identification.warnings),
     )
@@ -285,12 +295,15 @@ def subject_verify_answer(
     others = [verified.nearest_other], [ruled_out]
     parts = [chosen.photo], [chosen], verified.stages, *others
     why = _explained(*parts, point=verified.point, track=verified.track) if explain else None
+    candidate = verified.candidate
     return schemas.SubjectVerifyAnswer.of(
         verified,
-        verified.candidate,
-        verified.point,
-        threshold_uncertain=verified.point.uncertain,
-        fmr_asked=fmr_asked,
+        **_decided_at(verified.point, fmr_asked),
+        subject=candidate.subject,
+        name=candidate.name,
+        score=candidate.score,
+        template_score=candidate.template_score,
+        face_id=candidate.face_id,
         face=_chosen_face(chosen),
         explain=why,
         warnings=_warnings(verified.warnings),
@@ -302,15 +315,39 @@ def enroll_answer(enrollment: Enrollment, *, explain: bool) -> schemas.EnrollAns
     return schemas.EnrollAnswer.of(
         enrollment,
         enrolled=[
-            schemas.EnrolledFace.of(row, findings, index=index, liveness=face.liveness)
+            schemas.EnrolledFace.of(
+                row,
+                index=index,
+                duplicate=findings.duplicate,
+                conflict=findings.conflict,
+                unlike=findings.unlike,
+                liveness=face.liveness,
+            )
             for index, face, row, findings in enrollment.enrolled
         ],
         rejected=[
-            schemas.RejectedImage.of(image, image.error, image.findings, reasons=reasons_of(image.error))
+            schemas.RejectedImage.of(
+                image.findings,
+                index=image.index,
+                code=image.error.code,
+                reasons=reasons_of(image.error),
+                message=image.error.message,
+            )
             for image in enrollment.rejected
         ],
         explain=_explained(photos, enrollment.chosen, enrollment.stages) if explain else None,
     )
+
+
+def _decided_at(point: VerifyPoint, fmr_asked: float | None) -> dict[str, object]:
+    """Return an answer's fields about the operating point."""
+    return {
+        "threshold": point.threshold,
+        "threshold_uncertain": point.uncertain,
+        "fmr": point.fmr,
+        "fmr_asked": fmr_asked,
+        "calibration": point.calibration,
+    }
 
 
 def _chosen_face(chosen: Chosen) -> schemas.ChosenFace:

@@ -123,8 +123,8 @@ def model_answer(package: Package, device: str | None = None, providers: Iterabl
     manifest = package.manifest
     contract = manifest.liveness
     return schemas.Model.of(
-        package,
         manifest,
+        id=package.id,
         loaded=device is not None,
         source=manifest.source.kind,
         licence=schemas.Licence.of(manifest.licence, url=manifest.licence.url or None),

@@ -246,11 +246,9 @@ class Wire(BaseModel):
         cls.example = {name: _shown(name, field) for name, field in fields.items() if name not in own} | own
 
     @classmethod
-    def of(cls, *records: object, **given: object) -> Self:
-        """Return the answer with the given fields, and every other field from the first record that has it."""
-        names = cls.model_fields.keys() - given.keys()
-        taken = {name: getattr(record, name) for record in reversed(records) for name in names if hasattr(record, name)}
-        return cls.model_validate(taken | given)
+    def of(cls, record: object = None, /, **given: object) -> Self:
+        """Return the answer with the given fields, and all others from the record, which must have them by name."""
+        return cls.model_validate({name: getattr(record, name) for name in cls.model_fields.keys() - given} | given)
 
 
 class Params(BaseModel):

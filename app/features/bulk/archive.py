@@ -30,9 +30,9 @@ from app.errors import InvalidInput, PackageMismatch, Unusable
 from app.features.bulk import json_lines, npy
 from app.features.bulk.imports import FACES, TEMPLATES, Batch, Import, Row, face_of
 from app.features.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine, SubjectLine
+from app.features.bulk.rows import BulkSubject, everything
 from app.features.bulk.tar_stream import TAR_END, Entry, PieceReader, header, padding, truncated
 from app.gallery import dismissals
-from app.gallery.enrolling import BulkSubject
 from app.gallery.records import Consent, Gallery, StoredFace, is_unit
 from app.gallery.rows import brief_subjects, decode_crop
 from app.gallery.subjects import drop_unnamed
@@ -136,7 +136,7 @@ def _write_parts(
     """Write the files of the archive. Return them with the gallery as of that moment, or None if cancelled."""
     crops, gallery = bool(job.params["crops"]), core.galleries.open(job.job.gallery or "")
     parts = {name: begin() for name in (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))}
-    with core.galleries.store.everything(gallery, crops=crops) as contents:
+    with everything(core.galleries.store, gallery, crops=crops) as contents:
         for subjects in _chunks(contents.subjects, ROWS_AT_ONCE):
             parts[SUBJECTS].write(b"".join(json_lines.write(asdict(subject)) for subject in subjects))
         parts[TEMPLATES].write(npy.head(contents.counts.faces, contents.gallery.dimension))

@@ -28,7 +28,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from app.db import signing
-from app.db.copying import replacing_sqlite
 from app.db.encryption import IRREPLACEABLE
 from app.db.engine import Database
 from app.db.opening import sqlite_file
@@ -38,6 +37,7 @@ from app.db.secrets import IS_SECRET, SIGNING_KEY, FoundRings, purpose_of
 from app.db.signing import Signer
 from app.db.usage import RESTORING
 from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable
+from app.features.bulk.copying import replacing_sqlite
 from app.features.bulk.tar_stream import GZIP_MAGIC, READ_AT_ONCE, entries
 from app.files import PRIVATE, PUBLIC, replacing, sqlite_url, write_new
 from app.inference.package import CALIBRATIONS, OWN_FOLDER

@@ -13,8 +13,8 @@ from app.errors import InvalidInput
 from app.features.bulk import tar_stream
 from app.features.bulk.json_lines import FaceLine
 from app.features.bulk.npy import RowReader
+from app.features.bulk.rows import BulkSubject, subject_columns, write_many
 from app.features.bulk.tar_stream import PieceReader
-from app.gallery.enrolling import BulkSubject, subject_columns, write_many
 from app.gallery.records import Gallery, Origin, StoredFace, from_bytes
 from app.gallery.text import check_visible
 from app.jobs.files import read_sealed

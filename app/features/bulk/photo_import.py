@@ -18,8 +18,9 @@ from app.face.quality import QualityLevel
 from app.features.bulk import json_lines
 from app.features.bulk.imports import Batch, Import, Row
 from app.features.bulk.json_lines import PhotoLine
+from app.features.bulk.rows import BulkSubject
 from app.features.bulk.tar_stream import Entry
-from app.gallery.enrolling import BulkSubject, crop_to_keep
+from app.gallery.enrolling import crop_to_keep
 from app.gallery.records import NewFace
 from app.jobs.runner import Running
 from app.photo_folders import is_skipped

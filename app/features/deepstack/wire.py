@@ -21,6 +21,7 @@ from app.api.operation import Operation
 from app.api.wire import WireFormat, address_of, answer_problem, callers_of
 from app.errors import InvalidInput, LikenessError
 from app.features.forms import read_again, texts
+from app.features.unproven import unproven_of
 
 PREFIX = "/v1/vision/"
 KEY_FIELDS = ("api_key", "admin_key")
@@ -66,10 +67,10 @@ class DeepStack(WireFormat):
         operation: Operation | None = scope.get("operation")
         if key is None and operation is not None:
             components.guard.require_few_failures(address)
-            limits, admission = components.limits, components.admission
-            async with admission.admit_unproven(callers_of("", scope)[1]):
+            limits = components.limits
+            async with unproven_of(components).admit(callers_of("", scope)[1]) as take:
                 seconds = min(limits.seconds, UNPROVEN_S)
-                body = await read_body(Request(scope, receive), limits.most(operation.images), seconds, admission.take)
+                body = await read_body(Request(scope, receive), limits.most(operation.images), seconds, take)
             receive = read_again(body)
             key = _form_key(body) if is_quick(body) else await asyncio.to_thread(_form_key, body)
         if key is None:

@@ -54,6 +54,7 @@ def _target(
         scope,
         changes=changes,
         unrestricted=unrestricted,
+        body=model,
         images=ImageFields(images) if images else None,
         wire=REKOGNITION,
     )
@@ -123,7 +124,7 @@ class TargetRoute(OperationRoute):
 router = Router(REKOGNITION.name, REKOGNITION, TargetRoute)
 
 
-@router.operation("POST", PATH, scope=None, monitoring=True, more_models=MODELS, extra=document())
+@router.operation("POST", PATH, scope=None, monitoring=True, extra=document())
 async def call(request: Request, components: Components, grant: Grant, entry: AuditEntry) -> Response:
     """Call an operation of Amazon Rekognition.
 

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import ClassVar, Generic, TypeVar
 
@@ -42,6 +42,7 @@ from app.features.rekognition.sigv4 import (
     signing_key,
     unknown_client,
 )
+from app.features.unproven import unproven_of
 
 PATH = "/"
 MEDIA_TYPE = "application/x-amz-json-1.1"
@@ -108,12 +109,12 @@ class SignatureChecker:
         ``revoked_key``; Overloaded.
         """
         token = _signer(self._derived.get(_name(claim)) or (), claim, request, body_hash)
-        return await self._guard.admit(
-            None if token is None else self._keys.recall(token),
-            lambda: self._check(claim, request, body_hash),
-            address,
-            known=token is not None,
-        )
+        grant = None if token is None else self._keys.recall(token)
+        if grant is None:
+            known = token is not None
+            grant = await self._guard.attempt(lambda: self._check(claim, request, body_hash), address, known=known)
+        self._guard.count_request(grant)
+        return grant
 
     def _check(self, claim: Claim, request: SignedRequest, body_hash: str) -> Grant:
         secrets = [(token, token.split("_", 2)[2]) for token in self._tokens(claim)]
@@ -180,6 +181,7 @@ class Rekognition(WireFormat):
 
     name = "Amazon Rekognition"
     security = ("aws_sigv4",)
+    forms = False
     security_schemes: ClassVar = {
         "aws_sigv4": {
             "type": "apiKey",
@@ -210,13 +212,14 @@ class Rekognition(WireFormat):
             await signatures.require_key(claim, address)  # do not read the body of an unknown key
             components.guard.require_few_failures(address)
         async with AsyncExitStack() as stack:
+            take: Callable[[int], None] = admission.take
             if grant is not None:
                 stack.enter_context(admission.admit(*callers_of(grant.key_id, scope)))
             else:
-                place = admission.admit_unproven(callers_of("", scope)[1], proven)
-                await stack.enter_async_context(place)
+                place = unproven_of(components).admit(callers_of("", scope)[1], proven)
+                take = await stack.enter_async_context(place)
             seconds = limits.seconds if grant or proven else min(limits.seconds, UNPROVEN_S)
-            body = await read_body(Request(scope, receive), limit, seconds, admission.take)
+            body = await read_body(Request(scope, receive), limit, seconds, take)
         body_hash = await _hash(body.data)
         check_body(request, body_hash)
         grant = grant or await signatures.grant(claim, request, body_hash, address)

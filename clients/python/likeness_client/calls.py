@@ -281,23 +281,6 @@ def check_gallery(gallery: str) -> Call[answers.GalleryCheck]:
     return call("GET", "/v1/galleries/{gallery}/check", answers.GalleryCheck, gallery=gallery)
 
 
-def calibrate_gallery(gallery: str) -> Call[answers.GalleryCalibration]:
-    """Measure a gallery's own operating points.
-
-    Starts a job that compares faces of different subjects: the threshold at each false match rate
-    that their pairs support, beside the package's. Subjects who may be one person are left out and
-    listed. Decisions change only where the gallery's `calibration` is `gallery`."""
-    return call("POST", "/v1/galleries/{gallery}/calibration", answers.GalleryCalibration, gallery=gallery)
-
-
-def calibration(gallery: str) -> Call[answers.GalleryCalibration]:
-    """Show a gallery's own operating points.
-
-    With their intervals, beside the package's, how far the gallery differs, and subjects who may be
-    one person."""
-    return call("GET", "/v1/galleries/{gallery}/calibration", answers.GalleryCalibration, gallery=gallery)
-
-
 def subjects(
     gallery: str,
     *,
@@ -740,6 +723,23 @@ def server_key() -> Call[answers.ServerKey]:
     Keep it to check anywhere what this server has signed. All servers of one database have the same
     key."""
     return call("GET", "/v1/server-key", answers.ServerKey)
+
+
+def calibrate_gallery(gallery: str) -> Call[answers.GalleryCalibration]:
+    """Measure a gallery's own operating points.
+
+    Starts a job that compares faces of different subjects: the threshold at each false match rate
+    that their pairs support, beside the package's. Subjects who may be one person are left out and
+    listed. Decisions change only where the gallery's `calibration` is `gallery`."""
+    return call("POST", "/v1/galleries/{gallery}/calibration", answers.GalleryCalibration, gallery=gallery)
+
+
+def calibration(gallery: str) -> Call[answers.GalleryCalibration]:
+    """Show a gallery's own operating points.
+
+    With their intervals, beside the package's, how far the gallery differs, and subjects who may be
+    one person."""
+    return call("GET", "/v1/galleries/{gallery}/calibration", answers.GalleryCalibration, gallery=gallery)
 
 
 def create_challenge(gallery: str, operation: str, *, subject: str | None = None) -> Call[answers.Challenge]:

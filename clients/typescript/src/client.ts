@@ -171,26 +171,6 @@ export class Client {
   }
 
   /**
-   * Measure a gallery's own operating points.
-   *
-   * Starts a job that compares faces of different subjects: the threshold at each false match rate that their
-   * pairs support, beside the package's. Subjects who may be one person are left out and listed. Decisions
-   * change only where the gallery's `calibration` is `gallery`.
-   */
-  calibrateGallery(gallery: string): Promise<T.GalleryCalibration> {
-    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/calibration", { gallery }) });
-  }
-
-  /**
-   * Show a gallery's own operating points.
-   *
-   * With their intervals, beside the package's, how far the gallery differs, and subjects who may be one person.
-   */
-  calibration(gallery: string): Promise<T.GalleryCalibration> {
-    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/calibration", { gallery }) });
-  }
-
-  /**
    * List the subjects of a gallery.
    *
    * In the order of their creation, page by page; with `search` only those whose id or name contains it.
@@ -558,6 +538,26 @@ export class Client {
    */
   serverKey(): Promise<T.ServerKey> {
     return this.send({ method: "GET", path: "/v1/server-key" });
+  }
+
+  /**
+   * Measure a gallery's own operating points.
+   *
+   * Starts a job that compares faces of different subjects: the threshold at each false match rate that their
+   * pairs support, beside the package's. Subjects who may be one person are left out and listed. Decisions
+   * change only where the gallery's `calibration` is `gallery`.
+   */
+  calibrateGallery(gallery: string): Promise<T.GalleryCalibration> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/calibration", { gallery }) });
+  }
+
+  /**
+   * Show a gallery's own operating points.
+   *
+   * With their intervals, beside the package's, how far the gallery differs, and subjects who may be one person.
+   */
+  calibration(gallery: string): Promise<T.GalleryCalibration> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/calibration", { gallery }) });
   }
 
   /**

@@ -23,7 +23,6 @@ import sqlalchemy as sa
 
 from app.access.sign_in import SignInCodes
 from app.db import usage
-from app.db.copying import copy_database
 from app.db.encryption import Sealer, encode_key, new_key
 from app.db.opening import open_engine
 from app.db.schema import FACES, JOBS, METADATA, SIGN_INS
@@ -31,7 +30,8 @@ from app.db.secrets import FoundRings
 from app.db.signing import Signer, canonical, signed
 from app.errors import Conflict, InvalidInput, LikenessError
 from app.features.bulk.backup import OWN, PURPOSE, Summary, restore, unpack, write_backup
-from app.gallery.enrolling import BulkSubject, write_many
+from app.features.bulk.copying import copy_database
+from app.features.bulk.rows import BulkSubject, write_many
 from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store

@@ -24,9 +24,9 @@ from app.errors import InvalidInput, LikenessError, LowQuality, Unusable
 from app.face.detect import Detector
 from app.files import PUBLIC, replacing
 from app.models.prepare import prepared
+from app.models.stages import LIMITS
 from app.photo_folders import walk
 from app.pipeline import Pipeline, choose_face, crop_of
-from app.stages import LIMITS
 from app.types import Pixels
 from training.packages import DETECTOR, find_package
 from training.terminal import Advance

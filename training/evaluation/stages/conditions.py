@@ -23,8 +23,8 @@ from app.calibration.intervals import Interval, Ints, people_weights, percentile
 from app.calibration.operating_points import numbered
 from app.errors import Unalignable
 from app.inference.cards import Condition, ConditionRate, ErrorRate
+from app.models.stages import pixels_of
 from app.pipeline import Pipeline, choose_face
-from app.stages import pixels_of
 from app.types import Landmarks, Pixels
 from training.evaluation.groups import rounded
 from training.evaluation.pairs import person_of

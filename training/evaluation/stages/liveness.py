@@ -25,9 +25,9 @@ from app.inference.cards import ErrorRate
 from app.inference.manifest import LivenessCalibration, LivenessPoint, Manifest, liveness_digest
 from app.inference.package import Package
 from app.models.opening import open_detector
+from app.models.stages import LIMITS
 from app.photo_folders import folders_of_people, is_photo, walk
 from app.pipeline import Pipeline, choose_face
-from app.stages import LIMITS
 from training.evaluation import bootstrap, metrics
 from training.packages import DETECTOR, find_package
 

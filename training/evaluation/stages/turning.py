@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from app.stages import pixels_of
+from app.models.stages import pixels_of
 from app.types import Vectors
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates

@@ -91,7 +91,7 @@ def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator
             continue
         try:
             check: Callable[[Settings], Iterator[Finding]] = getattr(
-                import_module(f"app.cli.doctor.{module}"), f"check_{name}"
+                import_module(f"app.features.doctor.{module}"), f"check_{name}"
             )
             for finding in check(settings):
                 yield replace(finding, check=finding.check or name)

@@ -19,8 +19,8 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from app.cli.doctor import Finding, Verdict
 from app.config import PROJECT, Settings
+from app.features.doctor.command import Finding, Verdict
 from app.server import data_folder
 from app.server.http import tls_context
 from app.version import VERSION, requirements

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from app.cli import options, output
-from app.cli.models.measuring import NOT_MEASURED
 from app.config import Settings, load_settings
 from app.errors import FileMissing, Unusable
 from app.inference.manifest import Licence, LivenessContract
 from app.inference.package import OWN_FOLDER, Package, find_packages, select
+from app.models.commands.measuring import NOT_MEASURED
 
 if TYPE_CHECKING:
     from app.models.add import NewPackage
@@ -237,7 +237,7 @@ def add(
     tells their people apart best is used. A running server finds the package at once. It decides nothing before its
     operating points are measured.
     """
-    from app.cli.sample_photos import crops_of_people  # noqa: PLC0415 - slow to import
+    from app.models.commands.sample_photos import crops_of_people  # noqa: PLC0415 - slow to import
     from app.models.presets import PRESETS, Stated  # noqa: PLC0415 - slow to import
 
     options.check_name(name, "--name")
@@ -323,8 +323,8 @@ def _add_detector(new: NewPackage, settings: Settings, time_limit: float, *, as_
 
 def _detector(new: NewPackage, settings: Settings) -> tuple[Package, list[bool]]:
     """Return the detector's package, and of each packaged photo whether it finds a face."""
-    from app.cli.sample_photos import SAMPLES, load, open_pipeline  # noqa: PLC0415 - slow to import
     from app.models.add import add_detector  # noqa: PLC0415 - slow to import
+    from app.models.commands.sample_photos import SAMPLES, load, open_pipeline  # noqa: PLC0415 - slow to import
 
     seen: list[bool] = []
 

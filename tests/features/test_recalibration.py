@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from app.calibration.job import KIND, Calibrator, State
 from app.concurrency.scheduler import Scheduler
 from app.db.schema import CALIBRATION_PAIRS, GALLERY_CALIBRATIONS
 from app.errors import NotFound
-from app.gallery.enrolling import write_many
+from app.features.bulk.rows import write_many
+from app.features.calibration.job import KIND, Calibrator, State
+from app.features.calibration.store import Calibrations
 from app.gallery.moving import merge_subjects, rename_subject
 from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
@@ -66,7 +67,8 @@ class Server:
         self.jobs = JobStore(self.store.database)
         self.embedders = embedders
         self.audited: list[str] = []
-        self.calibrator = Calibrator(self.galleries, embedders, self.jobs, recorded=self._recorded)
+        self.calibrations = Calibrations(self.store)
+        self.calibrator = Calibrator(self.galleries, embedders, self.jobs, self.calibrations, recorded=self._recorded)
         self.runner = Runner(self.jobs, look_s=0.02, renew_s=0.1)
         if runs:
             self.runner.start({KIND: self.calibrator.work}, self.scheduler)
@@ -114,7 +116,7 @@ class Server:
     def threshold(self, fmr: float) -> tuple[float, str, str | None]:
         """What decides now, as an identification would find it."""
         gallery = self.store.gallery("staff")
-        found = self.calibrator.thresholds(gallery, self.embedders.thresholds(gallery.embedder))
+        found = self.calibrations.thresholds(gallery, self.embedders.thresholds(gallery.embedder))
         by = found.decided_by(fmr)
         return round(found.threshold(fmr), 6), by.source, by.fallback
 
@@ -146,7 +148,7 @@ def test_another_model_than_it_was_measured_with_is_not_decided_by_it(server: Se
     server.use(allow_laxer=True)
     assert server.threshold(1e-3)[1] == "gallery"
     gallery = server.store.gallery("staff")
-    other = server.calibrator.thresholds(gallery, server.embedders.thresholds("other@1"))
+    other = server.calibrations.thresholds(gallery, server.embedders.thresholds("other@1"))
     assert other.decided_by(1e-3).fallback == "other_model"
 
 

@@ -60,8 +60,8 @@ def measure(
     `likeness models calibrations use` chooses.
     """
     from app.calibration import operating_points as points  # noqa: PLC0415 - slow to import
-    from app.calibration import people as measuring  # noqa: PLC0415 - slow to import
-    from app.stages import open_stages  # noqa: PLC0415 - slow to import
+    from app.models import people as measuring  # noqa: PLC0415 - slow to import
+    from app.models.stages import open_stages  # noqa: PLC0415 - slow to import
 
     options.check_name(calibration, "--name")
     settings = load_settings()
@@ -122,9 +122,9 @@ def quantize(
     """
     import numpy as np  # noqa: PLC0415 - slow to import
 
-    from app.cli.sample_photos import SAMPLES, load, open_pipeline  # noqa: PLC0415 - slow to import
+    from app.models.commands.sample_photos import SAMPLES, load, open_pipeline  # noqa: PLC0415 - slow to import
     from app.models.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
-    from app.stages import aligned_crop  # noqa: PLC0415 - slow to import
+    from app.models.stages import aligned_crop  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
     package, pipeline = select(find_packages(settings.models_dir, settings.data_dir), name), open_pipeline(settings)
@@ -206,7 +206,7 @@ def _weigh(members: Sequence[Member], folder: Path, settings: Settings) -> tuple
     """Return how many people the folder's photos show, and the best weights by choice of mirror images."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
-    from app.cli.sample_photos import main_face, open_pipeline  # noqa: PLC0415 - slow to import
+    from app.models.commands.sample_photos import main_face, open_pipeline  # noqa: PLC0415 - slow to import
     from app.models.fuse import weigh  # noqa: PLC0415 - slow to import
     from app.models.opening import open_embedder  # noqa: PLC0415 - slow to import
 

@@ -10,14 +10,15 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 from sqlalchemy.engine import Connection
 
-from app.calibration.population import Figures
 from app.db.engine import Cache
 from app.db.schema import CALIBRATION_PAIRS, FACES, GALLERIES, GALLERY_CALIBRATIONS, SUBJECTS
 from app.errors import GalleryNotFound
+from app.features.calibration.population import Figures, deciding
 from app.gallery.records import Gallery
 from app.gallery.rows import lock_gallery
 from app.gallery.store import Store
 from app.inference.manifest import Calibration
+from app.inference.thresholds import Thresholds
 from app.jobs.store import check_free
 
 STALE_SHARE = 0.2
@@ -91,6 +92,19 @@ class Calibrations:
     def find(self, gallery: Gallery) -> Measured | None:
         """Return the gallery's calibration, None before the first one. Cached like the gallery itself."""
         return self._known.get(gallery.key, lambda: self.standing(gallery).measured)
+
+    def thresholds(self, gallery: Gallery, package: Thresholds) -> Thresholds:
+        """Return the thresholds that decide in a gallery whose faces are compared by the model of ``package``."""
+        if gallery.calibration == "package":
+            return package
+        measured = self.find(gallery)
+        if measured is None:
+            return package.without_gallery("not_measured")
+        if measured.calibration is None:
+            return package.without_gallery("too_few_subjects")
+        if measured.package != package.package or measured.calibration.measured_with != package.recipe:
+            return package.without_gallery("other_model")
+        return deciding(package, measured.calibration, allow_laxer=gallery.allow_laxer)
 
     def standing(self, gallery: Gallery) -> Standing:
         standings = self._standings(GALLERIES.c.key == gallery.key)

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.calibration.people import people_for
 from app.errors import Unusable
 from app.inference.package import OwnCalibrations, load_package, own_path, write_manifest, write_own
 from app.inference.thresholds import Thresholds
+from app.models.people import people_for
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness
 from tests.support.crops import write_people

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import ClassVar
 
 from pydantic import Field
 
 from app.access.grants import Grant, Scope
 from app.api import schemas
-from app.api.components import GalleryId
+from app.api.components import Components, GalleryId
+from app.api.feature import Feature, Part, Task
 from app.api.operation import GALLERY
 from app.api.route import Router
 from app.api.routes.jobs import last_job
 from app.api.schemas.base import CALIBRATION_SOURCES, Example, Wire
-from app.calibration.job import Calibrator, State
-from app.calibration.population import deciding
 from app.choices import CalibrationSource
+from app.features.calibration.job import KIND, Calibrator, State
+from app.features.calibration.population import deciding
+from app.features.calibration.store import Calibrations
 from app.jobs.store import JobStore
 
 router = Router("galleries")
 
 CALIBRATION = f"{GALLERY}/calibration"
+LOOK_S = 60.0
+"""Between looks for stale calibrations."""
 
 
 class GalleryPoint(Wire):
@@ -130,9 +135,9 @@ def _measured(state: State) -> GalleryMeasured | None:
         return None
     figures, calibration = measured.figures, measured.calibration
     return GalleryMeasured.of(
-        measured,
         figures,
         model=measured.package,
+        measured_at=measured.measured_at,
         comparisons=calibration.comparisons if calibration else 0,
         mated=calibration.mated if calibration else 0,
         changed=round(max(0.0, state.standing.changed), 4),
@@ -165,3 +170,14 @@ def _points(state: State) -> list[GalleryPoint]:
             )
         )
     return rows
+
+
+def _start(core: Components) -> Part:
+    recorded = partial(core.audit.recorded, "calibrate_gallery")
+    calibrations = Calibrations(core.galleries.store)
+    calibrator = Calibrator(core.galleries, core.embedders, core.jobs, calibrations, recorded=recorded)
+    tasks = [Task(LOOK_S, "calibrations", calibrator.look)]
+    return Part({"calibrator": calibrator}, {KIND: calibrator.work}, tasks, gallery_changed=calibrator.keep)
+
+
+FEATURE = Feature([router], _start, open_thresholds=lambda store: Calibrations(store).thresholds)

@@ -1,4 +1,4 @@
-"""A gallery's own calibration: measured as a job, kept as the gallery changes, and asked which thresholds decide."""
+"""A gallery's own calibration: measured as a job, and again as the gallery changes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-from app.calibration.population import deciding, measure_population, sample_rows, sample_share
-from app.calibration.store import Calibrations, Measured, Standing, SuspiciousPair
 from app.errors import LikenessError
+from app.features.calibration.population import measure_population, sample_rows, sample_share
+from app.features.calibration.store import Calibrations, Measured, Standing, SuspiciousPair
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
@@ -57,11 +57,12 @@ class Calibrator:
         galleries: Galleries,
         embedders: Embedders,
         jobs: JobStore,
+        calibrations: Calibrations,
         *,
         recorded: Recorded = lambda _gallery: nullcontext(),
     ) -> None:
         self._galleries = galleries
-        self._calibrations = Calibrations(galleries.store)
+        self._calibrations = calibrations
         self._embedders = embedders
         self._jobs = jobs
         self._recorded = recorded
@@ -79,11 +80,10 @@ class Calibrator:
             self._jobs.create(KIND, gallery, who=who, job_id=job_id, also=assign)
         return self.find(gallery_id)
 
-    def keep(self, gallery_id: str, *, who: str | None = None) -> None:
+    def keep(self, gallery: Gallery, who: str | None = None) -> None:
         """Start to measure if the gallery is to decide by its own calibration, and that is missing or stale."""
-        gallery = self._galleries.open(gallery_id)
         if gallery.calibration == "gallery" and self._calibrations.standing(gallery).is_due:
-            self.begin(gallery_id, who=who)
+            self.begin(gallery.id, who=who)
 
     def find(self, gallery_id: str) -> State:
         """Return how it stands. Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``."""
@@ -92,23 +92,10 @@ class Calibrator:
         return State(
             gallery,
             package,
-            self.thresholds(gallery, package),
+            self._calibrations.thresholds(gallery, package),
             self._calibrations.standing(gallery),
             self._calibrations.pairs(gallery),
         )
-
-    def thresholds(self, gallery: Gallery, package: Thresholds) -> Thresholds:
-        """Return the thresholds that decide in a gallery whose faces are compared by the model of ``package``."""
-        if gallery.calibration != "gallery":
-            return package
-        measured = self._calibrations.find(gallery)
-        if measured is None:
-            return package.without_gallery("not_measured")
-        if measured.calibration is None:
-            return package.without_gallery("too_few_subjects")
-        if measured.package != package.package or measured.calibration.measured_with != package.recipe:
-            return package.without_gallery("other_model")
-        return deciding(package, measured.calibration, allow_laxer=gallery.allow_laxer)
 
     def look(self) -> None:
         """Measure the galleries again whose own calibration is to decide and is missing or stale."""

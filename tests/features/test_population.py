@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.calibration.intervals import wilson
-from app.calibration.population import (
+from app.errors import OperatingPointUnavailable
+from app.features.calibration.population import (
     FLOOR_FACTOR,
     LEAST_SUBJECTS,
     MOST_FACES,
@@ -24,7 +25,6 @@ from app.calibration.population import (
     sample_share,
     sampled,
 )
-from app.errors import OperatingPointUnavailable
 from app.inference.manifest import Calibration
 from app.inference.thresholds import DecidedBy, Thresholds
 from app.types import Vectors

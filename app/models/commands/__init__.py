@@ -11,12 +11,12 @@ from likeness_client import answers
 
 from app.cli import options, output
 from app.cli.connect import Data
-from app.cli.models import adding, measuring
 from app.cli.options import Session, command
 from app.config import load_settings
 from app.errors import InvalidInput, Unusable
 from app.inference.manifest import Calibration
 from app.inference.package import OwnCalibrations, Package, find_packages, own_path, read_own, select, write_own
+from app.models.commands import adding, measuring
 
 models = typer.Typer(no_args_is_help=True, epilog="Example: likeness models list")
 calibrations = typer.Typer(no_args_is_help=True, epilog="Example: likeness models calibrations list sface")

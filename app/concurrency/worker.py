@@ -1,0 +1,110 @@
+"""A thread that works when it is woken or when its time comes, and a log of what fails there."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from app.errors import LikenessError
+
+RETRY_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class FailureLog:
+    """Logs the failures of repeated work once: when it starts to fail, when the error changes, when it works again.
+
+    Only unexpected errors are logged with a stack trace. Threads that do the same work may share one.
+    """
+
+    def __init__(self, work: str) -> None:
+        self._work = work
+        self._last = ""
+        self._lock = threading.Lock()
+
+    def failed(self, error: Exception) -> None:
+        """Log the error unless it is the same as the last one."""
+        expected = isinstance(error, (LikenessError, OSError))  # the database is down, the disk is full
+        message = str(error) if expected else repr(error)
+        with self._lock:
+            last, self._last = self._last, message
+        if message != last:
+            _log.warning("%s: %s", self._work, message, exc_info=None if expected else error)
+
+    def succeeded(self) -> None:
+        """Log that the work is done again, if it failed before."""
+        with self._lock:
+            last, self._last = self._last, ""
+        if last:
+            _log.warning("%s: works again", self._work)
+
+
+class Worker:
+    """Calls ``work`` in a thread of its own. Safe to share between threads.
+
+    ``work`` returns after how many seconds it is called again, or None: when it is woken. If it raises, that is logged,
+    and it is called again after ``retry_s``. The thread starts with the first `wake`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], float | None],
+        *,
+        retry_s: float = RETRY_S,
+        failures: FailureLog | None = None,
+    ) -> None:
+        self._work = work
+        self._retry_s = retry_s
+        self._failures = failures or FailureLog(name)
+        self._changed = threading.Condition()
+        self._due = math.inf
+        """When the work is called next, in monotonic seconds."""
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def wake(self, within_s: float = 0.0) -> None:
+        """Have the work called at most so many seconds from now."""
+        due = time.monotonic() + within_s
+        with self._changed:
+            if self._thread.ident is None and not self._closing:
+                self._thread.start()
+            if due < self._due:
+                self._due = due
+                self._changed.notify()
+
+    def close(self, wait_s: float | None = None) -> bool:
+        """Call the work no more, and return whether the thread has ended; wait for that no longer than ``wait_s``."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        has_failed = False
+        while self._is_due():
+            again_s: float | None = self._retry_s
+            try:
+                again_s = self._work()
+            except Exception as error:  # noqa: BLE001 - the thread's edge: logged, and tried again
+                self._failures.failed(error)
+                has_failed = True
+            else:
+                if has_failed:
+                    self._failures.succeeded()
+                has_failed = False
+            if again_s is not None:
+                self.wake(again_s)
+
+    def _is_due(self) -> bool:
+        """Wait until the work is to be called; return False when the worker is closed."""
+        with self._changed:
+            while not self._closing and (wait_s := self._due - time.monotonic()) > 0:
+                self._changed.wait(None if math.isinf(wait_s) else wait_s)
+            self._due = math.inf
+            return not self._closing

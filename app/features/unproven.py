@@ -1,0 +1,95 @@
+"""Room for bodies that must be there before their key or signature can be checked: who sends one is not known yet."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from app.api.components import Components
+from app.concurrency.admission import CALLER_SHARE, Admission, Shares, Visit
+from app.concurrency.overload import Why
+
+UNPROVEN = 64
+"""Requests whose bodies may be arriving, without those of callers that have signed before. One more takes the place of
+the oldest."""
+UNPROVEN_EACH = 4
+"""Of them, for one address."""
+UNPROVEN_SHARE = 1 - CALLER_SHARE
+"""Of the bytes that are kept, for their bodies: two photos of 5 MiB in base64, the most that a request of Rekognition
+needs, in a server of 1 GiB."""
+
+
+class UnprovenBodies:
+    """Counts requests whose body arrives unproven, beside the places of all others; for one event loop.
+
+    There is always a place: where all are taken, the oldest request is ended with Overloaded. A body that has just
+    begun arrives, and one that does not come holds nobody up.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._unproven, self._signing = Shares(math.inf), Shares(math.inf)
+        self._arriving: dict[Visit, asyncio.Timeout] = {}
+        """The oldest first, and what ends each of them."""
+
+    @property
+    def receiving(self) -> int:
+        """Return the number of requests whose body is still arriving."""
+        return self._unproven.held + self._signing.held
+
+    @asynccontextmanager
+    async def admit(self, address: str, key_id: str | None = None) -> AsyncIterator[Callable[[int], None]]:
+        """Count a request while the block runs; yield what counts bytes of its body, and raises Overloaded.
+
+        ``key_id`` is the key it names if that has signed from this address before: it then has as many places as there
+        are slots.
+        """
+        if key_id is None:
+            caller, place, most = address, self._unproven, UNPROVEN_EACH
+        else:
+            caller, place, most = f"{key_id} {address}", self._signing, self._admission.limit
+        crowds = Counter(visit.callers[0] for visit in self._arriving)
+        crowd = caller if crowds[caller] >= most else None
+        if crowd is None and len(self._arriving) >= UNPROVEN + self._admission.limit:
+            crowd = crowds.most_common(1)[0][0]
+        if crowd is not None:
+            self._end(next(visit for visit in self._arriving if visit.callers[0] == crowd))
+        try:
+            async with asyncio.timeout(None) as end:
+                with self._admission.admit(caller, place=place) as visit:
+
+                    def take(size: int) -> None:
+                        if place is self._unproven:
+                            self._make_room(visit, size)
+                        self._admission.take(size)
+
+                    self._arriving[visit] = end
+                    try:
+                        yield take
+                    finally:
+                        self._arriving.pop(visit, None)
+        except TimeoutError:
+            raise Why.REQUESTS.error() from None
+
+    def _make_room(self, visit: Visit, size: int) -> None:
+        """End the oldest until those bytes of this one fit. Raises Overloaded if they never do."""
+        left = self._admission.bytes.size * UNPROVEN_SHARE - visit.held - size
+        if left < 0:
+            raise Why.BYTES.error()
+        others = [other for other in self._arriving if other.place is self._unproven and other is not visit]
+        held = sum(other.held for other in others)
+        while held > left:
+            held -= others[0].held
+            self._end(others.pop(0))
+
+    def _end(self, visit: Visit) -> None:
+        self._arriving.pop(visit).reschedule(asyncio.get_running_loop().time())
+
+
+def unproven_of(components: Components) -> UnprovenBodies:
+    """Return the server's room for such bodies, which all wire formats share."""
+    made: UnprovenBodies = components.parts.setdefault("unproven", UnprovenBodies(components.admission))
+    return made
