@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import mmap
 import re
 import struct
 import warnings
@@ -46,6 +47,8 @@ UNBOUNDED = frozenset({"HEIF", "AVIF"})
 16,384 × 16,384 pixels, 2 GiB at most."""
 SEQUENCES = frozenset({b"avis", b"hevc", b"hevx", b"msf1"})
 """The first brand of a HEIF file that is a film (ISO/IEC 23008-12)."""
+SILENT = frozenset({"WEBP", "AVIF"})
+"""Formats whose readers don't say that they had no memory."""
 SMALL_PIXELS = 1_000_000
 """Less than this takes 30 MB at most, for which there is memory."""
 READER_ERRORS = (
@@ -102,13 +105,11 @@ def open_file(data: bytes, limits: Limits) -> ImageFile.ImageFile:
         image = _READERS[name](data, limits)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge("The image has too many pixels.") from error
-    except MemoryError as error:
-        raise no_memory(name, size_before_opening(data) or (0, 0)) from error
-    except READER_ERRORS as error:
+    except (MemoryError, *READER_ERRORS) as error:
         if _NOT_READ.search(str(error)):
             message = f"{name} images with this kind of pixels are not read; save it as an ordinary JPEG or PNG."
             raise UnsupportedImage(message, format=name) from error
-        raise InvalidImage(f"The {name} image is damaged or cut short.", format=name) from error
+        raise failure(name, size_before_opening(data) or (0, 0), error) from error
     width, height = image.size
     check_size(width, height, limits)
     if min(width, height) < limits.min_side:
@@ -117,11 +118,24 @@ def open_file(data: bytes, limits: Limits) -> ImageFile.ImageFile:
     return image
 
 
-def no_memory(name: str, size: tuple[int, int]) -> LikenessError:
-    """Return the error of a reader without memory: for a small image it says that a size in the file is damaged."""
-    if size[0] * size[1] < SMALL_PIXELS:
-        return InvalidImage(f"The {name} image is damaged or cut short.", format=name)
-    return Why.MEMORY.error()
+def failure(name: str, size: tuple[int, int], error: Exception) -> LikenessError:
+    """Return the error for what a reader raised: there was no memory, or the image is damaged; a small one that takes
+    too much is damaged, too.
+    """
+    pixels = size[0] * size[1]
+    lacking = isinstance(error, MemoryError) or (name in SILENT and not _are_free(BYTES_A_PIXEL * pixels))
+    if lacking and pixels >= SMALL_PIXELS:
+        return Why.MEMORY.error()
+    return InvalidImage(f"The {name} image is damaged or cut short.", format=name)
+
+
+def _are_free(size: int) -> bool:
+    """Return whether this process could take so many bytes now."""
+    try:
+        mmap.mmap(-1, max(size, 1)).close()
+    except (OSError, MemoryError):
+        return False
+    return True
 
 
 def size_before_opening(data: bytes) -> tuple[int, int] | None:

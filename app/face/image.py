@@ -19,13 +19,13 @@ from PIL.BmpImagePlugin import BmpImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from app.errors import ImageTooLarge, InvalidImage, UnsupportedImage
+from app.errors import ImageTooLarge, UnsupportedImage
 from app.face import jpeg
 from app.face.formats import (
     READER_ERRORS,
     Limits,
     check_size,
-    no_memory,
+    failure,
     open_file,
     size_before_opening,
 )
@@ -130,10 +130,8 @@ def _decode(image: ImageFile.ImageFile, data: bytes, factor: int) -> Decoded:
         return _upright(rgb, orientation, scale, whole)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge("The image has too many pixels.") from error
-    except MemoryError as error:
-        raise no_memory(name, size) from error
-    except READER_ERRORS as error:
-        raise InvalidImage(f"The {name} image is damaged or cut short.", format=name) from error
+    except (MemoryError, *READER_ERRORS) as error:
+        raise failure(name, size, error) from error
 
 
 def _upright_size(image: ImageFile.ImageFile) -> tuple[int, int]:

@@ -225,10 +225,12 @@ def test_a_photo_that_takes_more_memory_than_a_worker_has_goes_to_one_with_more(
         assert sum(workers.ended.values()) == 1
 
 
-def test_a_photo_that_takes_more_memory_than_any_worker_has_is_too_large(parent: Parent) -> None:
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "AVIF"])
+def test_a_photo_that_takes_more_memory_than_any_worker_has_is_too_large(kind: str, parent: Parent) -> None:
+    options = {"speed": 10} if kind == "AVIF" else {}
     with opened(parent, memory=100 * 2**20) as workers:
         with pytest.raises(ImageTooLarge):
-            workers.detect(encoded(np.zeros((7000, 7000, 3), np.uint8), "PNG"))
+            workers.detect(encoded(np.zeros((7000, 7000, 3), np.uint8), kind, **options))
         assert len(workers.detect(BOTH).faces) == 2
 
 
