@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
+from PIL import Image
 
 from app import cli
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.commands import run as likeness
+from tests.support.images import encoded
 from tests.support.live import LiveServer, environment
 from tests.support.ready import give_models
 
@@ -30,6 +35,7 @@ READING = (
     ("people", "list", "staff"),
     ("people", "show", "staff", "ada"),
     ("faces", "list", "staff", "ada"),
+    ("faces", "check", "staff"),
     ("corrections", "list", "staff", "ada"),
     ("identify", "staff", COLLINS),
     ("enroll", "staff", "ada", COLLINS),
@@ -162,6 +168,25 @@ class TestPeopleAndFaces:
         gone = ("faces", "delete", gallery, "grace", face["face_id"], "--yes")
         assert likeness(folder, *gone).returncode == 0
         assert likeness(folder, *gone).returncode == 5
+
+    @pytest.mark.parametrize("degrees", [0, 90, 135, 225])
+    def test_faces_that_were_enrolled_by_made_up_landmarks_are_found(
+        self, shared_server: LiveServer, gallery: str, degrees: int
+    ) -> None:
+        """Their crops show a turned face, as versions before 0.2.0 kept them."""
+        folder = shared_server.data_dir
+        (face,) = likeness(folder, "faces", "list", gallery, "ada", "--json").rows
+        with closing(sqlite3.connect(folder / "likeness.db")) as database, database:
+            key, jpeg = database.execute(
+                "SELECT key, jpeg FROM faces JOIN crops ON face_key = key WHERE face_id = ?", [face["face_id"]]
+            ).fetchone()
+            turned = encoded(Image.open(io.BytesIO(jpeg)).rotate(degrees), "JPEG", quality=95)
+            database.execute("UPDATE crops SET jpeg = ? WHERE face_key = ?", [turned, key])
+        done = likeness(folder, "faces", "check", gallery)
+        listed = likeness(folder, "faces", "check", gallery, "--json").rows
+        assert done.returncode == bool(degrees), done.stderr
+        assert f"{gallery}: {int(bool(degrees))} of 1 crops show no upright face" in done.stdout
+        assert listed == ([{"subject": "ada", "face_id": face["face_id"]}] if degrees else [])
 
 
 class TestErrors:

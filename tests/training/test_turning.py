@@ -12,28 +12,32 @@ from typer.testing import CliRunner
 from tests.conftest import PROJECT
 from training.commands.evaluate import app
 from training.evaluation.photos import Templates
-from training.evaluation.stages.turning import UNALIGNABLE, measure, sample
+from training.evaluation.stages.turning import UNALIGNABLE, Scores, measure, sample
 
 SAMPLES = PROJECT / "docs" / "samples"
 MODELS = PROJECT / "models"
 
 
-def templates(vectors: list[list[float]]) -> Templates:
+def templates(vectors: list[list[float]], quality: float = 50) -> Templates:
     names = ("ann/1", "ann/2", "bo/1", "bo/2")
     made = np.array(vectors, np.float32)
     found = np.asarray(made.any(axis=1), np.bool_)
     failures = {name: UNALIGNABLE for name, there in zip(names, found, strict=True) if not there}
-    return Templates("p@1", names, made, found, np.ones(len(names), np.float32), failures, 0)
+    return Templates("p@1", names, made, found, np.array([50, quality, 50, 50], np.float32), failures, 0)
 
 
 def test_what_is_made_up_is_counted_and_what_is_not_compared_matches_nobody() -> None:
     upright = templates([[1, 0], [1, 0], [0, 1], [0, 1]])
     turned = templates([[1, 0], [0, 1], [0, 1], [0, 0]])  # ann/2 is made up and looks like bo; bo/2 is not compared
-    got = measure(90, turned, upright, match=0.5, stranger=0.5)
+    got = measure(90, turned, upright, Scores(match=0.5, stranger=0.5, find=0.5))
     assert (got.photos, got.found, got.unalignable) == (4, 3, 1)
-    assert (got.with_itself, got.made_up) == (2, 1)
+    assert (got.with_itself, got.made_up, got.made_up_enrolled) == (2, 1, 1)
     assert (got.mated, got.mated_matches) == (4, 2)
     assert (got.strangers, got.false_matches) == (2, 1)
+    assert (got.mixed, got.mixed_matches) == (6, 2)
+    assert (got.searches, got.false_finds) == (3, 1)  # ann/2 finds bo/1; bo/1 finds nobody in ann/1
+    poor = templates([[1, 0], [0, 1], [0, 1], [0, 0]], quality=30)
+    assert measure(90, poor, upright, Scores(0.5, 0.5, 0.5)).made_up_enrolled == 0, "no enrollment takes it"
 
 
 def test_photos_of_people_with_several_are_taken() -> None:
@@ -52,3 +56,4 @@ def test_the_command_turns_photos_and_finds_the_same_people(tmp_path: Path) -> N
     assert [row["degrees"] for row in rows] == [0, 135, 270]
     assert all((row["photos"], row["made_up"]) == (2, 0) for row in rows)
     assert all(row["mated_matches"] == 2 for row in rows)
+    assert "<svg" in (tmp_path / "out" / "turned.svg").read_text()

@@ -22,8 +22,9 @@ from app.types import Vector
 from training.commands import options
 from training.data.preparation.checking import THUMBNAIL, thumbnail
 from training.evaluation import groups as measuring
+from training.evaluation import plots
 from training.evaluation.groups import EVERYBODY, Labels, read_labels
-from training.evaluation.pairs import Photos
+from training.evaluation.pairs import Photos, person_of
 from training.evaluation.photos import Templates, make_templates, open_photos
 from training.evaluation.results import show_conditions, show_groups, show_spread, show_turned, write_found
 from training.evaluation.stages import conditions as drawing
@@ -192,13 +193,14 @@ def turned(
     photos_of: options.PhotosOf = None,
     most: Annotated[int, typer.Option("--photos", min=0, help="Photos that are turned; 0 = all with a mate.")] = 1000,
     every: Annotated[int, typer.Option(min=1, max=180, help="Degrees between two turns.")] = 15,
+    draw: options.Plots = True,
 ) -> None:
     """Faces turned in their plane: how many are found, match the same person upright, and match strangers."""
     with told(ValueError, OSError):
         thresholds = Thresholds(load_package(way.folder).manifest)
-        match, stranger = (thresholds.threshold(fmr) for fmr in (turning.MATCH_FMR, turning.STRANGER_FMR))
         upright = options.templates_of(images, photos_of or [], way)
         upright = upright.only(turning.sample(upright.names, most))
+        at = turning.Scores.of(thresholds, len({person_of(name) for name in upright.names}))
         photos, steps, figures = open_photos(images), range(0, 360, every), []
         with way.open_stages() as own, counted("turning", len(upright.names) * len(steps)) as advance:
             for degrees in steps:
@@ -214,8 +216,10 @@ def turned(
                     threads=way.workers,
                     progress=advance,
                 )
-                figures.append(turning.measure(degrees, probes, upright, match, stranger))
+                figures.append(turning.measure(degrees, probes, upright, at))
         write_found(out, "turned", upright, {"images": str(images), "every": every}, {"turned": figures})
+        if draw:
+            plots.turned(figures, out / "turned.svg")
         show_turned(upright.package, figures)
 
 

@@ -16,6 +16,7 @@ from app.calibration.intervals import Floats, Interval, Ints
 from app.calibration.pairs import HISTOGRAM_BINS
 from training.evaluation.metrics import Curve, Discard
 from training.evaluation.protocols import curve_points
+from training.evaluation.stages.turning import FPIR, MATCH_FMR, STRANGER_FMR, Turned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,4 +120,22 @@ def discard(rows: Sequence[Discard], fmr: float, path: Path) -> None:
     shares, rates = zip(*((100 * row.share, max(row.fnmr, 1e-5)) for row in rows), strict=True)
     axes.plot(shares, rates, marker="o", markersize=3)
     axes.set(xlabel="mated pairs dropped, worst quality first (%)", ylabel=f"FNMR at FMR {fmr:g}", yscale="log")
+    _save(figure, path)
+
+
+def turned(figures: Sequence[Turned], path: Path) -> None:
+    """Draw, by the degrees by which photos are turned, which share of mated pairs matches, and how many strangers do
+    for each one that the stated rates allow."""
+    figure, axes = _figure()
+    degrees = [row.degrees for row in figures]
+    matching = [100 * row.mated_matches / max(1, row.mated) for row in figures]
+    axes.plot(degrees, matching, marker="o", markersize=3, label=f"mated pairs match at FMR {MATCH_FMR:g} (%)")
+    axes.set(xlabel="turned by (degrees)", ylabel="mated pairs match (%)", ylim=(0, 101), xticks=range(0, 361, 45))
+    beside = axes.twinx()
+    pairs = [row.false_matches / max(1, row.strangers) / STRANGER_FMR for row in figures]
+    searches = [row.false_finds / max(1, row.searches) / FPIR for row in figures]
+    beside.plot(degrees, pairs, marker="s", markersize=3, color="C1", label=f"pairs of strangers, FMR {STRANGER_FMR:g}")
+    beside.plot(degrees, searches, marker="^", markersize=3, color="C2", label=f"strangers who search, FPIR {FPIR:g}")
+    beside.set(ylabel="found / stated", ylim=(0, 2))
+    figure.legend(loc="outside upper center", ncols=3, fontsize=7)
     _save(figure, path)

@@ -208,9 +208,8 @@ def show_spread(
 
 
 def show_turned(package: str, figures: Sequence[Turned]) -> None:
-    table = Table(
-        "turned by", "found", "unalignable", "matches itself", "made up", "mated pairs match", "FMR", title=package
-    )
+    columns = ("turned by", "found", "unalignable", "matches itself", "made up", "enrolled", "mated match", "strangers")
+    table = Table(*columns, "one upright", "strangers find", title=package)
     for row in figures:
         table.add_row(
             f"{row.degrees}°",
@@ -218,8 +217,11 @@ def show_turned(package: str, figures: Sequence[Turned]) -> None:
             str(row.unalignable),
             f"{row.with_itself / row.photos:.1%}",
             str(row.made_up),
+            str(row.made_up_enrolled),
             f"{row.mated_matches} of {row.mated}",
             f"{row.false_matches} of {row.strangers}",
+            f"{row.mixed_matches} of {row.mixed}",
+            f"{row.false_finds} of {row.searches}",
         )
     Console().print(table)
 

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
+from app.face.quality import QualityLevel
+from app.inference.thresholds import Thresholds
 from app.models.stages import pixels_of
 from app.types import Vectors
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates
 
-MATCH_FMR, STRANGER_FMR = 1e-4, 1e-3
-"""Stated FMR at which photos match, and the one that pairs of strangers are counted at: there are more of them."""
+MATCH_FMR, STRANGER_FMR, FPIR = 1e-4, 1e-3, 0.1
+"""Stated FMR at which photos match; FMR and FPIR at which strangers are counted: high, so that there are some."""
 UNALIGNABLE = "face_unalignable"
 
 
@@ -34,12 +36,20 @@ class Turned:
     """Match the same photo upright."""
     made_up: int
     """Found, and don't match the same photo upright."""
+    made_up_enrolled: int
+    """Of these, the ones that an enrollment takes by default."""
     mated: int
     """Pairs of one turned photo and another, upright one of the same person."""
     mated_matches: int
     strangers: int
     """Pairs of two people, both turned."""
     false_matches: int
+    mixed: int
+    """Pairs of two people, one turned and one upright."""
+    mixed_matches: int
+    searches: int
+    """Turned photos that are searched for among one turned photo of everybody else."""
+    false_finds: int
 
 
 def turn(data: bytes, degrees: float) -> bytes:
@@ -63,26 +73,53 @@ def sample(names: Sequence[str], most: int) -> list[str]:
     return several[:most] if most else several
 
 
-def measure(degrees: int, turned: Templates, upright: Templates, match: float, stranger: float) -> Turned:
-    """Compare photos with the same ones upright, in the same order, at the thresholds of the two rates."""
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The scores from which photos match, pairs of strangers are counted, and a stranger's search finds somebody."""
+
+    match: float
+    stranger: float
+    find: float
+
+    @staticmethod
+    def of(thresholds: Thresholds, people: int) -> Scores:
+        """Return those at the stated rates, the last for a gallery of everybody but oneself.
+
+        Raises OperatingPointUnavailable.
+        """
+        one = 1 - (1 - FPIR) ** (1 / max(1, people - 1))
+        rates = (MATCH_FMR, STRANGER_FMR, min(one, thresholds.highest or one))
+        return Scores(*map(thresholds.threshold, rates))
+
+
+def measure(degrees: int, turned: Templates, upright: Templates, at: Scores) -> Turned:
+    """Compare photos with the same ones upright, in the same order."""
     both = turned.found & upright.found
-    itself = (turned.vectors * upright.vectors).sum(axis=1)
+    made_up = both & ((turned.vectors * upright.vectors).sum(axis=1) < at.match)
     who = np.unique([person_of(name) for name in turned.names], return_inverse=True)[1]
     same = who[:, None] == who[None, :]
+    mixed_scores, scores = _scores(upright.vectors, turned.vectors), _scores(turned.vectors, turned.vectors)
     mated = same & ~np.eye(len(who), dtype=bool) & upright.found[:, None]
-    matches = _scores(upright.vectors, turned.vectors) >= match
     strangers = np.triu(~same, 1) & turned.found[:, None] & turned.found[None, :]
+    mixed = ~same & upright.found[:, None] & turned.found[None, :]
+    enrolled = np.unique(who[turned.found], return_index=True)[1]
+    others = np.where(same, -np.inf, scores)[np.ix_(turned.found, np.flatnonzero(turned.found)[enrolled])]
     return Turned(
         degrees=degrees,
         photos=len(turned.names),
         found=int(turned.found.sum()),
         unalignable=sum(code == UNALIGNABLE for code in turned.failures.values()),
-        with_itself=int((both & (itself >= match)).sum()),
-        made_up=int((both & (itself < match)).sum()),
+        with_itself=int((both & ~made_up).sum()),
+        made_up=int(made_up.sum()),
+        made_up_enrolled=int((made_up & (turned.quality >= QualityLevel.MEDIUM.minimum)).sum()),
         mated=int(mated.sum()),
-        mated_matches=int((mated & matches).sum()),
+        mated_matches=int((mated & (mixed_scores >= at.match)).sum()),
         strangers=int(strangers.sum()),
-        false_matches=int((strangers & (_scores(turned.vectors, turned.vectors) >= stranger)).sum()),
+        false_matches=int((strangers & (scores >= at.stranger)).sum()),
+        mixed=int(mixed.sum()),
+        mixed_matches=int((mixed & (mixed_scores >= at.stranger)).sum()),
+        searches=len(others),
+        false_finds=int((others.max(axis=1, initial=-np.inf) >= at.find).sum()),
     )
 
 
