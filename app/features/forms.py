@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive
@@ -32,6 +33,12 @@ def texts(body: Body, names: Collection[str], longest: int = MAX_TEXT_FIELD) -> 
         return {name: data.decode() for name, data in found.items()}
     except UnicodeDecodeError:
         raise InvalidInput("A form field is not UTF-8.", code="invalid_multipart") from None
+
+
+def form_of(**fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the OpenAPI document says of a form that no model describes: the schemas of its fields."""
+    form = {"type": "object", "properties": fields, "required": list(fields)}
+    return {"requestBody": {"required": True, "content": {FORM_TYPE: {"schema": form}}}}
 
 
 def _pieces(body: Body) -> list[tuple[str, bytes]]:

@@ -17,6 +17,7 @@ from app.api import body as bodies
 from app.api.auth import Guard
 from app.api.body import Body, BodyLimits, ImageFields, Sent
 from app.api.components import components_of
+from app.api.openapi import TEXT
 from app.api.route import Router
 from app.api.schemas import Base64
 from app.errors import InvalidInput, SubjectNotFound
@@ -24,13 +25,14 @@ from app.face.quality import QualityLevel
 from app.features.answers import corners, round_down
 from app.features.collection import CollectionDep, is_stored
 from app.features.deepstack.wire import DEEPSTACK, PREFIX
-from app.features.forms import texts
+from app.features.forms import form_of, texts
 from app.features.similarity import AnsweredSimilarity, Similarity, probability_of, score_of
 from app.gallery import subjects
 from app.recognition.operations import Operations
 
 FACE = f"{PREFIX}face"
 USER = "userid"
+USER_FORM = form_of(userid=TEXT)
 STRANGER = {"userid": "unknown", "confidence": 0.0}
 TWO = 2
 Json: TypeAlias = dict[str, Any]
@@ -149,7 +151,7 @@ def list_users(home: CollectionDep) -> Json:
     return {"success": True, "faces": home.galleries.store.subject_ids(home.find())}
 
 
-@router.operation("POST", f"{FACE}/delete", scope=Scope.DELETE, name="delete_subject", changes=True)
+@router.operation("POST", f"{FACE}/delete", scope=Scope.DELETE, name="delete_subject", changes=True, extra=USER_FORM)
 def delete(home: CollectionDep, userid: UserDep) -> Json:
     """Delete a subject with its faces. Succeeds for an unknown one, too."""
     user = _required(userid)

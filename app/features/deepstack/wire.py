@@ -46,12 +46,14 @@ class DeepStack(WireFormat):
     """
 
     name = "DeepStack"
-    security = ("api_key", "bearer", "basic", "form_key")
+    security = ("api_key", "bearer", "basic")
     security_schemes: ClassVar = {
         "basic": {"type": "http", "scheme": "basic", "description": "The key as password: `http://any:KEY@host`."},
-        "form_key": {"type": "apiKey", "in": "query", "name": "api_key", "description": "A field of the form."},
     }
-    description = "DeepStack's and CodeProject.AI's face interface, for clients written for it."
+    description = (
+        "DeepStack's and CodeProject.AI's face interface, for clients written for it. The key may also be the field "
+        "`api_key` of the form."
+    )
 
     def speaks(self, scope: Scope) -> bool:
         path: str = scope["path"]

@@ -16,10 +16,11 @@ from app.access.grants import Scope
 from app.api.body import COSTLY_BYTES, FORM_TYPE, JSON_TYPE, Body, ImageFields, parse_images, read_body
 from app.api.components import Components
 from app.api.json_reader import load_json
+from app.api.openapi import BINARY, TEXT
 from app.api.route import Router
 from app.errors import InvalidInput, Unusable
 from app.features.answers import corners, round_down
-from app.features.forms import texts
+from app.features.forms import form_of, texts
 from app.features.immich.wire import IMMICH, PING, PREDICT, Networks
 from app.features.similarity import probability_of, score_of
 from app.recognition.operations import Operations
@@ -112,7 +113,7 @@ async def ping() -> Response:
     return Response("pong", media_type="text/plain")
 
 
-@router.operation("POST", PREDICT, scope=Scope.RECOGNIZE, name="embed")
+@router.operation("POST", PREDICT, scope=Scope.RECOGNIZE, name="embed", extra=form_of(entries=TEXT, image=BINARY))
 async def predict(request: Request, components: Components, immich: Immich) -> Response:
     """Find the faces of a photo, each with its embedding.
 
