@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -156,6 +157,25 @@ class TestTurnedFaces:
         assert alone[1] is not None
         assert_landmarks(faces[0], alone[0])
         assert_landmarks(faces[1], alone[1] @ matrix[:, :2].T + matrix[:, 2] + (300, 0), 0.1)
+
+    @pytest.mark.parametrize("degrees", [0, 28])
+    def test_a_face_that_leans_is_looked_at_in_eight_directions_however_sure_it_seemed(
+        self, yunet: Path, astronaut: Pixels, degrees: int
+    ) -> None:
+        """Of turned faces some sights are sure, with made-up landmarks that lean in the upright look."""
+        looks = []
+
+        class Sure(Detector):
+            def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
+                return [replace(sight, score=0.95) for sight in super().search(pixels, min_face=min_face)[:1]]
+
+            def turned(self, pixels: Pixels, box: Box) -> list[Detection]:
+                looks.append(box)
+                return super().turned(pixels, box)
+
+        (face,) = Pipeline(Sure(yunet), Limits()).detect(encoded(turned_by(astronaut, degrees)[0])).faces
+        assert face.landmarks is not None
+        assert len(looks) == bool(degrees)
 
     @pytest.mark.parametrize("degrees", [90, 180, 270])
     def test_a_photo_that_lies_on_its_side_without_saying_so(
