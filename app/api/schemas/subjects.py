@@ -162,7 +162,11 @@ class FacePage(Wire):
 
 class EnrollParams(DetectParams, LivenessParams):
     example: ClassVar[Example] = {"quality": "medium"}
-    quality: QualityName = Field(default="medium", description="The least quality to accept; `none` accepts all.")
+    quality: QualityName = Field(
+        default="medium",
+        description="The least quality to accept; `none` accepts all, `low` and `medium` also a head that is turned away, beside a good "
+        "photo of the request or a face of the subject that it matches.",
+    )
     expires_at: Time | None = Field(
         default=None,
         description="When to erase the subject with all its faces; unchanged if absent.",

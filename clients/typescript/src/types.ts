@@ -343,7 +343,10 @@ export interface EnrollRequest {
   liveness?: LivenessMode | null;
   /** Add stage timings and batch size to the answer. */
   explain?: boolean;
-  /** The least quality to accept; `none` accepts all. */
+  /**
+   * The least quality to accept; `none` accepts all, `low` and `medium` also a head that is turned away, beside
+   * a good photo of the request or a face of the subject that it matches.
+   */
   quality?: QualityName;
   /** When to erase the subject with all its faces; unchanged if absent. */
   expires_at?: string | null;
