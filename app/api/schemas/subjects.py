@@ -164,8 +164,8 @@ class EnrollParams(DetectParams, LivenessParams):
     example: ClassVar[Example] = {"quality": "medium"}
     quality: QualityName = Field(
         default="medium",
-        description="The least quality to accept; `none` accepts all, `low` and `medium` also a head that is turned away, beside a good "
-        "photo of the request or a face of the subject that it matches.",
+        description="The least quality to accept; `none` accepts all, `low` and `medium` also a head that is turned "
+        "away, beside a good photo of the request or a face of the subject that it matches.",
     )
     expires_at: Time | None = Field(
         default=None,
