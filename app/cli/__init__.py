@@ -20,6 +20,7 @@ from typer.main import get_group
 from app.cli import output
 from app.errors import LikenessError, Unusable
 from app.version import VERSION
+from app.wording import found_wrong
 
 COMMANDS = "commands"
 """What a module calls the Typer object of commands that belong to no group."""
@@ -118,6 +119,13 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         return name, load(name) if command and name else None, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.TyperException as error:
+            error.message = found_wrong({"msg": error.message})  # Typer has pydantic check values
+            raise
 
 
 app = typer.Typer(

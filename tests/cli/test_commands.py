@@ -239,6 +239,28 @@ class TestErrors:
             assert done.stdout
         assert likeness(shared_server.data_dir, "detect", "nowhere.jpg", "neither.jpg").returncode == 2
 
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("identify", "{almost}", COLLINS), "Did you mean {gallery}?"),
+            (("enroll", "{almost}", "ann", COLLINS), "With --create it is made."),
+            (("people", "list", "{almost}"), "Did you mean {gallery}?"),
+            (("identify", "{gallery}", "https://example.org/a.jpg"), "nothing is fetched"),
+            (("models", "use", "best"), "likeness reembed start"),
+            (("verify", COLLINS, COLLINS, "--fmr", "often"), "Input should be a valid number"),
+        ],
+        ids=["almost", "create", "list", "address", "use", "number"],
+    )
+    def test_messages_say_what_to_do(
+        self, shared_server: LiveServer, gallery: str, words: tuple[str, ...], said: str
+    ) -> None:
+        names = {"gallery": gallery, "almost": f"{gallery[:-1]}_"}
+        done = likeness(shared_server.data_dir, *(str(word).format(**names) for word in words), "--json")
+        message = json.loads(done.stderr)["error"]["message"]
+        assert done.returncode in {2, 5}
+        assert said.format(**names) in message
+        assert "unable to" not in message
+
     def test_an_import_prints_what_was_refused(self, shared_server: LiveServer, gallery: str, tmp_path: Path) -> None:
         (tmp_path / "people" / "bob").mkdir(parents=True)
         for number in range(12):

@@ -110,7 +110,7 @@ const reasons = () =>
 const others = () =>
   ["no_face", "ambiguous_face", "duplicate_face", "face_conflict"].map((code) => {
     const [why, ...rest] = explain({ code }).split(". ");
-    return [why.replace(/\.$/, ""), rest.join(". ").replace(/\.$/, "") || "look at both pictures, and choose"];
+    return [why.replace(/\.$/, ""), rest.join(". ").replace(/\.$/, "") || "Look at both pictures, and choose"];
   });
 
 /**

@@ -347,6 +347,8 @@ def test_a_backup_is_taken_from_who_signed_it_and_an_altered_one_never(home: Pat
     for name in ("vault.key", "admin.key"):
         assert (other / name).read_bytes() == (home / name).read_bytes()
         assert (other / name).stat().st_mode & 0o777 == 0o600
+    again = run(other, "restore", backup)
+    assert (again.returncode, "With --replace the backup takes its place" in again.stderr) == (4, True), again
     before = (other / "likeness.db").read_bytes()
 
     files = read_tar(backup)
