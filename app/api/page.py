@@ -133,12 +133,19 @@ def digest_of(files: dict[str, File]) -> str:
 
 
 def _start(files: dict[str, File], digest: str) -> File:
-    """Return the start, which names each file below ``digest`` and has the browser ask for all modules at once that it
-    begins with; other views load theirs when they are first looked at."""
+    """Return the start, which names each file below ``digest``.
+
+    It has the browser ask for all modules at once that the page begins with. Those of other views are in a template,
+    which the page has fetched once its first view is there: a module whose request breaks off when it is imported would
+    be missing until the page is loaded again.
+    """
     html = files[START].content.decode()
     begun = [path.removeprefix(PAGE_FILES) for path in re.findall(r'src="([^"]+\.js)"', html)]
-    links = "".join(f'    <link rel="modulepreload" href="{PAGE_FILES}{name}">\n' for name in _imported(files, begun))
-    html = html.replace("  </head>", f"{links}  </head>")
+    first = _imported(files, begun)
+    later = sorted(name for name in files if name.endswith(".js") and name not in {*begun, *first})
+    at_once = "".join(f'    <link rel="modulepreload" href="{PAGE_FILES}{name}">\n' for name in first)
+    rest = "".join(f'<link rel="prefetch" href="{PAGE_FILES}{name}">' for name in later)
+    html = html.replace("  </head>", f'{at_once}    <template id="later">{rest}</template>\n  </head>')
     return _file(START, html.replace(f'"{PAGE_FILES}', f'"{PAGE_FILES}{digest}/').encode())
 
 

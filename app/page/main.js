@@ -75,6 +75,13 @@ async function enter(secret, stay = false) {
 async function open() {
   frame();
   await show();
+  fetchOtherViews();
+}
+
+/** Has the browser fetch the modules of the other views, which it then has when they are first looked at. */
+function fetchOtherViews() {
+  const later = /** @type {HTMLTemplateElement | null} */ (document.getElementById("later"));
+  if (later) document.head.append(later.content);
 }
 
 /** Stays signed in on this device: the browser keeps a session, and this tab forgets the key. */
