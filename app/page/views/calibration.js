@@ -147,6 +147,7 @@ function figures({ gallery, measured, points }) {
   return h(
     "section.card.stack",
     { "aria-label": "Operating points" },
+    h("h2", {}, "Operating points"),
     h(
       "div.scrolling",
       { tabindex: "0", role: "region", "aria-label": "Operating points of this gallery" },
