@@ -6,10 +6,14 @@ import copy
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
+from app.inference.package import load_package
+from app.inference.thresholds import Thresholds
 from app.types import Vector
+from tests.support.ready import MODELS
 
 UNNAMED = "~"
 
@@ -149,10 +153,10 @@ class Gallery:
         return Probe("", {package: one.templates[package]}, crop, came_as=one.id)
 
     def ranking(self, probe: Vector, uncertain: float) -> list[tuple[str, float]]:
-        """Return each subject with the score of its best face, best first, without those that corrections rule out."""
+        """Return each subject with the score of its faces, best first, without those that corrections rule out."""
         found = []
         for name, subject in self.subjects.items():
-            score = best(subject.faces, self.package, probe)
+            score = fused(subject.faces, self.package, probe)
             wrong = best(subject.corrections, self.package, probe)
             if score > -1 and not (score >= uncertain and wrong > score):
                 found.append((name, score))
@@ -162,6 +166,21 @@ class Gallery:
 def best(probes: list[Probe], package: str, vector: Vector) -> float:
     """Return the highest cosine of any of them; -1 without one."""
     return max((float(one.templates[package] @ vector) for one in probes if package in one.templates), default=-1.0)
+
+
+def fused(probes: list[Probe], package: str, vector: Vector) -> float:
+    """Return the cosine with their mean, reduced to that of one photo; the highest if the package has no `fusion`."""
+    power, own = fusion_of(package), [one.templates[package] for one in probes if package in one.templates]
+    if power is None or not own:
+        return best(probes, package, vector)
+    mean = np.mean(own, axis=0, dtype=np.float64)
+    return float((mean @ vector) * np.linalg.norm(mean) ** (power - 1))
+
+
+@cache
+def fusion_of(package: str) -> float | None:
+    folder = MODELS / package.split("@", maxsplit=1)[0]
+    return Thresholds(load_package(folder).manifest).fusion if folder.is_dir() else None
 
 
 def near(vector: Vector, alike: float, generator: np.random.Generator) -> Vector:
