@@ -28,7 +28,7 @@ from tests.support import ready  # noqa: E402
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, running  # noqa: E402
 
 APP = f"{PROJECT / 'app'}/"
-BACKGROUND = ("background", "jobs", "MainThread")
+BACKGROUND = ("background", "jobs", "webhook", "mqtt", "MainThread")
 """Beginnings of the names of threads whose work is no request's. The main thread is the client."""
 TRANSPORT = f"{APP}server/local.py"
 """Stands where the network would."""

@@ -193,12 +193,8 @@ def list_cameras(watching: Watching, gallery: Gallery) -> schemas.CameraList:
 
     How each is, by what its watcher says, and what was seen before it in the last hour.
     """
-    names = schemas.CameraReport.model_fields
-    states = [
-        schemas.CameraState.of(each, **{name: value for name, value in each.told.items() if name in names})
-        for each in watching.cameras.all(gallery)
-    ]
-    return schemas.CameraList(cameras=states)
+    cameras = [(each, schemas.CameraReport.model_validate(each.told)) for each in watching.cameras.all(gallery)]
+    return schemas.CameraList(cameras=[schemas.CameraState.of(each, **dict(report)) for each, report in cameras])
 
 
 @router.operation("GET", STRANGERS, scope=Scope.READ, codes=CURSOR)
