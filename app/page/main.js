@@ -269,6 +269,7 @@ async function show() {
   put(main, view.element);
   showUnderWay();
   await view.ready;
+  showUnderWay(); // a view that had to be loaded may be the one that shows it
   if (mine === shown) settle(main, top);
 }
 
