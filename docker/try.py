@@ -313,16 +313,21 @@ def loses_one_of_two(trial: Trial) -> str:
     return "one of two killed: 40 of 40 questions through the proxy answered"
 
 
+def asked_of(trial: Trial, prometheus: str, path: str, **query: str) -> dict[str, Any]:
+    """Return what a Prometheus, in the container of that name, answers to its API; empty while it doesn't."""
+    url = httpx.URL(f"http://127.0.0.1:9090/api/v1/{path}", params=query)
+    answer = trial.docker("exec", prometheus, "wget", "-q", "-O", "-", str(url), check=False)
+    found: dict[str, Any] = json.loads(answer or "{}").get("data") or {}
+    return found
+
+
 def is_watched(trial: Trial) -> str:
     """Prometheus sees both replicas, and understands every question of the dashboard and the alerts."""
     trial.compose("up", "-d", "--no-build", "--no-deps", "--scale", "likeness=2", "likeness", "prometheus")
     prometheus = trial.compose("ps", "-q", "prometheus")
 
     def ask(path: str, **query: str) -> dict[str, Any]:
-        url = httpx.URL(f"http://127.0.0.1:9090/api/v1/{path}", params=query)
-        answer = trial.docker("exec", prometheus, "wget", "-q", "-O", "-", str(url), check=False)
-        found: dict[str, Any] = json.loads(answer or "{}").get("data") or {}
-        return found
+        return asked_of(trial, prometheus, path, **query)
 
     trial.until("it sees both", lambda: len(ask("query", query="likeness_ready == 1").get("result", ())) == 2)
     dashboard = json.loads((PROJECT / "docker/monitoring/grafana/dashboards/likeness.json").read_text())
@@ -382,6 +387,7 @@ def tells_nothing(trial: Trial) -> str:
 def alerts_somebody(trial: Trial) -> str:
     """A stopped replica and the backup that nobody made reach a web hook. Waiting times are cut."""
     told: list[str] = []
+    quick_one = f"{trial.name}-quick"
 
     class Hook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -420,14 +426,17 @@ def alerts_somebody(trial: Trial) -> str:
         )
         assert done.returncode == 0, done.stderr
         trial.compose(
-            *("run", "-d", "--no-deps", "--name", f"{trial.name}-quick", "prometheus"),
+            *("run", "-d", "--no-deps", "--name", quick_one, "prometheus"),
             *("--config.file=/prometheus/prometheus.yml", "--storage.tsdb.path=/tmp/quick"),
         )
         trial.until("the backup's age is told", lambda: "LikenessBackupOld" in told, 120)
+        # The rule looks at whole minutes: one of them must have had both.
+        both = "max_over_time(count(likeness_ready)[1h:1m]) == 2"
+        trial.until("both were there", lambda: bool(asked_of(trial, quick_one, "query", query=both).get("result")), 120)
         trial.docker("stop", trial.replicas()[0])
         trial.until("the stopped replica is told", lambda: "LikenessReplicaGone" in told, 240)
         server.shutdown()
-        trial.docker("rm", "-f", f"{trial.name}-quick")
+        trial.docker("rm", "-f", quick_one)
     return f"a web hook was told of {', '.join(sorted(set(told)))}"
 
 
