@@ -1,6 +1,7 @@
 /** The bias card of a model: how its stated false match rates hold within groups of people. */
 
 import { h } from "./dom.js";
+import { table } from "./parts.js";
 import { sentence } from "./words.js";
 
 const SHOWN = [1e-2, 1e-3, 1e-4];
@@ -24,58 +25,31 @@ export function biasCard(card) {
       "Two different people of a group pass for one so often, at the threshold of each stated rate (95 % " +
         `interval). Bold: all of the interval lies above the stated rate. ${card.measured_on}.`,
     ),
-    table("Groups", main, rates),
+    ratesOf("Groups", main, rates),
     parts.length
-      ? h("details", {}, h("summary", {}, "By sex and ethnic group"), table("Parts of groups", parts, rates))
+      ? h("details", {}, h("summary", {}, "By sex and ethnic group"), ratesOf("Parts of groups", parts, rates))
       : null,
     h("p.small", {}, `People who appear twice: ${card.repeats}.`),
   );
 }
 
 /**
- * @param {Api.Group} group
- * @param {number} fmr
- */
-const rateOf = (group, fmr) => group.rates.find((rate) => rate.fmr === fmr);
-
-/**
  * @param {string} caption
  * @param {Api.Group[]} groups
  * @param {number[]} rates
  */
-function table(caption, groups, rates) {
-  return h(
-    "div.scrolling",
-    { tabindex: "0", role: "region", "aria-label": caption },
-    h(
-      "table",
-      {},
-      h("caption.hidden", {}, caption),
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          h("th", { scope: "col" }, "Group"),
-          rates.map((fmr) => h("th", { scope: "col" }, `Stated ${share(fmr)}`)),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        groups.map((group) =>
-          h(
-            "tr",
-            {},
-            h("th", { scope: "row" }, named(group.name)),
-            rates.map((fmr) => h("td", {}, cell(rateOf(group, fmr)))),
-          ),
-        ),
-      ),
-    ),
+const ratesOf = (caption, groups, rates) =>
+  table(
+    caption,
+    ["Group", ...rates.map((fmr) => `Stated ${share(fmr)}`)],
+    groups.map((group) => [named(group.name), ...rates.map((fmr) => cell(rateOf(group, fmr)))]),
   );
-}
+
+/**
+ * @param {Api.Group} group
+ * @param {number} fmr
+ */
+const rateOf = (group, fmr) => group.rates.find((rate) => rate.fmr === fmr);
 
 /**
  * `adults-18-59/female-asian` as "Adults 18–59, female asian".

@@ -99,3 +99,42 @@ export function later(element) {
   };
   return { set, clear };
 }
+
+/**
+ * A table that scrolls by itself where it is too wide; each row begins with its heading.
+ * @param {string} caption
+ * @param {string[]} heads
+ * @param {any[][]} rows
+ */
+export function table(caption, heads, rows) {
+  return h(
+    "div.scrolling",
+    { tabindex: "0", role: "region", "aria-label": caption },
+    h(
+      "table",
+      {},
+      h("caption.hidden", {}, caption),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          heads.map((words) => h("th", { scope: "col" }, words)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map(([first, ...rest]) =>
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row" }, first),
+            rest.map((words) => h("td", {}, words)),
+          ),
+        ),
+      ),
+    ),
+  );
+}

@@ -53,7 +53,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What searches a gallery: faces of one photo, at these ``places``, or one face that a track of photos shows.
+    """The probes of a search: faces of one photo, at these ``places``, or one face that a track of photos shows.
 
     ``length``: of the mean of the track's templates, 1 otherwise. ``track``: the indexes of the images that were fused;
     None for a single photo. The photo of a track is its best one, and has no other face; its template is the fused one.

@@ -28,7 +28,7 @@ JPEG_QUALITY: Final = 95
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """What became of a camera roll: faces by person, the largest group first, and photos without a usable face."""
+    """The outcome of a camera roll: faces by person, the largest group first, and photos without a usable face."""
 
     groups: list[list[Path]]
     without: int
@@ -38,7 +38,7 @@ class Roll:
     """Collects the faces of photos, as ``embed`` answers them, in a new folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises InvalidInput (``invalid_source``) if there is something in the folder."""
+        """Make the folder. Raises InvalidInput (``invalid_source``) if there is something in it."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InvalidInput(f"{folder}: name a new or an empty folder for the groups.", code="invalid_source")
         folder.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,7 @@ def add_tools(server: MCPServer, tools: Tools, *, changes: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What an assistant may call; the docstrings are what it is told. ``folder`` has the photos that it may show."""
+    """The tools of an assistant; their docstrings are what it is told. ``folder`` has the photos that it may show."""
 
     client: Client
     folder: Path

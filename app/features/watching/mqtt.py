@@ -50,7 +50,7 @@ class Publisher:
     """Publishes from threads of its own, until it is closed."""
 
     def __init__(self, url: str, database: Database, poll_s: float = POLL_S) -> None:
-        """Raises InvalidSetting for a URL that names no broker."""
+        """Start the threads. Raises InvalidSetting for a URL that names no broker."""
         self._database, self._poll_s = database, poll_s
         self._owner = uuid.uuid4().hex
         self._stopping, self._stale = threading.Event(), threading.Event()

@@ -1,7 +1,7 @@
 /** Advice: which photos to enroll and how many, why a face was refused, and what to try where an answer is wrong. */
 
 import { h } from "../dom.js";
-import { head } from "../parts.js";
+import { head, table } from "../parts.js";
 import { ADVICE, explain, REASONS, sentence } from "../words.js";
 
 /**
@@ -112,41 +112,3 @@ const others = () =>
     const [why, ...rest] = explain({ code }).split(". ");
     return [why.replace(/\.$/, ""), rest.join(". ").replace(/\.$/, "") || "Look at both pictures, and choose"];
   });
-
-/**
- * @param {string} caption
- * @param {string[]} heads
- * @param {string[][]} rows
- */
-function table(caption, heads, rows) {
-  return h(
-    "div.scrolling",
-    { tabindex: "0", role: "region", "aria-label": caption },
-    h(
-      "table",
-      {},
-      h("caption.hidden", {}, caption),
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          heads.map((words) => h("th", { scope: "col" }, words)),
-        ),
-      ),
-      h(
-        "tbody",
-        {},
-        rows.map(([first, ...rest]) =>
-          h(
-            "tr",
-            {},
-            h("th", { scope: "row" }, first),
-            rest.map((words) => h("td", {}, words)),
-          ),
-        ),
-      ),
-    ),
-  );
-}

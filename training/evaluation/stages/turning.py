@@ -26,7 +26,7 @@ UNALIGNABLE = "face_unalignable"
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """What came of ``photos`` that were turned clockwise by so many ``degrees``."""
+    """Counts of ``photos`` that were turned clockwise by so many ``degrees``."""
 
     degrees: int
     photos: int

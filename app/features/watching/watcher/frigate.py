@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a message says of a person: times in seconds since 1970."""
+    """A message's words on a person: times in seconds since 1970."""
 
     event: str
     camera: str

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is told of a track: times in seconds since 1970; looks, if there are better ones than before."""
+    """A report on a track: times in seconds since 1970; looks, if there are better ones than before."""
 
     track: str
     camera: str
