@@ -46,9 +46,10 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPR
 test: $(VENV)/.dev
 	$(PYTEST) -m "not long"
 
-# The second stage: killed servers, load, real browsers, ranks of training, the benchmark.
+# The second stage: killed servers, load, real browsers, ranks of training, the benchmark. A test that fails here is run
+# once more and named ("RERUN"): what it waits for is other programs, on a machine that may be busy.
 test-long: $(VENV)/.dev
-	$(PYTEST) -m long
+	$(PYTEST) -m long --reruns 1 -r aR
 
 # Both stages, with long versions of some tests: two minutes of load, two folds of LFW over HTTP, the demo's training,
 # every tutorial.
