@@ -38,18 +38,18 @@ pictures: $(VENV)/.dev
 	$(BIN)/python docs/make_pictures.py
 
 # The tests start many processes, which share their compiled files. They wait for servers, so there is one worker more
-# than cores. Workers take whole files in the order of tests/conftest.py, the longest first.
+# than cores. Workers take whole files in the order of tests/conftest.py, the longest first. A test that fails is run once
+# more, and named ("RERUN") if it passes then: many wait for other programs, on a machine that may be busy.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 \
-	--dist loadfile --no-loadscope-reorder
+	--dist loadfile --no-loadscope-reorder --reruns 1 -r aR
 
 # The first stage of the suite: minutes on two cores.
 test: $(VENV)/.dev
 	$(PYTEST) -m "not long"
 
-# The second stage: killed servers, load, real browsers, ranks of training, the benchmark. A test that fails here is run
-# once more and named ("RERUN"): what it waits for is other programs, on a machine that may be busy.
+# The second stage: killed servers, load, real browsers, ranks of training, the benchmark.
 test-long: $(VENV)/.dev
-	$(PYTEST) -m long --reruns 1 -r aR
+	$(PYTEST) -m long
 
 # Both stages, with long versions of some tests: two minutes of load, two folds of LFW over HTTP, the demo's training,
 # every tutorial.
