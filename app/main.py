@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
@@ -20,7 +19,6 @@ from fastapi import FastAPI
 from app import logs
 from app.access.grants import Rate, parse_rate
 from app.access.keys import Keys
-from app.access.one_time import SeenSignatures
 from app.api import auth, metrics, middleware, openapi, page, route, schemas, wire
 from app.api.body import PARSED_COPIES, BodyLimits
 from app.api.components import Components
@@ -38,17 +36,23 @@ from app.db.clock import ClockGuard
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.detect import Detector
+from app.features.audit.routes import FEATURE as AUDIT
 from app.features.bulk.routes import FEATURE as BULK
 from app.features.calibration.routes import FEATURE as CALIBRATION
 from app.features.challenges.routes import FEATURE as CHALLENGES
 from app.features.compreface.routes import FEATURE as COMPREFACE
+from app.features.corrections.routes import FEATURE as CORRECTIONS
 from app.features.deepstack import FEATURE as DEEPSTACK
+from app.features.erasure.routes import FEATURE as ERASURE
 from app.features.immich import FEATURE as IMMICH
+from app.features.keys.routes import FEATURE as KEYS
+from app.features.keys_file.feature import FEATURE as KEYS_FILE
 from app.features.liveness.gate import FEATURE as LIVENESS
 from app.features.milvus.indexes import FEATURE as MILVUS
 from app.features.reembedding.routes import FEATURE as REEMBEDDING
 from app.features.rekognition import FEATURE as REKOGNITION
 from app.features.review.routes import FEATURE as REVIEW
+from app.features.vault.feature import FEATURE as VAULT
 from app.features.watching.feature import FEATURE as WATCHING
 from app.gallery.erasure import Erasures
 from app.gallery.service import SNAPSHOT_S, Galleries
@@ -99,6 +103,11 @@ TEND_S = 1.0
 MEMORY_S = 60.0
 """Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
 FEATURES: tuple[Feature, ...] = (
+    KEYS,
+    KEYS_FILE,
+    AUDIT,
+    ERASURE,
+    CORRECTIONS,
     CALIBRATION,
     CHALLENGES,
     REVIEW,
@@ -106,6 +115,7 @@ FEATURES: tuple[Feature, ...] = (
     BULK,
     LIVENESS,
     MILVUS,
+    VAULT,
     COMPREFACE,
     REKOGNITION,
     DEEPSTACK,
@@ -189,7 +199,9 @@ def _build(
     galleries, audit = storage.galleries, storage.audit
     clock = ClockGuard(storage.database, storage.secrets)
     clock.trusted()  # before the first request writes a later time
-    keys = _keys(settings, storage, clock)
+    # An expired key stays expired where the clock is set back.
+    rate = _rate("rate_limit", settings.rate_limit)
+    keys = Keys(storage.database, secrets=storage.secrets, default_rate=rate, clock=clock.now)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(galleries.indexes.load)  # while the models load
 
     # Inference: other embedders than the default are opened when they are used
@@ -229,27 +241,12 @@ def _build(
     erasures = Erasures(galleries, storage.signer, drop_like, partial(audit.recorded, "expire_subject"))
     scheduler = stack.enter_context(Scheduler())
     galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
-    for seconds, name, work in (  # what deletes by age
-        (settings.expiry_seconds, "expiry", erasures.sweep),
-        (settings.expiry_seconds, "corrections", storage.corrections.prune),
-        (PRUNE_CHANGES_S, "change log", galleries.store.prune_changes),
-        (PRUNE_JOBS_S, "old jobs", runner.keep),
-    ):
-        scheduler.every(seconds, name, clock.guarded(work))
-    scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(audit.prune), at_once=True)
-    scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)
-    scheduler.every(PRUNE_CODES_S, "invitations", clock.guarded(storage.invitations.prune), at_once=True)
-    scheduler.every(PRUNE_CODES_S, "sessions", clock.guarded(storage.sessions.prune), at_once=True)
-    scheduler.every(MEMORY_S, "memory", release_memory)
-    for name, retry in (("database", storage.database.retry_write), ("audit sink", audit.retry_sink)):
-        scheduler.every(WRITE_RETRY_S, name, retry)
     stack.callback(runner.close)
 
     size = _for_requests(settings.memory_bytes or memory_limit(), reader)
     reader.start(PHOTOS_SHARE * size)
     kept.size = BODIES_SHARE * size
     largest = int(min(kept.most, PARSING_SHARE * size / PARSED_COPIES))
-    signatures = SeenSignatures(storage.database)
     core = Components(
         operations=operations,
         embedders=embedders,
@@ -273,7 +270,6 @@ def _build(
         sessions=storage.sessions,
         reader=reader,
         audit=audit,
-        signatures=signatures,
         sealer=storage.sealer,
         signer=storage.signer,
         erasures=erasures,
@@ -286,7 +282,26 @@ def _build(
         skipped_models=partial(_skipped_models, settings.models_dir, settings.data_dir),
     )
     _start_features(core, settings, scheduler, stack)
+    _schedule(core, storage, settings, scheduler)
     return core
+
+
+def _schedule(core: Components, storage: Storage, settings: Settings, scheduler: Scheduler) -> None:
+    """Begin the core's own work in the background, once the features are there."""
+    for seconds, name, work in (  # what deletes by age
+        (settings.expiry_seconds, "expiry", core.erasures.sweep),
+        (settings.expiry_seconds, "corrections", core.corrections.prune),
+        (PRUNE_CHANGES_S, "change log", core.galleries.store.prune_changes),
+        (PRUNE_JOBS_S, "old jobs", core.runner.keep),
+    ):
+        scheduler.every(seconds, name, core.clock.guarded(work))
+    scheduler.every(PRUNE_AUDIT_S, "audit log", core.clock.guarded(core.audit.prune), at_once=True)
+    scheduler.every(PRUNE_CODES_S, "sign-in codes", core.codes.prune, at_once=True)
+    scheduler.every(PRUNE_CODES_S, "invitations", core.clock.guarded(core.invitations.prune), at_once=True)
+    scheduler.every(PRUNE_CODES_S, "sessions", core.clock.guarded(core.sessions.prune), at_once=True)
+    scheduler.every(MEMORY_S, "memory", release_memory)
+    for name, retry in (("database", storage.database.retry_write), ("audit sink", core.audit.retry_sink)):
+        scheduler.every(WRITE_RETRY_S, name, retry)
 
 
 def _start_features(core: Components, settings: Settings, scheduler: Scheduler, stack: ExitStack) -> None:
@@ -332,20 +347,6 @@ def _reader(models: Models, kept: Bytes, stack: ExitStack) -> PhotoThreads | Pho
     reader = PhotoWorkers(models.detector, settings.photo_workers or 0, seconds, kept.keep)
     stack.callback(reader.close)
     return reader
-
-
-def _keys(settings: Settings, storage: Storage, clock: ClockGuard) -> Keys:
-    """Return the API keys, with those of the keys file. One that has expired stays so where the clock is set back.
-
-    Raises Unusable (``keys_file_invalid``, ``invalid_setting``).
-    """
-    rate = _rate("rate_limit", settings.rate_limit)
-    keys = Keys(storage.database, secrets=storage.secrets, default_rate=rate, clock=clock.now)
-    if settings.keys_file is not None:
-        from app.access.keys_file import read_keys  # noqa: PLC0415 - brings a YAML reader, which few starts need
-
-        keys.declare(read_keys(settings.keys_file, os.environ))
-    return keys
 
 
 def _guard(settings: Settings, admin_key: str, keys: Keys) -> auth.Guard:

@@ -19,17 +19,23 @@ IMPORT = re.compile(
 FEATURES = dict(IMPORT.findall((PROJECT / "app" / "main.py").read_text(encoding="utf-8")))
 """The folder of each feature, as a module's name, and what `main.py` calls it."""
 PATHS: dict[str, str | None] = {
+    "audit": "/v1/audit",
     "bulk": "import",
     "calibration": "calibration",
     "challenges": "challenges",
     "compreface": "/api/v1/",
+    "corrections": "corrections",
     "rekognition": '"/"',
     "deepstack": "/v1/vision/",
     "immich": "/predict",
+    "keys": "/v1/keys",
+    "keys_file": None,
+    "erasure": "receipts",
     "liveness": None,
     "milvus": None,
     "reembedding": "reembed",
     "review": "review",
+    "vault": None,
     "watching": "sightings",
 }
 """A part of each feature's paths, where it has any."""

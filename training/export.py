@@ -19,8 +19,6 @@ import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from torch import nn
 
-from app.calibration import operating_points
-from app.calibration.fusion import measure_fusion
 from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.files import sha256_of
@@ -39,6 +37,8 @@ from app.inference.manifest import (
 )
 from app.inference.package import write_manifest
 from app.inference.session import Session
+from app.models.calibration import operating_points
+from app.models.calibration.fusion import measure_fusion
 from app.models.graph import tidy
 from app.models.prepare import check_prepared, rewrite
 from app.models.quantize import outside_network, quantize

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.calibration import operating_points
 from app.errors import InvalidInput
 from app.inference.manifest import Licence, Provenance, Rewrite
 from app.inference.package import find_packages, select
+from app.models.calibration import operating_points
 from app.models.opening import open_detector
 from app.models.stages import LIMITS
 from app.pipeline import Pipeline, main_crop

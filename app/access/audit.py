@@ -8,30 +8,23 @@ reads is queued (`note`) and written within FLUSH_S; a killed process may lose i
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import secrets
-import select
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from app.concurrency.worker import FailureLog, Worker
 from app.db.engine import Database
-from app.db.pagination import Page, read_page
 from app.db.schema import AUDIT
-from app.errors import DatabaseBusy, InvalidInput, LikenessError, NotFound, Unusable
-from app.files import PRIVATE
+from app.errors import DatabaseBusy, InvalidInput, LikenessError, NotFound
 from app.gallery.text import clean_id
 from app.timestamps import utc_text
 
@@ -60,20 +53,6 @@ class AuditEntry:
         """Write the status in the transaction of the change itself; an answer of another status corrects it."""
         self.status = status
         connection.execute(_UPDATE, {"of": self.row, **_values(self)})
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFilter:
-    """Selects entries of the log; None: all. ``since`` is included, ``until`` is not."""
-
-    key: str | None = None
-    operation: str | None = None
-    gallery: str | None = None
-    subject: str | None = None
-    since: str | None = None
-    until: str | None = None
-    without: frozenset[str] = frozenset()
-    """Operations to leave out."""
 
 
 def fit_id(text: str | None) -> str | None:
@@ -105,21 +84,6 @@ class AuditStore:
         for entry, row in zip(new, rows, strict=True):
             entry.row = row
 
-    def entries(
-        self, wanted: AuditFilter, cursor: str | None = None, limit: int = 100, *, newest_first: bool = True
-    ) -> Page[AuditEntry]:
-        """Return a page of entries. Raises InvalidInput ``invalid_cursor``."""
-        return read_page(
-            self.database,
-            sa.select(AUDIT).where(*_conditions(wanted)),
-            AUDIT.c.key,
-            _entry,
-            listing=f"audit/{newest_first}",
-            cursor=cursor,
-            limit=limit,
-            newest_first=newest_first,
-        )
-
     def prune(self, before: str) -> int:
         """Delete the entries older than `before`; return how many."""
         some = sa.select(AUDIT.c.key).where(AUDIT.c.at < before).limit(PRUNED_AT_ONCE)
@@ -149,111 +113,6 @@ def _values(entry: AuditEntry) -> dict[str, Any]:
     return values | {"who": values.pop("key")}
 
 
-def _entry(row: Row[Any]) -> AuditEntry:
-    fields = row._asdict()
-    return AuditEntry(row=fields.pop("key"), key=fields.pop("who"), **fields)
-
-
-def _conditions(wanted: AuditFilter) -> Iterator[sa.ColumnElement[bool]]:
-    columns = {"key": AUDIT.c.who} | {name: AUDIT.c[name] for name in ("operation", "gallery", "subject")}
-    for field, column in columns.items():
-        if (value := getattr(wanted, field)) is not None:
-            yield column == value
-    if wanted.since is not None:
-        yield AUDIT.c.at >= wanted.since
-    if wanted.until is not None:
-        yield AUDIT.c.at < wanted.until
-    if wanted.without:
-        yield AUDIT.c.operation.not_in(wanted.without)
-
-
-STDOUT = "stdout"
-
-
-SINK_S = 2.0
-"""How long changes wait for the reader of a pipe that is full; once, since entries are lost to it from then on."""
-_PAUSE_S = 0.01
-
-
-class AuditSink:
-    """Appends lines to standard output, or to a file or pipe that is opened for each batch, so that it can be rotated.
-
-    Raises Unusable ``audit_sink_unusable`` if it can't be written at the start.
-    """
-
-    def __init__(self, target: str) -> None:
-        self._path = None if target == STDOUT else Path(target)
-        self._failures = FailureLog("the audit sink")
-        self._rest = b""  # of a line that was cut
-        self.available = True
-        """False after a failure, until it can be written again."""
-        self.lost = 0
-        """Entries that it did not get; the database has them."""
-        try:
-            self._append(b"", 0)
-        except OSError as error:
-            raise Unusable(f"{target}: {error.strerror or error}", code="audit_sink_unusable") from None
-
-    def write(self, entries: Sequence[AuditEntry]) -> None:
-        """Append entries that have been committed. A failure is logged and counted."""
-        lines = [json.dumps({"audit": asdict(entry)}, separators=(",", ":")) for entry in entries]
-        self._write("".join(f"{line}\n" for line in lines).encode())
-
-    def retry(self) -> None:
-        """Look whether it can be written again after a failure."""
-        if not self.available:
-            self._write(b"")
-
-    def _write(self, lines: bytes) -> None:
-        content, sent = self._rest + lines, 0
-        try:
-            sent = self._append(content, SINK_S if self.available else 0)
-            if sent < len(content):
-                raise TimeoutError("it is full and nobody reads it")
-        except OSError as error:
-            self._failures.failed(error)
-            self.available = False
-            sent = max(sent, 0)
-            unsent = content[sent:]
-            is_cut = bool(self._rest) if not sent else content[sent - 1 : sent] != b"\n"
-            self._rest, _, lost = unsent.partition(b"\n") if is_cut else (b"", b"", unsent)
-            self._rest += b"\n" if is_cut else b""
-            self.lost += lost.count(b"\n")
-        else:
-            self._rest, self.available = b"", True
-            self._failures.succeeded()
-
-    def _append(self, content: bytes, wait_s: float) -> int:
-        """Return how many bytes were written; -1 if not even none could be."""
-        if self._path is None:
-            return _send(sys.stdout.fileno(), content, wait_s)
-        # A pipe whose reader is gone or slow must not hold up changes.
-        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, PRIVATE)
-        try:
-            return _send(handle, content, wait_s)
-        finally:
-            os.close(handle)
-
-
-def _send(handle: int, content: bytes, wait_s: float) -> int:
-    """Write to a file or pipe without waiting longer than ``wait_s`` for room; return how many bytes were written, -1
-    if there was no room at all."""
-    poll = select.poll()
-    poll.register(handle, select.POLLOUT)
-    until, sent = time.monotonic() + wait_s, -1
-    while poll.poll(max(0.0, until - time.monotonic()) * 1000):
-        sent = max(sent, 0)
-        if sent == len(content):
-            break
-        try:
-            sent += os.write(handle, content[sent : sent + select.PIPE_BUF])
-        except BlockingIOError:  # there is some room, but less
-            if time.monotonic() >= until:
-                break
-            time.sleep(_PAUSE_S)
-    return sent
-
-
 FLUSH_S = 0.5
 MAX_WAITING = 10_000
 """Entries queued while the database is unavailable; further ones of reading operations are dropped and counted."""
@@ -264,6 +123,20 @@ DONE, NOT_FOUND = 204, 404
 """HTTP statuses, also for the server's own work."""
 
 _log = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Takes a copy of the entries that have been committed. `write` and `retry` raise nothing."""
+
+    available: bool
+    """False after a failure, until it can be written again."""
+    lost: int
+    """Entries that it did not get; the database has them."""
+
+    def write(self, entries: Sequence[AuditEntry]) -> None: ...
+
+    def retry(self) -> None:
+        """Look whether it can be written again after a failure."""
 
 
 _Waiting: TypeAlias = "tuple[AuditEntry, Future[None] | None]"
@@ -281,7 +154,7 @@ class AuditLog:
         store: AuditStore,
         *,
         days: float = 0,
-        sink: AuditSink | None = None,
+        sink: Sink | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store

@@ -13,7 +13,6 @@ from starlette.datastructures import State
 
 from app.access.audit import AuditLog
 from app.access.keys import Keys
-from app.access.one_time import SeenSignatures
 from app.access.sign_in import Invitations, Sessions, SignInCodes
 from app.api import schemas
 from app.api.auth import Guard
@@ -62,7 +61,6 @@ class Components:
     sessions: Sessions
     reader: PhotoWorkers | PhotoThreads
     audit: AuditLog
-    signatures: SeenSignatures
     sealer: Sealer
     signer: Signer
     erasures: Erasures
@@ -96,7 +94,7 @@ HEXADECIMAL = "^[0-9a-f]{32}$"
 """Ids that the server makes."""
 
 
-def _path_id(description: str, example: str, pattern: str = HEXADECIMAL) -> Any:
+def path_id(description: str, example: str, pattern: str = HEXADECIMAL) -> Any:
     """Return a parameter; the pattern is for the document alone: what does not match is an id of nothing."""
     return Path(
         min_length=1,
@@ -107,20 +105,12 @@ def _path_id(description: str, example: str, pattern: str = HEXADECIMAL) -> Any:
     )
 
 
-_DECODED = BeforeValidator(unquote)
+DECODED = BeforeValidator(unquote)
 """Paths are matched as they were sent, percent-encoded, so that an id may hold slashes and anything else."""
 _HOW = "percent-encoded (`/` as `%2F`)"
-GalleryId: TypeAlias = Annotated[str, _path_id(f"The gallery's id, {_HOW}.", "staff", schemas.ID_PATTERN), _DECODED]
-SubjectId: TypeAlias = Annotated[str, _path_id(f"The subject's id, {_HOW}.", "collins", schemas.ID_PATTERN), _DECODED]
+GalleryId: TypeAlias = Annotated[str, path_id(f"The gallery's id, {_HOW}.", "staff", schemas.ID_PATTERN), DECODED]
+SubjectId: TypeAlias = Annotated[str, path_id(f"The subject's id, {_HOW}.", "collins", schemas.ID_PATTERN), DECODED]
 FaceId: TypeAlias = Annotated[
-    str, _path_id("The face's id, as enrollment gave it.", "6f1f2d5f0f0c4c3a9a3e0c6d7b8a9f10"), _DECODED
+    str, path_id("The face's id, as enrollment gave it.", "6f1f2d5f0f0c4c3a9a3e0c6d7b8a9f10"), DECODED
 ]
-CorrectionId: TypeAlias = Annotated[
-    str, _path_id("The correction's id, as its creation gave it.", "4c3a9a3e0c6d7b8a9f106f1f2d5f0f0c"), _DECODED
-]
-ReceiptId: TypeAlias = Annotated[
-    str, _path_id("The receipt's id, as the erasure gave it.", "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51"), _DECODED
-]
-KeyId: TypeAlias = Annotated[str, _path_id("The key's id.", "door", schemas.KEY_ID_PATTERN)]
-FindingId: TypeAlias = Annotated[str, _path_id("The finding's id.", "5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")]
-JobId: TypeAlias = Annotated[str, _path_id("The job's id.", "0c9d7f0e4b8f4f0f9a3e0c6d7b8a9f10")]
+JobId: TypeAlias = Annotated[str, path_id("The job's id.", "0c9d7f0e4b8f4f0f9a3e0c6d7b8a9f10")]

@@ -68,10 +68,17 @@ ENTRIES = {
         ("app.features.review.command", "app.features.calibration.command"),
     ),
     "people": Entry("people:people", "List, show, rename, merge and delete the people of a gallery.", _PEOPLE),
-    "faces": Entry("people:faces", "List, move and delete the enrolled faces of a person.", _PEOPLE),
-    "corrections": Entry("people:corrections", "Say who a photo does not show; list and delete that.", _PEOPLE),
-    "erase": Entry("people:commands", "Erase a person for good, with a signed receipt.", _PEOPLE),
-    "receipts": Entry("people:receipts", "List, show and check receipts of erasures.", _PEOPLE),
+    "faces": Entry(
+        "people:faces",
+        "List, move and delete the enrolled faces of a person.",
+        _PEOPLE,
+        ("app.features.face_check.command",),
+    ),
+    "corrections": Entry(
+        "app.features.corrections.command:corrections", "Say who a photo does not show; list and delete that.", _PEOPLE
+    ),
+    "erase": Entry("app.features.erasure.command:commands", "Erase a person for good, with a signed receipt.", _PEOPLE),
+    "receipts": Entry("app.features.erasure.command:receipts", "List, show and check receipts of erasures.", _PEOPLE),
     "reembed": Entry(
         "app.features.reembedding.command:reembed",
         "Move a gallery to another model package while it is in use.",
@@ -95,14 +102,16 @@ ENTRIES = {
         "app.features.bulk.database_command:database", "Copy the database from SQLite to PostgreSQL or back.", _TRANSFER
     ),
     "serve": Entry("server:commands", "Start the server.", _SERVER),
-    "status": Entry("server:commands", "Show the server, data folder, models, galleries and health.", _SERVER),
+    "status": Entry(
+        "app.features.doctor.status:commands", "Show the server, data folder, models, galleries and health.", _SERVER
+    ),
     "doctor": Entry(
         "app.features.doctor.command:commands", "Check the installation, and say how to repair it.", _SERVER
     ),
     "models": Entry("app.models.commands:models", "List, fetch and quantize model packages.", _SERVER),
-    "keys": Entry("access:keys", "Create, list, rotate and revoke API keys.", _SERVER),
-    "audit": Entry("access:audit", "Export the audit log: who did what, and when.", _SERVER),
-    "vault": Entry("vault:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
+    "keys": Entry("app.features.keys.command:keys", "Create, list, rotate and revoke API keys.", _SERVER),
+    "audit": Entry("app.features.audit.command:audit", "Export the audit log: who did what, and when.", _SERVER),
+    "vault": Entry("app.features.vault.command:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
 }
 ENTRIES = {name: entry for name, entry in ENTRIES.items() if is_installed(entry.where)}
 

@@ -187,7 +187,7 @@ GALLERY_CALIBRATIONS = _table(
     Column("changes", BigInteger, nullable=False, server_default="0"),
     Column("measured_at", String(32)),
 )
-"""Operating points measured among a gallery's own subjects; see `app.calibration`."""
+"""Operating points measured among a gallery's own subjects; see `app.models.calibration`."""
 
 CALIBRATION_PAIRS = _table(
     # Faces of two subjects who may be one person, left out of a calibration; gone with either face.

@@ -7,15 +7,11 @@ with FF, a plain correction with 0, and a sealed crop or correction with FORMAT.
 
 For every key in use the database has a mark, a row of `secrets` that only this key opens. So a start without the right
 key fails at once.
-
-`reseal` encrypts everything with another key, or decrypts it, while servers use the database. It works in batches, each
-a short transaction, and can be stopped and continued, since every blob names its key. A blob that was changed or
-deleted meanwhile is skipped. The content stays the same, so indexes aren't concerned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -23,7 +19,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.db.encryption import FORMAT, HEADER_BYTES, Sealer
-from app.db.engine import Database
 from app.db.opening import inserting
 from app.db.schema import CORRECTIONS, CROPS, FACES, JOBS, SECOND_TEMPLATES, SECRETS, SIGHTINGS
 from app.errors import SealedUnreadable
@@ -128,87 +123,3 @@ def marks(connection: Connection) -> dict[str, bytes]:
 
 def _purpose(kind: BlobKind, owner: str) -> bytes:
     return f"{'template' if kind == 'second' else kind}\0{owner}".encode()
-
-
-BATCH = 500
-PLAIN = "plain"
-
-
-def census(database: Database) -> dict[str, dict[BlobKind, int]]:
-    """Count the blobs by the id of their key, or PLAIN, and by kind. Reads every row."""
-    counts: dict[str, dict[BlobKind, int]] = {}
-    with database.read() as connection:
-        for kind, column in COLUMNS.items():
-            head = sa.case((column.is_sealed, column.head))
-            query = sa.select(head.label("head"), sa.func.count()).select_from(column.blob.table)
-            query = query.where(column.blob.is_not(None)).group_by("head")
-            for mark, count in connection.execute(query):
-                name = PLAIN if mark is None else bytes(mark)[1:].hex()
-                counts.setdefault(name, dict.fromkeys(COLUMNS, 0))[kind] += count
-    return counts
-
-
-def reseal(database: Database, blobs: Blobs, *, batch: int = BATCH) -> Iterator[int]:
-    """Rewrite all blobs as `blobs` would store them now, and remove the marks of unused keys.
-
-    Yield the number of rewritten blobs after each batch. Raises Unusable ``sealed_unreadable``.
-    """
-    for kind in COLUMNS:
-        yield from _reseal_kind(database, blobs, kind, batch)
-    with database.write() as connection:
-        for name in marks(connection):
-            if name != MARK_PREFIX + (blobs.key_id or ""):
-                _unmark(connection, name)
-    database.request_scrub()
-
-
-def seal_job_keys(database: Database, blobs: Blobs) -> int:
-    """Rewrite the keys of jobs' files as `blobs` would store them now; return how many.
-
-    Versions before 0.2.0 stored them plain. They are few: jobs are deleted soon after they finish.
-    """
-    return sum(_reseal_kind(database, blobs, "job", BATCH))
-
-
-def _reseal_kind(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -> Iterator[int]:
-    key, owner, blob = COLUMNS[kind].key, COLUMNS[kind].owner, COLUMNS[kind].blob
-    query = sa.select(key.label("key"), owner.label("owner"), blob.label("blob")).where(blobs.is_due(kind))
-    if owner.table is not blob.table:
-        query = query.join_from(blob.table, FACES)
-    query = query.order_by(key).limit(batch)
-    last = made = 0
-    while True:
-        with database.read() as connection:
-            rows = connection.execute(query.where(key > last)).all()
-        if not rows and not made:
-            return
-        if not rows:  # once more: a pass skips rows that others have locked
-            last = made = 0
-            continue
-        last = rows[-1].key
-        changed = 0
-        with database.write() as connection:
-            blobs.mark(connection)
-            # Rows that others have locked are skipped, so that nobody waits in a circle.
-            free = sa.select(key).where(key.in_([row.key for row in rows])).order_by(key)
-            unlocked = set(connection.execute(free.with_for_update(skip_locked=True)).scalars())
-            for row in (row for row in rows if row.key in unlocked):
-                new = blobs.pack(kind, row.owner, blobs.unpack(kind, row.owner, bytes(row.blob)))
-                update = sa.update(blob.table).where((key == row.key) & (blob == row.blob)).values({blob.name: new})
-                changed += connection.execute(update).rowcount
-        made += changed
-        if changed:
-            database.request_scrub()
-        yield changed
-
-
-def _unmark(connection: Connection, name: str) -> None:
-    """Remove a key's mark if nothing is sealed with it; writers lock the mark until they commit."""
-    connection.execute(sa.select(SECRETS.c.name).where(SECRETS.c.name == name).with_for_update())
-    header = bytes([FORMAT]) + bytes.fromhex(name.removeprefix(MARK_PREFIX))
-    for column in COLUMNS.values():
-        rows = sa.select(sa.literal(1)).select_from(column.blob.table)
-        used = rows.where(column.is_sealed & (column.head == header)).limit(1)
-        if connection.execute(used).scalar() is not None:
-            return
-    connection.execute(sa.delete(SECRETS).where(SECRETS.c.name == name))

@@ -70,7 +70,7 @@ class Gallery:
     search: IndexKind = "fp32"
     """How its vectors are searched."""
     calibration: CalibrationSource = "package"
-    """Whose operating points are to decide: the package's, or the gallery's own (`app.calibration`)."""
+    """Whose operating points are to decide: the package's, or the gallery's own (`app.models.calibration`)."""
     allow_laxer: bool = False
     """Whether its own may be laxer than the package's by more than the floor (`app.features.calibration`)."""
     on_conflict: OnConflict = "warn"

@@ -100,7 +100,7 @@ class Thresholds:
             deciding = deciding.model_copy(update={"independence": largest.independence})
         measured = [each.fusion for each in (deciding, largest) if each is not None and each.fusion is not None]
         self.fusion: float | None = measured[0] if measured else None
-        """`app.calibration.fusion`; None if nobody measured."""
+        """`app.models.calibration.fusion`; None if nobody measured."""
         self._use(deciding)
 
     def _use(self, calibration: Calibration | None) -> None:

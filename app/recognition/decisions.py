@@ -91,7 +91,7 @@ class IdentifyPoint:
 def count_comparisons(sizes: Sizes, independence: float) -> float:
     """Return how many independent comparisons a search among subjects of these ``sizes`` counts as, 1 at least.
 
-    A subject of n faces counts as n^independence, which the calibration measured (`app.calibration.pairs`).
+    A subject of n faces counts as n^independence, which the calibration measured (`app.models.calibration.pairs`).
     """
     return max(1.0, sum((subjects * float(faces) ** independence for faces, subjects in sizes.items()), 0.0))
 
@@ -105,8 +105,8 @@ def fused(ranking: Iterable[Candidate], thresholds: Thresholds) -> list[Candidat
     """Return the candidates by their fused scores, the best first.
 
     A mean template of several photos scores further from 0 with everybody than one photo does; times its length to a
-    power that was measured (`app.calibration.fusion`), it reaches a threshold as often as one photo does. As they are
-    where nobody measured.
+    power that was measured (`app.models.calibration.fusion`), it reaches a threshold as often as one photo does. The
+    scores stay as they are where nobody measured.
     """
     power = thresholds.fusion
     if power is None:
@@ -124,7 +124,7 @@ def verify_point(
     thresholds: Thresholds, asked: float | None, default: float, faces: int = 1, *, length: float = 1.0
 ) -> VerifyPoint:
     """Return the operating point of the FMR asked for against a subject of so many faces, or of the measured rate
-    nearest to the default. ``length``: of a fused probe's mean (`app.calibration.fusion`).
+    nearest to the default. ``length``: of a fused probe's mean (`app.models.calibration.fusion`).
 
     Raises OperatingPointUnavailable if the rate asked for was not measured.
     """
@@ -147,7 +147,7 @@ def identify_point(
 ) -> IdentifyPoint:
     """Return the operating point of the FMR or FPIR asked for in a gallery of subjects of these ``sizes``.
 
-    ``length``: of a fused probe's mean (`app.calibration.fusion`); the rates are then those of a whole track.
+    ``length``: of a fused probe's mean (`app.models.calibration.fusion`); the rates are then those of a whole track.
 
     Without either, both defaults apply: in a small gallery the FPIR alone would decide laxer than `verify_point`. If
     that needs a rate that was not measured (a very large gallery), the nearest measured one is used, and the point's

@@ -6,13 +6,13 @@ import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from app.access.audit import AuditLog, AuditSink, AuditStore
+from app.access.audit import AuditLog, AuditStore
 from app.access.sign_in import Invitations, Sessions, SignInCodes
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.encryption import VAULT_FILE, Sealer
 from app.db.engine import Database
-from app.db.sealed_columns import Blobs, seal_job_keys
+from app.db.sealed_columns import Blobs
 from app.db.secrets import SIGNING_KEY, Rings, SecretStore, load_rings
 from app.db.signing import Signer
 from app.errors import InvalidSetting, SealedUnreadable, Unusable
@@ -67,12 +67,9 @@ def open_storage(settings: Settings, stack: ExitStack, open_index: OpenIndex | N
     galleries = _open_galleries(settings, sql, rings, open_index)
     stack.callback(galleries.close)
     usage.remember(settings.data_dir, settings.database)
-    if rings.faces and rings.seals:
-        seal_job_keys(sql.database, sql.blobs)
     secrets = SecretStore(sql.database, rings.secrets)
     signer = _signer(settings, secrets)
-    sink = AuditSink(settings.audit_sink) if settings.audit_sink else None
-    audit = AuditLog(AuditStore(sql.database), days=settings.audit_days, sink=sink)
+    audit = AuditLog(AuditStore(sql.database), days=settings.audit_days)
     stack.callback(audit.close)
     return Storage(
         database=sql.database,

@@ -21,8 +21,10 @@ import httpx
 import pytest
 
 from app.access import audit as audit_module
-from app.access.audit import DAY_S, AuditEntry, AuditFilter, AuditLog, AuditSink, AuditStore
+from app.access.audit import DAY_S, AuditEntry, AuditLog, AuditStore
 from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, Unusable
+from app.features.audit.reading import AuditFilter, entries
+from app.features.audit.sink import AuditSink
 from app.gallery.store import Store
 from app.main import own_operations
 from app.timestamps import utc_text
@@ -72,7 +74,7 @@ def store(database_url: str) -> Iterator[Slow]:
 
 
 def all_of(store: AuditStore, **wanted: Any) -> list[AuditEntry]:
-    return list(store.entries(AuditFilter(**wanted), limit=100_000, newest_first=False).items)
+    return list(entries(store.database, AuditFilter(**wanted), limit=100_000, newest_first=False).items)
 
 
 def test_what_was_written_is_in_the_database_and_its_outcome_is_added(store: Slow) -> None:
@@ -241,7 +243,7 @@ def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
         seen: list[int] = []
         cursor = None
         while True:
-            page = store.entries(AuditFilter(**wanted), cursor, 3, newest_first=newest_first)
+            page = entries(store.database, AuditFilter(**wanted), cursor, 3, newest_first=newest_first)
             seen += [int(entry.request_id) for entry in page.items]
             if (cursor := page.next_cursor) is None:
                 return seen
@@ -252,9 +254,9 @@ def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
     assert found(False, gallery="guests", operation="enroll") == [0, 2, 4]
     assert found(False, subject="s7") == [7]
     assert found(True, since=utc_text(NOW + 3), until=utc_text(NOW + 6)) == [5, 4, 3]
-    page = store.entries(AuditFilter(), None, 3, newest_first=True)
+    page = entries(store.database, AuditFilter(), None, 3, newest_first=True)
     with pytest.raises(InvalidInput, match="cursor"):
-        store.entries(AuditFilter(), page.next_cursor, 3, newest_first=False)
+        entries(store.database, AuditFilter(), page.next_cursor, 3, newest_first=False)
 
 
 @pytest.fixture(scope="module")

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from app.access.grants import NO_ADDRESS, Buckets, Rate, Scope, address_group, parse_rate
 from app.access.keys import CACHE_S, KEY_ID, Key, Keys, KeyTerms, access_key_of, key_id_of
-from app.access.keys_file import read_keys
 from app.api.auth import ADMIN, ALL_ADDRESSES, AdminKey, Guard
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import METADATA
 from app.db.secrets import SecretStore
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded, Unusable
+from app.features.keys_file.reading import read_keys
 from app.gallery.store import Store
 from app.timestamps import utc_text
 from tests.support.ready import give_database

@@ -16,9 +16,10 @@ from app.config import Settings
 from app.db.encryption import Sealer, encode_key, key_id, new_key
 from app.db.engine import Database
 from app.db.schema import CROPS, FACES, JOBS
-from app.db.sealed_columns import PLAIN, Blobs, census, reseal, seal_job_keys
+from app.db.sealed_columns import Blobs
 from app.errors import Unusable
 from app.features.doctor.command import examine
+from app.features.vault.reseal import PLAIN, census, reseal, seal_job_keys
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.subjects import delete_subject

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.calibration.intervals import wilson
 from app.errors import OperatingPointUnavailable
 from app.features.calibration.population import (
     FLOOR_FACTOR,
@@ -27,6 +26,7 @@ from app.features.calibration.population import (
 )
 from app.inference.manifest import Calibration
 from app.inference.thresholds import DecidedBy, Thresholds
+from app.models.calibration.intervals import wilson
 from app.types import Vectors
 from tests.support import packages
 

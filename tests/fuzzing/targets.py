@@ -20,8 +20,7 @@ from unittest import mock
 import numpy as np
 import onnx
 
-from app.access.one_time import SeenSignatures
-from app.api import body, json_reader, schemas
+from app.api import body, json_reader
 from app.api.body import MANY_IMAGES, ONE_IMAGE, Body, BodyLimits, FormReader
 from app.api.routes.galleries import GalleryCreate
 from app.db import pagination
@@ -35,6 +34,8 @@ from app.features.bulk.tar_stream import PieceReader
 from app.features.challenges.routes import ChallengeCreate
 from app.features.challenges.tokens import Bound, Challenges
 from app.features.compreface import command as compreface
+from app.features.keys.schemas import KeyCreate
+from app.features.one_time import SeenSignatures
 from app.features.rekognition import requests, sigv4
 from app.features.rekognition.sigv4 import SignedRequest
 from app.gallery.erasure import check_receipt
@@ -127,7 +128,7 @@ def read_json(data: bytes) -> None:
     for read in (
         lambda: body.parse_images(sent, ONE_IMAGE, BODIES),
         lambda: body.parse_json(sent, GalleryCreate).model_dump_json(),
-        lambda: body.parse_json(sent, schemas.KeyCreate).model_dump_json(),
+        lambda: body.parse_json(sent, KeyCreate).model_dump_json(),
         lambda: body.parse_json(sent, ChallengeCreate).model_dump_json(),
         lambda: (
             requests.read(requests.SearchUsersByImage, json.loads(data)).model_dump_json() if _is_json(data) else ""

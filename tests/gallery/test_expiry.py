@@ -12,10 +12,12 @@ import httpx
 import pytest
 from likeness_client import Client
 
-from app.access.audit import AuditFilter, AuditLog, AuditStore
+from app.access.audit import AuditLog, AuditStore
 from app.db import signing
 from app.db.signing import Signer
 from app.errors import Conflict, InvalidInput, NotFound
+from app.features.audit.reading import AuditFilter
+from app.features.audit.reading import entries as entries_of
 from app.features.bulk.rows import everything
 from app.gallery.change import Change
 from app.gallery.erasure import Erasures, check_receipt
@@ -153,7 +155,7 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(galleries: Galler
     assert [(one["reason"], one["erased"]["faces"]) for one in receipts] == [("expired", 1)] * 2
     for receipt in receipts:
         check_receipt(receipt)
-    entries = log.store.entries(AuditFilter(operation="expire_subject"), newest_first=False).items
+    entries = entries_of(log.store.database, AuditFilter(operation="expire_subject"), newest_first=False).items
     assert sorted((one.key or "", one.gallery, one.subject, one.status) for one in entries) == [
         ("", "staff", "s1", 204),
         ("", "staff", "s3", 204),

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from app.db.encryption import Sealer, new_key
 from app.db.schema import CORRECTIONS
-from app.db.sealed_columns import Blobs, census, reseal
+from app.db.sealed_columns import Blobs
 from app.db.signing import Signer
 from app.errors import InvalidInput, NotFound
+from app.features.vault.reseal import census, reseal
 from app.gallery.erasure import Erasures
 from app.gallery.moving import merge_subjects
 from app.gallery.records import Candidate, NewFace

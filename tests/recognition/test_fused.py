@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.calibration import operating_points as points
-from app.calibration.fusion import measure_fusion
 from app.gallery.records import Candidate
 from app.inference.thresholds import Thresholds, fuse
+from app.models.calibration import operating_points as points
+from app.models.calibration.fusion import measure_fusion
 from app.recognition.decisions import Defaults, fused, fused_sizes, identify_point, verify_point
 from tests.support import packages
 from tests.support.calibrating import photographed

@@ -22,11 +22,11 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.exc import ProgrammingError
 
-from app.access.keys_file import read_keys
 from app.cli import ENTRIES
 from app.config import CLIENT_VARIABLES, PREFIX, Settings
 from app.db.engine import Database
 from app.db.opening import POOL_SIZE
+from app.features.keys_file.reading import read_keys
 from tests.conftest import PROJECT
 from tests.support.following import downgrade, engine_of
 from tests.support.live import LiveServer, environment

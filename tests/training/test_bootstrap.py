@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
+from app.models.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
 from training.evaluation import bootstrap, metrics
 
 ROUNDS, SEED = 40, 3

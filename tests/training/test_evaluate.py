@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from typer.testing import CliRunner
 
-from app.calibration import operating_points as points
-from app.calibration.intervals import Interval, wilson
 from app.errors import NoFace
 from app.inference.manifest import Calibration, Manifest, Point
 from app.inference.package import load_package, write_manifest
 from app.inference.thresholds import Thresholds
+from app.models.calibration import operating_points as points
+from app.models.calibration.intervals import Interval, wilson
 from app.types import Vector
 from tests.conftest import PROJECT
 from tests.support.crops import png, write_pack

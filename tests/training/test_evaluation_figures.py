@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.calibration.intervals import allowed_errors, wilson
-from app.calibration.pairs import HISTOGRAM_BINS, all_pairs
+from app.models.calibration.intervals import allowed_errors, wilson
+from app.models.calibration.pairs import HISTOGRAM_BINS, all_pairs
 from training.evaluation import metrics
 
 # Few distinct values, so that ties are the rule.

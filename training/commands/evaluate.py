@@ -16,13 +16,13 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from app.calibration import operating_points as points
-from app.calibration.fusion import measure_fusion
 from app.face.align import align
 from app.inference import golden
 from app.inference.manifest import Calibration, Manifest
 from app.inference.package import load_package, write_manifest
 from app.machine import cores
+from app.models.calibration import operating_points as points
+from app.models.calibration.fusion import measure_fusion
 from app.models.opening import open_embedder
 from app.models.stages import Stages, pixels_of
 from training.commands import options

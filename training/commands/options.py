@@ -13,12 +13,12 @@ from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias
 import numpy as np
 import typer
 
-from app.calibration.intervals import Ints
 from app.choices import Device
 from app.errors import OperatingPointUnavailable
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
 from app.machine import cores
+from app.models.calibration.intervals import Ints
 from app.models.stages import Stages, open_stages
 from training.evaluation.pairs import PackPhotos, PairList, read_pairs
 from training.evaluation.photos import Embed, Templates, make_templates, open_photos

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, percentile_interval, wilson
+from app.models.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, percentile_interval, wilson
 from training.evaluation import metrics
 from training.evaluation.pairs import person_of
 

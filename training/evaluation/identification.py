@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.calibration.intervals import Floats, Interval, Ints, allowed_errors
+from app.models.calibration.intervals import Floats, Interval, Ints, allowed_errors
 from training.evaluation import bootstrap, metrics
 from training.evaluation.bootstrap import Resampling
 from training.evaluation.metrics import Curve

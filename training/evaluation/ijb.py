@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.calibration.intervals import Bools, Floats, Ints
+from app.models.calibration.intervals import Bools, Floats, Ints
 from training.evaluation import identification, protocols
 from training.evaluation.identification import Draw, Identifications
 from training.evaluation.photos import Templates

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from app.calibration.intervals import Bools, Floats, Ints, allowed_errors
-from app.calibration.pairs import AllPairs
+from app.models.calibration.intervals import Bools, Floats, Ints, allowed_errors
+from app.models.calibration.pairs import AllPairs
 
 # --- Verification ----------------------------------------------------------------------------------------------------
 

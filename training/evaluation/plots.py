@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from app.calibration.intervals import Floats, Interval, Ints
-from app.calibration.pairs import HISTOGRAM_BINS
+from app.models.calibration.intervals import Floats, Interval, Ints
+from app.models.calibration.pairs import HISTOGRAM_BINS
 from training.evaluation.metrics import Curve, Discard
 from training.evaluation.protocols import curve_points
 from training.evaluation.stages.turning import FPIR, MATCH_FMR, STRANGER_FMR, Turned
@@ -97,7 +97,7 @@ def score_histogram(mated: ArrayLike, nonmated: ArrayLike, path: Path, threshold
 
 
 def counted_histogram(histogram: Ints, mated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
-    """Draw the same from a `app.calibration.pairs.AllPairs` histogram of non-mated scores."""
+    """Draw the same from a `app.models.calibration.pairs.AllPairs` histogram of non-mated scores."""
     counts = histogram.reshape(-1, HISTOGRAM_BINS // 200).sum(axis=1)
     _histogram(counts, np.linspace(-1, 1, len(counts) + 1), mated, path, thresholds)
 

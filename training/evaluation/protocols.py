@@ -12,7 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.calibration.intervals import Bools, Floats, Interval, Ints, allowed_errors, people_weights, percentile_interval
+from app.models.calibration.intervals import (
+    Bools,
+    Floats,
+    Interval,
+    Ints,
+    allowed_errors,
+    people_weights,
+    percentile_interval,
+)
 from training.evaluation import bootstrap, metrics
 from training.evaluation.metrics import Curve, FoldAccuracy
 from training.evaluation.pairs import PairList, person_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from app.calibration.intervals import Interval
+from app.models.calibration.intervals import Interval
 
 if TYPE_CHECKING:
     from app.inference.session import EmbedderSession

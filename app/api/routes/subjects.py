@@ -1,32 +1,24 @@
-"""Subjects: the people of a gallery, and corrections, photos that were wrongly taken for one."""
+"""Subjects: the people of a gallery."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from fastapi import Query
-from fastapi.responses import JSONResponse
 
 from app.access.audit import AuditEntry, fit_id
-from app.access.grants import Grant, Scope
+from app.access.grants import Scope
 from app.api import schemas
-from app.api.auth import require_scope
-from app.api.body import ONE_IMAGE, Sent
-from app.api.components import CorrectionId, GalleryId, SubjectId
-from app.api.operation import NO_FACE, NO_SUBJECT, SUBJECT, SUBJECT_FIELDS, SUBJECTS, TEMPLATES
+from app.api.components import SubjectId
+from app.api.operation import NO_FACE, NO_SUBJECT, SUBJECT, SUBJECT_FIELDS, SUBJECTS
 from app.api.route import Router
 from app.gallery import moving, subjects
-from app.gallery.erasure import Erasures
 from app.gallery.records import UNSET, Consent, Gallery, Terms
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id
-from app.recognition.corrections import Corrections
-from app.recognition.operations import Operations
 from app.timestamps import utc_now
 
 router = Router("subjects")
-
-CORRECTIONS = f"{SUBJECT}/corrections"
 
 
 @router.operation("GET", SUBJECTS, scope=Scope.READ, codes=("invalid_cursor", "invalid_search"))
@@ -110,18 +102,6 @@ def delete_subject(galleries: Galleries, gallery: Gallery, subject: SubjectId) -
         subjects.delete_subject(change, subject)
 
 
-@router.operation("POST", f"{SUBJECT}/erase", scope=Scope.ADMIN, answer=schemas.Receipt, changes=True, codes=NO_SUBJECT)
-def erase_subject(
-    erasures: Erasures, gallery: GalleryId, subject: SubjectId, query: Annotated[schemas.EraseParams, Query()]
-) -> JSONResponse:
-    """Erase a subject for good.
-
-    Deletes the subject with everything about it, clears what the disk may still hold of it, and answers with a signed
-    receipt of what was erased and of what the server can't reach.
-    """
-    return JSONResponse(erasures.erase(gallery, subject, rewrite=query.rewrite))
-
-
 @router.operation("POST", f"{SUBJECT}/merge", scope=Scope.ENROLL, changes=True, codes=(*NO_SUBJECT, "subject_expired"))
 def merge_subject(
     galleries: Galleries,
@@ -141,68 +121,6 @@ def merge_subject(
         faces = moving.merge_subjects(change, subject, asked.into)
     kept = schemas.Subject.model_validate(galleries.store.subject(gallery, asked.into))
     return schemas.MergedSubject(subject=kept, merged=clean_id(subject, "subject"), faces=faces)
-
-
-@router.operation("GET", CORRECTIONS, scope=Scope.READ, codes=NO_SUBJECT)
-def list_corrections(corrections: Corrections, gallery: Gallery, subject: SubjectId) -> schemas.CorrectionList:
-    """List a subject's corrections.
-
-    Those that have not expired, oldest first.
-    """
-    listed = corrections.of_subject(gallery, subject)
-    return schemas.CorrectionList.of(corrections=listed)
-
-
-@router.operation(
-    "POST",
-    CORRECTIONS,
-    scope=Scope.ENROLL,
-    changes=True,
-    status=201,
-    images=ONE_IMAGE,
-    codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "face_unalignable", "invalid_expiry", "correction_unlikely"),
-)
-def add_correction(
-    operations: Operations,
-    grant: Grant,
-    gallery: Gallery,
-    subject: SubjectId,
-    sent: Sent[schemas.CorrectionParams],
-) -> schemas.Correction:
-    """Say that a photo does not show the subject.
-
-    Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery keeps crops. From
-    then on a probe that is more like it than like the subject's own faces is not `known` as the subject, nor a match;
-    `explain` lists whom corrections ruled out. It is erased with the subject, dropped when the subject is merged, and
-    expires. Unless `confirm` is given, the photo is compared with the subject first, which needs `recognize` too.
-    """
-    params = sent.params
-    if not params.confirm:
-        require_scope(grant, Scope.RECOGNIZE)
-    correction = operations.correct(
-        gallery, subject, sent.images[0], params.face, params.expires_at, confirm=params.confirm
-    )
-    return schemas.Correction.model_validate(correction)
-
-
-@router.operation(
-    "DELETE",
-    f"{CORRECTIONS}/{{correction}}",
-    scope=Scope.ENROLL,
-    changes=True,
-    codes=(*NO_SUBJECT, "correction_not_found"),
-)
-def delete_correction(
-    corrections: Corrections,
-    gallery: Gallery,
-    subject: SubjectId,
-    correction: CorrectionId,
-) -> None:
-    """Delete a correction.
-
-    The correction no longer counts when people are identified.
-    """
-    corrections.delete(gallery, subject, correction)
 
 
 def _terms_of(asked: schemas.SubjectCreate | schemas.SubjectPatch) -> Terms:

@@ -73,14 +73,6 @@ class SubjectPatch(Params):
     )
 
 
-class EraseParams(Params):
-    rewrite: bool = Field(
-        default=False,
-        description="PostgreSQL only: rewrite all tables (VACUUM FULL) so that nothing stays in their files; locks "
-        "them meanwhile. SQLite's files are overwritten in any case.",
-    )
-
-
 class SubjectPageParams(PageParams):
     search: str | None = Field(
         default=None,
@@ -223,28 +215,3 @@ class EnrollAnswer(Wire):
     rejected: list[RejectedImage]
     model: str
     explain: Explain | None = None
-
-
-class CorrectionParams(Params):
-    face: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the photo"))
-    expires_at: Time | None = Field(
-        default=None,
-        description="Until when it counts; `LIKENESS_CORRECTION_DAYS` if absent.",
-        examples=["2096-01-31T12:00:00Z"],
-    )
-    confirm: bool = Field(default=False, description="Record it even if the photo matches the subject beyond doubt.")
-
-
-class Correction(Wire):
-    """A probe that is not the subject."""
-
-    id: str
-    subject: str
-    model: str = Field(validation_alias="package")
-    has_crop: bool = Field(description="Whether it can follow the gallery to another model package.")
-    created_at: datetime
-    expires_at: datetime
-
-
-class CorrectionList(Wire):
-    corrections: list[Correction] = Field(description="All of the subject, oldest first; a 33rd replaces the oldest.")

@@ -15,8 +15,8 @@ from app.errors import InvalidInput
 from app.face.formats import Limits
 from app.face.image import decode
 from app.face.quality import QualityLevel
+from app.features.grouping import group_faces, link_threshold
 from app.files import replacing
-from app.recognition.grouping import group_faces, link_threshold
 from app.types import Pixels
 
 USABLE: Final = QualityLevel.LOW.minimum

@@ -29,6 +29,7 @@ from app.db.engine import again_if_overtaken
 from app.errors import InvalidInput, Overloaded
 from app.features.challenges.judge import ChallengeJudge
 from app.features.challenges.tokens import Bound, Challenges
+from app.features.one_time import SeenSignatures
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id
@@ -163,7 +164,7 @@ def _carry_out(operations: Operations, gallery: Gallery, grant: Grant, bound: Bo
 
 
 def _start(core: Components) -> Part:
-    tokens = Challenges(core.sealer, core.signatures)
+    tokens = Challenges(core.sealer, SeenSignatures(core.galleries.store.database))
     judge = ChallengeJudge(core.reader, core.embedders, core.galleries, core.operations.defaults.fmr)
     return Part({"challenges": tokens, "judge": judge})
 

@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from app.config import Settings
-from app.db.inspection import inspect
 from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
 from app.features.doctor.command import Finding, Verdict
+from app.features.doctor.inspection import inspect
 from app.inference.manifest import RunAsIs
 from app.inference.package import OWN_FOLDER, find_packages, locate, scan_packages, select
 from app.inference.session import resolve_device

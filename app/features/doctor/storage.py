@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from app.config import Settings
 from app.db.clock import CLOCK, SETTLED_DAYS, Watched, read_clock
 from app.db.encryption import ADMIN_KEY_FILE, VAULT_FILE, read_admin_key
-from app.db.inspection import inspect
 from app.db.sealed_columns import MARK_PREFIX
 from app.db.secrets import find_rings, purpose_of
 from app.features.doctor.command import REMEDIES, Finding
+from app.features.doctor.inspection import inspect
 from app.timestamps import utc_text
 
 CLOCK_OFF_S = 5.0

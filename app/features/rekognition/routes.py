@@ -22,6 +22,7 @@ from app.api.operation import Operation
 from app.api.route import OperationRoute, Router
 from app.db.engine import again_if_overtaken
 from app.errors import LikenessError, NotFound
+from app.features.one_time import SeenSignatures
 from app.features.rekognition import collections, recognition, requests, users
 from app.features.rekognition.answers import Shape
 from app.features.rekognition.call import Call
@@ -125,7 +126,9 @@ router = Router(REKOGNITION.name, REKOGNITION, TargetRoute)
 
 
 @router.operation("POST", PATH, scope=None, monitoring=True, extra=document())
-async def call(request: Request, components: Components, grant: Grant, entry: AuditEntry) -> Response:
+async def call(
+    request: Request, components: Components, seen_signatures: SeenSignatures, grant: Grant, entry: AuditEntry
+) -> Response:
     """Call an operation of Amazon Rekognition.
 
     The header `X-Amz-Target` names it. Request and answer have the shapes of AWS's API reference.
@@ -136,7 +139,6 @@ async def call(request: Request, components: Components, grant: Grant, entry: Au
         raise NotFound("There is no such operation.")
     claim: Claim = request.scope[CLAIM]
     called = Call(components, grant, entry, name.removeprefix(TARGET_PREFIX), claim.region)
-    signatures = components.signatures
     body = await request.body()
     components.admission.take(len(body))
 
@@ -147,7 +149,7 @@ async def call(request: Request, components: Components, grant: Grant, entry: Au
 
     def work() -> dict[str, Any]:
         nonlocal used
-        use_once(signatures, claim, request.headers, changes=target.operation.changes)
+        use_once(seen_signatures, claim, request.headers, changes=target.operation.changes)
         used = True
         values = components.parsing.run(parse, costly=len(body) >= COSTLY_BYTES)
         return again_if_overtaken(lambda: target.work(called, values))
@@ -157,7 +159,7 @@ async def call(request: Request, components: Components, grant: Grant, entry: Au
     except LikenessError as error:
         if used and answer_of(error).name in _TRY_AGAIN:
             # Clients retry, maybe within the same second.
-            await components.workers.run(lambda: signatures.release(claim.signature))
+            await components.workers.run(lambda: seen_signatures.release(claim.signature))
         raise
     content = json.dumps(answer, ensure_ascii=False, allow_nan=False)
     return Response(content, headers=headers_of(request.scope["request_id"]), media_type=MEDIA_TYPE)

@@ -23,7 +23,6 @@ from starlette.types import Receive, Scope
 
 from app.access.grants import Grant
 from app.access.keys import Keys
-from app.access.one_time import SeenSignatures
 from app.api.auth import Guard
 from app.api.body import read_body
 from app.api.components import Components
@@ -31,6 +30,7 @@ from app.api.operation import Operation
 from app.api.wire import WireFormat, address_of, callers_of
 from app.errors import LikenessError
 from app.features.forms import read_again
+from app.features.one_time import SeenSignatures
 from app.features.rekognition import errors
 from app.features.rekognition.errors import Refused, answer_of
 from app.features.rekognition.sigv4 import (

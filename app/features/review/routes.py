@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from fastapi import Query
 
 from app.access.grants import Grant, Scope
-from app.api.components import Components, FindingId, GalleryId
+from app.api.components import Components, GalleryId, path_id
 from app.api.feature import Feature, Part
 from app.api.operation import CURSOR, GALLERY, NO_FINDING, RATES
 from app.api.route import Router
@@ -25,6 +25,7 @@ from app.recognition.decisions import AnsweredScores
 from app.recognition.operations import Operations
 
 router = Router("galleries")
+FindingId: TypeAlias = Annotated[str, path_id("The finding's id.", "5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")]
 
 REVIEW = f"{GALLERY}/review"
 FINDING = f"{REVIEW}/{{finding}}"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.calibration.intervals import percentile_interval, wilson
+from app.models.calibration.intervals import percentile_interval, wilson
 
 ROUNDS = 400
 """Resampled sums: each end of the interval is then the tenth from the end."""

@@ -11,7 +11,7 @@ from app.recognition.operations import Operations
 from app.recognition.photos import template_of
 
 MOST_PHOTOS = 8
-"""Of a track: fused probes were measured with so many (`app.calibration.fusion`)."""
+"""Of a track: fused probes were measured with so many (`app.models.calibration.fusion`)."""
 
 
 def judge(operations: Operations, gallery: Gallery, photos: Sequence[bytes]) -> Judged:

@@ -20,13 +20,13 @@ from app.db.pagination import Page, read_page
 from app.db.schema import GALLERIES, SIGHTINGS, STRANGERS
 from app.errors import NotFound
 from app.face.quality import QualityLevel
+from app.features.grouping import MOST, group_faces, link_threshold
 from app.features.watching.records import Judged
 from app.features.watching.rows import ROWS, Stored, drop_empty_strangers, find_row, to_stored
 from app.gallery.change import Change
 from app.gallery.records import Gallery
 from app.gallery.store import Store
 from app.inference.thresholds import Thresholds
-from app.recognition.grouping import MOST, group_faces, link_threshold
 from app.timestamps import utc_now, utc_seconds
 from app.types import Vector
 

@@ -59,8 +59,8 @@ def measure(
     Each threshold has a 95 % interval over people. They decide if --use is given, or the package has no others; later,
     `likeness models calibrations use` chooses.
     """
-    from app.calibration import operating_points as points  # noqa: PLC0415 - slow to import
     from app.models import people as measuring  # noqa: PLC0415 - slow to import
+    from app.models.calibration import operating_points as points  # noqa: PLC0415 - slow to import
     from app.models.stages import open_stages  # noqa: PLC0415 - slow to import
 
     options.check_name(calibration, "--name")

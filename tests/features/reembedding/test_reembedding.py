@@ -21,12 +21,13 @@ from app.concurrency.scheduler import Scheduler
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database, again_if_overtaken
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
-from app.db.sealed_columns import Blobs, reseal
+from app.db.sealed_columns import Blobs
 from app.errors import Conflict, LikenessError, NotFound, PackageUnavailable
 from app.features.bulk.rows import write_many
 from app.features.milvus.indexes import MilvusBackend
 from app.features.reembedding.job import KIND, Reembedder
 from app.features.reembedding.steps import Reembedding, Reembeddings
+from app.features.vault.reseal import reseal
 from app.gallery.enrolling import crop_to_keep
 from app.gallery.moving import delete_face, move_faces
 from app.gallery.records import Gallery, Move, NewFace

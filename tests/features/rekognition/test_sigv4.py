@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.access.one_time import KEPT_S, SeenSignatures
+from app.features.one_time import KEPT_S, SeenSignatures
 from app.features.rekognition import errors, sigv4
 from app.features.rekognition.errors import Refused
 from app.features.rekognition.sigv4 import Claim, SignedRequest, signing_key

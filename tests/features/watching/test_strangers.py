@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.recognition.grouping import group_faces
+from app.features.grouping import group_faces
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of, running
 from tests.support.sighted import events_of, told
 

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from app.calibration.intervals import Interval, Ints, people_weights, percentile_interval, wilson
-from app.calibration.operating_points import numbered
 from app.errors import Unalignable
 from app.inference.cards import Condition, ConditionRate, ErrorRate
+from app.models.calibration.intervals import Interval, Ints, people_weights, percentile_interval, wilson
+from app.models.calibration.operating_points import numbered
 from app.models.stages import pixels_of
 from app.pipeline import Pipeline, choose_face
 from app.types import Landmarks, Pixels

@@ -1,4 +1,4 @@
-"""keys, audit: who may do what, and who did what."""
+"""keys: who may do what."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from app.config import load_settings
 from app.server import data_folder
 
 keys = typer.Typer(no_args_is_help=True, epilog="Example: likeness keys create --scope recognize --gallery staff")
-audit = typer.Typer(no_args_is_help=True, epilog="Example: likeness audit export --since 2026-01-01")
 
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
-EXPORT_PAGE = 1000
 
 
 @command(keys, "list", epilog="Example: likeness keys list")
@@ -132,33 +130,6 @@ def show_admin_key(
         if not takes_key(settings, url, new):
             output.warn(f"The server at {url} doesn't follow the file of the key: restart it, it takes the old key")
             raise typer.Exit(output.Exit.NO)
-
-
-@command(audit, epilog="Examples: likeness audit export --since 2026-01-01 --json")
-def export(
-    session: Session,
-    by: Annotated[str | None, typer.Option(help="Only what this key did.")] = None,
-    operation: Annotated[str | None, typer.Option(help="Only this operation, for example enroll.")] = None,
-    gallery: options.InGallery = None,
-    subject: Annotated[str | None, typer.Option(help="Only about this person.")] = None,
-    since: Annotated[datetime | None, typer.Option(help="Only from this time on, in UTC.")] = None,
-    until: Annotated[datetime | None, typer.Option(help="Only before this time, in UTC.")] = None,
-) -> None:
-    """Print the audit log, oldest first, one entry per line."""
-    entries = session.client().all_audit(
-        key=by,
-        operation=operation,
-        gallery=gallery,
-        subject=subject,
-        since=options.utc(since),
-        until=options.utc(until),
-        order="oldest",
-        limit=EXPORT_PAGE,
-    )
-    for entry in entries:
-        words = (entry.key, entry.operation, entry.gallery, entry.subject, entry.target, entry.status, entry.request_id)
-        line = " ".join([entry.at.isoformat(), *("-" if word is None else str(word) for word in words)])
-        session.say(entry.model_dump(mode="json"), line)
 
 
 def _whole(url: str) -> str:

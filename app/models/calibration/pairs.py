@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from app.calibration.intervals import Bools, Ints, allowed_errors
+from app.models.calibration.intervals import Bools, Ints, allowed_errors
 from app.types import Vectors
 
 BLOCK = 1024

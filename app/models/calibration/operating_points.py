@@ -17,8 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.calibration import pairs as comparing
-from app.calibration.intervals import (
+from app.inference.manifest import SCORE_BINS, Calibration, Point, Scores
+from app.inference.thresholds import LEAST_RISE
+from app.models.calibration import pairs as comparing
+from app.models.calibration.intervals import (
     Bools,
     Floats,
     Interval,
@@ -29,9 +31,7 @@ from app.calibration.intervals import (
     weighted_pairs,
     wilson,
 )
-from app.calibration.pairs import AllPairs, Pairs, measure_independence
-from app.inference.manifest import SCORE_BINS, Calibration, Point, Scores
-from app.inference.thresholds import LEAST_RISE
+from app.models.calibration.pairs import AllPairs, Pairs, measure_independence
 from app.types import Vectors
 
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)

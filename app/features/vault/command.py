@@ -17,10 +17,11 @@ from app.config import Settings, load_settings
 from app.db import usage
 from app.db.encryption import encode_key, new_key
 from app.db.engine import Database
-from app.db.sealed_columns import PLAIN, Blobs, census
-from app.db.sealed_columns import reseal as reseal_columns
+from app.db.sealed_columns import Blobs
 from app.db.secrets import Rings, SecretStore, load_rings
 from app.errors import InvalidSetting
+from app.features.vault.reseal import PLAIN, census
+from app.features.vault.reseal import reseal as reseal_columns
 from app.gallery.store import Store
 from app.search.snapshots import Snapshots
 from app.server.storage import SNAPSHOT_FOLDER

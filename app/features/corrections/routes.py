@@ -1,0 +1,118 @@
+"""Corrections: photos that were wrongly taken for a subject."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
+from app.access.grants import Grant, Scope
+from app.api.auth import require_scope
+from app.api.body import ONE_IMAGE, Sent
+from app.api.components import DECODED, SubjectId, path_id
+from app.api.feature import Feature
+from app.api.operation import NO_SUBJECT, SUBJECT, TEMPLATES
+from app.api.route import Router
+from app.api.schemas.base import Params, Time, Wire
+from app.api.schemas.recognition import FACE_INDEX, FaceIndex
+from app.gallery.records import Gallery
+from app.recognition.corrections import Corrections
+from app.recognition.operations import Operations
+
+router = Router("subjects")
+
+CORRECTIONS = f"{SUBJECT}/corrections"
+CorrectionId: TypeAlias = Annotated[
+    str, path_id("The correction's id, as its creation gave it.", "4c3a9a3e0c6d7b8a9f106f1f2d5f0f0c"), DECODED
+]
+
+
+class CorrectionParams(Params):
+    face: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the photo"))
+    expires_at: Time | None = Field(
+        default=None,
+        description="Until when it counts; `LIKENESS_CORRECTION_DAYS` if absent.",
+        examples=["2096-01-31T12:00:00Z"],
+    )
+    confirm: bool = Field(default=False, description="Record it even if the photo matches the subject beyond doubt.")
+
+
+class Correction(Wire):
+    """A probe that is not the subject."""
+
+    id: str
+    subject: str
+    model: str = Field(validation_alias="package")
+    has_crop: bool = Field(description="Whether it can follow the gallery to another model package.")
+    created_at: datetime
+    expires_at: datetime
+
+
+class CorrectionList(Wire):
+    corrections: list[Correction] = Field(description="All of the subject, oldest first; a 33rd replaces the oldest.")
+
+
+@router.operation("GET", CORRECTIONS, scope=Scope.READ, codes=NO_SUBJECT)
+def list_corrections(corrections: Corrections, gallery: Gallery, subject: SubjectId) -> CorrectionList:
+    """List a subject's corrections.
+
+    Those that have not expired, oldest first.
+    """
+    listed = corrections.of_subject(gallery, subject)
+    return CorrectionList.of(corrections=listed)
+
+
+@router.operation(
+    "POST",
+    CORRECTIONS,
+    scope=Scope.ENROLL,
+    changes=True,
+    status=201,
+    images=ONE_IMAGE,
+    codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "face_unalignable", "invalid_expiry", "correction_unlikely"),
+)
+def add_correction(
+    operations: Operations,
+    grant: Grant,
+    gallery: Gallery,
+    subject: SubjectId,
+    sent: Sent[CorrectionParams],
+) -> Correction:
+    """Say that a photo does not show the subject.
+
+    Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery keeps crops. From
+    then on a probe that is more like it than like the subject's own faces is not `known` as the subject, nor a match;
+    `explain` lists whom corrections ruled out. It is erased with the subject, dropped when the subject is merged, and
+    expires. Unless `confirm` is given, the photo is compared with the subject first, which needs `recognize` too.
+    """
+    params = sent.params
+    if not params.confirm:
+        require_scope(grant, Scope.RECOGNIZE)
+    correction = operations.correct(
+        gallery, subject, sent.images[0], params.face, params.expires_at, confirm=params.confirm
+    )
+    return Correction.model_validate(correction)
+
+
+@router.operation(
+    "DELETE",
+    f"{CORRECTIONS}/{{correction}}",
+    scope=Scope.ENROLL,
+    changes=True,
+    codes=(*NO_SUBJECT, "correction_not_found"),
+)
+def delete_correction(
+    corrections: Corrections,
+    gallery: Gallery,
+    subject: SubjectId,
+    correction: CorrectionId,
+) -> None:
+    """Delete a correction.
+
+    The correction no longer counts when people are identified.
+    """
+    corrections.delete(gallery, subject, correction)
+
+
+FEATURE = Feature([router])

@@ -1,0 +1,132 @@
+"""Erasure on request: a subject for good, with a signed receipt, and the receipts of all erasures."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from fastapi import Query
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from app.access.grants import Scope
+from app.api import schemas
+from app.api.components import DECODED, GalleryId, SubjectId, path_id
+from app.api.feature import Feature
+from app.api.operation import CURSOR, NO_SUBJECT, SUBJECT
+from app.api.route import Router
+from app.api.schemas.base import NextCursor, Params, Wire
+from app.gallery.erasure import Erasures
+
+subjects = Router("subjects")
+receipts = Router("access")
+RECEIPTS = "/v1/receipts"
+ReceiptId: TypeAlias = Annotated[
+    str, path_id("The receipt's id, as the erasure gave it.", "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51"), DECODED
+]
+
+
+class EraseParams(Params):
+    rewrite: bool = Field(
+        default=False,
+        description="PostgreSQL only: rewrite all tables (VACUUM FULL) so that nothing stays in their files; locks "
+        "them meanwhile. SQLite's files are overwritten in any case.",
+    )
+
+
+class ErasedSubject(Wire):
+    """The subject, as a hash that can be checked only with its id."""
+
+    salt: str
+    digest: str = Field(description="SHA-256, hexadecimal, of the compact JSON list of salt, gallery and subject id.")
+
+
+class ErasedCounts(Wire):
+    faces: int = Field(ge=0)
+    templates: int = Field(ge=0)
+    crops: int = Field(ge=0)
+    corrections: int = Field(default=0, ge=0, description="Corrections of other subjects that matched the faces.")
+    sightings: int = Field(
+        default=0, ge=0, description="Sightings of the subject, and of unknown people who resembled it."
+    )
+
+
+class Cleared(Wire):
+    """The places on disk that could hold the data, and how each was cleared."""
+
+    tables: str = Field(description="`overwritten` (SQLite), `vacuumed` or `rewritten` (PostgreSQL).")
+    write_ahead_log: str
+    index_copies: str = Field(description="Index snapshots, or the files of Milvus.")
+
+
+class Signature(Wire):
+    """A signature over everything else in the document, as UTF-8 JSON with sorted keys and without white space."""
+
+    algorithm: Literal["Ed25519"]
+    key_id: str
+    public_key: str = Field(description="Base64; compare it with one that you kept before.")
+    value: str = Field(description="Base64.")
+
+
+class Receipt(Wire):
+    """A record of an erasure, signed with the server's key."""
+
+    format: Literal[1]
+    id: str
+    gallery: str
+    subject: ErasedSubject
+    reason: Literal["asked", "expired"]
+    erased_at: str = Field(description="From then on no answer contains the subject.")
+    erased: ErasedCounts
+    cleared: Cleared
+    complete: bool = Field(
+        description="Whether all of `cleared` was done at `completed_at`; if not, the server completes it later."
+    )
+    completed_at: str
+    not_reached: list[str] = Field(description="What the server can't clear.")
+    signature: Signature
+
+
+class ReceiptPage(Wire):
+    receipts: list[Receipt]
+    next_cursor: NextCursor
+
+
+@subjects.operation("POST", f"{SUBJECT}/erase", scope=Scope.ADMIN, answer=Receipt, changes=True, codes=NO_SUBJECT)
+def erase_subject(
+    erasures: Erasures, gallery: GalleryId, subject: SubjectId, query: Annotated[EraseParams, Query()]
+) -> JSONResponse:
+    """Erase a subject for good.
+
+    Deletes the subject with everything about it, clears what the disk may still hold of it, and answers with a signed
+    receipt of what was erased and of what the server can't reach.
+    """
+    return JSONResponse(erasures.erase(gallery, subject, rewrite=query.rewrite))
+
+
+@receipts.operation("GET", RECEIPTS, scope=Scope.ADMIN, answer=ReceiptPage, unrestricted=True, codes=CURSOR)
+def list_receipts(erasures: Erasures, query: Annotated[schemas.PageParams, Query()]) -> JSONResponse:
+    """List the receipts of erasures.
+
+    All complete ones, in the order of the erasures, page by page. They are kept forever.
+    """
+    page = erasures.receipts(query.cursor, query.limit)
+    return JSONResponse({"receipts": list(page.items), "next_cursor": page.next_cursor})
+
+
+@receipts.operation(
+    "GET",
+    f"{RECEIPTS}/{{receipt}}",
+    scope=Scope.ADMIN,
+    answer=Receipt,
+    unrestricted=True,
+    codes=("receipt_not_found",),
+)
+def show_receipt(erasures: Erasures, receipt: ReceiptId) -> JSONResponse:
+    """Show the receipt of an erasure.
+
+    The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a server.
+    """
+    return JSONResponse(erasures.receipt(receipt))
+
+
+FEATURE = Feature([subjects, receipts])

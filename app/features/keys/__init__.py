@@ -1,0 +1,1 @@
+"""Keys: their operations and commands. `app.access.keys` keeps and checks them."""

@@ -1,0 +1,131 @@
+"""API keys: created, listed, rotated and revoked by unrestricted `admin` keys."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Set
+from typing import Annotated, TypeAlias
+
+from fastapi import Query
+
+from app.access.audit import AuditEntry, fit_id
+from app.access.grants import Grant, Scope
+from app.access.keys import Key, Keys, KeyTerms, NewKey, access_key_of
+from app.api.auth import require_scope
+from app.api.components import path_id
+from app.api.feature import Feature
+from app.api.operation import CURSOR, NO_KEY
+from app.api.route import Router
+from app.api.schemas import KEY_ID_PATTERN, PageParams
+from app.features.keys import schemas
+
+router = Router("access")
+
+KEYS = "/v1/keys"
+KEY = f"{KEYS}/{{key}}"
+KeyId: TypeAlias = Annotated[str, path_id("The key's id.", "door", KEY_ID_PATTERN)]
+KEY_ID_BYTES = 6
+"""Random bytes of an id that the server chooses."""
+
+
+@router.operation("GET", KEYS, scope=Scope.ADMIN, unrestricted=True, codes=CURSOR)
+def list_keys(keys: Keys, query: Annotated[PageParams, Query()]) -> schemas.KeyPage:
+    """List the keys.
+
+    All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
+    """
+    page = keys.keys(query.cursor, query.limit)
+    return schemas.KeyPage.of(page, keys=[_answer(key) for key in page.items])
+
+
+@router.operation(
+    "POST",
+    KEYS,
+    scope=Scope.ADMIN,
+    changes=True,
+    unrestricted=True,
+    status=201,
+    codes=("invalid_key_id", "invalid_id", "invalid_rate", "invalid_expiry", "key_exists"),
+)
+def create_key(grant: Grant, keys: Keys, entry: AuditEntry, asked: schemas.KeyCreate) -> schemas.NewKey:
+    """Create a key.
+
+    The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws` it also keeps the
+    secret, sealed with the data folder's `vault.key`, because checking a signature needs it. Only a key with
+    `templates` gives that scope.
+    """
+    _require_templates(grant, frozenset(asked.scopes))
+    key_id = asked.id if asked.id is not None else secrets.token_hex(KEY_ID_BYTES)
+    entry.target = fit_id(key_id)
+    terms = KeyTerms(
+        id=key_id,
+        scopes=frozenset(Scope(scope) for scope in asked.scopes),
+        name=asked.name,
+        galleries=None if asked.galleries is None else frozenset(asked.galleries),
+        rate=asked.rate,
+        expires_at=asked.expires_at,
+    )
+    return _new_answer(keys.create(terms, signs=asked.aws))
+
+
+@router.operation("GET", KEY, scope=Scope.ADMIN, name="show_key", unrestricted=True, codes=NO_KEY)
+def get_key(keys: Keys, key: KeyId) -> schemas.Key:
+    """Show a key.
+
+    What the key allows, and whether it was revoked; never its secret.
+    """
+    return _answer(keys.key(key))
+
+
+@router.operation(
+    "POST", f"{KEY}/rotate", scope=Scope.ADMIN, changes=True, unrestricted=True, codes=(*NO_KEY, "key_revoked")
+)
+def rotate_key(grant: Grant, keys: Keys, key: KeyId, asked: schemas.KeyRotate) -> schemas.NewKey:
+    """Give a key a new secret.
+
+    The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more, older
+    ones no longer. A key with `templates` is needed for one that has it.
+    """
+    _require_templates(grant, keys.key(key).scopes)
+    return _new_answer(keys.rotate(key, asked.grace_seconds))
+
+
+@router.operation("DELETE", KEY, scope=Scope.ADMIN, changes=True, unrestricted=True, codes=NO_KEY)
+def revoke_key(keys: Keys, key: KeyId) -> None:
+    """Revoke a key.
+
+    Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays taken.
+    """
+    keys.revoke(key)
+
+
+def _require_templates(grant: Grant, scopes: Set[str]) -> None:
+    if Scope.TEMPLATES in scopes:
+        require_scope(grant, Scope.TEMPLATES)
+
+
+def _answer(key: Key) -> schemas.Key:
+    return schemas.Key.of(key, **_shown(key))
+
+
+def _new_answer(made: NewKey) -> schemas.NewKey:
+    return schemas.NewKey.of(
+        made.key,
+        **_shown(made.key),
+        secret=made.token,
+        aws_access_key_id=access_key_of(made.key.id) if made.signs else None,
+        aws_secret_access_key=made.secret if made.signs else None,
+    )
+
+
+def _shown(key: Key) -> dict[str, object]:
+    """Return the fields that differ from the key's own."""
+    return {
+        "scopes": sorted(key.scopes),
+        "galleries": None if key.galleries is None else sorted(key.galleries),
+        "old_secret_until": key.old_until,
+        "declared": key.declared is not None,
+    }
+
+
+FEATURE = Feature([router])

@@ -1,0 +1,80 @@
+"""Keys, as they are created and shown."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+from pydantic import Field
+
+from app.api.schemas.base import (
+    MAX_GRACE_S,
+    MAX_PAGE,
+    Example,
+    Id,
+    KeyIdText,
+    Name,
+    NextCursor,
+    Params,
+    RateText,
+    ScopeName,
+    Time,
+    Wire,
+)
+
+
+class KeyCreate(Params):
+    """An absent field has the server's default, or no limit."""
+
+    example: ClassVar[Example] = {"id": "door", "scopes": ["recognize"], "galleries": ["staff"], "rate": "10/s"}
+
+    id: KeyIdText | None = Field(default=None, description="Chosen by the server if absent.")
+    name: Name | None = Field(default=None, description="The key's owner or purpose; free text.")
+    scopes: list[ScopeName] = Field(
+        min_length=1, description="What the key may do; `admin` implies all of them but `templates`."
+    )
+    galleries: list[Id] | None = Field(
+        default=None, min_length=1, max_length=MAX_PAGE, description="The only galleries it may see; all if absent."
+    )
+    expires_at: Time | None = Field(default=None, description="When it stops working; never if absent.")
+    rate: RateText | None = Field(default=None, description="The server's default if absent.")
+    aws: bool = Field(
+        default=False,
+        description="Whether its holder may also sign requests, as AWS's clients do; its secret is stored, sealed.",
+    )
+
+
+class KeyRotate(Params):
+    example: ClassVar[Example] = {"grace_seconds": 3600}
+    grace_seconds: int = Field(
+        default=0, ge=0, le=MAX_GRACE_S, description="How long the previous secret keeps working beside the new one."
+    )
+
+
+class Key(Wire):
+    """A key, without its secret."""
+
+    id: str = Field(examples=["door"])
+    name: str | None = Field(examples=["The front door"])
+    scopes: list[ScopeName]
+    galleries: list[str] | None = Field(description="The only galleries it may see; null: all of them.")
+    rate: str | None = Field(description="Its own rate limit; null: the server's default.")
+    created_at: datetime
+    expires_at: datetime | None
+    rotated_at: datetime | None
+    revoked_at: datetime | None
+    old_secret_until: datetime | None = Field(description="Until when the previous secret works.")
+    declared: bool = Field(description="Whether the server's keys file declares it.")
+
+
+class NewKey(Key):
+    """A key with its secret, which is only in this answer."""
+
+    secret: str = Field(description="The whole key, to send in `Authorization: Bearer` or `x-api-key`.")
+    aws_access_key_id: str | None = Field(description="For AWS's clients, if the key was created with `aws`.")
+    aws_secret_access_key: str | None = Field(description="The same.")
+
+
+class KeyPage(Wire):
+    keys: list[Key]
+    next_cursor: NextCursor

@@ -1,0 +1,21 @@
+"""Creates the keys that the file of LIKENESS_KEYS_FILE declares, at each start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from app.api.components import Components
+from app.api.feature import Feature, Part
+
+
+def _start(core: Components, keys_file: Path | None) -> Part:
+    """Raises Unusable (``keys_file_invalid``)."""
+    if keys_file is not None:
+        from app.features.keys_file.reading import read_keys  # noqa: PLC0415 - brings a YAML reader, for few starts
+
+        core.keys.declare(read_keys(keys_file, os.environ))
+    return Part()
+
+
+FEATURE = Feature(start=_start, settings=("keys_file",))

@@ -1,0 +1,15 @@
+"""What a server seals at its start; `command` does the rest."""
+
+from app.api.components import Components
+from app.api.feature import Feature, Part
+from app.features.vault.reseal import seal_job_keys
+
+
+def _start(core: Components) -> Part:
+    store = core.galleries.store
+    if store.blobs.key_id is not None:
+        seal_job_keys(store.database, store.blobs)
+    return Part()
+
+
+FEATURE = Feature(start=_start)
