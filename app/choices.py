@@ -38,7 +38,9 @@ FindingKind: TypeAlias = Literal[
 """What a review finds (`app.features.review.records.Kind`)."""
 Used: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml"]
 """A device that models run on."""
-Device: TypeAlias = Literal["cpu", "cuda", "tensorrt", "rocm", "openvino", "coreml", "auto"]  # Typer takes no union
+Device: TypeAlias = Literal[Used, "auto"]
 """A device to choose; `auto` is CUDA where it can be had."""
+Stage: TypeAlias = Literal["decode", "detect", "align", "quality", "liveness", "embed", "search", "store"]
+"""What the time of an answer is spent on."""
 EventKind: TypeAlias = Literal["person_seen", "unknown_seen", "name_changed", "left"]
 """What happens before a camera (`app.features.watching`)."""

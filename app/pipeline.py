@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from app.choices import Stage
 from app.concurrency.tasks import check_deadline, current_task
 from app.errors import NoFace, Unalignable
 from app.face.align import CANONICAL_LANDMARKS, Cut, align, cut_face, scale_of, similarity_transform
@@ -267,7 +268,7 @@ def _scaled(detection: Detection, decoded: Decoded) -> Detection:
 
 
 @contextmanager
-def timed(stages: dict[str, float], name: str) -> Iterator[None]:
+def timed(stages: dict[str, float], name: Stage) -> Iterator[None]:
     """Add the milliseconds that the block takes to those of the stage `name`."""
     start = time.perf_counter()
     try:

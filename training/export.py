@@ -25,6 +25,7 @@ from app.files import sha256_of
 from app.inference import golden
 from app.inference.manifest import (
     CONTRACT_INPUT,
+    CROP_SIDE,
     Calibration,
     FileSource,
     Golden,
@@ -167,9 +168,9 @@ def parity(model: ModelProto, crops: Pixels, expected: Sequence[Vectors]) -> dic
 def parity_crops(count: int) -> Pixels:
     """Return (count, 112, 112, 3) uint8: smooth colour gradients under noise, always the same."""
     rng = np.random.default_rng(0)
-    ramps = np.linspace(0, 255, 112)[None, :, None, None] * rng.random((count, 1, 1, 3))
-    ramps = ramps + np.linspace(0, 255, 112)[None, None, :, None] * rng.random((count, 1, 1, 3))
-    return np.clip(ramps / 2 + rng.normal(0, 20, (count, 112, 112, 3)), 0, 255).astype(np.uint8)
+    ramps = np.linspace(0, 255, CROP_SIDE)[None, :, None, None] * rng.random((count, 1, 1, 3))
+    ramps = ramps + np.linspace(0, 255, CROP_SIDE)[None, None, :, None] * rng.random((count, 1, 1, 3))
+    return np.clip(ramps / 2 + rng.normal(0, 20, (count, CROP_SIDE, CROP_SIDE, 3)), 0, 255).astype(np.uint8)
 
 
 def _exported(module: nn.Module, crops: Pixels) -> ModelProto:
@@ -185,7 +186,7 @@ def _exported(module: nn.Module, crops: Pixels) -> ModelProto:
 
 def _name_batch(model: ModelProto, dimension: int) -> None:
     """Write the contract's shapes on the graph: (N, 112, 112, 3) in, (N, D) out."""
-    for value, shape in ((model.graph.input[0], (112, 112, 3)), (model.graph.output[0], (dimension,))):
+    for value, shape in ((model.graph.input[0], (CROP_SIDE, CROP_SIDE, 3)), (model.graph.output[0], (dimension,))):
         dims = value.type.tensor_type.shape.dim
         dims[0].Clear()
         dims[0].dim_param = "N"

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from app.errors import InvalidInput
+from app.inference.manifest import CROP_SIDE
 from training import backbones
 from training.backbones.blocks import Blocks
-from training.recipe import CROP, Model
+from training.recipe import Model
 
 if TYPE_CHECKING:
     from training.backbones.imported import ImportedModel
@@ -45,19 +46,19 @@ class FaceModel(nn.Module):
 
     resize: Tensor
 
-    def __init__(self, backbone: nn.Module, input_size: int = CROP, *, channels_last: bool = False) -> None:
+    def __init__(self, backbone: nn.Module, input_size: int = CROP_SIDE, *, channels_last: bool = False) -> None:
         super().__init__()
         self.backbone = backbone
         self.input_size = input_size
         self.channels_last = channels_last
-        self.register_buffer("resize", area_matrix(input_size, CROP), persistent=False)
+        self.register_buffer("resize", area_matrix(input_size, CROP_SIDE), persistent=False)
         if channels_last:
             # torch's overload names a device first; the format alone is the documented call.
             self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, images: Tensor) -> Tensor:
         pixels = images.permute(0, 3, 1, 2).to(self.resize.dtype)  # (B, 3, 112, 112), 0…255
-        if self.input_size != CROP:
+        if self.input_size != CROP_SIDE:
             pixels = self.resize @ pixels @ self.resize.T  # (B, 3, input_size, input_size)
         pixels = (pixels - PIXEL_CENTRE) / PIXEL_CENTRE
         if self.channels_last:
@@ -114,7 +115,7 @@ def _network(start: str, dim: int, *, channels_last: bool) -> ImportedModel:
 
     model = import_file(start, channels_last=channels_last)
     with torch.no_grad():
-        given = model(torch.zeros(1, CROP, CROP, 3, dtype=torch.uint8)).shape[1]
+        given = model(torch.zeros(1, CROP_SIDE, CROP_SIDE, 3, dtype=torch.uint8)).shape[1]
     if given != dim:
         message = f"{start} gives embeddings of {given} numbers, not of {dim}: set model.dim to that."
         raise InvalidInput(message, code="start_does_not_fit")

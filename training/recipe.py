@@ -18,11 +18,10 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from app.errors import InvalidInput
+from app.inference.manifest import CROP_SIDE
 from app.wording import found_wrong
 
 Value: TypeAlias = bool | int | float | str
-CROP = 112
-"""Side of an aligned crop in pixels, the model packages' input contract."""
 
 
 class Section(BaseModel):
@@ -110,7 +109,7 @@ class Model(Section):
     `size` if it takes that, and `options`."""
     dim: int = Field(default=128, ge=2)
     """Length of the embedding."""
-    input_size: int = Field(default=CROP, ge=16, le=CROP)
+    input_size: int = Field(default=CROP_SIDE, ge=16, le=CROP_SIDE)
     """Side in pixels that crops are area-averaged to inside the model; less is cheaper and blinder."""
     options: dict[str, Value | tuple[int, ...]] = {}
     """Passed to the backbone's builder as they are."""

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.choices import Stage
 from app.concurrency.worker import Worker
 from app.files import LAST_BACKUP
 from app.gallery.records import Totals
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
 """The label of unknown methods, of paths without a route, and of requests without a key."""
-STAGES = ("decode", "detect", "align", "quality", "liveness", "embed", "search", "store")
 REQUEST_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 STAGE_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -67,7 +67,7 @@ class Metrics:
             buckets=STAGE_BUCKETS_S,
             registry=self._registry,
         )
-        self._stages = {stage: stages.labels(stage) for stage in STAGES}
+        self._stages = {stage: stages.labels(stage) for stage in get_args(Stage)}
 
     def request(self, method: str, route: str | None, status: int, seconds: float) -> None:
         """Count an answered request. ``method``: one of METHODS or OTHER; ``route``: its template, or None."""

@@ -24,7 +24,7 @@ LEAST_DIMENSION = 8
 """Shorter outputs are scores or classes: face templates have 64 to 1,024 numbers."""
 MOST_CLASSES = 16
 """Of a liveness model: live, and kinds of attack."""
-UNIT_TOLERANCE = 1e-5
+OWN_UNIT_TOLERANCE = 1e-5
 """How far from 1 the lengths or sums of outputs may be that the file normalises itself."""
 
 
@@ -60,7 +60,7 @@ def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
     vectors = _outputs(path, model, layout, dtype, side or CROP_SIDE)
     if vectors.shape[1] < LEAST_DIMENSION:
         raise _unsuitable(path, f"its output has {vectors.shape[1]} numbers, too few for a face's vector")
-    is_unit = np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=UNIT_TOLERANCE)
+    is_unit = np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=OWN_UNIT_TOLERANCE)
     return model, GraphFacts(layout, dtype, shape, side, vectors.shape[1], bool(is_unit))
 
 
@@ -80,7 +80,7 @@ def read_classifier(path: Path) -> tuple[GraphFacts, int]:
     rows = _outputs(path, model, layout, dtype, side)
     if not 2 <= rows.shape[1] <= MOST_CLASSES:
         raise _unsuitable(path, f"its output has {rows.shape[1]} numbers, not 2 to {MOST_CLASSES} classes")
-    is_probabilities = (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=UNIT_TOLERANCE)
+    is_probabilities = (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=OWN_UNIT_TOLERANCE)
     return GraphFacts(layout, dtype, shape, side, rows.shape[1], bool(is_probabilities)), side
 
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from app.errors import Unusable
+from app.face.yunet import STRIDES
 from app.inference.manifest import SourceInput
 from app.models import graph as steps
 from app.models.reference import keep_data_inputs, plain_session, source_input
 
-STRIDES = (8, 16, 32)
 """Pixels between neighbouring anchors of the three levels, either way."""
 HEADS = ("bbox", "kps", "cls", "obj")
 """What the file answers for each level, as ``bbox_8``: a box, five landmarks, and two factors of the score."""

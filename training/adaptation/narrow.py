@@ -15,6 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from app.errors import InvalidInput, Unusable
+from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package
 from training import checkpoint
 from training.adaptation import adapt
@@ -26,7 +27,6 @@ from training.backbones.imported import ImportedModel, import_package
 from training.backbones.mobilenet import WIDTHS, MobileNet, as_mobilenet
 from training.model import PIXEL_CENTRE, FaceModel, tower
 from training.packages import CACHE, MODELS, find_package
-from training.recipe import CROP
 from training.run.distributed import choose_device
 from training.terminal import told
 
@@ -118,7 +118,11 @@ def pixel_range(model: ImportedModel) -> float:
     if first is None:
         raise Unusable("The network has no convolution.", code="not_a_mobilenet")
     hook = first.register_forward_pre_hook(lambda _layer, inputs: seen.append(inputs[0]))
-    model(torch.stack([torch.zeros(CROP, CROP, 3), torch.full((CROP, CROP, 3), 2 * PIXEL_CENTRE)]).to(torch.uint8))
+    model(
+        torch.stack([torch.zeros(CROP_SIDE, CROP_SIDE, 3), torch.full((CROP_SIDE, CROP_SIDE, 3), 2 * PIXEL_CENTRE)]).to(
+            torch.uint8
+        )
+    )
     hook.remove()
     dark, bright = seen[0]
     if not torch.allclose(dark, -bright, atol=1e-5) or not torch.allclose(bright, bright.flatten()[0]):

@@ -14,11 +14,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from app.inference.manifest import CROP_SIDE
 from app.types import Pixels
 from training.data.dataset import FaceSet
 from training.data.index import put_in_place
 from training.data.mapped import Strings, StringWriter, open_array
-from training.recipe import CROP
 
 DECODING_THREADS = 2
 DECODED_AT_ONCE = 256
@@ -52,7 +52,7 @@ class StreamedPixels:
         if isinstance(index, int | np.integer):
             return self._faces[int(index)][0]
         rows = range(*index.indices(len(self))) if isinstance(index, slice) else index.tolist()
-        crops = np.empty((len(rows), CROP, CROP, 3), np.uint8)
+        crops = np.empty((len(rows), CROP_SIDE, CROP_SIDE, 3), np.uint8)
         for place, row in enumerate(rows):
             crops[place] = self._faces[row][0]
         return crops
@@ -163,7 +163,7 @@ def open_pixels(
         decoded.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=decoded) as making:
             part = Path(making) / array.name
-            mapped = np.lib.format.open_memmap(part, "w+", np.uint8, (len(faces), CROP, CROP, 3))
+            mapped = np.lib.format.open_memmap(part, "w+", np.uint8, (len(faces), CROP_SIDE, CROP_SIDE, 3))
             _decode(mapped, faces, progress)
             mapped.flush()
             about.unlink(missing_ok=True)

@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.face.align import CANONICAL_LANDMARKS, similarity_transform
+from app.inference.manifest import CROP_SIDE
 from app.types import Pixels
 from training.data.dataset import FaceSet
 
-SIDE = 112
+SIDE = CROP_SIDE
 SUBPIXEL = 4
 """Fractional bits of the coordinates that OpenCV draws with."""
 VIEWER = 400.0

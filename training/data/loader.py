@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from app.inference.manifest import CROP_SIDE
 from app.machine import cores
 from app.types import Pixels
 from training.data.crops import Crops
 from training.data.sampler import BatchSampler
-from training.recipe import CROP
 
 AHEAD = 4
 """Batches that each worker prepares ahead."""
@@ -72,7 +72,7 @@ class BatchSource(Dataset[Batch]):
         self.augment = augment
 
     def __getitem__(self, key: BatchKey) -> Batch:
-        images = np.empty((len(key.indices), CROP, CROP, 3), np.uint8)
+        images = np.empty((len(key.indices), CROP_SIDE, CROP_SIDE, 3), np.uint8)
         known = self.crops.damaged
         mirrored = np.zeros(len(key.indices), bool)
         bits = np.random.Philox(np.random.SeedSequence((self.seed, key.epoch)))

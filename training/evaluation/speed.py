@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from app.inference.manifest import CROP_SIDE
 from app.models.calibration.intervals import Interval
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def compare_speed(
     sessions: Mapping[str, EmbedderSession], batch: int, *, rounds: int, progress: Callable[[int], None]
 ) -> list[Speed]:
     """Time every one on the same random crops, `batch` a call; ``progress`` counts the turns, a warm round included."""
-    crops = np.random.default_rng(0).integers(0, 256, (batch, 112, 112, 3), np.uint8)
+    crops = np.random.default_rng(0).integers(0, 256, (batch, CROP_SIDE, CROP_SIDE, 3), np.uint8)
 
     def contender(session: EmbedderSession) -> Callable[[], int]:
         return lambda: len(session.run(crops))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -16,6 +16,7 @@ from app.choices import (
     LivenessOf,
     PopulationCode,
     QualityName,
+    Stage,
 )
 
 Verdict: TypeAlias = Literal["live", "spoof", "uncertain", "not_measured"]
@@ -242,8 +243,8 @@ class Explain(Wire):
     """How the answer came about; only with `explain=true`."""
 
     stages: dict[str, float] = Field(
-        description="Milliseconds in each stage (decode, detect, align, quality, liveness, embed, search, store), "
-        "including waiting; summed over the photos."
+        description=f"Milliseconds in each stage ({', '.join(get_args(Stage))}), including waiting; summed over the "
+        "photos."
     )
     comparisons: float | None = Field(
         default=None,
