@@ -12,10 +12,11 @@ import importlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from app.errors import InvalidInput
 from app.inference.manifest import CROP_SIDE
@@ -58,6 +59,14 @@ class Data(Section):
     """Seconds that ranks wait for the first one of their machine to prepare the data."""
 
 
+def _known(known: Sequence[str], name: str) -> str:
+    """Return a name of ours, or of something of one's own as `module:Class`."""
+    if name not in known and ":" not in name:
+        raise ValueError(f"no {name!r}; {did_you_mean(name, known)} There are: {', '.join(known)}, or module:Class")
+    return name
+
+
+SAMPLERS, OPTIMIZERS = ("plain", "balanced", "pk", "shards"), ("sgd", "adamw")
 Probability: TypeAlias = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
@@ -79,6 +88,9 @@ class Augmentation(Section):
     """Shrunk and enlarged again, by interpolations of many kinds."""
     noise: Probability = 0.0
     jpeg: Probability = 0.0
+    own: str | None = None
+    """A function of yours as `module:function`, which takes a crop and a `numpy.random.Generator` and returns a crop;
+    called last."""
 
 
 NOT_CHOOSING = {"indexes", "cache", "workers", "prepare_timeout", "on_error"}
@@ -86,10 +98,11 @@ NOT_CHOOSING = {"indexes", "cache", "workers", "prepare_timeout", "on_error"}
 
 
 class Sampler(Section):
-    name: Literal["plain", "balanced", "pk", "shards"] = "plain"
-    """`shards` reads tar shards one after another in a shuffled order. Of those in object storage three times `shards`
-    are kept on disk, in `data.indexes`; with the other samplers all. People held out may lie in any shard: name an
-    `evaluate.source`."""
+    name: Annotated[str, AfterValidator(partial(_known, SAMPLERS))] = "plain"
+    """`plain`, `balanced`, `pk`, `shards`, or a `BatchSampler` of yours as `module:Class`, called with the crops'
+    labels, `batch_size` and `seed`. `shards` reads tar shards one after another in a shuffled order. Of those in object
+    storage three times `shards` are kept on disk, in `data.indexes`; with the other samplers all. People held out may
+    lie in any shard: name an `evaluate.source`."""
     batch_size: int = Field(default=128, ge=2)
     """Crops in one batch over all ranks together, so that a run means the same on any number of them."""
     images: int = Field(default=4, ge=2)
@@ -196,7 +209,11 @@ class Distill(Section):
 
 
 class Optimizer(Section):
-    name: Literal["sgd", "adamw"] = "sgd"
+    name: Annotated[str, AfterValidator(partial(_known, OPTIMIZERS))] = "sgd"
+    """`sgd`, `adamw`, or an optimiser of yours as `module:Class`, called with parameter groups, `lr` and `options`. One
+    that isn't fused waits for the device at each step."""
+    options: dict[str, Value | tuple[float, ...]] = {}
+    """Passed to an optimiser of yours as they are."""
     lr: float = Field(default=0.1, gt=0)
     """Peak learning rate of the backbone."""
     head_lr: float | None = Field(default=None, gt=0)

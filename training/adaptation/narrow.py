@@ -118,11 +118,8 @@ def pixel_range(model: ImportedModel) -> float:
     if first is None:
         raise Unusable("The network has no convolution.", code="not_a_mobilenet")
     hook = first.register_forward_pre_hook(lambda _layer, inputs: seen.append(inputs[0]))
-    model(
-        torch.stack([torch.zeros(CROP_SIDE, CROP_SIDE, 3), torch.full((CROP_SIDE, CROP_SIDE, 3), 2 * PIXEL_CENTRE)]).to(
-            torch.uint8
-        )
-    )
+    shape = (CROP_SIDE, CROP_SIDE, 3)
+    model(torch.stack([torch.zeros(shape), torch.full(shape, 2 * PIXEL_CENTRE)]).to(torch.uint8))
     hook.remove()
     dark, bright = seen[0]
     if not torch.allclose(dark, -bright, atol=1e-5) or not torch.allclose(bright, bright.flatten()[0]):

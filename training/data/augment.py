@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.face.align import CANONICAL_LANDMARKS
 from app.inference.manifest import CROP_SIDE
 from app.types import Pixels
-from training.recipe import Augmentation
+from training.recipe import Augmentation, named
 
 CROP_AREA = (0.2, 1.0)
 """Share of the crop's area that crop-and-paste leaves."""
@@ -52,7 +52,7 @@ class Augment:
         for (name, change), lot in zip(CHANGES.items(), lots, strict=True):
             if lot < getattr(self.config, name):
                 crop = change(crop, random)
-        return crop
+        return named("augmentation", self.config.own)(crop, random) if self.config.own else crop
 
 
 def flip(crop: Pixels, _random: Random) -> Pixels:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from app.errors import InvalidInput
-from training.recipe import did_you_mean
+from training.recipe import did_you_mean, named
 
 Labels: TypeAlias = Sequence[int] | NDArray[np.integer]
 FEISTEL_ROUNDS = 6
@@ -299,7 +299,8 @@ def names() -> list[str]:
 
 
 def build(name: str, labels: Labels, *, batch_size: int, images: int = 4, **shared: Unpack[Shared]) -> BatchSampler:
-    """Build the sampler of that name. `batch_size` is over all ranks; `pk` takes batch_size / images people in each."""
+    """Build the sampler of that name, ours or `module:Class`. `batch_size` is over all ranks; `pk` takes
+    batch_size / images people in each."""
     if name == "pk":
         require(batch_size % images == 0, f"a batch of {batch_size} does not divide into {images} images a person")
         people = batch_size // images
@@ -308,4 +309,9 @@ def build(name: str, labels: Labels, *, batch_size: int, images: int = 4, **shar
         return BalancedSampler(labels, batch_size=batch_size, **shared)
     if name == "plain":
         return PlainSampler(labels, batch_size=batch_size, **shared)
+    if ":" in name:
+        own = named("sampler", name)
+        require(isinstance(own, type) and issubclass(own, BatchSampler), f"{name} is no BatchSampler")
+        made: BatchSampler = own(labels, batch_size=batch_size, **shared)
+        return made
     raise SamplerError(f"no sampler {name!r}; {did_you_mean(name, names())} There are: {', '.join(names())}")

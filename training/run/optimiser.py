@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from app.errors import InvalidInput
 from training.losses.row_optimizer import RowAdamW, RowSGD
-from training.recipe import Optimizer, Schedule
+from training.recipe import Optimizer, Schedule, named
 
 ADAM_BETA2 = 0.999
 """Kingma and Ba, Adam, 2015."""
@@ -75,6 +76,8 @@ def build_optimizer(
     """Build torch's own optimiser, fused, or with `by_row` one that steps only the rows a sparse gradient names
     (PartialFC)."""
     kept = [group for group in groups if group["params"]]
+    if ":" in config.name:
+        return _own(kept, config, by_row=by_row)
     if config.name == "adamw":
         adamw = RowAdamW if by_row else torch.optim.AdamW
         return adamw(kept, lr=config.lr, betas=(config.momentum, ADAM_BETA2), eps=config.eps, fused=True)
@@ -83,6 +86,16 @@ def build_optimizer(
         for parameter in (p for group in sgd.param_groups for p in group["params"]):
             sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return sgd
+
+
+def _own(groups: list[dict[str, object]], config: Optimizer, *, by_row: bool) -> torch.optim.Optimizer:
+    """Raises InvalidInput (`invalid_recipe`) if the name is of no optimiser, or classes are sampled."""
+    kind = named("optimiser", config.name)
+    if by_row or not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        why = "can't step sampled classes: set partial_fc.sample_rate = 1" if by_row else "is no torch.optim.Optimizer"
+        raise InvalidInput(f"{config.name} {why}.", code="invalid_recipe")
+    made: torch.optim.Optimizer = kind(groups, lr=config.lr, **config.options)
+    return made
 
 
 def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:

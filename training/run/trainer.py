@@ -32,11 +32,11 @@ from training.recipe import NOT_CHOOSING, Recipe
 from training.run import distributed, precision
 from training.run.distillation import Teacher
 from training.run.distributed import World
-from training.run.faults import BufferCopy, CollapseAlarm, VoidSteps, stop_signals
+from training.run.faults import BufferCopy, CollapseAlarm, stop_signals
+from training.run.guard import StepGuard
 from training.run.log import Reporter, draw_run
 from training.run.objective import build_objective
 from training.run.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
-from training.run.precision import LossScale
 from training.run.start import freeze, hold_statistics, load_start, mean_templates
 
 PACK_FOLDS = 10
@@ -131,8 +131,7 @@ class Trainer:
         self.parallel = self._parallel()
         groups = parameter_groups(self.model, self.objective, recipe.optimizer)
         self.optimizer = build_optimizer(groups, recipe.optimizer, by_row=self.objective.sampled)
-        self.loss_scale = LossScale(world.device, used=self.precision == "fp16")
-        self.void_steps = VoidSteps(world.device)
+        self.guard = StepGuard(world.device, scaled=self.precision == "fp16")
         self.average = Averaged(self.model, recipe.train.ema) if recipe.train.ema else None
         self.alarm = CollapseAlarm(len(material.crops.people))
         self._batches: Iterator[Batch] | None = None
@@ -197,8 +196,7 @@ class Trainer:
         """Make one optimiser step: `accumulate` batches forward and backward, clip, step, average. With `measured` the
         result has the accuracy too.
 
-        With class-level losses nothing here waits for the device: a gradient that is not finite is found, and its step
-        left out, there.
+        With class-level losses nothing here waits for the device (`StepGuard`).
         """
         recipe, step = self.recipe, self.progress.step
         set_rates(self.optimizer, rate_factor(self.schedule, step, self.steps))
@@ -207,7 +205,8 @@ class Trainer:
         if recipe.model.frozen_statistics or recipe.model.lora:  # only adapters learn
             hold_statistics(self.model)
         self.objective.train()
-        buffers, losses = BufferCopy([self.model, self.objective]), BufferCopy([self.objective])
+        self.guard.begin([self.model, self.objective])
+        losses = BufferCopy([self.objective])
         used = [self._backward(0)]
         for micro in range(1, recipe.train.accumulate):
             losses.put_back()  # what losses count and average moves once a step
@@ -216,14 +215,7 @@ class Trainer:
         norm = self._clip()
         _, loss, parts, embeddings, labels = used[-1]
         accuracy = self.objective.accuracy(embeddings, labels) if measured else None
-        finite = torch.isfinite(torch.stack([norm, *(each[1] for each in used)])).all()
-        void = collectives.largest((~finite).float())
-        self.optimizer.found_inf = void  # type: ignore[attr-defined]  # how fused optimisers learn not to step
-        self.optimizer.step()
-        buffers.put_back(void)
-        self.loss_scale.update(void)
-        self.void_steps.add(void, step)
-        self.optimizer.zero_grad(set_to_none=True)
+        void = self.guard.step(self.optimizer, norm, [each[1] for each in used], step)
         if self.average:
             self.average.update(self.model, step, void)
         self.progress.step += 1
@@ -250,7 +242,7 @@ class Trainer:
             if self.material.online:
                 further = self.material.online.further_losses(self.progress.step)
                 loss, parts = sum(further.values(), loss), parts | further
-            (self.loss_scale.value * loss / recipe.train.accumulate).backward()
+            (self.guard.scale * loss / recipe.train.accumulate).backward()
         return batch, loss.detach(), {k: v.detach() for k, v in parts.items()}, embeddings.detach(), here.labels
 
     def _clip(self) -> Tensor:
@@ -266,8 +258,8 @@ class Trainer:
         square = nn.utils.get_total_norm(gradients[False]).square()
         if sharded:
             square = square + collectives.summed(nn.utils.get_total_norm(gradients[True]).square())
-        norm = square.sqrt() / self.loss_scale.value
-        factor = 1 / self.loss_scale.value
+        norm = square.sqrt() / self.guard.scale
+        factor = 1 / self.guard.scale
         if self.recipe.train.clip_norm:
             factor = factor * (self.recipe.train.clip_norm / norm).clamp(max=1.0)
         torch._foreach_mul_(gradients[True] + gradients[False], factor)
@@ -275,10 +267,9 @@ class Trainer:
 
     def _read_void_steps(self, report: Reporter) -> None:
         """Warn of steps that changed nothing, keep the last one's batch, and give up after too many in a row."""
-        counts = self.void_steps.read()
+        counts = self.guard.read()
         new, self.progress.skipped = counts.total - self.progress.skipped, counts.total
-        searching = self.loss_scale.used and float(self.loss_scale.value) > 1  # fp16 finds its scale by overflowing
-        if new and not searching:
+        if new and not self.guard.searches_scale:
             self._dump(counts.last)
         if new:
             message = (
@@ -391,8 +382,7 @@ class Trainer:
             "average": self.average.model.state_dict() if self.average else None,
             "objective": self.objective.whole_state(),
             "optimizer": self.objective.whole_optimizer_state(self.optimizer),
-            "loss_scale": self.loss_scale.state(),
-            "void_steps": self.void_steps.state(),
+            **self.guard.state(),
             "progress": {name: getattr(progress, name) for name in Progress.__slots__},
             "alarm": self.alarm.state(),
             "views": self.material.online.settings if self.material.online else None,
@@ -419,8 +409,7 @@ class Trainer:
             self.average.model.load_state_dict(state["average"])
         self.objective.load_whole_state(state["objective"])
         self.objective.load_whole_optimizer_state(self.optimizer, state["optimizer"])
-        self.loss_scale.restore(state["loss_scale"])
-        self.void_steps.restore(state["void_steps"])
+        self.guard.restore(state)
         self.progress = Progress(**state["progress"])
         self.alarm.restore(state["alarm"])
         self._batches = None
