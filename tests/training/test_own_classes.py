@@ -1,4 +1,4 @@
-"""Backbones, losses and trackers of somebody else in a recipe: `module:Class`, timm's names, clear errors."""
+"""Parts of somebody else in a recipe, from networks to trackers: `module:Class`, timm's names, clear errors."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs the train extra")
 
+import numpy as np
 import torch
 from torch import nn
 
 from app.errors import InvalidInput, Unusable
 from tests.support.runs import small_recipe, small_trainer
 from training import backbones, losses
+from training.data import sampler
+from training.data.augment import Augment
 from training.run.log import open_tracker
 
 OWN = '''
+import numpy as np
 import torch
 from torch import nn
+from training.data.sampler import BatchSampler
 from training.losses.base import CosineLoss, loss
 
 class Net(nn.Module):
@@ -46,6 +51,43 @@ class Apart(nn.Module):
     def forward(self, embeddings, labels):
         unlike = labels[:, None] != labels[None, :]
         return ((embeddings @ embeddings.T)[unlike] + self.m).clamp(min=0).mean()
+
+class Broken(Apart):
+    """Has no finite loss once it is `broken`."""
+
+    broken = False
+
+    def forward(self, embeddings, labels):
+        return super().forward(embeddings, labels) * (float("nan") if Broken.broken else 1.0)
+
+class Signs(torch.optim.Optimizer):
+    """Moves every weight by the same step; knows nothing of void steps."""
+
+    def __init__(self, groups, lr, *, share=1.0):
+        super().__init__(groups, {"lr": lr, "share": share})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    weight -= group["lr"] * group["share"] * weight.grad.sign()
+
+class First(BatchSampler):
+    """Every batch is the first images."""
+
+    def __init__(self, labels, *, batch_size, seed):
+        super().__init__(batch_size, seed=seed)
+        self.size = len(labels)
+
+    def __len__(self):
+        return self.size // self.batch_size
+
+    def batch(self, index):
+        return np.arange(self.batch_size)
+
+def darker(crop, random):
+    return crop // 2
 
 seen = []
 
@@ -83,6 +125,47 @@ def test_a_recipe_trains_a_net_and_losses_of_ones_own(loss: dict[str, object], t
     seen = sys.modules["own_classes"].seen
     assert seen[-1] == "closed"
     assert [step for step, _ in seen[:-1] if "train/loss" in _] == [1, 2]
+
+
+def test_a_void_step_changes_nothing_with_an_optimiser_of_ones_own(tmp_path: Path) -> None:
+    own = {"name": "own_classes:Signs", "lr": 0.01, "options": {"share": 0.5}}
+    recipe = small_recipe(losses=[{"name": "own_classes:Broken"}], optimizer=own)
+    trainer = small_trainer(recipe, tmp_path / "run")
+
+    def weights() -> list[torch.Tensor]:
+        return [value.clone() for value in trainer.model.state_dict().values()]
+
+    before = weights()
+    assert not trainer.train_step().void
+    stepped = weights()
+    assert any(not torch.equal(new, old) for new, old in zip(stepped, before, strict=True))
+    sys.modules["own_classes"].Broken.broken = True
+    assert trainer.train_step().void
+    assert all(torch.equal(new, old) for new, old in zip(weights(), stepped, strict=True))
+
+
+def test_batches_are_drawn_by_a_sampler_and_changed_by_an_augmentation_of_ones_own() -> None:
+    recipe = small_recipe(sampler={"name": "own_classes:First", "batch_size": 4}, augment={"own": "own_classes:darker"})
+    made = sampler.build(recipe.sampler.name, [0, 0, 1, 1, 2, 2], batch_size=4, seed=1)
+    assert next(iter(made)) == [0, 1, 2, 3]
+    crop = np.full((112, 112, 3), 200, np.uint8)
+    assert (Augment(recipe.augment)(crop, np.random.default_rng(0)) == 100).all()
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"optimizer": {"name": "adam"}}, "did you mean 'adamw'"),
+        ({"sampler": {"name": "plane"}}, "did you mean 'plain'"),
+        ({"optimizer": {"name": "own_classes:Net"}}, "no torch.optim.Optimizer"),
+        ({"sampler": {"name": "own_classes:Net"}}, "no BatchSampler"),
+    ],
+)
+def test_a_name_of_no_sampler_or_optimiser_is_refused(
+    section: dict[str, dict[str, object]], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        small_trainer(small_recipe(**section), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
