@@ -15,8 +15,8 @@ import httpx
 from app.errors import Unusable
 from app.machine import memory_in_use
 from app.server.data_folder import load_key
-from app.server.local import becomes_ready, environment, reserved_port, spawned
 from bench.load import Target
+from training.service import becomes_ready, environment, reserved_port, spawned
 
 START_S, STOP_S, ANSWER_S = 180.0, 120.0, 300.0
 

@@ -19,7 +19,7 @@ import httpx
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
-from app.server.local import becomes_ready, environment, reserved_port, spawned
+from training.service import becomes_ready, environment, reserved_port, spawned
 
 PROJECT = Path(__file__).resolve().parent.parent
 SAMPLES = PROJECT / "docs" / "samples"

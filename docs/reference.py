@@ -44,8 +44,8 @@ from app.inference.manifest import Manifest
 from app.inference.package import load_package
 from app.inference.thresholds import Thresholds
 from app.main import own_operations
-from app.server.local import becomes_ready, environment, reserved_port, spawned
 from training.recipe import Recipe
+from training.service import becomes_ready, environment, reserved_port, spawned
 
 PROJECT = Path(__file__).resolve().parent.parent
 FOLDER = PROJECT / "docs" / "reference"

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from app.db.engine import Database
-from app.server.local import reserved_port
 from tests.support.live import LiveServer, serving
+from training.service import reserved_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

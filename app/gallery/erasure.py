@@ -10,10 +10,9 @@ A receipt names its subject by a salted digest only: someone who knows the id ca
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
@@ -36,7 +35,7 @@ from app.db.schema import (
     SUBJECTS,
 )
 from app.db.signing import Signer
-from app.errors import NotFound, Unusable
+from app.errors import NotFound
 from app.gallery.change import Change
 from app.gallery.service import Galleries
 from app.gallery.subjects import erase_subject
@@ -220,23 +219,6 @@ class Erasures:
             "complete": clean and index,
             "not_reached": not_reached,
         }
-
-
-def check_receipt(receipt: Mapping[str, Any], public_key: bytes | None = None) -> bool:
-    """Check the receipt's signature; return whether it was made with `public_key`.
-
-    Without `public_key`, return False if nobody has altered the receipt since it was signed with the key it names.
-    Raises Unusable ``signature_wrong``.
-    """
-    named = signing.check_signed(receipt, PURPOSE)
-    if public_key is not None and not hmac.compare_digest(named, public_key):
-        raise Unusable("The receipt was signed with another key.", code="signature_wrong")
-    return public_key is not None
-
-
-def is_about(receipt: Mapping[str, Any], gallery_id: str, subject_id: str) -> bool:
-    about = receipt["subject"]
-    return hmac.compare_digest(str(about["digest"]), subject_digest(str(about["salt"]), gallery_id, subject_id))
 
 
 def subject_digest(salt: str, gallery_id: str, subject_id: str) -> str:

@@ -31,12 +31,12 @@ from PIL import Image
 from app.errors import Unusable
 from app.machine import memory_in_use
 from app.models.commands.sample_photos import SAMPLES
-from app.server.local import environment
 from app.timestamps import utc_seconds
 from bench.figures import Figure, Goal
 from bench.run import Run
 from bench.server import Server, serving
 from training.evaluation.speed import Spread
+from training.service import environment
 
 PART = "watch"
 SIZE, FPS, LOOKED_AT = (640, 480), 10, 5

@@ -28,13 +28,13 @@ from app.inference import golden
 from app.inference.package import load_package, write_manifest
 from app.models.opening import open_embedder
 from app.server.data_folder import load_key
-from app.server.local import reserved_port
 from tests.conftest import PROJECT
 from tests.support import liveness, packages
 from tests.support.commands import run
 from tests.support.live import LiveServer, make_certificate
 from tests.support.milvus import milvus_server, need_milvus
 from tests.support.ready import give_database, give_models
+from training.service import reserved_port
 
 
 def examined(data_dir: Path, *only: str, **settings: Any) -> dict[str, list[Finding]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.face.detect import Detector
-from app.face.pose import MEAN_FACE, pose_of
+from app.features.pose import MEAN_FACE, pose_of
 from app.types import Landmarks
 
 

@@ -34,11 +34,11 @@ from app.features.bulk.tar_stream import PieceReader
 from app.features.challenges.routes import ChallengeCreate
 from app.features.challenges.tokens import Bound, Challenges
 from app.features.compreface import command as compreface
+from app.features.erasure.checking import check_receipt
 from app.features.keys.schemas import KeyCreate
 from app.features.one_time import SeenSignatures
 from app.features.rekognition import requests, sigv4
 from app.features.rekognition.sigv4 import SignedRequest
-from app.gallery.erasure import check_receipt
 from app.inference.manifest import Manifest
 from app.models import graph_facts, presets
 from tests.conftest import PROJECT

@@ -17,7 +17,7 @@ from app.db import signing
 from app.db.schema import RECEIPTS
 from app.db.signing import Signer
 from app.errors import NotFound, Unusable
-from app.gallery.erasure import check_receipt, is_about
+from app.features.erasure.checking import check_receipt, is_about
 from app.gallery.service import Galleries
 from app.search.snapshots import Snapshots
 from tests.support.commands import run

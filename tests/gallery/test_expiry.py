@@ -19,8 +19,9 @@ from app.errors import Conflict, InvalidInput, NotFound
 from app.features.audit.reading import AuditFilter
 from app.features.audit.reading import entries as entries_of
 from app.features.bulk.rows import everything
+from app.features.erasure.checking import check_receipt
 from app.gallery.change import Change
-from app.gallery.erasure import Erasures, check_receipt
+from app.gallery.erasure import Erasures
 from app.gallery.moving import dissolve_subject, move_faces, rename_subject
 from app.gallery.records import Consent, Move, Terms
 from app.gallery.service import Galleries

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from app.server import local
-from app.server.local import becomes_ready, reserved_port, spawned
 from tests.support.ready import give_database, give_models
+from training.service import becomes_ready, reserved_port, spawned
 
 START_S = 180.0
 STOP_S = 30.0

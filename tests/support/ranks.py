@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from app.server.local import reserved_port
+from training.service import reserved_port
 
 LOADED_ONCE = ["torch._dynamo", "tests.training.test_partial_fc", "tests.training.test_distributed_training"]
 """Optimisers load the first."""

@@ -22,8 +22,8 @@ from typing import Literal
 
 import httpx
 
-from app.server.local import reserved_port
 from tests.conftest import PROJECT
+from training.service import reserved_port
 
 TUTORIALS = PROJECT / "docs" / "tutorials"
 PORTS = ("8000", "8765", "8443", "8444")

@@ -22,9 +22,9 @@ from PIL import Image
 from rich.console import Console
 
 from app.errors import Unusable
-from app.server.local import becomes_ready, environment, reserved_port, spawned
 from training.data.drawn import ProceduralFaces
 from training.packages import MODELS, find_package
+from training.service import becomes_ready, environment, reserved_port, spawned
 from training.terminal import told
 
 FIRST = 2_000_000

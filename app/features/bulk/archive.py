@@ -31,13 +31,13 @@ from app.features.bulk import json_lines, npy
 from app.features.bulk.imports import FACES, TEMPLATES, Batch, Import, Row, face_of
 from app.features.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine, SubjectLine
 from app.features.bulk.rows import BulkSubject, everything
+from app.features.bulk.sealed_files import SealedWriter, read_sealed
 from app.features.bulk.tar_stream import TAR_END, Entry, PieceReader, header, padding, truncated
 from app.gallery import dismissals
 from app.gallery.records import Consent, Gallery, StoredFace, is_unit
 from app.gallery.rows import brief_subjects, decode_crop
 from app.gallery.subjects import drop_unnamed
 from app.gallery.text import is_unnamed
-from app.jobs.files import SealedWriter, read_sealed
 from app.jobs.records import Result
 from app.jobs.runner import Running
 from app.recognition.corrections import Correction

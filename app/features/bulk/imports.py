@@ -14,10 +14,10 @@ from app.features.bulk import tar_stream
 from app.features.bulk.json_lines import FaceLine
 from app.features.bulk.npy import RowReader
 from app.features.bulk.rows import BulkSubject, subject_columns, write_many
+from app.features.bulk.sealed_files import read_sealed
 from app.features.bulk.tar_stream import PieceReader
 from app.gallery.records import Gallery, Origin, StoredFace, from_bytes
 from app.gallery.text import check_visible
-from app.jobs.files import read_sealed
 from app.jobs.runner import Running
 from app.recognition.duplicate_check import Findings
 from app.recognition.photos import reasons_of

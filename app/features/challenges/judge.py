@@ -14,7 +14,7 @@ import numpy as np
 
 from app.choices import Step
 from app.errors import InvalidInput
-from app.face.pose import pose_of
+from app.features.pose import pose_of
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders

@@ -12,7 +12,6 @@ from app.api.auth import Guard
 from app.api.components import Components
 from app.api.route import Router
 from app.errors import AmbiguousFace, NoFace
-from app.face.pose import pose_of
 from app.features.answers import corners, round_down
 from app.features.collection import CollectionDep, is_stored
 from app.features.compreface.requests import (
@@ -32,6 +31,7 @@ from app.features.compreface.requests import (
     given_template,
 )
 from app.features.compreface.wire import COMPREFACE, EMPTY_FIELD, PREFIX, VALIDATION, CompreFaceRoute, Refused
+from app.features.pose import pose_of
 from app.features.similarity import AnsweredSimilarity, Similarity, probability_of, score_of
 from app.gallery.records import Gallery, stored_template
 from app.inference.embedders import Embedders

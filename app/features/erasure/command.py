@@ -82,7 +82,7 @@ def verify(
     subject: Annotated[str | None, typer.Option(help="Check that it is about this person, too.")] = None,
 ) -> None:
     """Check the signature of a receipt. No server is needed. Exit code 1: the receipt is not in order."""
-    from app.gallery.erasure import check_receipt, is_about  # noqa: PLC0415 - slow to import
+    from app.features.erasure.checking import check_receipt, is_about  # noqa: PLC0415 - slow to import
 
     document = _json(file)
     try:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from app.db.pagination import Page
-from app.face.pose import pose_of
 from app.face.quality import RAMPS, measure
+from app.features.pose import pose_of
 from app.features.similarity import probability_of
 from app.gallery.records import Gallery, Origin, StoredFace
 from app.gallery.text import is_unnamed

@@ -17,7 +17,6 @@ from app.face.formats import Limits
 from app.face.image import decode
 from app.features.watching.watcher.looks import Look
 from app.features.watching.watcher.reporter import Report, Reporter
-from app.server.local import reserved_port
 from app.types import Box, Detection, Quality
 from tests.features.watching.test_mqtt import MOSQUITTO, Listener, broker
 from tests.features.watching.test_watch import http_camera
@@ -27,6 +26,7 @@ from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled
 from tests.support.sighted import events_of
 from tests.support.waiting import until
 from tests.support.watchers import watching
+from training.service import reserved_port
 
 CREW = "/v1/galleries/crew"
 

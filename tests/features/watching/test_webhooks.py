@@ -190,7 +190,7 @@ def test_only_an_unrestricted_admin_makes_webhooks(home: httpx.Client, receiver:
 
 
 def closing_port() -> Any:
-    from app.server.local import reserved_port  # noqa: PLC0415
+    from training.service import reserved_port  # noqa: PLC0415
 
     return reserved_port()
 

@@ -1,0 +1,28 @@
+"""Checks receipts of erasures without a server."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from typing import Any
+
+from app.db import signing
+from app.errors import Unusable
+from app.gallery.erasure import PURPOSE, subject_digest
+
+
+def check_receipt(receipt: Mapping[str, Any], public_key: bytes | None = None) -> bool:
+    """Check the receipt's signature; return whether it was made with `public_key`.
+
+    Without `public_key`, return False if nobody has altered the receipt since it was signed with the key it names.
+    Raises Unusable ``signature_wrong``.
+    """
+    named = signing.check_signed(receipt, PURPOSE)
+    if public_key is not None and not hmac.compare_digest(named, public_key):
+        raise Unusable("The receipt was signed with another key.", code="signature_wrong")
+    return public_key is not None
+
+
+def is_about(receipt: Mapping[str, Any], gallery_id: str, subject_id: str) -> bool:
+    about = receipt["subject"]
+    return hmac.compare_digest(str(about["digest"]), subject_digest(str(about["salt"]), gallery_id, subject_id))
