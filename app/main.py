@@ -49,6 +49,7 @@ from app.features.keys.routes import FEATURE as KEYS
 from app.features.keys_file.feature import FEATURE as KEYS_FILE
 from app.features.liveness.gate import FEATURE as LIVENESS
 from app.features.milvus.indexes import FEATURE as MILVUS
+from app.features.monitoring.routes import FEATURE as MONITORING
 from app.features.reembedding.routes import FEATURE as REEMBEDDING
 from app.features.rekognition import FEATURE as REKOGNITION
 from app.features.review.routes import FEATURE as REVIEW
@@ -116,6 +117,7 @@ FEATURES: tuple[Feature, ...] = (
     LIVENESS,
     MILVUS,
     VAULT,
+    MONITORING,
     COMPREFACE,
     REKOGNITION,
     DEEPSTACK,
@@ -145,6 +147,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
         openapi_tags=openapi.TAGS,
     )
     app.state.metrics = metrics.Metrics()
+    app.state.metrics.is_ready = lambda: app.state.status == "ok"
     app.state.hosts = settings.hosts
     features = _wanted(settings)
     app.state.webhooks = tuple(model for feature in features for model in feature.webhooks)
@@ -174,8 +177,6 @@ async def _lifespan(settings: Settings, models: Future[Models] | None, app: Fast
     stack = ExitStack()
     try:
         components = await asyncio.to_thread(_build, settings, models, stack, app.state.metrics)
-        watched = app.state.metrics.watch(components, settings.data_dir, lambda: app.state.status == "ok")
-        stack.enter_context(watched)
         app.state.components, app.state.status = components, "ok"
         yield
         app.state.status = "draining"
@@ -263,6 +264,7 @@ def _build(
             json_bytes=settings.max_metadata_bytes * 6 + JSON_OVERHEAD,
             upload_bytes=settings.max_import_bytes,
         ),
+        metrics=counted,
         guard=_guard(settings, key, keys),
         keys=keys,
         codes=storage.codes,

@@ -25,6 +25,7 @@ PATHS: dict[str, str | None] = {
     "challenges": "challenges",
     "compreface": "/api/v1/",
     "corrections": "corrections",
+    "monitoring": "/metrics",
     "rekognition": '"/"',
     "deepstack": "/v1/vision/",
     "immich": "/predict",

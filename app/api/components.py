@@ -17,6 +17,7 @@ from app.access.sign_in import Invitations, Sessions, SignInCodes
 from app.api import schemas
 from app.api.auth import Guard
 from app.api.body import BodyLimits
+from app.api.metrics import Metrics
 from app.concurrency.admission import Admission
 from app.concurrency.pool import WorkerPool
 from app.concurrency.turns import Lanes
@@ -54,6 +55,7 @@ class Components:
     parsing: Lanes
     """Where large bodies are parsed."""
     limits: BodyLimits
+    metrics: Metrics
     guard: Guard
     keys: Keys
     codes: SignInCodes

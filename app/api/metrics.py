@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: `/metrics`.
+"""Counts of requests and stages, for Prometheus; `app.features.monitoring` shows them with everything else.
 
 Labels have a fixed set of values (route templates, methods, statuses, stages), never an id or text of a client. Each
 application has its own registry.
@@ -6,66 +6,44 @@ application has its own registry.
 
 from __future__ import annotations
 
-import logging
-import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from threading import Event, Lock
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from collections.abc import Callable, Mapping
+from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 
 from app.choices import Stage
-from app.concurrency.worker import Worker
-from app.files import LAST_BACKUP
-from app.gallery.records import Totals
-from app.logs import LOGGER
-
-if TYPE_CHECKING:
-    from app.api.components import Components
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
 """The label of unknown methods, of paths without a route, and of requests without a key."""
 REQUEST_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 STAGE_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-COUNTS_S = 15.0
-"""How old the counts of rows may be: counting them is work for the database."""
-COUNTING_S = 2.0
-"""How long a request waits for a new count."""
-
-Sizes: TypeAlias = Mapping[int, int]
-"""The number of batches of each size."""
-_log = logging.getLogger(LOGGER)
 
 
 class Metrics:
-    """Counters and histograms of requests; everything else is read when metrics are requested."""
+    """Counters and histograms of requests, in a registry of their own."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
+        self.registry = CollectorRegistry()
+        self.is_ready: Callable[[], bool] = lambda: False
+        """Whether requests are accepted."""
+        ProcessCollector(registry=self.registry)
         self._requests = Counter(
-            "likeness_requests", "Requests answered.", ["method", "route", "status"], registry=self._registry
+            "likeness_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
         )
         self._seconds = Histogram(
             "likeness_request_seconds",
             "From a request's head to the end of its answer.",
             ["method", "route"],
             buckets=REQUEST_BUCKETS_S,
-            registry=self._registry,
+            registry=self.registry,
         )
         stages = Histogram(
             "likeness_stage_seconds",
             "Duration of each stage of a photo, including waiting for its batch.",
             ["stage"],
             buckets=STAGE_BUCKETS_S,
-            registry=self._registry,
+            registry=self.registry,
         )
         self._stages = {stage: stages.labels(stage) for stage in get_args(Stage)}
 
@@ -79,189 +57,3 @@ class Metrics:
         """Observe the milliseconds of each stage of one photo or one operation."""
         for stage, milliseconds in stages.items():
             self._stages[stage].observe(milliseconds / 1000)
-
-    @contextmanager
-    def watch(self, components: Components, data_dir: Path, is_ready: Callable[[], bool]) -> Iterator[None]:
-        """Read the components and the data folder when metrics are requested, until the block ends."""
-        collector = _ComponentsCollector(components, data_dir, is_ready)
-        self._registry.register(collector)
-        try:
-            yield
-        finally:
-            self._registry.unregister(collector)
-            collector.close()
-
-    def text(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
-
-
-class _ComponentsCollector(Collector):
-    def __init__(self, components: Components, data_dir: Path, is_ready: Callable[[], bool]) -> None:
-        self._components = components
-        self._data_dir = data_dir
-        self._is_ready = is_ready
-        self._totals = _CachedCounts(components.galleries.store.totals)
-
-    def close(self) -> None:
-        self._totals.close()
-
-    def describe(self) -> Iterable[Metric]:
-        """Describe nothing, since registering must not read the database."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        yield _gauge("likeness_ready", "1 if requests are accepted, 0 while draining.", self._is_ready())
-        yield from self._load()
-        yield from self._photo_workers()
-        yield from self._batches()
-        yield from self._galleries()
-        yield from self._jobs()
-        yield from self._data_folder()
-        if sink := self._components.audit.sink:
-            yield CounterMetricFamily(
-                "likeness_audit_sink_lost", "Audit entries that the sink did not get.", value=sink.lost
-            )
-        model = GaugeMetricFamily(
-            "likeness_model_info", "The running models.", labels=["model", "task", "device", "sha256"]
-        )
-        for package in self._components.models():
-            if package.loaded:
-                model.add_metric([package.id, package.task, package.device or "", package.sha256], 1)
-        yield model
-
-    def _load(self) -> Iterator[Metric]:
-        admission, workers = self._components.admission, self._components.workers
-        yield _gauge("likeness_requests_admitted", "Requests in progress, including waiting ones.", admission.admitted)
-        yield _gauge("likeness_requests_limit", "The most requests in progress.", admission.limit)
-        yield _gauge("likeness_requests_waiting", "Tasks that wait for a thread.", workers.waiting)
-        yield _gauge("likeness_bodies_bytes", "Bytes of request bodies and crops held.", admission.bytes.kept)
-        yield _gauge("likeness_bodies_limit_bytes", "The most bytes of bodies and crops.", admission.bytes.size)
-
-    def _photo_workers(self) -> Iterator[Metric]:
-        reader = self._components.reader
-        yield _gauge("likeness_photos_waiting", "Photos that wait to be read.", reader.waiting)
-        ended = CounterMetricFamily(
-            "likeness_photo_workers_ended", "Photos that a photo worker gave up, by how it ended.", labels=["reason"]
-        )
-        for reason, count in dict(reader.ended).items():
-            ended.add_metric([reason], count)
-        yield ended
-
-    def _batches(self) -> Iterator[Metric]:
-        embedders, galleries = self._components.embedders, self._components.galleries
-        gates = self._components.gates
-        waiting = GaugeMetricFamily("likeness_batcher_waiting", "Items that wait for a batch.", labels=["batcher"])
-        waiting.add_metric(["embed"], embedders.waiting)
-        waiting.add_metric(["liveness"], sum(batcher.waiting for batcher in gates.batchers))
-        waiting.add_metric(["search"], galleries.searches.waiting)
-        yield waiting
-        sizes = HistogramMetricFamily("likeness_batch_size", "Items in a batch.", labels=["batcher"])
-        for name, counts in (
-            ("embed", embedders.batch_sizes),
-            ("liveness", gates.batch_sizes),
-            ("search", galleries.searches.batch_sizes),
-        ):
-            sizes.add_metric([name], _buckets(counts), sum(size * count for size, count in counts.items()))
-        yield sizes
-
-    def _jobs(self) -> Iterator[Metric]:
-        runner = self._components.runner
-        yield _gauge("likeness_jobs_running", "Jobs that this process is running.", runner.running)
-        ended = CounterMetricFamily("likeness_jobs_ended", "Jobs that ended in this process.", labels=["kind", "state"])
-        for (kind, state), count in runner.ended.items():
-            ended.add_metric([kind, state], count)
-        yield ended
-
-    def _data_folder(self) -> Iterator[Metric]:
-        with suppress(OSError):  # an unreadable disk must not hide the other metrics
-            free = shutil.disk_usage(self._data_dir).free
-            yield _gauge("likeness_disk_free_bytes", "Free bytes on the disk of the data folder.", free)
-        with suppress(OSError):  # nobody has made a backup yet
-            made = (self._data_dir / LAST_BACKUP).stat().st_mtime
-            age = max(0.0, time.time() - made)
-            yield _gauge("likeness_backup_age_seconds", "Seconds since the last backup was made.", age)
-
-    def _galleries(self) -> Iterator[Metric]:
-        held = self._components.galleries.indexes.indexed()
-        yield _gauge("likeness_index_faces", "Faces in the search indexes.", held.faces)
-        yield _gauge("likeness_index_bytes", "Memory of the search indexes.", held.size)
-        followed = self._components.galleries.indexes.followed()
-        yield _gauge("likeness_index_changes_behind", "Changes in the log that the indexes lack.", followed.behind)
-        yield _gauge(
-            "likeness_log_read_age_seconds", "Seconds since the change logs were last read.", max(0.0, followed.age_s)
-        )
-        yield from self._snapshots()
-        totals = self._totals()
-        yield _gauge(
-            "likeness_database_up", "Whether the database answered when rows were counted.", totals is not None
-        )
-        if totals is None:
-            return
-        yield _gauge("likeness_galleries", "Galleries.", totals.galleries)
-        yield _gauge("likeness_subjects", "Subjects in all galleries.", totals.subjects)
-        yield _gauge("likeness_faces", "Enrolled faces in all galleries.", totals.faces)
-
-    def _snapshots(self) -> Iterator[Metric]:
-        try:
-            kept = self._components.galleries.indexes.backend.snapshotted()
-        except OSError:  # an unreadable disk must not hide the other metrics
-            return
-        if kept is None:
-            return
-        yield _gauge("likeness_snapshots", "Snapshots of search indexes on disk.", kept.count)
-        yield _gauge("likeness_snapshots_bytes", "Size of the snapshots on disk.", kept.size)
-        if kept.oldest_s is not None:
-            yield _gauge(
-                "likeness_snapshot_age_seconds",
-                "Seconds since the oldest held all faces of its gallery.",
-                kept.oldest_s,
-            )
-
-
-class _CachedCounts:
-    """Caches counts of rows. Counting runs in a thread of its own, so that a database that does not answer does not
-    delay the other metrics for long."""
-
-    def __init__(self, count: Callable[[], Totals]) -> None:
-        self._count = count
-        self._lock = Lock()
-        self._worker = Worker("counts", self._refresh)
-        self._working: Event | None = None
-        self._found: Totals | None = None
-        self._at = -COUNTS_S
-
-    def __call__(self) -> Totals | None:
-        """Return the counts; None if the database does not answer."""
-        with self._lock:
-            if self._working is None and time.monotonic() - self._at >= COUNTS_S:
-                self._working = Event()
-                self._worker.wake()
-            working = self._working
-        if working is not None and not working.wait(COUNTING_S):
-            return None
-        return self._found
-
-    def close(self) -> None:
-        self._worker.close(0)
-
-    def _refresh(self) -> None:
-        try:
-            counts = self._count()
-        except Exception as error:  # noqa: BLE001 - a worker's edge; the metrics say that there was no answer
-            _log.warning("Rows could not be counted", extra={"fields": {"error": type(error).__name__}})
-            counts = None
-        with self._lock:
-            done, self._found, self._at, self._working = self._working, counts, time.monotonic(), None
-        if done:
-            done.set()
-
-
-def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, meaning, value=value)
-
-
-def _buckets(sizes: Sizes) -> list[tuple[str, float]]:
-    """Return cumulative buckets, the total last."""
-    ends = [(str(float(end)), float(sum(n for size, n in sizes.items() if size <= end))) for end in BATCH_BUCKETS]
-    return [*ends, ("+Inf", float(sum(sizes.values())))]

@@ -8,13 +8,14 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.components import Components
-from app.api.metrics import STAGES
+from app.choices import Stage
 from tests.support.service import BOTH, COLLINS, running
 
 
@@ -47,7 +48,7 @@ def test_requests_stages_and_batches_are_counted(client: httpx.Client) -> None:
     assert of("likeness_requests_total", method="GET", route="/v1/galleries/{gallery}", status="404") == 1
     assert of("likeness_request_seconds_count", method="POST", route=identify) == 1
     assert found.get(("likeness_stage_seconds_count", frozenset({("stage", "liveness")})), 0) == 0  # it is off
-    for stage in set(STAGES) - {"liveness"}:
+    for stage in set(get_args(Stage)) - {"liveness"}:
         assert of("likeness_stage_seconds_count", stage=stage) == (1 if stage == "store" else 2), stage
         assert of("likeness_stage_seconds_sum", stage=stage) > 0
     assert of("likeness_batch_size_sum", batcher="search") == 0, (
@@ -74,7 +75,7 @@ def unlabelled(client: httpx.Client) -> dict[str, float]:
 def test_what_is_enrolled_and_snapshots_are_told_and_when_the_database_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.api.metrics.COUNTS_S", 0.0)
+    monkeypatch.setattr("app.features.monitoring.collector.COUNTS_S", 0.0)
     with running(tmp_path) as client:
         empty = unlabelled(client)
         client.post("/v1/galleries", json={"id": "staff"}).raise_for_status()

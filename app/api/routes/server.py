@@ -1,18 +1,13 @@
-"""The server itself: its health, version, metrics, model packages and public key."""
+"""The server itself: its health, version, model packages and public key."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from fastapi import Request, Response
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from app.access.grants import Scope
 from app.api import schemas
-from app.api.body import File
 from app.api.components import Components
-from app.api.metrics import Metrics
 from app.api.route import Router, respond
 from app.db import signing
 from app.db.signing import Signer
@@ -71,24 +66,6 @@ async def version(request: Request) -> schemas.Version:
     The name of the program and its version.
     """
     return schemas.Version(name=NAME, version=request.app.version)
-
-
-@router.operation(
-    "GET",
-    "/metrics",
-    scope=Scope.METRICS,
-    file=File(("text/plain",), "Prometheus' text format."),
-    codes=("missing_scope",),
-    monitoring=True,
-)
-async def metrics(request: Request) -> Response:
-    """Read the metrics, for Prometheus.
-
-    Requests, latencies, batches, queues, numbers of enrolled faces, models, the process. Names no gallery and no
-    person.
-    """
-    metrics: Metrics = request.app.state.metrics
-    return Response(await asyncio.to_thread(metrics.text), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.operation("GET", "/v1/models", scope=None)
