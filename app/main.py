@@ -53,6 +53,7 @@ from app.features.monitoring.routes import FEATURE as MONITORING
 from app.features.reembedding.routes import FEATURE as REEMBEDDING
 from app.features.rekognition import FEATURE as REKOGNITION
 from app.features.review.routes import FEATURE as REVIEW
+from app.features.sign_in.routes import FEATURE as SIGN_IN
 from app.features.vault.feature import FEATURE as VAULT
 from app.features.watching.feature import FEATURE as WATCHING
 from app.gallery.erasure import Erasures
@@ -85,7 +86,7 @@ NOT_RUNNING: tuple[None, list[str]] = (None, [])
 JOBS = 2
 """Jobs that run at the same time: a long import should not delay an export."""
 PRUNE_AUDIT_S = 3600.0
-PRUNE_JOBS_S = PRUNE_CODES_S = 600.0
+PRUNE_JOBS_S = 600.0
 PRUNE_CHANGES_S = 300.0
 """Between deletions of what is old."""
 WRITE_RETRY_S = 2.0
@@ -105,6 +106,7 @@ MEMORY_S = 60.0
 """Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
 FEATURES: tuple[Feature, ...] = (
     KEYS,
+    SIGN_IN,
     KEYS_FILE,
     AUDIT,
     ERASURE,
@@ -267,9 +269,6 @@ def _build(
         metrics=counted,
         guard=_guard(settings, key, keys),
         keys=keys,
-        codes=storage.codes,
-        invitations=storage.invitations,
-        sessions=storage.sessions,
         reader=reader,
         audit=audit,
         sealer=storage.sealer,
@@ -298,9 +297,6 @@ def _schedule(core: Components, storage: Storage, settings: Settings, scheduler:
     ):
         scheduler.every(seconds, name, core.clock.guarded(work))
     scheduler.every(PRUNE_AUDIT_S, "audit log", core.clock.guarded(core.audit.prune), at_once=True)
-    scheduler.every(PRUNE_CODES_S, "sign-in codes", core.codes.prune, at_once=True)
-    scheduler.every(PRUNE_CODES_S, "invitations", core.clock.guarded(core.invitations.prune), at_once=True)
-    scheduler.every(PRUNE_CODES_S, "sessions", core.clock.guarded(core.sessions.prune), at_once=True)
     scheduler.every(MEMORY_S, "memory", release_memory)
     for name, retry in (("database", storage.database.retry_write), ("audit sink", core.audit.retry_sink)):
         scheduler.every(WRITE_RETRY_S, name, retry)
@@ -320,8 +316,10 @@ def _start_features(core: Components, settings: Settings, scheduler: Scheduler, 
         works.update(part.works)
         if part.gallery_changed:
             core.gallery_changed.append(part.gallery_changed)
+        if part.session_key:
+            core.session_keys.append(part.session_key)
         for task in part.tasks:
-            scheduler.every(task.seconds, task.name, core.clock.guarded(task.call))
+            scheduler.every(task.seconds, task.name, core.clock.guarded(task.call), at_once=task.at_once)
     core.runner.start(works, scheduler)
 
 

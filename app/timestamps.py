@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 Precision = Literal["seconds", "microseconds"]
+SKEW_S = 5.0
+"""How far the clocks of a database's servers may differ."""
 
 
 def utc_now(offset: timedelta = timedelta(), precision: Precision = "microseconds") -> str:

@@ -36,6 +36,7 @@ PATHS: dict[str, str | None] = {
     "milvus": None,
     "reembedding": "reembed",
     "review": "review",
+    "sign_in": "/v1/sign-in",
     "vault": None,
     "watching": "sightings",
 }

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from starlette.datastructures import Headers
-from starlette.requests import cookie_parser
 from starlette.types import Scope as RequestScope
 
 from app.access.grants import ADMIN_KEY_ID, Buckets, Grant, Rate, Scope, address_group
@@ -37,11 +36,6 @@ FOLLOW_S = 0.5
 BROWSER_PATHS = ("/docs", "/openapi.json")
 """Paths that also take the key as the password of HTTP Basic, so that a browser can open them. No others do: browsers
 send Basic credentials along with requests that other sites make."""
-
-
-SESSION_COOKIE = "likeness_session"
-SESSION_HEADER = "x-likeness-session"
-SAME_ORIGIN = "same-origin"
 
 
 ADMIN = Grant(ADMIN_KEY_ID, frozenset({Scope.ADMIN}))
@@ -199,23 +193,6 @@ def key_of(scope: RequestScope) -> str:
     if given is None:
         raise InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
     return given
-
-
-def session_of(headers: Headers) -> str | None:
-    """Return the browser's session, if the request is the page's own.
-
-    A cookie alone is not enough, since other sites' pages may have a browser send it: they can neither set the header
-    nor claim the same origin.
-    """
-    if SESSION_HEADER not in headers or headers.get("sec-fetch-site", SAME_ORIGIN) != SAME_ORIGIN:
-        return None
-    return cookie_parser(headers.get("cookie", "")).get(SESSION_COOKIE) or None
-
-
-def session_cookie(session: str, max_age_s: int, *, secure: bool) -> str:
-    """Return the header that has a browser keep the session, which no script can read; 0 seconds: forget it."""
-    text = f"{SESSION_COOKIE}={session}; Max-Age={max_age_s}; Path=/v1; HttpOnly; SameSite=Strict"
-    return f"{text}; Secure" if secure else text
 
 
 def given_key(headers: Headers, path: str) -> str | None:

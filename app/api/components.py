@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote
@@ -10,10 +10,10 @@ from urllib.parse import unquote
 from fastapi import Path
 from pydantic import BeforeValidator
 from starlette.datastructures import State
+from starlette.types import Scope
 
 from app.access.audit import AuditLog
 from app.access.keys import Keys
-from app.access.sign_in import Invitations, Sessions, SignInCodes
 from app.api import schemas
 from app.api.auth import Guard
 from app.api.body import BodyLimits
@@ -40,6 +40,8 @@ from app.workers.threads import PhotoThreads
 
 GalleryChanged: TypeAlias = Callable[[Gallery, str], None]
 """Takes the gallery, and the id of the key that has changed it."""
+SessionKey: TypeAlias = Callable[[Scope], Awaitable[str | None]]
+"""Returns the key that a request stands for which sends none, as one of a browser that is signed in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,6 @@ class Components:
     metrics: Metrics
     guard: Guard
     keys: Keys
-    codes: SignInCodes
-    invitations: Invitations
-    sessions: Sessions
     reader: PhotoWorkers | PhotoThreads
     audit: AuditLog
     sealer: Sealer
@@ -77,6 +76,7 @@ class Components:
     """The folders of the models folder whose package can't be used now."""
     gallery_changed: list[GalleryChanged] = field(default_factory=list)
     """What features do when the settings of a gallery have changed."""
+    session_keys: list[SessionKey] = field(default_factory=list)
     parts: dict[str, Any] = field(default_factory=dict)
     """All of these, the whole as `components`, and the features' (`app.api.feature`), by name."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from app.api.components import GalleryChanged
+from app.api.components import GalleryChanged, SessionKey
 from app.api.route import Router
 from app.api.wire import WireFormat
 from app.gallery.store import Store
@@ -28,6 +28,8 @@ class Task:
     seconds: float
     name: str
     call: Callable[[], object]
+    at_once: bool = False
+    """Whether the first call is at the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Part:
     works: Mapping[str, Work] = field(default_factory=dict)
     tasks: Sequence[Task] = ()
     gallery_changed: GalleryChanged | None = None
+    session_key: SessionKey | None = None
     close: Callable[[], None] = lambda: None
     """Called when the service ends."""
 

@@ -26,7 +26,7 @@ from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope
 
 from app.access.grants import Grant, address_group
-from app.api.auth import given_key, is_browser_path, key_of, session_of
+from app.api.auth import given_key, is_browser_path, key_of
 from app.api.body import invalid_request
 from app.api.components import Components, components_of
 from app.api.schemas import ErrorAnswer, Problem
@@ -132,13 +132,10 @@ class OwnFormat(WireFormat):
     strict = True
 
     async def authenticate(self, scope: Scope, receive: Receive, components: Components) -> tuple[Grant, Receive]:
-        headers, guard, sessions = Headers(scope=scope), components.guard, components.sessions
-        key, session = given_key(headers, scope["path"]), session_of(headers)
-        if key is None and session is not None:
-            scope["session"], recalled = session, sessions.recall(session)
-            key = recalled or await guard.attempt(lambda: sessions.open(session), address_of(scope))
-            scope["session_key"] = key
-        return await guard.check(key_of(scope) if key is None else key, address_of(scope)), receive
+        if given_key(Headers(scope=scope), scope["path"]) is None:
+            for session_key in components.session_keys:
+                scope["session_key"] = scope.get("session_key") or await session_key(scope)
+        return await super().authenticate(scope, receive, components)
 
     def speaks(self, scope: Scope) -> bool:  # noqa: ARG002 (every request that is in no other format)
         return True

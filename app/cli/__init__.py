@@ -109,7 +109,12 @@ ENTRIES = {
         "app.features.doctor.command:commands", "Check the installation, and say how to repair it.", _SERVER
     ),
     "models": Entry("app.models.commands:models", "List, fetch and quantize model packages.", _SERVER),
-    "keys": Entry("app.features.keys.command:keys", "Create, list, rotate and revoke API keys.", _SERVER),
+    "keys": Entry(
+        "app.features.keys.command:keys",
+        "Create, list, rotate and revoke API keys.",
+        _SERVER,
+        ("app.features.sign_in.command",),
+    ),
     "audit": Entry("app.features.audit.command:audit", "Export the audit log: who did what, and when.", _SERVER),
     "vault": Entry("app.features.vault.command:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
 }

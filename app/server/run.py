@@ -13,7 +13,6 @@ import uvloop
 from fastapi import FastAPI
 
 from app.api.components import components_of
-from app.api.schemas import SIGN_IN_LINK
 from app.config import Settings
 from app.db.encryption import ADMIN_KEY_FILE
 from app.errors import LikenessError, Unusable
@@ -112,11 +111,14 @@ def _greeting(settings: Settings, app: FastAPI, url: str, *, key: str, is_new: b
 
 
 def _sign_in_link(app: FastAPI, url: str, key: str) -> str | None:
-    """Return a link that signs in with the key, and what to know of it; None if the database can't be written."""
+    """Return a link that signs in with the key, and what to know of it; None if the database can't be written,
+    or there are none."""
     components = components_of(app.state)
+    link = components.parts.get("sign_in_link")
+    if link is None:
+        return None
     try:
         with components.audit.recorded("create_sign_in_code"):
-            code = components.codes.make(key).text
+            return f"{link(url, key)}\n(It signs you in as admin, once, within a minute.)"
     except LikenessError:
         return None
-    return f"{SIGN_IN_LINK.format(url=url, code=code)}\n(It signs you in as admin, once, within a minute.)"

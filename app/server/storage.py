@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from app.access.audit import AuditLog, AuditStore
-from app.access.sign_in import Invitations, Sessions, SignInCodes
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.encryption import VAULT_FILE, Sealer
@@ -41,9 +40,6 @@ class Storage:
     sealer: Sealer
     secrets: SecretStore
     signer: Signer
-    codes: SignInCodes
-    invitations: Invitations
-    sessions: Sessions
     audit: AuditLog
     jobs: JobStore
     files: JobFiles
@@ -78,9 +74,6 @@ def open_storage(settings: Settings, stack: ExitStack, open_index: OpenIndex | N
         sealer=rings.secrets,
         secrets=secrets,
         signer=signer,
-        codes=SignInCodes(sql.database, rings.secrets),
-        invitations=Invitations(sql.database, rings.secrets),
-        sessions=Sessions(sql.database, rings.secrets, settings.session_days),
         audit=audit,
         jobs=JobStore(sql.database, sql.blobs),
         files=JobFiles(settings.data_dir / JOBS_FOLDER),

@@ -11,12 +11,12 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.access.sign_in import CACHE_S, CODE_VALID_S, DAY_S, Invitations, Sessions, SignInCodes
-from app.api.auth import SESSION_COOKIE, SESSION_HEADER
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import SIGN_INS
 from app.errors import InvalidInput
+from app.features.sign_in.codes import CACHE_S, CODE_VALID_S, DAY_S, Invitations, Sessions, SignInCodes
+from app.features.sign_in.routes import SESSION_COOKIE, SESSION_HEADER
 from app.server.data_folder import load_key
 from tests.support.commands import run as likeness
 from tests.support.live import LiveServer

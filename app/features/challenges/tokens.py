@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
-from app.access.sign_in import SKEW_S
 from app.choices import Step
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, SealedUnreadable
 from app.features.challenges.judge import draw_steps
 from app.features.one_time import SeenSignatures
-from app.timestamps import utc_text
+from app.timestamps import SKEW_S, utc_text
 
 CHALLENGE_VALID_S = 120.0
 """Less than used signatures are kept."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from typing import Annotated
 
 import typer
-from likeness_client import Unreachable, answers
+from likeness_client import answers
 
 from app.access.grants import Scope
-from app.api.schemas import SIGN_IN_LINK
 from app.cli import options, output
-from app.cli.connect import Data, answering, find_server, own_key, require_data, takes_key
+from app.cli.connect import Data, own_key, takes_key
 from app.cli.options import Session, command
 from app.config import load_settings
 from app.server import data_folder
@@ -91,28 +89,6 @@ def revoke(session: Session, key_id: KeyId) -> None:
     session.say_done(key_id, "revoked")
 
 
-@command(
-    keys,
-    epilog="Example: likeness keys link\n\nExample: likeness keys link --server https://faces.example.org --key lk_…",
-)
-def link(
-    session: Session,
-    url: Annotated[
-        str | None,
-        typer.Option(help="Address that the link names. Default: the server's.", envvar="LIKENESS_PUBLIC_URL"),
-    ] = None,
-) -> None:
-    """Print a link that signs a browser in to the page of a running server: once, within a minute."""
-    running = find_server(session.server, session.key)
-    if running is None:
-        require_data(load_settings())
-        raise Unreachable("No server runs on the data folder. Start one with `likeness serve`, or name one: --server.")
-    with answering(running) as client:
-        made = client.create_sign_in_code()
-        text = SIGN_IN_LINK.format(url=_whole(url or client.url), code=made.code)
-    session.say({"link": text, "expires_at": made.expires_at.isoformat()}, text)
-
-
 @keys.command("admin", epilog="Example: export LIKENESS_KEY=$(likeness keys admin)")
 def show_admin_key(
     rotate: Annotated[
@@ -130,11 +106,6 @@ def show_admin_key(
         if not takes_key(settings, url, new):
             output.warn(f"The server at {url} doesn't follow the file of the key: restart it, it takes the old key")
             raise typer.Exit(output.Exit.NO)
-
-
-def _whole(url: str) -> str:
-    """Return the URL without a final slash; a port alone (`http://8000`) is one of this machine."""
-    return re.sub(r"^(https?://)(\d+)$", r"\g<1>127.0.0.1:\2", url.rstrip("/"))
 
 
 def _say_secret(session: Session, made: answers.NewKey, *, aws: bool) -> None:

@@ -21,7 +21,6 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.access.sign_in import SignInCodes
 from app.db import usage
 from app.db.encryption import Sealer, encode_key, new_key
 from app.db.opening import open_engine
@@ -32,6 +31,7 @@ from app.errors import Conflict, InvalidInput, LikenessError
 from app.features.bulk.backup import OWN, PURPOSE, Summary, restore, unpack, write_backup
 from app.features.bulk.copying import copy_database
 from app.features.bulk.rows import BulkSubject, write_many
+from app.features.sign_in.codes import SignInCodes
 from app.gallery.records import StoredFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store

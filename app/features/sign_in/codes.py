@@ -23,11 +23,9 @@ from app.db.encryption import Sealer
 from app.db.engine import Database
 from app.db.schema import SIGN_INS
 from app.errors import InvalidInput, SealedUnreadable
-from app.timestamps import utc_text
+from app.timestamps import SKEW_S, utc_text
 
 CODE_VALID_S = 60.0
-SKEW_S = 5.0
-"""How far the clocks of a database's servers may differ."""
 ID_BYTES, SECRET_BYTES = 8, 32
 CACHE_S = 5.0
 """How long a session is not looked up again: after that time it has ended on all servers."""

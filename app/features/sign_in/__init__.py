@@ -1,0 +1,1 @@
+"""Signing a browser in: by a link that works once, and for some days. See docs/how-to/web-page.md."""

@@ -1,0 +1,176 @@
+"""Sign-in codes, and the sessions of browsers that stay signed in."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import Query, Request, Response
+from pydantic import Field
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.types import Receive
+from starlette.types import Scope as RequestScope
+
+from app.access.grants import Grant
+from app.api.auth import key_of
+from app.api.components import Components
+from app.api.feature import Feature, Part, Task
+from app.api.route import Router, respond
+from app.api.routes.access import own_key
+from app.api.schemas import OwnKey
+from app.api.schemas.base import Params, Wire
+from app.api.wire import OwnFormat, address_of
+from app.features.sign_in.codes import Invitations, Sessions, SignInCodes
+from app.features.sign_in.links import SIGN_IN_LINK
+
+router = Router("access")
+
+SESSION_COOKIE = "likeness_session"
+SESSION_HEADER = "x-likeness-session"
+SAME_ORIGIN = "same-origin"
+PRUNE_S = 600.0
+"""Between deletions of what is old."""
+SESSION = "/v1/session"
+
+
+class SignInCodeParams(Params):
+    valid: Literal["minute", "day"] = Field(
+        default="minute", description="How long the code works: to open the link now, or to send it to somebody."
+    )
+
+
+class SignInCode(Wire):
+    """A code that signs a browser in with the request's key: once, until it expires."""
+
+    code: str = Field(description="The page's address with `#code=` and this is the link.")
+    expires_at: datetime
+
+
+class Session(Wire):
+    """A browser that stays signed in."""
+
+    expires_at: datetime
+
+
+class SignedIn(OwnKey):
+    """The key that a sign-in code stood for."""
+
+    secret: str = Field(description="The whole key, to send in `Authorization: Bearer` or `x-api-key`.")
+
+
+class ByCode(OwnFormat):
+    """Takes a sign-in code in the place of a key."""
+
+    takes_keys = False
+
+    async def authenticate(
+        self, scope: RequestScope, receive: Receive, components: Components
+    ) -> tuple[Grant, Receive]:
+        """Return what the key of the code allows. A wrong code counts as a wrong key of the address."""
+        code, address = key_of(scope), address_of(scope)
+        codes = components.parts["invitations" if code.startswith(Invitations.prefix) else "codes"]
+        key = await components.guard.attempt(lambda: codes.spend(code), address)
+        scope["signed_in_key"] = key
+        return await components.guard.check(key, address), receive
+
+
+@router.operation("POST", "/v1/sign-in-codes", scope=None, changes=True, status=201)
+def create_sign_in_code(
+    request: Request,
+    codes: SignInCodes,
+    invitations: Invitations,
+    query: Annotated[SignInCodeParams, Query()],
+) -> SignInCode:
+    """Make a sign-in code.
+
+    The page's address with `#code=` and the code behind it is a link that signs in with the request's own key: once,
+    within a minute, or within a day if it is to be sent to somebody. What a browser keeps of it in its history is of
+    no use afterwards.
+    """
+    made = (invitations if query.valid == "day" else codes).make(key_of(request.scope))
+    return SignInCode.of(made, code=made.text)
+
+
+@router.operation("POST", "/v1/sign-in", scope=None, changes=True, codes=("wrong_sign_in_code",), wire=ByCode())
+async def sign_in(request: Request, grant: Grant) -> SignedIn:
+    """Exchange a sign-in code for its key.
+
+    Send the code where other operations take a key. It works once; a wrong code counts as a wrong key of the address.
+    """
+    return SignedIn(**dict(own_key(grant)), secret=request.scope["signed_in_key"])
+
+
+@router.operation(
+    "POST", SESSION, scope=None, answer=Session, changes=True, status=201, codes=("sessions_not_allowed",)
+)
+def begin_session(request: Request, sessions: Sessions) -> Response:
+    """Stay signed in.
+
+    Has the browser keep a session of the request's own key: a cookie that no script can read. With it and the header
+    `x-likeness-session`, requests of the page need no key. It ends after `LIKENESS_SESSION_DAYS`, with its key, or by
+    signing out.
+    """
+    made = sessions.make(key_of(request.scope))
+    return _keeping(request, respond(Session.of(made), 201), made.text, int(sessions.valid_s))
+
+
+@router.operation("DELETE", SESSION, scope=None, changes=True, status=204, codes=("session_ended",))
+def end_session(request: Request, sessions: Sessions) -> Response:
+    """Sign out.
+
+    Ends the session that the request came with, and has the browser forget it.
+    """
+    if session := request.scope.get("session"):
+        sessions.end(session)
+    return _keeping(request, respond(None, 204), "", 0)
+
+
+def _keeping(request: Request, response: Response, session: str, seconds: int) -> Response:
+    """Have the browser keep the session for so long."""
+    response.headers["set-cookie"] = session_cookie(session, seconds, secure=request.url.scheme == "https")
+    return response
+
+
+def session_of(headers: Headers) -> str | None:
+    """Return the browser's session, if the request is the page's own.
+
+    A cookie alone is not enough, since other sites' pages may have a browser send it: they can neither set the header
+    nor claim the same origin.
+    """
+    if SESSION_HEADER not in headers or headers.get("sec-fetch-site", SAME_ORIGIN) != SAME_ORIGIN:
+        return None
+    return cookie_parser(headers.get("cookie", "")).get(SESSION_COOKIE) or None
+
+
+def session_cookie(session: str, max_age_s: int, *, secure: bool) -> str:
+    """Return the header that has a browser keep the session, which no script can read; 0 seconds: forget it."""
+    text = f"{SESSION_COOKIE}={session}; Max-Age={max_age_s}; Path=/v1; HttpOnly; SameSite=Strict"
+    return f"{text}; Secure" if secure else text
+
+
+def _start(core: Components, session_days: float) -> Part:
+    database, sealer = core.galleries.store.database, core.sealer
+    codes, invitations = SignInCodes(database, sealer), Invitations(database, sealer)
+    sessions = Sessions(database, sealer, session_days)
+
+    def link(url: str, key: str) -> str:
+        return SIGN_IN_LINK.format(url=url, code=codes.make(key).text)
+
+    async def session_key(scope: RequestScope) -> str | None:
+        """Return the key of the request's session, if it has one. Raises InvalidInput (``session_ended``)."""
+        session = session_of(Headers(scope=scope))
+        if session is None:
+            return None
+        scope["session"] = session
+        return sessions.recall(session) or await core.guard.attempt(lambda: sessions.open(session), address_of(scope))
+
+    prunes = {"sign-in codes": codes.prune, "invitations": invitations.prune, "sessions": sessions.prune}
+    return Part(
+        {"codes": codes, "invitations": invitations, "sessions": sessions, "sign_in_link": link},
+        tasks=[Task(PRUNE_S, name, prune, at_once=True) for name, prune in prunes.items()],
+        session_key=session_key,
+    )
+
+
+FEATURE = Feature([router], _start, settings=("session_days",))
