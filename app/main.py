@@ -40,6 +40,7 @@ from app.features.audit.routes import FEATURE as AUDIT
 from app.features.bulk.routes import FEATURE as BULK
 from app.features.calibration.routes import FEATURE as CALIBRATION
 from app.features.challenges.routes import FEATURE as CHALLENGES
+from app.features.checks.routes import FEATURE as CHECKS
 from app.features.compreface.routes import FEATURE as COMPREFACE
 from app.features.corrections.routes import FEATURE as CORRECTIONS
 from app.features.deepstack import FEATURE as DEEPSTACK
@@ -50,6 +51,7 @@ from app.features.keys_file.feature import FEATURE as KEYS_FILE
 from app.features.liveness.gate import FEATURE as LIVENESS
 from app.features.milvus.indexes import FEATURE as MILVUS
 from app.features.monitoring.routes import FEATURE as MONITORING
+from app.features.moving.routes import FEATURE as MOVING
 from app.features.reembedding.routes import FEATURE as REEMBEDDING
 from app.features.rekognition import FEATURE as REKOGNITION
 from app.features.review.routes import FEATURE as REVIEW
@@ -111,6 +113,8 @@ FEATURES: tuple[Feature, ...] = (
     AUDIT,
     ERASURE,
     CORRECTIONS,
+    MOVING,
+    CHECKS,
     CALIBRATION,
     CHALLENGES,
     REVIEW,

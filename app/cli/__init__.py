@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     help: str
     panel: str
     more: tuple[str, ...] = ()
-    """Features' modules whose COMMANDS the group has too."""
+    """Features' modules, and the names of their Typer objects, whose commands the group has too."""
 
 
 def is_installed(module: str) -> bool:
@@ -65,14 +65,23 @@ ENTRIES = {
         "galleries:galleries",
         "List, create, change, delete and check galleries.",
         _PEOPLE,
-        ("app.features.review.command", "app.features.calibration.command"),
+        (
+            "app.features.review.command:commands",
+            "app.features.calibration.command:commands",
+            "app.features.checks.command:galleries",
+        ),
     ),
-    "people": Entry("people:people", "List, show, rename, merge and delete the people of a gallery.", _PEOPLE),
+    "people": Entry(
+        "people:people",
+        "List, show, rename, merge and delete the people of a gallery.",
+        _PEOPLE,
+        ("app.features.moving.command:people",),
+    ),
     "faces": Entry(
         "people:faces",
         "List, move and delete the enrolled faces of a person.",
         _PEOPLE,
-        ("app.features.face_check.command",),
+        ("app.features.moving.command:faces", "app.features.checks.command:faces"),
     ),
     "corrections": Entry(
         "app.features.corrections.command:corrections", "Say who a photo does not show; list and delete that.", _PEOPLE
@@ -113,7 +122,7 @@ ENTRIES = {
         "app.features.keys.command:keys",
         "Create, list, rotate and revoke API keys.",
         _SERVER,
-        ("app.features.sign_in.command",),
+        ("app.features.sign_in.command:commands",),
     ),
     "audit": Entry("app.features.audit.command:audit", "Export the audit log: who did what, and when.", _SERVER),
     "vault": Entry("app.features.vault.command:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
@@ -159,7 +168,8 @@ def load(name: str) -> TyperCommand | TyperGroup:
     module, _, attribute = entry.where.partition(":")
     group = get_group(getattr(import_module(module if module.startswith("app.") else f"app.cli.{module}"), attribute))
     for more in filter(is_installed, entry.more):
-        group.commands.update(get_group(getattr(import_module(more), COMMANDS)).commands)
+        added, _, attribute_of_it = more.partition(":")
+        group.commands.update(get_group(getattr(import_module(added), attribute_of_it)).commands)
     command = group.commands[name] if attribute == COMMANDS else group
     assert isinstance(command, TyperCommand | TyperGroup)  # noqa: S101 - Typer makes no others
     command.help = command.help or entry.help

@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from app import choices
-from app.cli import options, photos
+from app.cli import options
 from app.cli.connect import Data
 from app.cli.options import Session, command, confirm
-from app.cli.output import Exit
 
 galleries = typer.Typer(no_args_is_help=True, epilog="Example: likeness galleries list")
 
@@ -85,17 +84,3 @@ def delete(session: Session, gallery: options.Gallery, yes: options.Yes = False)
     confirm(f"Delete gallery {gallery} with everybody in it?", yes)
     session.client().delete_gallery(gallery)
     session.say_done(gallery, "deleted")
-
-
-@command(galleries, epilog="Example: likeness galleries check staff")
-def check(session: Session, gallery: options.AnyGallery = None) -> None:
-    """Check that database and index hold the same faces. Exit code 1: they don't."""
-    client = session.client()
-    names = [gallery] if gallery is not None else [row.id for row in client.all_galleries()]
-    reports = list(photos.each(client.check_gallery, names, "check", jobs=1))
-    for name, report in reports:
-        word = "in order" if report.ok else "NOT in order"
-        head = f"{name}: {word}: {report.faces} faces in the database, {report.indexed} in the index"
-        answer = {"gallery": name} | report.model_dump(mode="json")
-        session.say(answer, head, *(f"  {problem}" for problem in report.problems))
-    raise typer.Exit(Exit.DONE if all(report.ok for _, report in reports) else Exit.NO)

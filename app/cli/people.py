@@ -49,26 +49,6 @@ def rename(
     session.say(person, *_lines(person))
 
 
-@command(people, epilog="Example: likeness people merge staff ada_l ada --yes")
-def merge(
-    session: Session,
-    gallery: options.Gallery,
-    subject: options.Subject,
-    into: Annotated[str, typer.Argument(help="The id of the person who gets all faces.")],
-    yes: options.Yes = False,
-) -> None:
-    """Give all faces of a person to another one and delete the first, in one step.
-
-    The other one keeps its name, metadata and consent, and takes those it lacks; the earlier expiry counts. `faces
-    move --create` undoes it.
-    """
-    if into == subject:
-        raise typer.BadParameter("A person can't be merged into itself.", param_hint="INTO")
-    confirm(f"Give all faces of {subject} to {into}, and delete {subject}?", yes)
-    merged = session.client().merge_subject(gallery, subject, into)
-    session.say(merged, f"{subject}: merged into {into}, {len(merged.faces)} faces")
-
-
 @command(people, epilog="Example: likeness people delete staff ada --yes")
 def delete(session: Session, gallery: options.Gallery, subject: options.Subject, yes: options.Yes = False) -> None:
     """Delete a person with all faces. `likeness erase` also gives a signed receipt."""
@@ -85,24 +65,6 @@ def list_faces(session: Session, gallery: options.Gallery, subject: options.Subj
         list(session.client().all_faces(gallery, subject)),
         lambda row: [row.face_id, f"{row.quality.score:.0f}", row.model, f"{row.created_at:%Y-%m-%d %H:%M}"],
     )
-
-
-@command(
-    faces,
-    epilog="Examples: likeness faces move staff ada 0b1c2d grace\n\n"
-    "likeness faces move staff ada 0b1c2d,3e4f5a grace --create",
-)
-def move(
-    session: Session,
-    gallery: options.Gallery,
-    subject: options.Subject,
-    face: Annotated[str, typer.Argument(metavar="FACE", help="The face's id, or several with commas between them.")],
-    to: Annotated[str, typer.Argument(help="The id of the person who gets the faces.")],
-    create: Annotated[bool, typer.Option("--create", help="Create that person if missing.")] = False,
-) -> None:
-    """Move enrolled faces to another person of the gallery, all or none."""
-    session.client().move_faces(gallery, subject, faces=face.split(","), to=to, create=create)
-    session.say_done(face, f"moved to {to}")
 
 
 @command(faces, "delete", epilog="Example: likeness faces delete staff ada 0b1c2d --yes")

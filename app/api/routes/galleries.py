@@ -102,17 +102,6 @@ class GalleryPage(Wire):
     next_cursor: NextCursor
 
 
-class GalleryCheck(Wire):
-    """Whether the database and the search index hold the same faces with the same vectors."""
-
-    ok: bool
-    subjects: int
-    faces: int = Field(description="Faces in the database, which is authoritative.")
-    indexed: int = Field(description="Faces in the index.")
-    problems: list[str] = Field(description="The differences; empty if there are none.")
-    examples: list[str] = Field(description="Ids of some faces that are missing or different.")
-
-
 @router.operation("GET", GALLERIES, scope=Scope.READ, codes=CURSOR)
 def list_galleries(galleries: Galleries, grant: Grant, query: Annotated[PageParams, Query()]) -> GalleryPage:
     """List galleries.
@@ -183,19 +172,6 @@ def delete_gallery(galleries: Galleries, gallery: records.Gallery) -> None:
     Deletes the gallery, its subjects, their faces, stored crops and vectors. This can't be undone.
     """
     galleries.delete_gallery(gallery)
-
-
-@router.operation("GET", f"{GALLERY}/check", scope=Scope.ADMIN)
-def check_gallery(operations: Operations, galleries: Galleries, gallery: records.Gallery) -> GalleryCheck:
-    """Check a gallery.
-
-    Compares the database with the search index: do both hold the same faces with the same vectors? Is the model package
-    the one that they were made with?
-    """
-    report = GalleryCheck.model_validate(galleries.check(gallery))
-    if changed := operations.changed_package(gallery):
-        return report.model_copy(update={"ok": False, "problems": [*report.problems, changed]})
-    return report
 
 
 def _answer(galleries: Galleries, gallery: records.Gallery) -> Gallery:

@@ -12,10 +12,9 @@ from app.api import schemas
 from app.api.components import SubjectId
 from app.api.operation import NO_FACE, NO_SUBJECT, SUBJECT, SUBJECT_FIELDS, SUBJECTS
 from app.api.route import Router
-from app.gallery import moving, subjects
+from app.gallery import subjects
 from app.gallery.records import UNSET, Consent, Gallery, Terms
 from app.gallery.service import Galleries
-from app.gallery.text import clean_id
 from app.timestamps import utc_now
 
 router = Router("subjects")
@@ -100,27 +99,6 @@ def delete_subject(galleries: Galleries, gallery: Gallery, subject: SubjectId) -
     """
     with galleries.change(gallery) as change:
         subjects.delete_subject(change, subject)
-
-
-@router.operation("POST", f"{SUBJECT}/merge", scope=Scope.ENROLL, changes=True, codes=(*NO_SUBJECT, "subject_expired"))
-def merge_subject(
-    galleries: Galleries,
-    entry: AuditEntry,
-    gallery: Gallery,
-    subject: SubjectId,
-    asked: schemas.SubjectMerge,
-) -> schemas.MergedSubject:
-    """Merge a subject into another one.
-
-    The other subject gets all faces, which keep their ids, and the first is deleted, in one step. The other keeps its
-    name, metadata and consent, and takes those it lacks; the earlier of two expiries counts. Repeated within a day,
-    the request changes nothing and gets the same answer. To undo it, move `faces` back.
-    """
-    entry.target = fit_id(asked.into)
-    with galleries.change(gallery) as change:
-        faces = moving.merge_subjects(change, subject, asked.into)
-    kept = schemas.Subject.model_validate(galleries.store.subject(gallery, asked.into))
-    return schemas.MergedSubject(subject=kept, merged=clean_id(subject, "subject"), faces=faces)
 
 
 def _terms_of(asked: schemas.SubjectCreate | schemas.SubjectPatch) -> Terms:

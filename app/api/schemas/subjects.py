@@ -8,9 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from app.api.schemas.base import (
-    FACE_ID,
     MAX_ID_LENGTH,
-    MAX_PAGE,
     ON_CONFLICT,
     TIME,
     Example,
@@ -110,30 +108,6 @@ class Subject(Wire):
 class SubjectPage(Wire):
     subjects: list[Subject]
     next_cursor: NextCursor
-
-
-class SubjectMerge(Params):
-    example: ClassVar[Example] = {"into": "collins"}
-    into: Id = Field(description="The subject that gets all faces, in the same gallery.")
-
-
-class MergedSubject(Wire):
-    """The subject that two became, and what `.../faces/move` needs to undo it."""
-
-    subject: Subject
-    merged: str = Field(description="The id of the subject that is gone.")
-    faces: list[str] = Field(examples=[[FACE_ID]], description="The ids of the faces that were its.")
-
-
-class FaceMove(Params):
-    example: ClassVar[Example] = {"subject": "eileen"}
-    subject: Id = Field(description="The face's new subject, in the same gallery.")
-
-
-class FacesMove(FaceMove):
-    example: ClassVar[Example] = {"faces": [FACE_ID], "subject": "eileen", "create": True}
-    faces: list[str] = Field(min_length=1, max_length=MAX_PAGE, description="The ids of the faces.")
-    create: bool = Field(default=False, description="Whether to create the new subject if it is missing.")
 
 
 class StoredFace(Wire):

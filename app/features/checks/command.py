@@ -1,4 +1,4 @@
-"""faces check: enrolled faces whose kept crops show no upright face."""
+"""galleries check, faces check: whether what is enrolled is in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.cli import options, output, photos
 from app.cli.options import Session, command
 from app.cli.output import Exit
 
-commands = typer.Typer()
+galleries, faces = typer.Typer(), typer.Typer()
 
 LEANS_MOST = 20.0
 """Degrees by which a face in an enrolled crop may lean. Of 131 crops that were aligned by made-up landmarks 129 lean by
@@ -20,8 +20,22 @@ LOOKS = 2
 """Crops that are looked at at the same time."""
 
 
-@command(commands, epilog="Example: likeness faces check staff")
-def check(session: Session, gallery: options.Gallery) -> None:
+@command(galleries, "check", epilog="Example: likeness galleries check staff")
+def check_galleries(session: Session, gallery: options.AnyGallery = None) -> None:
+    """Check that database and index hold the same faces. Exit code 1: they don't."""
+    client = session.client()
+    names = [gallery] if gallery is not None else [row.id for row in client.all_galleries()]
+    reports = list(photos.each(client.check_gallery, names, "check", jobs=1))
+    for name, report in reports:
+        word = "in order" if report.ok else "NOT in order"
+        head = f"{name}: {word}: {report.faces} faces in the database, {report.indexed} in the index"
+        answer = {"gallery": name} | report.model_dump(mode="json")
+        session.say(answer, head, *(f"  {problem}" for problem in report.problems))
+    raise typer.Exit(Exit.DONE if all(report.ok for _, report in reports) else Exit.NO)
+
+
+@command(faces, "check", epilog="Example: likeness faces check staff")
+def check_faces(session: Session, gallery: options.Gallery) -> None:
     """List enrolled faces whose kept crops show no upright face. Exit code 1: there are some.
 
     Versions before 0.2.0 enrolled turned faces by landmarks that were made up; strangers turned alike match them.

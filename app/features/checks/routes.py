@@ -1,0 +1,43 @@
+"""Checks a gallery."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from app.access.grants import Scope
+from app.api.feature import Feature
+from app.api.operation import GALLERY
+from app.api.route import Router
+from app.api.schemas.base import Wire
+from app.gallery.records import Gallery
+from app.gallery.service import Galleries
+from app.recognition.operations import Operations
+
+router = Router("galleries")
+
+
+class GalleryCheck(Wire):
+    """Whether the database and the search index hold the same faces with the same vectors."""
+
+    ok: bool
+    subjects: int
+    faces: int = Field(description="Faces in the database, which is authoritative.")
+    indexed: int = Field(description="Faces in the index.")
+    problems: list[str] = Field(description="The differences; empty if there are none.")
+    examples: list[str] = Field(description="Ids of some faces that are missing or different.")
+
+
+@router.operation("GET", f"{GALLERY}/check", scope=Scope.ADMIN)
+def check_gallery(operations: Operations, galleries: Galleries, gallery: Gallery) -> GalleryCheck:
+    """Check a gallery.
+
+    Compares the database with the search index: do both hold the same faces with the same vectors? Is the model package
+    the one that they were made with?
+    """
+    report = GalleryCheck.model_validate(galleries.check(gallery))
+    if changed := operations.changed_package(gallery):
+        return report.model_copy(update={"ok": False, "problems": [*report.problems, changed]})
+    return report
+
+
+FEATURE = Feature([router])

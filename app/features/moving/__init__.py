@@ -1,0 +1,1 @@
+"""Faces given to another subject of their gallery, and two subjects made one."""

@@ -1,0 +1,116 @@
+"""Moves faces, and merges subjects."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from app.access.audit import AuditEntry, fit_id
+from app.access.grants import Scope
+from app.api import schemas
+from app.api.components import FaceId, SubjectId
+from app.api.feature import Feature
+from app.api.operation import FACES, NO_FACE, NO_SUBJECT, SUBJECT
+from app.api.route import Router
+from app.api.routes.faces import FACE, stored_face
+from app.api.schemas import Subject
+from app.api.schemas.base import FACE_ID, MAX_PAGE, Example, Id, Params, Wire
+from app.gallery import moving
+from app.gallery.records import Gallery, Move
+from app.gallery.service import Galleries
+from app.gallery.text import clean_id
+
+subjects_router, faces_router = Router("subjects"), Router("faces")
+
+
+class SubjectMerge(Params):
+    example: ClassVar[Example] = {"into": "collins"}
+    into: Id = Field(description="The subject that gets all faces, in the same gallery.")
+
+
+class MergedSubject(Wire):
+    """The subject that two became, and what `.../faces/move` needs to undo it."""
+
+    subject: Subject
+    merged: str = Field(description="The id of the subject that is gone.")
+    faces: list[str] = Field(examples=[[FACE_ID]], description="The ids of the faces that were its.")
+
+
+class FaceMove(Params):
+    example: ClassVar[Example] = {"subject": "eileen"}
+    subject: Id = Field(description="The face's new subject, in the same gallery.")
+
+
+class FacesMove(FaceMove):
+    example: ClassVar[Example] = {"faces": [FACE_ID], "subject": "eileen", "create": True}
+    faces: list[str] = Field(min_length=1, max_length=MAX_PAGE, description="The ids of the faces.")
+    create: bool = Field(default=False, description="Whether to create the new subject if it is missing.")
+
+
+@subjects_router.operation(
+    "POST", f"{SUBJECT}/merge", scope=Scope.ENROLL, changes=True, codes=(*NO_SUBJECT, "subject_expired")
+)
+def merge_subject(
+    galleries: Galleries,
+    entry: AuditEntry,
+    gallery: Gallery,
+    subject: SubjectId,
+    asked: SubjectMerge,
+) -> MergedSubject:
+    """Merge a subject into another one.
+
+    The other subject gets all faces, which keep their ids, and the first is deleted, in one step. The other keeps its
+    name, metadata and consent, and takes those it lacks; the earlier of two expiries counts. Repeated within a day,
+    the request changes nothing and gets the same answer. To undo it, move `faces` back.
+    """
+    entry.target = fit_id(asked.into)
+    with galleries.change(gallery) as change:
+        faces = moving.merge_subjects(change, subject, asked.into)
+    kept = schemas.Subject.model_validate(galleries.store.subject(gallery, asked.into))
+    return MergedSubject(subject=kept, merged=clean_id(subject, "subject"), faces=faces)
+
+
+@faces_router.operation("POST", f"{FACE}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
+def move_face(
+    galleries: Galleries,
+    gallery: Gallery,
+    subject: SubjectId,
+    face_id: FaceId,
+    asked: FaceMove,
+) -> schemas.StoredFace:
+    """Move a face to another subject.
+
+    The face keeps its id, template, quality and crop. When the answer comes, searches find it under its new subject.
+    The old subject stays, even without any face.
+    """
+    store = galleries.store
+    known = store.face(gallery, subject, face_id)
+    target = store.subject(gallery, asked.subject).id
+    with galleries.change(gallery) as change:
+        moving.move_faces(change, [Move(known.face_id, known.subject, target)])
+    return stored_face(store.face(gallery, target, face_id), gallery)
+
+
+@faces_router.operation("POST", f"{FACES}/move", scope=Scope.ENROLL, changes=True, codes=(*NO_FACE, "subject_expired"))
+def move_faces(
+    galleries: Galleries,
+    entry: AuditEntry,
+    gallery: Gallery,
+    subject: SubjectId,
+    asked: FacesMove,
+) -> schemas.Subject:
+    """Move several faces to another subject.
+
+    All or none; otherwise as moving one. Answers with the new subject.
+    """
+    entry.target = fit_id(asked.subject)
+    store = galleries.store
+    source, target = store.subject(gallery, subject).id, clean_id(asked.subject, "subject")
+    moves = [Move(face_id, source, target) for face_id in asked.faces]
+    with galleries.change(gallery) as change:
+        moving.move_faces(change, moves, create=asked.create)
+    return schemas.Subject.model_validate(store.subject(gallery, target))
+
+
+FEATURE = Feature([subjects_router, faces_router])
