@@ -110,7 +110,6 @@ def test_a_face_without_landmarks_is_shown_and_never_compared(api: httpx.Client,
     reached = api.post("/v1/verify", files={"image1": COLLINS, "image2": photo})
     assert error_of(reached, 422, "face_unalignable")["image"] == "image2"
     error_of(send(api, f"{gallery}/subjects/eileen/verify", photo), 422, "face_unalignable")
-    error_of(send(api, f"{gallery}/subjects/eileen/corrections", photo), 422, "face_unalignable")
     (rejected,) = error_of(enroll(api, gallery, "eileen", photo, quality="none"), 422, "face_unalignable")["rejected"]
     assert (rejected["code"], rejected["reasons"]) == ("face_unalignable", ["unalignable"])
     both = api.post(f"{gallery}/subjects/eileen/faces", files=[("images", photo), ("images", AGAIN)]).json()

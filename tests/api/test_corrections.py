@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.service import BOTH, COLLINS, HOPPER, encoded, enrolled, error_of
+from tests.support.service import BOTH, COLLINS, HOPPER, covered, encoded, enrolled, error_of
 
 SURE = {"confirm": True}
 """The photos here show the person, more or less."""
@@ -52,6 +52,12 @@ def test_a_wrong_answer_is_not_given_again(api: httpx.Client, gallery: str) -> N
     assert api.delete(path).status_code == 204
     error_of(api.delete(path), 404, "correction_not_found")
     assert identify(api, gallery, COLLINS)[:2] == ("known", ["grace"])
+
+
+def test_a_face_without_landmarks_corrects_nothing(api: httpx.Client, gallery: str) -> None:
+    enrolled(api, gallery, "grace", HOPPER)
+    refused = api.post(f"{gallery}/subjects/grace/corrections", files={"image": covered()}, params=SURE)
+    error_of(refused, 422, "face_unalignable")
 
 
 def noisy(photo: bytes, seed: int) -> bytes:

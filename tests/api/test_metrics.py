@@ -58,7 +58,7 @@ def test_requests_stages_and_batches_are_counted(client: httpx.Client) -> None:
     assert of("likeness_batch_size_bucket", batcher="embed", le="+Inf") == of(
         "likeness_batch_size_count", batcher="embed"
     )
-    assert of("likeness_batcher_waiting", batcher="embed") == 0
+    assert of("likeness_batcher_waiting", batcher="embed") == of("likeness_batcher_waiting", batcher="liveness") == 0
     assert of("likeness_requests_admitted") == of("likeness_requests_waiting") == of("likeness_bodies_bytes") == 0
     assert of("likeness_requests_limit") == 64
     assert of("likeness_ready") == of("likeness_database_up") == 1
