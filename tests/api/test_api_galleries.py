@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from app.api import schemas
-from app.api.routes.galleries import Gallery, GalleryCheck
+from app.api.routes.galleries import Gallery
 from app.errors import InvalidInput
+from app.features.checks.routes import GalleryCheck
 from app.gallery.text import check_visible
 from tests.support.service import AGAIN, COLLINS, HOPPER, enrolled, error_of
 

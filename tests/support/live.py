@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from app.server import local
 from tests.support.ready import give_database, give_models
+from training import service
 from training.service import becomes_ready, reserved_port, spawned
 
 START_S = 180.0
@@ -54,7 +54,7 @@ class LiveServer:
 def environment(data_dir: Path, **settings: object) -> dict[str, str]:
     """This process's environment without its own Likeness settings, and with these; a server has the threads it has,
     and reads photos itself unless the settings say otherwise."""
-    inherited = local.environment(DATA_DIR=data_dir, **{"PHOTO_WORKERS": 0, **settings})
+    inherited = service.environment(DATA_DIR=data_dir, **{"PHOTO_WORKERS": 0, **settings})
     return {name: value for name, value in inherited.items() if not name.startswith("OMP_")}
 
 

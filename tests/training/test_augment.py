@@ -61,7 +61,7 @@ def test_every_change_gives_a_crop_from_its_seed_alone(name: str, crop: Pixels) 
 )
 def test_all_changes_together_survive_any_size_and_flat_images(seed: int, height: int, width: int, value: int) -> None:
     flat = np.full((height, width, 3), value, np.uint8)
-    out = Augment(Augmentation(**dict.fromkeys(CHANGES, 1.0)))(flat, _rng(seed))
+    out = Augment(Augmentation.model_validate(dict.fromkeys(CHANGES, 1.0)))(flat, _rng(seed))
     assert out.shape == flat.shape
     assert out.dtype == np.uint8
     assert (flat == value).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -90,8 +91,9 @@ def build_optimizer(
 
 def _own(groups: list[dict[str, object]], config: Optimizer, *, by_row: bool) -> torch.optim.Optimizer:
     """Raises InvalidInput (`invalid_recipe`) if the name is of no optimiser, or classes are sampled."""
-    kind = named("optimiser", config.name)
-    if by_row or not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+    kind: Any = named("optimiser", config.name)
+    is_one = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    if by_row or not is_one:
         why = "can't step sampled classes: set partial_fc.sample_rate = 1" if by_row else "is no torch.optim.Optimizer"
         raise InvalidInput(f"{config.name} {why}.", code="invalid_recipe")
     made: torch.optim.Optimizer = kind(groups, lr=config.lr, **config.options)
