@@ -273,14 +273,6 @@ def delete_gallery(gallery: str) -> Call[None]:
     return call("DELETE", "/v1/galleries/{gallery}", NoneType, gallery=gallery)
 
 
-def check_gallery(gallery: str) -> Call[answers.GalleryCheck]:
-    """Check a gallery.
-
-    Compares the database with the search index: do both hold the same faces with the same vectors?
-    Is the model package the one that they were made with?"""
-    return call("GET", "/v1/galleries/{gallery}/check", answers.GalleryCheck, gallery=gallery)
-
-
 def subjects(
     gallery: str,
     *,
@@ -355,92 +347,6 @@ def delete_subject(gallery: str, subject: str) -> Call[None]:
     return call("DELETE", "/v1/galleries/{gallery}/subjects/{subject}", NoneType, gallery=gallery, subject=subject)
 
 
-def erase_subject(gallery: str, subject: str, *, rewrite: bool | None = None) -> Call[answers.Receipt]:
-    """Erase a subject for good.
-
-    Deletes the subject with everything about it, clears what the disk may still hold of it, and
-    answers with a signed receipt of what was erased and of what the server can't reach."""
-    return call(
-        "POST",
-        "/v1/galleries/{gallery}/subjects/{subject}/erase",
-        answers.Receipt,
-        gallery=gallery,
-        subject=subject,
-        params=given(rewrite=rewrite),
-    )
-
-
-def merge_subject(gallery: str, subject: str, into: str) -> Call[answers.MergedSubject]:
-    """Merge a subject into another one.
-
-    The other subject gets all faces, which keep their ids, and the first is deleted, in one step.
-    The other keeps its name, metadata and consent, and takes those it lacks; the earlier of two
-    expiries counts. Repeated within a day, the request changes nothing and gets the same answer. To
-    undo it, move `faces` back."""
-    return call(
-        "POST",
-        "/v1/galleries/{gallery}/subjects/{subject}/merge",
-        answers.MergedSubject,
-        gallery=gallery,
-        subject=subject,
-        json=given(into=into),
-    )
-
-
-def corrections(gallery: str, subject: str) -> Call[answers.CorrectionList]:
-    """List a subject's corrections.
-
-    Those that have not expired, oldest first."""
-    return call(
-        "GET",
-        "/v1/galleries/{gallery}/subjects/{subject}/corrections",
-        answers.CorrectionList,
-        gallery=gallery,
-        subject=subject,
-    )
-
-
-def add_correction(
-    gallery: str,
-    subject: str,
-    image: Image,
-    *,
-    face: int | None = None,
-    expires_at: datetime | None = None,
-    confirm: bool | None = None,
-) -> Call[answers.Correction]:
-    """Say that a photo does not show the subject.
-
-    Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery
-    keeps crops. From then on a probe that is more like it than like the subject's own faces is not
-    `known` as the subject, nor a match; `explain` lists whom corrections ruled out. It is erased
-    with the subject, dropped when the subject is merged, and expires. Unless `confirm` is given,
-    the photo is compared with the subject first, which needs `recognize` too."""
-    return call(
-        "POST",
-        "/v1/galleries/{gallery}/subjects/{subject}/corrections",
-        answers.Correction,
-        gallery=gallery,
-        subject=subject,
-        params=given(face=face, expires_at=expires_at, confirm=confirm),
-        files=[part("image", image)],
-    )
-
-
-def delete_correction(gallery: str, subject: str, correction: str) -> Call[None]:
-    """Delete a correction.
-
-    The correction no longer counts when people are identified."""
-    return call(
-        "DELETE",
-        "/v1/galleries/{gallery}/subjects/{subject}/corrections/{correction}",
-        NoneType,
-        gallery=gallery,
-        subject=subject,
-        correction=correction,
-    )
-
-
 def face(gallery: str, subject: str, face_id: str) -> Call[answers.StoredFace]:
     """Show a face.
 
@@ -485,175 +391,12 @@ def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
     )
 
 
-def move_face(gallery: str, subject: str, face_id: str, to: str) -> Call[answers.StoredFace]:
-    """Move a face to another subject.
-
-    The face keeps its id, template, quality and crop. When the answer comes, searches find it under
-    its new subject. The old subject stays, even without any face."""
-    return call(
-        "POST",
-        "/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/move",
-        answers.StoredFace,
-        gallery=gallery,
-        subject=subject,
-        face_id=face_id,
-        json=given(subject=to),
-    )
-
-
-def move_faces(
-    gallery: str, subject: str, to: str, faces: Sequence[str], *, create: bool | None = None
-) -> Call[answers.Subject]:
-    """Move several faces to another subject.
-
-    All or none; otherwise as moving one. Answers with the new subject."""
-    return call(
-        "POST",
-        "/v1/galleries/{gallery}/subjects/{subject}/faces/move",
-        answers.Subject,
-        gallery=gallery,
-        subject=subject,
-        json=given(subject=to, faces=faces, create=create),
-    )
-
-
 def own_key() -> Call[answers.OwnKey]:
     """Show what this key may do.
 
     The id, scopes and galleries of the request's own key, so that a program can offer only what the
     key allows. Any key may call this."""
     return call("GET", "/v1/key", answers.OwnKey)
-
-
-def create_sign_in_code(*, valid: str | None = None) -> Call[answers.SignInCode]:
-    """Make a sign-in code.
-
-    The page's address with `#code=` and the code behind it is a link that signs in with the
-    request's own key: once, within a minute, or within a day if it is to be sent to somebody. What
-    a browser keeps of it in its history is of no use afterwards."""
-    return call("POST", "/v1/sign-in-codes", answers.SignInCode, params=given(valid=valid))
-
-
-def begin_session() -> Call[answers.Session]:
-    """Stay signed in.
-
-    Has the browser keep a session of the request's own key: a cookie that no script can read. With
-    it and the header `x-likeness-session`, requests of the page need no key. It ends after
-    `LIKENESS_SESSION_DAYS`, with its key, or by signing out."""
-    return call("POST", "/v1/session", answers.Session)
-
-
-def end_session() -> Call[None]:
-    """Sign out.
-
-    Ends the session that the request came with, and has the browser forget it."""
-    return call("DELETE", "/v1/session", NoneType)
-
-
-def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.KeyPage]:
-    """List the keys.
-
-    All keys, revoked ones too, in the order of their creation, page by page; never their secrets."""
-    return call("GET", "/v1/keys", answers.KeyPage, params=given(limit=limit, cursor=cursor))
-
-
-def create_key(
-    scopes: Sequence[str],
-    *,
-    key_id: str | None = None,
-    name: str | None = None,
-    galleries: Sequence[str] | None = None,
-    expires_at: datetime | None = None,
-    rate: str | None = None,
-    aws: bool | None = None,
-) -> Call[answers.NewKey]:
-    """Create a key.
-
-    The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws`
-    it also keeps the secret, sealed with the data folder's `vault.key`, because checking a
-    signature needs it. Only a key with `templates` gives that scope."""
-    return call(
-        "POST",
-        "/v1/keys",
-        answers.NewKey,
-        json=given(id=key_id, name=name, scopes=scopes, galleries=galleries, expires_at=expires_at, rate=rate, aws=aws),
-    )
-
-
-def key(key: str) -> Call[answers.Key]:
-    """Show a key.
-
-    What the key allows, and whether it was revoked; never its secret."""
-    return call("GET", "/v1/keys/{key}", answers.Key, key=key)
-
-
-def revoke_key(key: str) -> Call[None]:
-    """Revoke a key.
-
-    Ends the key for good: at once in this process, within a second in others. It stays listed, and
-    its id stays taken."""
-    return call("DELETE", "/v1/keys/{key}", NoneType, key=key)
-
-
-def rotate_key(key: str, *, grace_seconds: int | None = None) -> Call[answers.NewKey]:
-    """Give a key a new secret.
-
-    The new `secret` is in this answer and never shown again. The previous one works for
-    `grace_seconds` more, older ones no longer. A key with `templates` is needed for one that has
-    it."""
-    return call("POST", "/v1/keys/{key}/rotate", answers.NewKey, key=key, json=given(grace_seconds=grace_seconds))
-
-
-def audit(
-    *,
-    limit: int | None = None,
-    cursor: str | None = None,
-    key: str | None = None,
-    operation: str | None = None,
-    gallery: str | None = None,
-    subject: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    changes: bool | None = None,
-    order: str | None = None,
-) -> Call[answers.AuditPage]:
-    """Read the audit log.
-
-    Which key did what, when, to which gallery and subject, with which outcome: ids, never images,
-    vectors or metadata. Changes are recorded before they begin; everything else appears within a
-    second."""
-    return call(
-        "GET",
-        "/v1/audit",
-        answers.AuditPage,
-        params=given(
-            limit=limit,
-            cursor=cursor,
-            key=key,
-            operation=operation,
-            gallery=gallery,
-            subject=subject,
-            since=since,
-            until=until,
-            changes=changes,
-            order=order,
-        ),
-    )
-
-
-def receipts(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.ReceiptPage]:
-    """List the receipts of erasures.
-
-    All complete ones, in the order of the erasures, page by page. They are kept forever."""
-    return call("GET", "/v1/receipts", answers.ReceiptPage, params=given(limit=limit, cursor=cursor))
-
-
-def receipt(receipt: str) -> Call[answers.Receipt]:
-    """Show the receipt of an erasure.
-
-    The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks
-    it without a server."""
-    return call("GET", "/v1/receipts/{receipt}", answers.Receipt, receipt=receipt)
 
 
 def jobs(
@@ -723,6 +466,263 @@ def server_key() -> Call[answers.ServerKey]:
     Keep it to check anywhere what this server has signed. All servers of one database have the same
     key."""
     return call("GET", "/v1/server-key", answers.ServerKey)
+
+
+def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.KeyPage]:
+    """List the keys.
+
+    All keys, revoked ones too, in the order of their creation, page by page; never their secrets."""
+    return call("GET", "/v1/keys", answers.KeyPage, params=given(limit=limit, cursor=cursor))
+
+
+def create_key(
+    scopes: Sequence[str],
+    *,
+    key_id: str | None = None,
+    name: str | None = None,
+    galleries: Sequence[str] | None = None,
+    expires_at: datetime | None = None,
+    rate: str | None = None,
+    aws: bool | None = None,
+) -> Call[answers.NewKey]:
+    """Create a key.
+
+    The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws`
+    it also keeps the secret, sealed with the data folder's `vault.key`, because checking a
+    signature needs it. Only a key with `templates` gives that scope."""
+    return call(
+        "POST",
+        "/v1/keys",
+        answers.NewKey,
+        json=given(id=key_id, name=name, scopes=scopes, galleries=galleries, expires_at=expires_at, rate=rate, aws=aws),
+    )
+
+
+def key(key: str) -> Call[answers.Key]:
+    """Show a key.
+
+    What the key allows, and whether it was revoked; never its secret."""
+    return call("GET", "/v1/keys/{key}", answers.Key, key=key)
+
+
+def revoke_key(key: str) -> Call[None]:
+    """Revoke a key.
+
+    Ends the key for good: at once in this process, within a second in others. It stays listed, and
+    its id stays taken."""
+    return call("DELETE", "/v1/keys/{key}", NoneType, key=key)
+
+
+def rotate_key(key: str, *, grace_seconds: int | None = None) -> Call[answers.NewKey]:
+    """Give a key a new secret.
+
+    The new `secret` is in this answer and never shown again. The previous one works for
+    `grace_seconds` more, older ones no longer. A key with `templates` is needed for one that has
+    it."""
+    return call("POST", "/v1/keys/{key}/rotate", answers.NewKey, key=key, json=given(grace_seconds=grace_seconds))
+
+
+def create_sign_in_code(*, valid: str | None = None) -> Call[answers.SignInCode]:
+    """Make a sign-in code.
+
+    The page's address with `#code=` and the code behind it is a link that signs in with the
+    request's own key: once, within a minute, or within a day if it is to be sent to somebody. What
+    a browser keeps of it in its history is of no use afterwards."""
+    return call("POST", "/v1/sign-in-codes", answers.SignInCode, params=given(valid=valid))
+
+
+def begin_session() -> Call[answers.Session]:
+    """Stay signed in.
+
+    Has the browser keep a session of the request's own key: a cookie that no script can read. With
+    it and the header `x-likeness-session`, requests of the page need no key. It ends after
+    `LIKENESS_SESSION_DAYS`, with its key, or by signing out."""
+    return call("POST", "/v1/session", answers.Session)
+
+
+def end_session() -> Call[None]:
+    """Sign out.
+
+    Ends the session that the request came with, and has the browser forget it."""
+    return call("DELETE", "/v1/session", NoneType)
+
+
+def audit(
+    *,
+    limit: int | None = None,
+    cursor: str | None = None,
+    key: str | None = None,
+    operation: str | None = None,
+    gallery: str | None = None,
+    subject: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    changes: bool | None = None,
+    order: str | None = None,
+) -> Call[answers.AuditPage]:
+    """Read the audit log.
+
+    Which key did what, when, to which gallery and subject, with which outcome: ids, never images,
+    vectors or metadata. Changes are recorded before they begin; everything else appears within a
+    second."""
+    return call(
+        "GET",
+        "/v1/audit",
+        answers.AuditPage,
+        params=given(
+            limit=limit,
+            cursor=cursor,
+            key=key,
+            operation=operation,
+            gallery=gallery,
+            subject=subject,
+            since=since,
+            until=until,
+            changes=changes,
+            order=order,
+        ),
+    )
+
+
+def erase_subject(gallery: str, subject: str, *, rewrite: bool | None = None) -> Call[answers.Receipt]:
+    """Erase a subject for good.
+
+    Deletes the subject with everything about it, clears what the disk may still hold of it, and
+    answers with a signed receipt of what was erased and of what the server can't reach."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/erase",
+        answers.Receipt,
+        gallery=gallery,
+        subject=subject,
+        params=given(rewrite=rewrite),
+    )
+
+
+def receipts(*, limit: int | None = None, cursor: str | None = None) -> Call[answers.ReceiptPage]:
+    """List the receipts of erasures.
+
+    All complete ones, in the order of the erasures, page by page. They are kept forever."""
+    return call("GET", "/v1/receipts", answers.ReceiptPage, params=given(limit=limit, cursor=cursor))
+
+
+def receipt(receipt: str) -> Call[answers.Receipt]:
+    """Show the receipt of an erasure.
+
+    The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks
+    it without a server."""
+    return call("GET", "/v1/receipts/{receipt}", answers.Receipt, receipt=receipt)
+
+
+def corrections(gallery: str, subject: str) -> Call[answers.CorrectionList]:
+    """List a subject's corrections.
+
+    Those that have not expired, oldest first."""
+    return call(
+        "GET",
+        "/v1/galleries/{gallery}/subjects/{subject}/corrections",
+        answers.CorrectionList,
+        gallery=gallery,
+        subject=subject,
+    )
+
+
+def add_correction(
+    gallery: str,
+    subject: str,
+    image: Image,
+    *,
+    face: int | None = None,
+    expires_at: datetime | None = None,
+    confirm: bool | None = None,
+) -> Call[answers.Correction]:
+    """Say that a photo does not show the subject.
+
+    Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery
+    keeps crops. From then on a probe that is more like it than like the subject's own faces is not
+    `known` as the subject, nor a match; `explain` lists whom corrections ruled out. It is erased
+    with the subject, dropped when the subject is merged, and expires. Unless `confirm` is given,
+    the photo is compared with the subject first, which needs `recognize` too."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/corrections",
+        answers.Correction,
+        gallery=gallery,
+        subject=subject,
+        params=given(face=face, expires_at=expires_at, confirm=confirm),
+        files=[part("image", image)],
+    )
+
+
+def delete_correction(gallery: str, subject: str, correction: str) -> Call[None]:
+    """Delete a correction.
+
+    The correction no longer counts when people are identified."""
+    return call(
+        "DELETE",
+        "/v1/galleries/{gallery}/subjects/{subject}/corrections/{correction}",
+        NoneType,
+        gallery=gallery,
+        subject=subject,
+        correction=correction,
+    )
+
+
+def merge_subject(gallery: str, subject: str, into: str) -> Call[answers.MergedSubject]:
+    """Merge a subject into another one.
+
+    The other subject gets all faces, which keep their ids, and the first is deleted, in one step.
+    The other keeps its name, metadata and consent, and takes those it lacks; the earlier of two
+    expiries counts. Repeated within a day, the request changes nothing and gets the same answer. To
+    undo it, move `faces` back."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/merge",
+        answers.MergedSubject,
+        gallery=gallery,
+        subject=subject,
+        json=given(into=into),
+    )
+
+
+def move_face(gallery: str, subject: str, face_id: str, to: str) -> Call[answers.StoredFace]:
+    """Move a face to another subject.
+
+    The face keeps its id, template, quality and crop. When the answer comes, searches find it under
+    its new subject. The old subject stays, even without any face."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/move",
+        answers.StoredFace,
+        gallery=gallery,
+        subject=subject,
+        face_id=face_id,
+        json=given(subject=to),
+    )
+
+
+def move_faces(
+    gallery: str, subject: str, to: str, faces: Sequence[str], *, create: bool | None = None
+) -> Call[answers.Subject]:
+    """Move several faces to another subject.
+
+    All or none; otherwise as moving one. Answers with the new subject."""
+    return call(
+        "POST",
+        "/v1/galleries/{gallery}/subjects/{subject}/faces/move",
+        answers.Subject,
+        gallery=gallery,
+        subject=subject,
+        json=given(subject=to, faces=faces, create=create),
+    )
+
+
+def check_gallery(gallery: str) -> Call[answers.GalleryCheck]:
+    """Check a gallery.
+
+    Compares the database with the search index: do both hold the same faces with the same vectors?
+    Is the model package the one that they were made with?"""
+    return call("GET", "/v1/galleries/{gallery}/check", answers.GalleryCheck, gallery=gallery)
 
 
 def calibrate_gallery(gallery: str) -> Call[answers.GalleryCalibration]:

@@ -161,16 +161,6 @@ export class Client {
   }
 
   /**
-   * Check a gallery.
-   *
-   * Compares the database with the search index: do both hold the same faces with the same vectors? Is the model
-   * package the one that they were made with?
-   */
-  checkGallery(gallery: string): Promise<T.GalleryCheck> {
-    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/check", { gallery }) });
-  }
-
-  /**
    * List the subjects of a gallery.
    *
    * In the order of their creation, page by page; with `search` only those whose id or name contains it.
@@ -223,58 +213,6 @@ export class Client {
   }
 
   /**
-   * Erase a subject for good.
-   *
-   * Deletes the subject with everything about it, clears what the disk may still hold of it, and answers with a
-   * signed receipt of what was erased and of what the server can't reach.
-   */
-  eraseSubject(gallery: string, subject: string, query: { rewrite?: boolean } = {}): Promise<T.Receipt> {
-    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/erase", { gallery, subject }), query });
-  }
-
-  /**
-   * Merge a subject into another one.
-   *
-   * The other subject gets all faces, which keep their ids, and the first is deleted, in one step. The other
-   * keeps its name, metadata and consent, and takes those it lacks; the earlier of two expiries counts. Repeated
-   * within a day, the request changes nothing and gets the same answer. To undo it, move `faces` back.
-   */
-  mergeSubject(gallery: string, subject: string, body: T.SubjectMerge): Promise<T.MergedSubject> {
-    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/merge", { gallery, subject }), json: { ...body } });
-  }
-
-  /**
-   * List a subject's corrections.
-   *
-   * Those that have not expired, oldest first.
-   */
-  corrections(gallery: string, subject: string): Promise<T.CorrectionList> {
-    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections", { gallery, subject }) });
-  }
-
-  /**
-   * Say that a photo does not show the subject.
-   *
-   * Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery keeps
-   * crops. From then on a probe that is more like it than like the subject's own faces is not `known` as the
-   * subject, nor a match; `explain` lists whom corrections ruled out. It is erased with the subject, dropped
-   * when the subject is merged, and expires. Unless `confirm` is given, the photo is compared with the subject
-   * first, which needs `recognize` too.
-   */
-  addCorrection(gallery: string, subject: string, image: Image, query: { face?: number | null; expires_at?: string | null; confirm?: boolean } = {}): Promise<T.Correction> {
-    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections", { gallery, subject }), images: { image }, query });
-  }
-
-  /**
-   * Delete a correction.
-   *
-   * The correction no longer counts when people are identified.
-   */
-  deleteCorrection(gallery: string, subject: string, correction: string): Promise<void> {
-    return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections/{correction}", { gallery, subject, correction }), answer: "nothing" });
-  }
-
-  /**
    * Show a face.
    *
    * Where the face was in its photo, its quality, and the model that computed its template.
@@ -303,25 +241,6 @@ export class Client {
   }
 
   /**
-   * Move a face to another subject.
-   *
-   * The face keeps its id, template, quality and crop. When the answer comes, searches find it under its new
-   * subject. The old subject stays, even without any face.
-   */
-  moveFace(gallery: string, subject: string, faceId: string, body: T.FaceMove): Promise<T.StoredFace> {
-    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/move", { gallery, subject, face_id: faceId }), json: { ...body } });
-  }
-
-  /**
-   * Move several faces to another subject.
-   *
-   * All or none; otherwise as moving one. Answers with the new subject.
-   */
-  moveFaces(gallery: string, subject: string, body: T.FacesMove): Promise<T.Subject> {
-    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/move", { gallery, subject }), json: { ...body } });
-  }
-
-  /**
    * Show what this key may do.
    *
    * The id, scopes and galleries of the request's own key, so that a program can offer only what the key allows.
@@ -329,130 +248,6 @@ export class Client {
    */
   ownKey(): Promise<T.OwnKey> {
     return this.send({ method: "GET", path: "/v1/key" });
-  }
-
-  /**
-   * Make a sign-in code.
-   *
-   * The page's address with `#code=` and the code behind it is a link that signs in with the request's own key:
-   * once, within a minute, or within a day if it is to be sent to somebody. What a browser keeps of it in its
-   * history is of no use afterwards.
-   */
-  createSignInCode(query: { valid?: "minute" | "day" } = {}): Promise<T.SignInCode> {
-    return this.send({ method: "POST", path: "/v1/sign-in-codes", query });
-  }
-
-  /**
-   * Stay signed in.
-   *
-   * Has the browser keep a session of the request's own key: a cookie that no script can read. With it and the
-   * header `x-likeness-session`, requests of the page need no key. It ends after `LIKENESS_SESSION_DAYS`, with
-   * its key, or by signing out.
-   */
-  beginSession(): Promise<T.Session> {
-    return this.send({ method: "POST", path: "/v1/session" });
-  }
-
-  /**
-   * Sign out.
-   *
-   * Ends the session that the request came with, and has the browser forget it.
-   */
-  endSession(): Promise<void> {
-    return this.send({ method: "DELETE", path: "/v1/session", answer: "nothing" });
-  }
-
-  /**
-   * List the keys.
-   *
-   * All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
-   */
-  keys(query: { limit?: number; cursor?: string | null } = {}): Promise<T.KeyPage> {
-    return this.send({ method: "GET", path: "/v1/keys", query });
-  }
-
-  /** The keys of all pages. */
-  allKeys(query: { limit?: number; cursor?: string | null } = {}): AsyncGenerator<T.Key> {
-    return pages((cursor) => this.keys({ ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.keys);
-  }
-
-  /**
-   * Create a key.
-   *
-   * The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws` it also
-   * keeps the secret, sealed with the data folder's `vault.key`, because checking a signature needs it. Only a
-   * key with `templates` gives that scope.
-   */
-  createKey(body: T.KeyCreate): Promise<T.NewKey> {
-    return this.send({ method: "POST", path: "/v1/keys", json: { ...body } });
-  }
-
-  /**
-   * Show a key.
-   *
-   * What the key allows, and whether it was revoked; never its secret.
-   */
-  key(key: string): Promise<T.Key> {
-    return this.send({ method: "GET", path: path("/v1/keys/{key}", { key }) });
-  }
-
-  /**
-   * Revoke a key.
-   *
-   * Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays
-   * taken.
-   */
-  revokeKey(key: string): Promise<void> {
-    return this.send({ method: "DELETE", path: path("/v1/keys/{key}", { key }), answer: "nothing" });
-  }
-
-  /**
-   * Give a key a new secret.
-   *
-   * The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more,
-   * older ones no longer. A key with `templates` is needed for one that has it.
-   */
-  rotateKey(key: string, body: T.KeyRotate = {}): Promise<T.NewKey> {
-    return this.send({ method: "POST", path: path("/v1/keys/{key}/rotate", { key }), json: { ...body } });
-  }
-
-  /**
-   * Read the audit log.
-   *
-   * Which key did what, when, to which gallery and subject, with which outcome: ids, never images, vectors or
-   * metadata. Changes are recorded before they begin; everything else appears within a second.
-   */
-  audit(query: { limit?: number; cursor?: string | null; key?: string | null; operation?: string | null; gallery?: string | null; subject?: string | null; since?: string | null; until?: string | null; changes?: boolean; order?: "newest" | "oldest" } = {}): Promise<T.AuditPage> {
-    return this.send({ method: "GET", path: "/v1/audit", query });
-  }
-
-  /** The entries of all pages. */
-  allAudit(query: { limit?: number; cursor?: string | null; key?: string | null; operation?: string | null; gallery?: string | null; subject?: string | null; since?: string | null; until?: string | null; changes?: boolean; order?: "newest" | "oldest" } = {}): AsyncGenerator<T.AuditEntry> {
-    return pages((cursor) => this.audit({ ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.entries);
-  }
-
-  /**
-   * List the receipts of erasures.
-   *
-   * All complete ones, in the order of the erasures, page by page. They are kept forever.
-   */
-  receipts(query: { limit?: number; cursor?: string | null } = {}): Promise<T.ReceiptPage> {
-    return this.send({ method: "GET", path: "/v1/receipts", query });
-  }
-
-  /** The receipts of all pages. */
-  allReceipts(query: { limit?: number; cursor?: string | null } = {}): AsyncGenerator<T.Receipt> {
-    return pages((cursor) => this.receipts({ ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.receipts);
-  }
-
-  /**
-   * Show the receipt of an erasure.
-   *
-   * The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a
-   * server.
-   */
-  receipt(receipt: string): Promise<T.Receipt> {
-    return this.send({ method: "GET", path: path("/v1/receipts/{receipt}", { receipt }) });
   }
 
   /**
@@ -538,6 +333,211 @@ export class Client {
    */
   serverKey(): Promise<T.ServerKey> {
     return this.send({ method: "GET", path: "/v1/server-key" });
+  }
+
+  /**
+   * List the keys.
+   *
+   * All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
+   */
+  keys(query: { limit?: number; cursor?: string | null } = {}): Promise<T.KeyPage> {
+    return this.send({ method: "GET", path: "/v1/keys", query });
+  }
+
+  /** The keys of all pages. */
+  allKeys(query: { limit?: number; cursor?: string | null } = {}): AsyncGenerator<T.Key> {
+    return pages((cursor) => this.keys({ ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.keys);
+  }
+
+  /**
+   * Create a key.
+   *
+   * The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws` it also
+   * keeps the secret, sealed with the data folder's `vault.key`, because checking a signature needs it. Only a
+   * key with `templates` gives that scope.
+   */
+  createKey(body: T.KeyCreate): Promise<T.NewKey> {
+    return this.send({ method: "POST", path: "/v1/keys", json: { ...body } });
+  }
+
+  /**
+   * Show a key.
+   *
+   * What the key allows, and whether it was revoked; never its secret.
+   */
+  key(key: string): Promise<T.Key> {
+    return this.send({ method: "GET", path: path("/v1/keys/{key}", { key }) });
+  }
+
+  /**
+   * Revoke a key.
+   *
+   * Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays
+   * taken.
+   */
+  revokeKey(key: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/keys/{key}", { key }), answer: "nothing" });
+  }
+
+  /**
+   * Give a key a new secret.
+   *
+   * The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more,
+   * older ones no longer. A key with `templates` is needed for one that has it.
+   */
+  rotateKey(key: string, body: T.KeyRotate = {}): Promise<T.NewKey> {
+    return this.send({ method: "POST", path: path("/v1/keys/{key}/rotate", { key }), json: { ...body } });
+  }
+
+  /**
+   * Make a sign-in code.
+   *
+   * The page's address with `#code=` and the code behind it is a link that signs in with the request's own key:
+   * once, within a minute, or within a day if it is to be sent to somebody. What a browser keeps of it in its
+   * history is of no use afterwards.
+   */
+  createSignInCode(query: { valid?: "minute" | "day" } = {}): Promise<T.SignInCode> {
+    return this.send({ method: "POST", path: "/v1/sign-in-codes", query });
+  }
+
+  /**
+   * Stay signed in.
+   *
+   * Has the browser keep a session of the request's own key: a cookie that no script can read. With it and the
+   * header `x-likeness-session`, requests of the page need no key. It ends after `LIKENESS_SESSION_DAYS`, with
+   * its key, or by signing out.
+   */
+  beginSession(): Promise<T.Session> {
+    return this.send({ method: "POST", path: "/v1/session" });
+  }
+
+  /**
+   * Sign out.
+   *
+   * Ends the session that the request came with, and has the browser forget it.
+   */
+  endSession(): Promise<void> {
+    return this.send({ method: "DELETE", path: "/v1/session", answer: "nothing" });
+  }
+
+  /**
+   * Read the audit log.
+   *
+   * Which key did what, when, to which gallery and subject, with which outcome: ids, never images, vectors or
+   * metadata. Changes are recorded before they begin; everything else appears within a second.
+   */
+  audit(query: { limit?: number; cursor?: string | null; key?: string | null; operation?: string | null; gallery?: string | null; subject?: string | null; since?: string | null; until?: string | null; changes?: boolean; order?: "newest" | "oldest" } = {}): Promise<T.AuditPage> {
+    return this.send({ method: "GET", path: "/v1/audit", query });
+  }
+
+  /** The entries of all pages. */
+  allAudit(query: { limit?: number; cursor?: string | null; key?: string | null; operation?: string | null; gallery?: string | null; subject?: string | null; since?: string | null; until?: string | null; changes?: boolean; order?: "newest" | "oldest" } = {}): AsyncGenerator<T.AuditEntry> {
+    return pages((cursor) => this.audit({ ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.entries);
+  }
+
+  /**
+   * Erase a subject for good.
+   *
+   * Deletes the subject with everything about it, clears what the disk may still hold of it, and answers with a
+   * signed receipt of what was erased and of what the server can't reach.
+   */
+  eraseSubject(gallery: string, subject: string, query: { rewrite?: boolean } = {}): Promise<T.Receipt> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/erase", { gallery, subject }), query });
+  }
+
+  /**
+   * List the receipts of erasures.
+   *
+   * All complete ones, in the order of the erasures, page by page. They are kept forever.
+   */
+  receipts(query: { limit?: number; cursor?: string | null } = {}): Promise<T.ReceiptPage> {
+    return this.send({ method: "GET", path: "/v1/receipts", query });
+  }
+
+  /** The receipts of all pages. */
+  allReceipts(query: { limit?: number; cursor?: string | null } = {}): AsyncGenerator<T.Receipt> {
+    return pages((cursor) => this.receipts({ ...query, ...(cursor === undefined ? {} : { cursor }) }), (page) => page.receipts);
+  }
+
+  /**
+   * Show the receipt of an erasure.
+   *
+   * The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a
+   * server.
+   */
+  receipt(receipt: string): Promise<T.Receipt> {
+    return this.send({ method: "GET", path: path("/v1/receipts/{receipt}", { receipt }) });
+  }
+
+  /**
+   * List a subject's corrections.
+   *
+   * Those that have not expired, oldest first.
+   */
+  corrections(gallery: string, subject: string): Promise<T.CorrectionList> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections", { gallery, subject }) });
+  }
+
+  /**
+   * Say that a photo does not show the subject.
+   *
+   * Send again the photo of a wrong answer. Its face's template is kept, and its crop if the gallery keeps
+   * crops. From then on a probe that is more like it than like the subject's own faces is not `known` as the
+   * subject, nor a match; `explain` lists whom corrections ruled out. It is erased with the subject, dropped
+   * when the subject is merged, and expires. Unless `confirm` is given, the photo is compared with the subject
+   * first, which needs `recognize` too.
+   */
+  addCorrection(gallery: string, subject: string, image: Image, query: { face?: number | null; expires_at?: string | null; confirm?: boolean } = {}): Promise<T.Correction> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections", { gallery, subject }), images: { image }, query });
+  }
+
+  /**
+   * Delete a correction.
+   *
+   * The correction no longer counts when people are identified.
+   */
+  deleteCorrection(gallery: string, subject: string, correction: string): Promise<void> {
+    return this.send({ method: "DELETE", path: path("/v1/galleries/{gallery}/subjects/{subject}/corrections/{correction}", { gallery, subject, correction }), answer: "nothing" });
+  }
+
+  /**
+   * Merge a subject into another one.
+   *
+   * The other subject gets all faces, which keep their ids, and the first is deleted, in one step. The other
+   * keeps its name, metadata and consent, and takes those it lacks; the earlier of two expiries counts. Repeated
+   * within a day, the request changes nothing and gets the same answer. To undo it, move `faces` back.
+   */
+  mergeSubject(gallery: string, subject: string, body: T.SubjectMerge): Promise<T.MergedSubject> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/merge", { gallery, subject }), json: { ...body } });
+  }
+
+  /**
+   * Move a face to another subject.
+   *
+   * The face keeps its id, template, quality and crop. When the answer comes, searches find it under its new
+   * subject. The old subject stays, even without any face.
+   */
+  moveFace(gallery: string, subject: string, faceId: string, body: T.FaceMove): Promise<T.StoredFace> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/{face_id}/move", { gallery, subject, face_id: faceId }), json: { ...body } });
+  }
+
+  /**
+   * Move several faces to another subject.
+   *
+   * All or none; otherwise as moving one. Answers with the new subject.
+   */
+  moveFaces(gallery: string, subject: string, body: T.FacesMove): Promise<T.Subject> {
+    return this.send({ method: "POST", path: path("/v1/galleries/{gallery}/subjects/{subject}/faces/move", { gallery, subject }), json: { ...body } });
+  }
+
+  /**
+   * Check a gallery.
+   *
+   * Compares the database with the search index: do both hold the same faces with the same vectors? Is the model
+   * package the one that they were made with?
+   */
+  checkGallery(gallery: string): Promise<T.GalleryCheck> {
+    return this.send({ method: "GET", path: path("/v1/galleries/{gallery}/check", { gallery }) });
   }
 
   /**
