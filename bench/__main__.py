@@ -23,15 +23,15 @@ WIDTH = 190
 """Columns of the table when the output is no terminal."""
 LFW = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
 """Labeled Faces in the Wild, where it lies beside the project."""
-PARTS = "embed", "detect", "search", "serve", "enroll", "latency", "start", "growth"
-ON_REQUEST = "device", "cost", "cores", "tails", "watch"
-"""Run only if named: for a GPU, beside another checkout or package, on a machine of many cores, with PyAV."""
+PARTS = "embed", "detect", "search", "serve", "peers", "enroll", "latency", "start", "growth"
+ON_REQUEST = "device", "card", "cost", "cores", "tails", "watch"
+"""Run only if named: for a GPU (two), beside another checkout or package, on a machine of many cores, with PyAV."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Parts = Annotated[
     list[str] | None,
     typer.Argument(
-        help=f"{', '.join(PARTS)}: all of them by default; device: --device cuda; cost: --beside, --package; cores; "
-        "tails: --beside; watch."
+        help=f"{', '.join(PARTS)}: all of them by default; device, card: --device cuda; cost: --beside, --package; "
+        "cores; tails: --beside; watch."
     ),
 ]
 
@@ -42,7 +42,7 @@ def bench(
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter: a few minutes for everything.")] = False,
     device: Annotated[
-        str, typer.Option(help="`cuda`: images a second by batch size and searches on a GPU, the part `device` alone.")
+        str, typer.Option(help="`cuda`: the parts `device`, `card` and `search` on a GPU, these three by default.")
     ] = "cpu",
     photos: Annotated[
         Path | None,
@@ -71,7 +71,7 @@ def bench(
     from bench.stages import open_stages  # noqa: PLC0415 (the same)
 
     known = (*PARTS, *ON_REQUEST)
-    chosen = list(parts or (PARTS if device == "cpu" else ("device",)))
+    chosen = list(parts or (PARTS if device == "cpu" else ("device", "card", "search")))
     if unknown := [part for part in chosen if part not in known]:
         raise InvalidInput(f"{unknown[0]} is no part: {', '.join(known)}", code="unknown_part")
     effort = _scaled(QUICK if quick else WHOLE, rounds, seconds, faces)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from app.choices import Device
 from app.errors import ModelNotLoadable, Unusable
 from app.face.yunet import CANVASES, Canvas, YuNet
-from app.inference.session import FIXED_BATCH, Session
+from app.inference.session import FIXED_BATCH, OnGpu, Session
 from app.types import Box, Detection, Landmarks, Pixels
 
 MIN_FACE: Final = 20
@@ -145,16 +145,16 @@ class Detector:
         device: Device = "cpu",
         threads: int = 1,
         min_face: int = MIN_FACE,
-        gpu_memory_mib: int | None = None,
+        gpu: OnGpu = OnGpu(),  # noqa: B008 - never changed
     ) -> None:
         """``model`` is YuNet's prepared file (`open_detector` makes it); ``threads`` work on one photo.
 
         Raises Unusable: detector_unreadable where it is none, and device_unavailable.
         """
         self.min_face = min_face
-        session = _open(model, device, threads, None, gpu_memory_mib)
+        session = _open(model, device, threads, None, gpu)
         canvases = CANVASES if session.device in FIXED_BATCH else ()
-        self.sessions = {each: _open(model, session.device, threads, each, gpu_memory_mib) for each in canvases}
+        self.sessions = {each: _open(model, session.device, threads, each, gpu) for each in canvases}
         self.device = session.device
         self._network = YuNet(session, self.sessions, score_threshold=HINT_THRESHOLD, nms_threshold=NMS_THRESHOLD)
 
@@ -421,11 +421,11 @@ def _turn(sights: _Sights, turn: NDArray[np.float64]) -> None:
     sights[:, 4:14] = (sights[:, 4:14].reshape(-1, 5, 2) @ turn.T).reshape(-1, 10)
 
 
-def _open(model: Path, device: Device, threads: int, canvas: Canvas | None, gpu_memory_mib: int | None) -> Session:
+def _open(model: Path, device: Device, threads: int, canvas: Canvas | None, gpu: OnGpu) -> Session:
     unreadable = Unusable(f"{model} cannot be read as a YuNet detector.", code="detector_unreadable")
     try:
         shape = (*canvas, 3) if canvas else None
-        session = Session(model, device, threads, sizes_vary=canvas is None, shape=shape, gpu_memory_mib=gpu_memory_mib)
+        session = Session(model, device, threads, sizes_vary=canvas is None, shape=shape, gpu=gpu)
     except ModelNotLoadable as error:
         raise unreadable from error
     if [len(each.shape) for each in (*session.inputs, *session.outputs)] != [4, 3]:

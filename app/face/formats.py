@@ -47,7 +47,7 @@ UNBOUNDED = frozenset({"HEIF", "AVIF"})
 16,384 × 16,384 pixels, 2 GiB at most."""
 SEQUENCES = frozenset({b"avis", b"hevc", b"hevx", b"msf1"})
 """The first brand of a HEIF file that is a film (ISO/IEC 23008-12)."""
-SILENT = frozenset({"WEBP", "AVIF"})
+SILENT = frozenset({"WEBP", "AVIF", "HEIF"})
 """Formats whose readers don't say that they had no memory."""
 SMALL_PIXELS = 1_000_000
 """Less than this takes 30 MB at most, for which there is memory."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from app.choices import Device, Used
+from app.choices import Device, GpuMath, Used
 from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
-from app.inference import golden
+from app.inference import cuda, golden
 from app.inference.libraries import missing
 from app.inference.package import Package
 from app.machine import cpuinfo
@@ -59,6 +60,14 @@ EXACT_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni"})
 and halve their speed."""
 
 
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """How a CUDA device runs a model, which takes ``memory_mib`` at most there."""
+
+    memory_mib: int | None = None
+    math: GpuMath = "fp32"
+
+
 class Session:
     """One loaded graph on one device; `run` may be called from several threads at once.
 
@@ -77,13 +86,12 @@ class Session:
         *,
         sizes_vary: bool = False,
         shape: tuple[int, ...] | None = None,
-        gpu_memory_mib: int | None = None,
+        gpu: OnGpu = OnGpu(),
     ) -> None:
         """``sizes_vary``: inputs have many sizes; memory is not planned by size, and given back after a large one.
-        ``shape`` is the one shape that inputs have on a device of FIXED_BATCH, which takes ``gpu_memory_mib`` at most
-        for it (CUDA)."""
+        ``shape`` is the one shape that inputs have on a device of FIXED_BATCH."""
         chosen = resolve_device(device)
-        self._session = _open(model, chosen, threads, sizes_vary=sizes_vary, gpu_memory_mib=gpu_memory_mib)
+        self._session = _open(model, chosen, threads, sizes_vary=sizes_vary, gpu=gpu)
         used = self._session.get_providers()
         if device == chosen == "cuda" and CUDA not in used:
             lacking = ", ".join(map(str, missing(Path(ort.__file__).parent / "capi" / CUDA_LIBRARY)))
@@ -167,7 +175,7 @@ def _giving_back() -> Any:
     return options
 
 
-def _open(model: Path | bytes, device: Used, threads: int, *, sizes_vary: bool, gpu_memory_mib: int | None) -> Any:
+def _open(model: Path | bytes, device: Used, threads: int, *, sizes_vary: bool, gpu: OnGpu) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -178,13 +186,16 @@ def _open(model: Path | bytes, device: Used, threads: int, *, sizes_vary: bool, 
     options.enable_mem_pattern = not sizes_vary
     if EXACT_INSTRUCTIONS.isdisjoint(cpuinfo("flags").split()):
         options.add_session_config_entry(EXACT_SUMS, "1")
-    cuda: dict[str, object] = {"arena_extend_strategy": "kSameAsRequested"}  # the shapes stay, so what is used does too
-    if gpu_memory_mib is not None:
-        cuda["gpu_mem_limit"] = gpu_memory_mib * MIB
+    of_cuda: dict[str, object] = {"arena_extend_strategy": "kSameAsRequested"}  # the shapes stay: what is used does too
+    if gpu.memory_mib is not None:
+        of_cuda["gpu_mem_limit"] = gpu.memory_mib * MIB
+    if gpu.math == "nhwc":
+        of_cuda["prefer_nhwc"] = "1"
     if CUDA in PROVIDERS[device]:
         ort.set_default_logger_severity(FATAL_ONLY)  # it would tell of missing libraries in four lines of its own
         ort.preload_dlls()  # finds the CUDA libraries that pip installed
-    providers = [(name, cuda) if name == CUDA else name for name in PROVIDERS[device]]
+        cuda.sleep_while_waiting()
+    providers = [(name, of_cuda) if name == CUDA else name for name in PROVIDERS[device]]
     try:
         return ort.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=providers)
     except Exception as error:

@@ -390,3 +390,11 @@ def tidy(model: ModelProto) -> None:
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
     onnx.checker.check_model(model, full_check=True)
+
+
+def in_half(model: ModelProto) -> ModelProto:
+    """Return a new model that computes with numbers of 16 bits; its inputs and outputs keep their types."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 - slow, and rarely wanted
+
+    half: ModelProto = convert_float_to_float16(ModelProto.FromString(model.SerializeToString()), keep_io_types=True)
+    return half

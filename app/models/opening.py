@@ -7,7 +7,7 @@ from pathlib import Path
 from app.choices import Device, Used
 from app.face.detect import MIN_FACE, Detector
 from app.inference.package import Package
-from app.inference.session import FIXED_BATCH, EmbedderSession, Session, resolve_device
+from app.inference.session import FIXED_BATCH, EmbedderSession, OnGpu, Session, resolve_device
 from app.models.prepare import Target, prepared
 
 
@@ -20,7 +20,11 @@ def open_embedder(package: Package, cache_dir: Path, device: Device = "auto", th
 
 
 def open_prepared(
-    package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1, gpu_memory_mib: int | None = None
+    package: Package,
+    cache_dir: Path,
+    device: Device = "auto",
+    threads: int = 1,
+    gpu: OnGpu = OnGpu(),  # noqa: B008
 ) -> Session:
     """Locate, prepare (the first time) and load a package of any task; its contract is not checked.
 
@@ -30,8 +34,9 @@ def open_prepared(
     def opened(wanted: Device, used: Used) -> Session:
         side = package.manifest.input.shape[1]
         shape = (FIXED_BATCH.get(used, 1), side, side, 3) if isinstance(side, int) else None
-        model = prepared(package, cache_dir, target_of(used))
-        return Session(model, wanted, threads, shape=shape, gpu_memory_mib=gpu_memory_mib)
+        half = used == "cuda" and gpu.math == "fp16" and package.manifest.task == "embed"
+        model = prepared(package, cache_dir, "cuda-fp16" if half else target_of(used))
+        return Session(model, wanted, threads, shape=shape, gpu=gpu)
 
     used = resolve_device(device)
     session = opened(device, used)
@@ -46,14 +51,14 @@ def open_detector(
     *,
     threads: int = 1,
     min_face: int = MIN_FACE,
-    gpu_memory_mib: int | None = None,
+    gpu: OnGpu = OnGpu(),  # noqa: B008 - never changed
 ) -> Detector:
     """Locate, prepare (the first time) and load the detector's package.
 
     Raises Unusable with the codes of `prepared`, and as `Detector` does.
     """
     model = prepared(package, cache_dir, target_of(resolve_device(device)))
-    return Detector(model, device=device, threads=threads, min_face=min_face, gpu_memory_mib=gpu_memory_mib)
+    return Detector(model, device=device, threads=threads, min_face=min_face, gpu=gpu)
 
 
 def target_of(device: Used) -> Target:

@@ -28,13 +28,16 @@ from app.types import Pixels, Vectors
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-Target: TypeAlias = Literal["cpu", "cuda"]
+Target: TypeAlias = Literal["cpu", "cuda", "cuda-fp16"]
+"""What a graph is prepared for. `cuda-fp16` computes with numbers of 16 bits; it is for embedders alone."""
 Plan: TypeAlias = Rewrite | RewriteClassifier | RewriteYuNet
 
 STEPS_VERSION = 4
 """Part of a prepared file's name: raise it with every change of the steps, so that old files are made anew."""
 MIN_COSINE = 0.99999
 """What the prepared graph must keep to the file as it came, on every crop."""
+MIN_COSINE_FP16 = 0.999
+"""The same with numbers of 16 bits. SFace keeps 0.99999 on photos, and less on the noise that it is checked with."""
 MAX_DIFFERENCE = 1e-4
 """By how much a probability of a prepared classifier may differ from the file's own."""
 
@@ -48,7 +51,7 @@ def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     if b"location" in source.read_bytes():  # the key of each external tensor; most starts needn't import onnx
         _refuse_external_weights(package, source)
     plan = package.manifest.prepare
-    if isinstance(plan, RunAsIs):
+    if isinstance(plan, RunAsIs) and target != "cuda-fp16":
         return source
     return find_prepared(package, cache_dir, target) or _make(package, plan, source, cache_dir, target)
 
@@ -94,7 +97,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _make(package: Package, plan: Plan, source: Path, cache_dir: Path, target: Target) -> Path:
+def _make(package: Package, plan: Plan | RunAsIs, source: Path, cache_dir: Path, target: Target) -> Path:
     from onnx import ModelProto  # noqa: PLC0415 - only a first start needs it
 
     try:
@@ -118,7 +121,7 @@ def _make(package: Package, plan: Plan, source: Path, cache_dir: Path, target: T
     return path
 
 
-def _rewritten(source: ModelProto, package: Package, plan: Plan, target: Target) -> ModelProto:
+def _rewritten(source: ModelProto, package: Package, plan: Plan | RunAsIs, target: Target) -> ModelProto:
     if isinstance(plan, RewriteYuNet):
         from app.models.yunet_graph import check_yunet, rewrite_yunet  # noqa: PLC0415 - only a first start needs it
 
@@ -128,9 +131,17 @@ def _rewritten(source: ModelProto, package: Package, plan: Plan, target: Target)
         side = int(package.manifest.input.shape[1])
         model = rewrite_classifier(source, plan, side)
         check_classifier(source, model, plan, check_crops(side))
-    else:
+    elif target == "cuda-fp16":
+        from app.models.graph import in_half  # noqa: PLC0415 - brings onnx, which only a first start needs
+
+        model = in_half(rewrite(source, plan, "cuda") if isinstance(plan, Rewrite) else source)
+        kept = plan if isinstance(plan, Rewrite) else Rewrite()
+        check_prepared(source, model, kept, check_crops(), least=MIN_COSINE_FP16)
+    elif isinstance(plan, Rewrite):
         model = rewrite(source, plan, target)
         check_prepared(source, model, plan, check_crops())
+    else:
+        raise TypeError(f"{package.id} is run as it is.")
     return model
 
 
@@ -189,16 +200,18 @@ def _refuse_external_weights(package: Package, source: Path) -> None:
         raise Unusable(message, code="package_external_weights", package=package.id)
 
 
-def check_prepared(source: ModelProto, rewritten: ModelProto, plan: Rewrite, crops: Pixels) -> float:
+def check_prepared(
+    source: ModelProto, rewritten: ModelProto, plan: Rewrite, crops: Pixels, *, least: float = MIN_COSINE
+) -> float:
     """Return the lowest cosine between the outputs of both graphs on (N, 112, 112, 3) uint8 RGB crops.
 
     The source sees them one by one as its own input, the rewritten graph all at once.
-    Raises Unusable package_not_preparable below `MIN_COSINE`.
+    Raises Unusable package_not_preparable below ``least``.
     """
     expected = unit(run_plain(source, plan.input, crops))
     worst = float((expected * unit(_run(rewritten, crops))).sum(axis=1).min())
-    if not worst >= MIN_COSINE:
-        message = f"The rewritten graph differs from its source: cosine {worst:.7f}, at least {MIN_COSINE} is needed."
+    if not worst >= least:
+        message = f"The rewritten graph differs from its source: cosine {worst:.7f}, at least {least} is needed."
         raise Unusable(message, code="package_not_preparable", cosine=worst)
     return worst
 

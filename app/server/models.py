@@ -16,7 +16,7 @@ from app.errors import InvalidSetting, Unusable
 from app.face.detect import Detector
 from app.face.formats import Limits
 from app.inference.package import Package, Scan, scan_packages, select
-from app.inference.session import EmbedderSession, Session
+from app.inference.session import EmbedderSession, OnGpu, Session
 from app.models.opening import open_detector, open_prepared
 from app.models.prepare import prepare_apart, prepared
 from app.workers.parent import Stages
@@ -97,7 +97,7 @@ def _open_detector(package: Package, settings: Settings) -> Detector | Parent:
         settings.detect_device,
         threads=settings.detect_threads,
         min_face=settings.min_face,
-        gpu_memory_mib=settings.gpu_memory_mib,
+        gpu=_on_gpu(settings),
     )
 
 
@@ -120,7 +120,11 @@ def _select(scan: Scan, name: str, task: str) -> Package:
 
 
 def _open(package: Package, settings: Settings) -> Session:
-    return open_prepared(package, _cache(settings), settings.device, settings.embed_threads, settings.gpu_memory_mib)
+    return open_prepared(package, _cache(settings), settings.device, settings.embed_threads, _on_gpu(settings))
+
+
+def _on_gpu(settings: Settings) -> OnGpu:
+    return OnGpu(settings.gpu_memory_mib, settings.gpu_math)
 
 
 def _cache(settings: Settings) -> Path:

@@ -20,7 +20,7 @@ from app.face.align import Cut
 from app.machine import memory_in_use
 from app.pipeline import keep_crops
 from app.types import Photo
-from app.workers.start import Ended, Parent, Worker
+from app.workers.start import PARENT_ENDED, Ended, Parent, Worker
 from app.workers.worker import Answer, Terms
 
 COSTLY_PIXELS = 4_000_000
@@ -43,6 +43,11 @@ RESTING = 24 * 1024**2
 STUCK = 10
 """Times the processor time that a photo may take: work that has no deadline ends after so long."""
 TOO_LONG = "SIGXCPU"
+KILLED = "SIGKILL", "SIGTERM", PARENT_ENDED
+"""How a worker ends that was not ended by its photo."""
+TRIES = 2
+"""How many workers one photo may end."""
+UNREADABLE = "The image could not be read."
 _log = logging.getLogger(__name__)
 
 
@@ -155,7 +160,7 @@ class PhotoWorkers:
 
     Photos of more than COSTLY_PIXELS, and those for which a worker's memory did not suffice, go to workers of low
     priority, of which there are half as many: nothing else waits for them. A photo whose worker ends is tried once
-    more, there.
+    more: by a worker of the same kind if the system killed it, else by one with more memory.
     """
 
     def __init__(self, parent: Parent, count: int, seconds: float, keep: Callable[[str, int], None]) -> None:
@@ -217,27 +222,37 @@ class PhotoWorkers:
         self._costly.close()
 
     def _found(self, image: bytes, cuts: Sequence[Cut]) -> Photo:
-        for crew, last in ((self._small, False), (self._costly, True)):
+        crew, ended = self._small, 0
+        while True:
             try:
-                answer = crew.ask(image, cuts)
-            except Ended as ended:
-                self._note(str(ended), image, again=not last and str(ended) != TOO_LONG)
-                if last or str(ended) == TOO_LONG:
-                    raise InvalidImage("The image could not be read.") from ended
+                answer = self._asked(crew, image, cuts)
+            except Ended as error:
+                ended += 1
+                again = ended < TRIES and str(error) != TOO_LONG
+                self._note(str(error), image, again=again)
+                if not again:
+                    raise InvalidImage(UNREADABLE) from error
+                crew = crew if str(error) in KILLED else self._costly
                 continue
-            except LikenessError as error:
-                if error.code == "request_timeout" and not current_task().given_up:
-                    self._note("request_timeout", image, again=False)
-                raise
-            if answer.outcome == "refused":
-                raise answer.error()
             if answer.photo is not None:
                 return answer.photo
+            if answer.outcome == "refused":
+                raise answer.error()
             if answer.outcome != "costly":
-                self._note(answer.message or answer.outcome, image, again=not last)
-            if last and answer.outcome == "no_memory":
+                self._note(answer.message or answer.outcome, image, again=crew is not self._costly)
+            if crew is self._costly and answer.outcome == "no_memory":
                 raise ImageTooLarge("Reading the image takes more memory than this server has for one image.")
-        raise InvalidImage("The image could not be read.")
+            if crew is self._costly:
+                raise InvalidImage(UNREADABLE)
+            crew = self._costly
+
+    def _asked(self, crew: Crew, image: bytes, cuts: Sequence[Cut]) -> Answer:
+        try:
+            return crew.ask(image, cuts)
+        except LikenessError as error:
+            if error.code == "request_timeout" and not current_task().given_up:
+                self._note("request_timeout", image, again=False)
+            raise
 
     def _note(self, reason: str, image: bytes, *, again: bool) -> None:
         """Count and log why a worker gave up a photo, which the log names by its SHA-256 alone."""

@@ -30,6 +30,7 @@ TRIES = 3
 """How often a worker is started before requests are refused."""
 LOOK_S = 0.1
 """How often a thread that waits for a worker looks whether it still should."""
+PARENT_ENDED = "its parent ended"
 KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 """Of the environment, which else holds passwords."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -90,7 +91,7 @@ class Parent:
         try:
             code = self._ask(End(process))
         except Unusable:  # its parent has ended, and so has it
-            return "its parent ended"
+            return PARENT_ENDED
         if code >= 0:
             return f"exit code {code}"
         with suppress(ValueError):

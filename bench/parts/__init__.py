@@ -4,10 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.parts import cores, cost, detect, device, embed, enroll, growth, latency, search, serve, start, tails, watch
+from bench.parts import (
+    card,
+    cores,
+    cost,
+    detect,
+    device,
+    embed,
+    enroll,
+    growth,
+    latency,
+    peers,
+    search,
+    serve,
+    start,
+    tails,
+    watch,
+)
 from bench.run import Run
 
 PARTS: dict[str, Callable[[Run], None]] = {
     each.PART: each.measure
-    for each in (embed, detect, search, serve, enroll, latency, start, growth, device, cost, cores, tails, watch)
+    for each in (
+        embed,
+        detect,
+        search,
+        serve,
+        peers,
+        enroll,
+        latency,
+        start,
+        growth,
+        device,
+        card,
+        cost,
+        cores,
+        tails,
+        watch,
+    )
 }

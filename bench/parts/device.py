@@ -1,6 +1,5 @@
-"""The speed of one device: images per second of each embedder by batch size, and search where FAISS has a GPU.
-
-On a GPU this is what `python -m bench --device cuda` measures. On the CPU it uses one thread.
+"""The speed of one device, without a server: faces a second of each embedder by batch size, looks a second of the
+detector by canvas, and (the part `search`) searches where FAISS has a GPU. On the CPU it uses one thread.
 """
 
 from __future__ import annotations
@@ -13,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from app.choices import IndexKind
+from app.choices import GpuMath, IndexKind
+from app.face.yunet import CANVASES, Canvas
 from app.inference.manifest import Rewrite
-from app.inference.package import Package, find_packages, locate
-from app.inference.session import Session, resolve_device
+from app.inference.package import Package, find_packages, locate, select
+from app.inference.session import OnGpu, Session, resolve_device
 from app.machine import cores
-from app.models.prepare import rewrite
+from app.models.graph import in_half
+from app.models.opening import target_of
+from app.models.prepare import prepared, rewrite
 from app.search.gpu import Gpu, Lane, find_gpu
 from app.types import Vectors
 from bench import galleries
@@ -26,8 +28,9 @@ from bench.contenders import searching
 from bench.contenders.embedding import many
 from bench.figures import Figure, compared
 from bench.run import Run
+from bench.stages import DETECTOR
 
-PART = "device"
+PART, SEARCH = "device", "search"
 Precision: TypeAlias = Literal["fp32", "fp16"]
 GPU_DIMENSION = 512
 ALONE = -1
@@ -40,10 +43,8 @@ def measure(run: Run) -> None:
         if package.manifest.task == "embed":
             for precision in get_args(Precision):
                 _embed(run, package, precision)
-    if run.device == "cuda":
-        _search(run)
-    else:
-        run.note("FAISS on a GPU: not asked for (--device cuda)")
+    for canvas in CANVASES:
+        _look(run, canvas)
 
 
 def _embed(run: Run, package: Package, precision: Precision) -> None:
@@ -70,12 +71,26 @@ def _embed(run: Run, package: Package, precision: Precision) -> None:
         run.add(compared(PART, work, speeds, name, least, unit="faces/s", details={"cosine_to_fp32": cosine}))
 
 
-def in_half(model: ModelProto) -> ModelProto:
-    """Return the graph with fp16 arithmetic; inputs and outputs keep their types."""
-    from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 (slow, and only wanted here)
+def _look(run: Run, canvas: Canvas) -> None:
+    run.say(f"looks at {canvas.height} × {canvas.width}")
+    model = prepared(
+        select(find_packages(run.stages.models), DETECTOR), run.stages.cache, target_of(resolve_device_of(run))
+    )
+    sheet = np.random.default_rng(0).integers(0, 256, (*canvas, 3), np.uint8)
+    maths: tuple[GpuMath, ...] = ("fp32", "nhwc") if run.device == "cuda" else ("fp32",)
+    ways: dict[str, Callable[[], int]] = {}
+    for math in maths:
+        session = Session(model, resolve_device_of(run), 1, shape=(*canvas, 3), gpu=OnGpu(math=math))
 
-    half: ModelProto = convert_float_to_float16(type(model).FromString(model.SerializeToString()), keep_io_types=True)
-    return half
+        def look(session: Session = session) -> int:
+            session.run(sheet)
+            return canvas.items
+
+        ways[math] = look
+    speeds = run.contest(ways)
+    for math in maths:
+        work = f"look, {canvas.items} × {canvas.height} × {canvas.width}, {math}, {resolve_device_of(run)}"
+        run.add(compared(PART, work, speeds, math, "fp32", unit="looks/s"))
 
 
 def worst_cosine(one: NDArray[np.generic], other: NDArray[np.generic]) -> float:
@@ -96,11 +111,11 @@ def graph_of(run: Run, package: Package) -> ModelProto:
     return rewrite(model, plan, "cuda") if isinstance(plan, Rewrite) else model
 
 
-def _search(run: Run) -> None:
+def search(run: Run) -> None:
     """Measure a gallery's index with its vectors on the GPU against FAISS's flat index on the GPU."""
     faiss_gpu, product_gpu = find_gpu("faiss"), find_gpu("product")
     if faiss_gpu is None or product_gpu is None:
-        run.note("Search on a GPU: FAISS or ONNX Runtime has none, or sees none (pip install 'likeness-server[gpu]')")
+        run.note("search on a GPU: FAISS or ONNX Runtime has none, or sees none (pip install 'likeness-server[gpu]')")
         return
     vectors = galleries.people(run.effort.faces, GPU_DIMENSION)
     kinds: tuple[IndexKind, ...] = ("fp32", "int8")
@@ -126,12 +141,12 @@ def searched_on(run: Run, faiss_gpu: Gpu, product_gpu: Gpu, vectors: Vectors, ki
         details = {"gigabytes_a_second": passes * vectors.nbytes / (1 if kind == "fp32" else 2) / 1e9}
         work = f"search, {len(vectors):,} × {vectors.shape[1]}, {kind} on a GPU, {count} at once"
         for name in ("ours", "product"):
-            run.add(compared(PART, f"{work}, {name}", speeds, name, "FAISS alone", unit="queries/s", details=details))
+            run.add(compared(SEARCH, f"{work}, {name}", speeds, name, "FAISS alone", unit="queries/s", details=details))
     lane.drop(ALONE)
     expected = searching.exact(vectors, queries)[:, 0]
     for name, each in (("ours", index), ("product", product)):
         same = np.mean(searching.rows_of(each, queries)[:, 0] == expected)
-        run.add(Figure(PART, f"the same first one by {kind} on a GPU as in float64, {name}", 100 * float(same), "%"))
+        run.add(Figure(SEARCH, f"the same first one by {kind} on a GPU as in float64, {name}", 100 * float(same), "%"))
 
 
 def _asked(lane: Lane, flat: Callable[[], Any], queries: Vectors) -> Callable[[], int]:

@@ -8,6 +8,7 @@ from app.machine import cores
 from bench import galleries
 from bench.contenders import searching
 from bench.figures import Figure, Goal, compared
+from bench.parts import device
 from bench.run import Run
 from training.evaluation.speed import Spread
 
@@ -19,6 +20,9 @@ ALL_CORES = 0.75
 
 
 def measure(run: Run) -> None:
+    if run.device == "cuda":
+        device.search(run)
+        return
     effort, dimension = run.effort, 128
     run.say(f"{effort.faces:,} generated people")
     vectors = galleries.people(effort.faces, dimension)

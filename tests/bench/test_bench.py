@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
+import subprocess
 import tarfile
 import threading
 import time
@@ -200,7 +202,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
         yield opened
 
 
-LONG = {"cores", "enroll", "latency", "start", "tails"}
+LONG = {"card", "cores", "enroll", "latency", "peers", "start", "tails"}
 """What others have in common with them is enough in most runs."""
 
 
@@ -261,6 +263,35 @@ def test_search_on_a_gpu_is_measured_as_a_gallery_searches_there(
     assert {(same.ours, same.unit) for same in (ours, by_product)} == {(100, "%")}
     gpu.close()
     product.close()
+
+
+def test_a_part_on_a_card_that_fails_is_told_and_the_others_run(tmp_path: Path) -> None:
+    """With a Python that notes what it is asked for, and fails to search."""
+    python, out = tmp_path / "python", tmp_path / "out"
+    python.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *search*) exit 3;; esac\n')
+    python.chmod(0o755)
+    run = subprocess.run(
+        ["bash", PROJECT / "bench" / "card.sh"],
+        env=os.environ | {"PYTHON": str(python), "OUT": str(out)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    told = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [(each["part"], each["status"]) for each in told] == [
+        ("servers", 0),
+        ("search", 3),
+        *((name, 0) for name in ("canvases", "adapt", "iresnet", "vit")),
+    ]
+    assert run.returncode == 1
+    assert (out / "parts.jsonl").read_text() == run.stdout
+    asked = {each["part"]: (out / f"{each['part']}.log").read_text().split() for each in told}
+    for part in ("servers", "search", "canvases"):
+        assert asked[part][2] in PARTS
+        assert {"--device", "cuda"} < set(asked[part])
+    assert not [
+        word for words in asked.values() for word in words if word.endswith(".toml") and not (PROJECT / word).is_file()
+    ]
 
 
 def test_the_command_knows_every_part() -> None:

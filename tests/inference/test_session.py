@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto, helper
 from app.choices import Used
 from app.errors import Unusable
 from app.inference.package import find_packages, select
-from app.inference.session import CUDA, INSTALLED_BY, PROVIDERS, EmbedderSession, Session, resolve_device
+from app.inference.session import CUDA, INSTALLED_BY, PROVIDERS, EmbedderSession, OnGpu, Session, resolve_device
 from app.models.opening import open_embedder
 from app.types import Pixels
 from tests.conftest import PROJECT
@@ -85,9 +85,12 @@ def test_memory_on_a_gpu_is_limited_and_grows_by_what_is_needed(monkeypatch: pyt
     monkeypatch.setattr(ort, "InferenceSession", made)
     monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA, "CPUExecutionProvider"])
     with pytest.raises(Unusable, match="no GPU here"):
-        Session(b"model", "cuda", gpu_memory_mib=512)
-    options = {"arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": 512 * 2**20}
-    assert asked == [[(CUDA, options), "CPUExecutionProvider"]]
+        Session(b"model", "cuda", gpu=OnGpu(memory_mib=512))
+    with pytest.raises(Unusable, match="no GPU here"):
+        Session(b"model", "cuda", gpu=OnGpu(math="nhwc"))
+    options = {"arena_extend_strategy": "kSameAsRequested"}
+    limited, channels_last = options | {"gpu_mem_limit": 512 * 2**20}, options | {"prefer_nhwc": "1"}
+    assert asked == [[(CUDA, each), "CPUExecutionProvider"] for each in (limited, channels_last)]
 
 
 @no_cuda_here

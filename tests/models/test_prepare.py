@@ -25,6 +25,7 @@ from app.errors import Unusable
 from app.inference.golden import check_crops
 from app.inference.manifest import Cutout, Rewrite, RunAsIs, SourceInput
 from app.inference.package import Package, find_packages, load_package, locate, select, write_manifest
+from app.inference.session import EmbedderSession, Session
 from app.models import cpu_graph
 from app.models.opening import open_embedder
 from app.models.prepare import Target, check_prepared, prepared, rewrite, unit
@@ -477,6 +478,25 @@ def test_prepared_sface_keeps_its_vectors_on_a_real_face(
     cosines = (found * sface_oracle(face_crops)).sum(axis=1)
     assert cosines.min() >= 0.9999999
     assert check_prepared(sface_source, rewritten, plan, face_crops) == pytest.approx(cosines.min(), abs=1e-9)
+
+
+def test_sface_in_half_keeps_its_golden_vectors_and_nearly_its_templates(
+    sface: Package, sface_oracle: Callable[[Pixels], NDArray[np.float64]], face_crops: Pixels, tmp_path: Path
+) -> None:
+    model = prepared(sface, tmp_path, "cuda-fp16")
+    found = EmbedderSession(sface, Session(model, "cpu")).run(face_crops).astype(np.float64)
+    assert (found * sface_oracle(face_crops)).sum(axis=1).min() > 0.9999
+    assert prepared(sface, tmp_path, "cuda-fp16") == model
+    assert model.stat().st_size < 0.6 * prepared(sface, tmp_path, "cuda").stat().st_size
+
+
+def test_a_model_that_is_run_as_it_is_can_be_halved_too(tmp_path: Path) -> None:
+    package = packages.package(tmp_path / "package")
+    halved, usual = (prepared(package, tmp_path / "cache", target) for target in ("cuda-fp16", "cuda"))
+    crops = check_crops()
+    one, other = (EmbedderSession(package, Session(model, "cpu")).run(crops) for model in (halved, usual))
+    assert halved != usual
+    assert (one * other).sum(axis=1).min() > 0.999
 
 
 # --- Made once, checked, kept ----------------------------------------------------------------------------------------

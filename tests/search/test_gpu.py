@@ -153,6 +153,13 @@ def test_indexes_that_are_gone_leave_the_gpu_on_its_own_thread(gpu: CpuGpu) -> N
     assert (gpu.used, gpu.misused) == (200, [])
 
 
+def test_a_gpu_needs_no_second_copy_on_the_cpu(gpu: CpuGpu) -> None:
+    plain, index = both(gpu, "int8", people(500))
+    assert (index.kind, index.size) == ("int8", plain.size)
+    index.convert("fp32")
+    assert index.kind == "fp32"
+
+
 @pytest.mark.parametrize("half", [False, True])
 def test_scores_of_rows_on_a_gpu_are_as_wrong_as_it_says_at_most(gpu: CpuGpu, half: bool) -> None:
     vectors, probes = random_units(3_000, DIMENSION), random_units(20, DIMENSION, seed=5)

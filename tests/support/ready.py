@@ -30,7 +30,7 @@ VARIABLE = "TEST_READY_MODELS"
 """Names the folder to the workers of pytest-xdist, and to whatever they start."""
 of_models = attrgetter(
     *("models_dir", "detector", "embedder", "device", "detect_device", "min_face"),
-    *("detect_threads", "embed_threads", "gpu_memory_mib"),
+    *("detect_threads", "embed_threads", "gpu_memory_mib", "gpu_math"),
 )
 """The settings that `open_models` reads."""
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,16 +33,6 @@ def workers_of(server: LiveServer) -> list[int]:
     return children(parent)
 
 
-def small_ones(server: LiveServer) -> list[int]:
-    """The workers without those for costly photos, which get a photo when its first worker has ended."""
-    own = os.getpriority(os.PRIO_PROCESS, server.process.pid)
-    found = []
-    for process in workers_of(server):
-        with suppress(ProcessLookupError):
-            found += [process] if os.getpriority(os.PRIO_PROCESS, process) == own else []
-    return found
-
-
 def test_there_are_as_many_as_cores(server: LiveServer) -> None:
     assert len(workers_of(server)) == cores()
     assert "photo workers" in server.log.read_text()
@@ -66,9 +55,11 @@ def test_people_are_enrolled_and_found_while_workers_are_killed(server: LiveServ
         enrolled = [pool.submit(enroll, number) for number in range(30)]
         found = [pool.submit(identify, number) for number in range(60)]
         for number in range(KILLED):
-            if running := small_ones(server):
-                os.kill(running[number % len(running)], signal.SIGKILL)
-            time.sleep(0.05)
+            until(lambda: workers_of(server))
+            with suppress(ProcessLookupError, IndexError):  # it has just been replaced
+                os.kill(workers_of(server)[number % cores()], signal.SIGKILL)
+            wait([one for one in enrolled if one.running()])  # so that no photo ends two workers
+            wait([one for one in found if one.running()])
         assert {each.result() for each in enrolled} == {201}
         assert [name for each in found for name in each.result()] == ["hopper"] * 60
         assert client.get("/v1/galleries/killed").json()["faces"] == 61

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -155,40 +155,63 @@ def test_a_small_photo_waits_for_no_costly_one(parent: Parent) -> None:
             assert not asked.result().faces
 
 
-def ended_at_work(workers: PhotoWorkers, processes: Callable[[PhotoWorkers], list[int]], image: bytes) -> None:
-    """Stop the worker, wait until it has the photo, and kill it."""
+def ended_at_work(
+    workers: PhotoWorkers, processes: Callable[[PhotoWorkers], list[int]], image: bytes, by: int = signal.SIGKILL
+) -> Photo:
+    """Stop the worker, wait until it has the photo, end it, and return what the photo is answered with."""
     (process,) = processes(workers)
     os.kill(process, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(workers.detect, image)
         crew = workers._small if processes is small_ones else workers._costly
         until(lambda: not crew._idle and not crew.turns.free)
-        os.kill(process, signal.SIGKILL)
-        asked.result()
+        os.kill(process, by)
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGCONT)
+        return asked.result()
 
 
-def test_a_photo_whose_worker_ends_is_tried_once_more_and_another_worker_is_there(
+def test_a_photo_whose_worker_is_killed_is_tried_once_more_by_another_of_its_kind(
     parent: Parent, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(parent) as workers:
         before = small_ones(workers)
         with caplog.at_level(logging.WARNING):
-            ended_at_work(workers, small_ones, BOTH)
+            assert len(ended_at_work(workers, small_ones, BOTH).faces) == 2
         assert len(small_ones(workers)) == 1
         assert small_ones(workers) != before
         assert all(map(gone, before))
+        assert not costly_ones(workers)
         (record,) = (one for one in caplog.records if one.levelno == logging.WARNING)
         fields = record.__dict__["fields"]
         assert fields == {"reason": "SIGKILL", "photo": sha256(BOTH).hexdigest(), "again": True}
 
 
-def test_a_photo_that_ends_two_workers_is_refused(parent: Parent) -> None:
+def test_a_photo_that_crashes_its_worker_is_tried_once_more_by_one_with_more_memory(parent: Parent) -> None:
+    with opened(parent) as workers:
+        assert len(ended_at_work(workers, small_ones, BOTH, signal.SIGABRT).faces) == 2
+        assert costly_ones(workers)
+        assert workers.ended == {"SIGABRT": 1}
+
+
+def test_a_costly_photo_whose_worker_is_killed_is_tried_once_more(parent: Parent) -> None:
     with opened(parent) as workers:
         image = encoded(np.zeros((*COSTLY, 3), np.uint8), "BMP")
         workers.detect(image)
+        assert not ended_at_work(workers, costly_ones, image).faces
+
+
+def test_a_photo_that_ends_two_workers_is_refused(parent: Parent) -> None:
+    with opened(parent) as workers, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(workers.detect, noise(6400, 6400))
+        until(lambda: costly_ones(workers))
+        (first,) = costly_ones(workers)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: set(costly_ones(workers)) - {first})
+        os.kill((set(costly_ones(workers)) - {first}).pop(), signal.SIGKILL)
         with pytest.raises(InvalidImage):
-            ended_at_work(workers, costly_ones, image)
-        assert workers.ended == {"SIGKILL": 1}
+            asked.result()
+        assert workers.ended == {"SIGKILL": 2}
         assert len(workers.detect(BOTH).faces) == 2
 
 
@@ -221,6 +244,7 @@ def test_a_photo_that_takes_more_memory_than_a_worker_has_goes_to_one_with_more(
         assert not workers.ended
         workers._small.terms = Terms(8 * 2**20, 60, 0, math.inf)
         os.kill(small_ones(workers)[0], signal.SIGKILL)
+        until(lambda: not workers._small._idle[0][0].is_alive())
         workers.detect(image)
         assert sum(workers.ended.values()) == 1
 
@@ -325,6 +349,7 @@ def test_many_callers_get_their_own_photos_while_workers_are_killed(
                 answers[number * 5].result()
                 if running := small_ones(workers):
                     os.kill(running[number % len(running)], signal.SIGKILL)
+                wait([each for each in answers if each.running()])  # so that no photo ends two workers
             for number, answer in enumerate(answers):
                 assert equal(answer.result(), expected[number % 3])
         assert len(small_ones(workers)) == 2

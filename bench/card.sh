@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Measure a card: bash bench/card.sh [PART ...], in the project's root, where likeness-server[gpu,train] and a card are.
+#
+# Every part has a time limit and can be lost by itself; by default all of them, in this order:
+#   servers      one server with 1, 8 and 16 photo workers, on the CPU and on the card
+#   search       10 million templates of 512 numbers, by FAISS and by a product
+#   canvases     templates by batch size, looks at photos by canvas, each by fp32, nhwc or fp16
+#   adapt        SFace adapted to poor photos, to its end
+#   iresnet, vit 200 steps of two recipes
+# Results: JSON in $OUT (build/card), with a line for each part in parts.jsonl. PYTHON is the interpreter, PHOTOS a folder or
+# tar of photos (LFW beside the project, else a few of the project's own), CROPS what training reads (drawn faces).
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+PYTHON=${PYTHON:-.venv/bin/python}
+OUT=${OUT:-build/card}
+CROPS=${CROPS:-procedural:people=2000,images=10}
+SHORT=(--set train.steps=200 --set train.log_every=20 --set train.checkpoint_every=200 --set "data.source=$CROPS" --set sampler.batch_size=256)
+mkdir -p "$OUT"
+
+bench() {
+  "$PYTHON" -m bench "$@" --device cuda --out "$OUT" ${PHOTOS:+--photos "$PHOTOS"}
+}
+
+part() {
+  case $1 in
+    servers) bench card --quick --seconds 4 ;;
+    search) bench search --quick --faces 10000000 ;;
+    canvases) bench device --quick ;;
+    adapt)
+      mkdir -p "$OUT/models" && cp -r models/sface "$OUT/models/" &&
+        "$PYTHON" -m training adapt sface --models "$OUT/models" --name sface-card --photos "$CROPS" --steps 1000 \
+          --device cuda --out "$OUT/adapt" --replace
+      ;;
+    iresnet) "$PYTHON" -m training train training/recipes/casia_r50.toml --out "$OUT/iresnet" "${SHORT[@]}" ;;
+    vit) "$PYTHON" -m training train training/recipes/webface4m_vit.toml --out "$OUT/vit" "${SHORT[@]}" ;;
+    *) echo "unknown part: $1" >&2; return 2 ;;
+  esac
+}
+
+declare -A limit=([servers]=240 [search]=180 [canvases]=120 [adapt]=240 [iresnet]=120 [vit]=120)
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(servers search canvases adapt iresnet vit)
+failed=0
+for each in "${parts[@]}"; do
+  begin=$(date +%s)
+  # A shell of its own: `timeout` starts programs, not functions.
+  timeout -k 10 "${limit[$each]:-60}" "$BASH" -c "$(declare -f part bench); $(declare -p PYTHON OUT CROPS SHORT); part $each" \
+    >"$OUT/$each.log" 2>&1
+  status=$?
+  [ $status = 0 ] || failed=1
+  printf '{"part": "%s", "status": %d, "seconds": %d}\n' "$each" "$status" "$(($(date +%s) - begin))" | tee -a "$OUT/parts.jsonl"
+done
+exit $failed
