@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 
 from app.errors import Unusable
-from app.server.local import reserved_port
 from bench.load import Target
+from training.service import reserved_port
 
 START_S, POLL_S = 60.0, 0.1
 
