@@ -81,6 +81,7 @@ REVALIDATED = {CACHE_CONTROL: "no-cache"}
 IMMUTABLE = {CACHE_CONTROL: "public, max-age=31536000, immutable"}
 """Files below the digest of them all, by which the start names them: another version's have other addresses."""
 DIGEST_CHARACTERS = 16
+_NOT_TAKEN = re.compile(r"q=0(\.0{0,3})?")
 _VERSIONED = re.compile(rf"([0-9a-f]{{{DIGEST_CHARACTERS}}})/(.+)")
 
 
@@ -121,9 +122,20 @@ def _answer(request: Request, file: File, cached: dict[str, str]) -> Response:
     given = request.headers.get("if-none-match", "").split(",")  # weak ones compare as strong (RFC 9110, 13.1.2)
     if file.headers["etag"] in {tag.strip().removeprefix("W/") for tag in given}:
         return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    if takes_gzip(",".join(request.headers.getlist("accept-encoding"))):
         return Response(file.packed, headers=headers | {"content-encoding": "gzip"})
     return Response(file.content, headers=headers)
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Return whether a client takes gzip, by its header `accept-encoding`: a coding of weight 0 is not taken (RFC 9110,
+    12.5.3)."""
+    weights = {}
+    for coding in accepted.lower().split(","):
+        name, _, weight = coding.partition(";")
+        weights[name.strip()] = "".join(weight.split())
+    weight = next((weights[name] for name in ("gzip", "x-gzip", "*") if name in weights), "q=0")
+    return _NOT_TAKEN.fullmatch(weight) is None
 
 
 def digest_of(files: dict[str, File]) -> str:

@@ -81,6 +81,24 @@ def test_a_file_of_another_version_is_ours_and_not_kept(api: httpx.Client) -> No
     assert api.get(f"/page/{'0' * 16}/nothing.js").status_code == 404
 
 
+ACCEPTED = {
+    "gzip;q=0": False,
+    "gzip; q=0.000, br": False,
+    "GZIP;Q=0": False,
+    "*;q=0": False,
+    "identity;q=1, *;q=0": False,
+    "gzip;q=0, *": False,
+    "": False,
+    "br, deflate": False,
+    "deflate, gzip;q=0.001": True,
+    "X-Gzip": True,
+    "*": True,
+    "br;q=1.0, GZIP ;q=0.8": True,
+    "gzip, *;q=0": True,
+}
+"""Headers of RFC 9110, 12.5.3, and whether they take gzip."""
+
+
 def test_files_are_packed_for_those_who_read_gzip_and_a_first_view_is_small(api: httpx.Client) -> None:
     """What a first view takes of the page's files; answers of the API, headers and pictures come on top."""
     packed = api.get("/page/main.js", headers={"accept-encoding": "gzip"})
@@ -89,6 +107,10 @@ def test_files_are_packed_for_those_who_read_gzip_and_a_first_view_is_small(api:
     assert packed.content == (FOLDER / "main.js").read_bytes(), "unpacked by the client"
     plain = api.get("/page/main.js", headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
+    for accepted, is_packed in ACCEPTED.items():
+        answer = api.get("/page/main.js", headers={"accept-encoding": accepted})
+        assert (answer.headers.get("content-encoding") == "gzip") is is_packed, accepted
+        assert answer.content == plain.content
     start = api.get("/", headers={"x-api-key": ""}).text
     at_once = start.partition('<template id="later">')[0] + start.partition("</template>")[2]
     first = {path.split("/", 3)[3] for path in re.findall(r'(?:href|src)="(/page/[^"]+)"', at_once)}
