@@ -6,7 +6,8 @@ import logging
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -100,6 +101,16 @@ class Running:
             self.counts["not_reported"] += 1
             return
         self._refusals.append(Refusal(item, name[:MAX_REFUSED_NAME], code, message, tuple(reasons), enrolled))
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Wrap work that may be done again if it fails: it then counts and reports nothing."""
+        counts, refusals = Counter(self.counts), list(self._refusals)
+        try:
+            yield
+        except BaseException:
+            self.counts, self._refusals = counts, refusals
+            raise
 
     def checkpoint(self, saved: Mapping[str, Any], connection: Connection | None = None) -> None:
         """Write what a resumed job needs to go on from here.

@@ -349,13 +349,14 @@ def _measured(thresholds: Thresholds, fmr: float) -> float:
     return min(max(fmr, thresholds.lowest), thresholds.highest)
 
 
-def check_quality(face: Face, level: QualityLevel) -> None:
-    """Raise LowQuality if the face is too poor to be enrolled at this level."""
+def too_poor(face: Face, level: QualityLevel) -> LowQuality | None:
+    """Return why the face is too poor to be enrolled at this level; None if it isn't."""
     quality = face.quality
-    if quality.score < level.minimum:
-        reasons = [reason.value for reason in quality.reasons]
-        message = f"quality {quality.score:.0f}, {level.minimum:.0f} is the least that `{level.value}` takes"
-        raise LowQuality(message, reasons=reasons, score=quality.score, minimum=level.minimum)
+    if quality.score >= level.minimum:
+        return None
+    reasons = [reason.value for reason in quality.reasons]
+    message = f"quality {quality.score:.0f}, {level.minimum:.0f} is the least that `{level.value}` takes"
+    return LowQuality(message, reasons=reasons, score=quality.score, minimum=level.minimum)
 
 
 def is_turned(quality: Quality) -> bool:

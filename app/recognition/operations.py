@@ -31,13 +31,13 @@ from app.recognition.decisions import (
     Assigned,
     Defaults,
     assign,
-    check_quality,
     cosine,
     decide,
     fused,
     fused_sizes,
     identify_point,
     population_warnings,
+    too_poor,
     verify_point,
 )
 from app.recognition.duplicate_check import NOTHING, Findings, find_unlike, look, matches_good, named
@@ -405,22 +405,26 @@ class Operations:
         Without ``tell`` they are compared with the other images alone: who may not ask whom a photo shows can't learn
         it from what is refused.
         """
-        rejected: list[Rejected] = []
-        for index, chosen in taken.items():
-            try:
-                check_quality(chosen.face, level)
-            except LowQuality as error:
-                rejected.append(Rejected(index, error))
-        if not rejected:
-            return dict(taken), []
-        poor = {image.index for image in rejected}
+        poor = {index: error for index, chosen in taken.items() if (error := too_poor(chosen.face, level))}
         good = [chosen.template for index, chosen in taken.items() if index not in poor]
-        turned = [taken[image.index].template for image in rejected]
-        measured = self.thresholds_in(gallery, turned[0].package)
-        matched = matches_good(self._galleries, gallery, subject if tell else None, turned, good, measured=measured)
-        left = [image for image, is_match in zip(rejected, matched, strict=True) if not is_match]
+        matched = self.beside_good(gallery, subject if tell else None, [taken[index].template for index in poor], good)
+        left = [
+            Rejected(index, error)
+            for (index, error), is_match in zip(poor.items(), matched, strict=True)
+            if not is_match
+        ]
         out = {image.index for image in left}
         return {index: chosen for index, chosen in taken.items() if index not in out}, left
+
+    def beside_good(
+        self, gallery: Gallery, subject: str | None, turned: Sequence[Template], good: Sequence[Template]
+    ) -> list[bool]:
+        """Return which turned heads may be enrolled: those that match a good face of the subject, new or enrolled
+        (`duplicate_check.matches_good`)."""
+        if not turned:
+            return []
+        measured = self.thresholds_in(gallery, turned[0].package)
+        return matches_good(self._galleries, gallery, subject, turned, good, measured=measured)
 
     def look(
         self,
@@ -517,16 +521,18 @@ class Operations:
         self._observe(stages)
         return made.faces[0]
 
-    def examine(self, gallery: Gallery, image: bytes, quality: QualityLevel = QualityLevel.MEDIUM) -> NewFace:
-        """Return the photo's face as `enroll` would add it, without adding it.
+    def examine(self, gallery: Gallery, image: bytes, quality: QualityLevel) -> tuple[NewFace, LowQuality | None]:
+        """Return the photo's face as `enroll` would add it, without adding it; and for a turned head the error that it
+        is rejected with unless it is `beside_good`.
 
-        Raises the InvalidInput that `enroll` would reject the photo with.
+        Raises the InvalidInput that `enroll` would reject the photo with otherwise.
         """
         gate = self._gates.open(None, gallery.liveness)
         with self._used_by(gallery) as used:
-            chosen = self._photos.choose_enrollable(image, quality, gate)
+            turned = quality is not QualityLevel.HIGH
+            chosen = self._photos.choose_enrollable(image, quality, gate, turned=turned)
             (chosen,) = self._photos.probes({"image": chosen}, used, gate)
-            return new_face(chosen.photo, chosen.face)
+            return new_face(chosen.photo, chosen.face), too_poor(chosen.face, quality)
 
     def create_gallery(
         self,

@@ -26,9 +26,9 @@ from app.recognition.decisions import (
     IdentifyPoint,
     PopulationWarning,
     VerifyPoint,
-    check_quality,
     decide,
     is_turned,
+    too_poor,
 )
 from app.recognition.duplicate_check import NOTHING, Findings
 from app.recognition.gate import OFF, Gate
@@ -284,8 +284,8 @@ class Photos:
         if share >= AMBIGUOUS_SHARE:
             raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")
         crop_of(chosen.face)
-        if not (turned and is_turned(chosen.face.quality)):
-            check_quality(chosen.face, level)
+        if (error := too_poor(chosen.face, level)) and not (turned and is_turned(chosen.face.quality)):
+            raise error
         return chosen
 
     def track(self, images: Sequence[bytes], level: QualityLevel, used: Model, gate: Gate) -> Probes:

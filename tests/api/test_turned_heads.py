@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from app.features.bulk.photo_import import PHOTOS_AT_ONCE
 from app.recognition.photos import Photos
 from app.types import Photo, Quality, Reason
 from tests.support.service import AGAIN, COLLINS, HOPPER, enroll, error_of
+from tests.support.tarred import tar_of
+from tests.support.waiting import job_ended
 
 TURNED = Quality(25.0, (Reason.EXTREME_POSE, Reason.LOW_SCORE))
 
@@ -44,6 +48,31 @@ def test_it_is_enrolled_beside_a_photo_that_the_subject_has(api: httpx.Client, g
     error_of(enroll(api, gallery, "eileen", HOPPER), 422, "low_quality")
     error_of(enroll(api, gallery, "eileen", AGAIN, quality="high"), 422, "low_quality")
     assert len(enroll(api, gallery, "eileen", AGAIN).json()["enrolled"]) == 1
+
+
+def test_an_import_takes_it_beside_a_good_photo_of_its_folder(api: httpx.Client, gallery: str) -> None:
+    """Before it or behind it, or enrolled before; a folder of sixteen photos and more is not parted."""
+    many = {f"eileen/{number:02}.jpg": AGAIN for number in range(PHOTOS_AT_ONCE + 1)}
+    upload = tar_of(
+        {"grace/1.jpg": COLLINS, "grace/2.jpg": AGAIN, **many, "eileen/99.jpg": COLLINS, "hopper/1.jpg": HOPPER}
+    )
+    assert imported(api, gallery, upload) == (len(many) + 3, [("hopper/1.jpg", "low_quality")])
+    alone = tar_of({"hopper/1.jpg": HOPPER, "grace/3.jpg": AGAIN, "other/1.jpg": AGAIN, "other/2.jpg": HOPPER})
+    refused = ["hopper/1.jpg", "other/1.jpg", "other/2.jpg"]
+    assert imported(api, gallery, alone) == (1, [(name, "low_quality") for name in refused])
+    assert imported(api, gallery, alone, quality="high")[0] == 0
+
+
+def imported(api: httpx.Client, gallery: str, upload: bytes, **query: str) -> tuple[int, list[tuple[str, str]]]:
+    """Import photos; return how many were enrolled, and the others' names and codes."""
+    headers, params = {"content-type": "application/x-tar"}, {"on_conflict": "allow", **query}
+    answer = api.post(f"{gallery}/import", content=upload, headers=headers, params=params).raise_for_status()
+    job = job_ended(api, answer.json()["id"])
+    assert job["state"] == "done", job
+    report = api.get(f"/v1/jobs/{job['id']}/report").raise_for_status().text
+    return job["counts"].get("enrolled", 0), [
+        (line["name"], line["code"]) for line in map(json.loads, report.splitlines()) if not line["enrolled"]
+    ]
 
 
 def test_who_may_only_enroll_does_not_learn_whether_it_matches_the_subject(api: httpx.Client, gallery: str) -> None:

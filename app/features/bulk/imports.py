@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -119,7 +118,8 @@ class Import:
         """Report the faces that resemble others, with whom and how much."""
         for row, findings in looked:
             alike = findings.conflict or findings.duplicate
-            whom = [f"subject {alike.subject}", f"score {math.floor((alike.score or 0) * 100) / 100}"] if alike else []
+            whom = [] if alike is None else [f"subject {alike.subject}"]
+            whom += [] if alike is None or alike.score is None else [f"score {alike.score:g}"]
             if (error := findings.error) is not None:
                 self.job.refuse(row.item, row.name, error.code, error.message, whom, enrolled=not findings.refused)
             elif findings.unlike is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -144,16 +144,22 @@ def parse(line: bytes, kind: type[AnyLine]) -> AnyLine:
         raise InvalidInput(f"{place or 'line'}: {found_wrong(first)}", code="invalid_item") from None
 
 
-def batches(items: Iterable[tuple[T, int]], count: int) -> Iterator[list[T]]:
-    """Yield `count` items at a time, or fewer beyond BATCH_WEIGHT; each comes with its weight in bytes."""
+def batches(
+    items: Iterable[tuple[T, int]], count: int, *, together: Callable[[T, T], bool] = lambda *_: False
+) -> Iterator[list[T]]:
+    """Yield `count` items at a time, or fewer beyond BATCH_WEIGHT; each comes with its weight in bytes.
+
+    A batch goes on with items that belong `together` with its last one, up to twice the count.
+    """
     batch: list[T] = []
     held = 0
     for item, weight in items:
-        batch.append(item)
-        held += weight
-        if len(batch) == count or held > BATCH_WEIGHT:
+        most = 2 * count if batch and together(batch[-1], item) else count
+        if len(batch) >= most or held > BATCH_WEIGHT:
             yield batch
             batch, held = [], 0
+        batch.append(item)
+        held += weight
     if batch:
         yield batch
 

@@ -1,5 +1,7 @@
 """Import of photos: a tar with a folder for each person, through the same stages and rules as enrollment.
 
+A folder's photos are written together, so that a turned head is taken beside a good photo of the same person.
+
 The job's progress is written in the transaction of the faces. A resumed job reads the upload from its beginning and
 skips the photos that are done.
 """
@@ -21,7 +23,7 @@ from app.features.bulk.json_lines import PhotoLine
 from app.features.bulk.rows import BulkSubject
 from app.features.bulk.tar_stream import Entry
 from app.gallery.enrolling import crop_to_keep
-from app.gallery.records import NewFace
+from app.gallery.records import Gallery, NewFace
 from app.jobs.runner import Running
 from app.photo_folders import is_skipped
 from app.recognition.photos import complete
@@ -58,6 +60,8 @@ class Examined:
     photo: Photo
     subject: BulkSubject
     face: NewFace
+    poor: InvalidInput | None
+    """Why a turned head is refused, unless it matches a good face of its subject."""
 
 
 def import_photos(core: Components, job: Running) -> None:
@@ -69,7 +73,8 @@ def import_photos(core: Components, job: Running) -> None:
         job.checkpoint({"next": 0})
     examine = partial(_examine, run, QualityLevel(job.params["quality"]), people)
     with ThreadPoolExecutor(min(core.workers.share, THREADS), thread_name_prefix="import") as pool:
-        for photos in json_lines.batches(_weighed(run, job.saved["next"]), PHOTOS_AT_ONCE):
+        weighed = _weighed(run, job.saved["next"])
+        for photos in json_lines.batches(weighed, PHOTOS_AT_ONCE, together=_are_of_one_folder):
             good: list[Examined] = []
             for photo, examined in zip(photos, pool.map(examine, photos), strict=True):
                 if isinstance(examined, Examined):
@@ -87,13 +92,31 @@ def _write(run: Import, good: Sequence[Examined], last: int) -> None:
     """Write one batch. Raises Conflict ``package_mismatch`` if the gallery changed its packages meanwhile."""
     batch, package = Batch(), None
     current = run.core.galleries.open(run.gallery.id)
-    faces = complete(run.core.embedders, current, [examined.face for examined in good]) if good else []
-    for examined, face in zip(good, faces, strict=True):
-        package = face.templates[0].package
-        batch.subjects.append(examined.subject)
-        kept = face.stored(examined.subject.id, crop_to_keep(run.gallery, face))
-        batch.rows.append(Row(examined.photo.item, examined.photo.name, kept))
-    run.write(batch, {"next": last}, package)
+    whole = complete(run.core.embedders, current, [examined.face for examined in good]) if good else []
+    faces = list(zip(good, whole, strict=True))
+    with run.job.attempt():
+        alone = _without_good(run, current, faces)
+        for examined, face in faces:
+            if examined.poor and examined.photo.item in alone:
+                run.refuse(examined.photo.item, examined.photo.name, examined.poor)
+                continue
+            package = face.templates[0].package
+            batch.subjects.append(examined.subject)
+            kept = face.stored(examined.subject.id, crop_to_keep(run.gallery, face))
+            batch.rows.append(Row(examined.photo.item, examined.photo.name, kept))
+        run.write(batch, {"next": last}, package)
+
+
+def _without_good(run: Import, gallery: Gallery, faces: Sequence[tuple[Examined, NewFace]]) -> set[int]:
+    """Return the items of the turned heads that match no good face of their subject."""
+    alone: set[int] = set()
+    for subject in {examined.subject.id for examined, _ in faces if examined.poor}:
+        own = [(examined, face.templates[0]) for examined, face in faces if examined.subject.id == subject]
+        turned = {examined.photo.item: template for examined, template in own if examined.poor}
+        good = [template for examined, template in own if not examined.poor]
+        matched = run.core.operations.beside_good(gallery, subject, list(turned.values()), good)
+        alone.update(item for item, is_match in zip(turned, matched, strict=True) if not is_match)
+    return alone
 
 
 def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], photo: Photo) -> Examined | InvalidInput:
@@ -110,7 +133,7 @@ def _examine(run: Import, level: QualityLevel, people: Mapping[str, bytes], phot
         else:
             return InvalidInput(PROBLEMS["no_subject"], code="no_subject")
         run.check(subject)
-        return Examined(photo, subject, run.core.operations.examine(run.gallery, photo.content, level))
+        return Examined(photo, subject, *run.core.operations.examine(run.gallery, photo.content, level))
     except InvalidInput as error:
         return error
 
@@ -157,6 +180,10 @@ def _weighed(run: Import, begin: int) -> Iterator[tuple[Photo, int]]:
             yield Photo(item, name, ImageTooLarge(f"The photo is larger than {most} bytes.")), 0
         else:
             yield Photo(item, name, entry.read()), entry.size
+
+
+def _are_of_one_folder(photo: Photo, other: Photo) -> bool:
+    return photo.name.partition("/")[0] == other.name.partition("/")[0]
 
 
 def _plain(name: str) -> str:

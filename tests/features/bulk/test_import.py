@@ -154,7 +154,10 @@ def test_findings_are_reported_and_rejected_where_asked(service: httpx.Client, h
         ("grace/2.jpg", "duplicate_face"),
         ("other/1.jpg", "face_conflict"),
     ]
-    assert warned(service, job)[2][2][0] == "subject eileen"
+    whom, score = warned(service, job)[2][2]
+    found = service.post(f"{home}/subjects/new/faces", params={"on_conflict": "reject"}, files={"images": COLLINS})
+    assert found.json()["error"]["details"]["score"] == float(score.removeprefix("score ")), "as coarse as in answers"
+    assert whom == "subject eileen"
     service.patch(home, json={"on_conflict": "allow"}).raise_for_status()
     assert send(service, home, people)["counts"] == {"enrolled": 3}
     assert face["duplicate"] is None
@@ -522,6 +525,16 @@ def test_batches_of_large_lines_are_small() -> None:
     weighed = [(n, json_lines.BATCH_WEIGHT // 3) for n in range(10)]
     assert [len(some) for some in json_lines.batches(weighed, 5_000)] == [4, 4, 2]
     assert [len(some) for some in json_lines.batches([(n, 1) for n in range(10)], 4)] == [4, 4, 2]
+
+
+def test_what_belongs_together_is_in_one_batch_up_to_twice_its_size() -> None:
+    def parted(tens: str) -> list[str]:
+        items = [(one, 1) for one in tens]
+        return ["".join(some) for some in json_lines.batches(items, 4, together=lambda one, other: one == other)]
+
+    assert parted("abcccccdd") == ["abccccc", "dd"]
+    assert parted("aaaaaaaaaab") == ["aaaaaaaa", "aab"]
+    assert parted("abcd") == ["abcd"]
 
 
 def test_too_many_lines_about_photos_are_refused(
