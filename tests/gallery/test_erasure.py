@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -126,7 +127,8 @@ def test_snapshots_from_before_go_at_once_wherever_they_are(database_url: str, t
         galleries.indexes.keep()
     second.indexes.load()
     assert (len(list(own.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
-    erasures(second).erase("staff", "s3")
+    receipt = erasures(second).erase("staff", "s3")
+    assert any("snapshots of other servers" in one for one in receipt["not_reached"])
     assert list(own.glob("*.snapshot")) == []
     third.indexes.follow()
     assert list(others.glob("*.snapshot")) == []
@@ -138,6 +140,19 @@ def test_snapshots_from_before_go_at_once_wherever_they_are(database_url: str, t
     assert (len(list(own.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
     for galleries in (first, second, third):
         galleries.close()
+
+
+def test_a_file_in_the_place_of_the_snapshots_keeps_no_erasure_from_being_complete(tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots"
+    galleries = start(f"sqlite:///{tmp_path / 'likeness.db'}", folder)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(galleries, "s0", 0)
+    galleries.indexes.load()
+    shutil.rmtree(folder)
+    folder.write_text("a backup program's")
+    assert erasures(galleries).erase("staff", "s0")["complete"]
+    assert found(galleries, 0) == []
+    galleries.close()
 
 
 def test_a_server_that_was_not_there_removes_its_snapshot_at_its_start(database_url: str, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class Cleared(Wire):
 
     tables: str = Field(description="`overwritten` (SQLite), `vacuumed` or `rewritten` (PostgreSQL).")
     write_ahead_log: str
-    index_copies: str = Field(description="Index snapshots, or the files of Milvus.")
+    index_copies: str = Field(description="This server's index snapshots, or the files of Milvus.")
 
 
 class Signature(Wire):
@@ -79,10 +79,11 @@ class Receipt(Wire):
     erased: ErasedCounts
     cleared: Cleared
     complete: bool = Field(
-        description="Whether all of `cleared` was done at `completed_at`; if not, the server completes it later."
+        description="Whether all of `cleared` was done at `completed_at`; if not, the server completes it later. Says "
+        "nothing of `not_reached`."
     )
     completed_at: str
-    not_reached: list[str] = Field(description="What the server can't clear.")
+    not_reached: list[str] = Field(description="What this server can't clear, other servers' copies among it.")
     signature: Signature
 
 

@@ -195,7 +195,7 @@ export interface Cleared {
   /** `overwritten` (SQLite), `vacuumed` or `rewritten` (PostgreSQL). */
   tables: string;
   write_ahead_log: string;
-  /** Index snapshots, or the files of Milvus. */
+  /** This server's index snapshots, or the files of Milvus. */
   index_copies: string;
 }
 
@@ -1158,10 +1158,13 @@ export interface Receipt {
   erased_at: string;
   erased: ErasedCounts;
   cleared: Cleared;
-  /** Whether all of `cleared` was done at `completed_at`; if not, the server completes it later. */
+  /**
+   * Whether all of `cleared` was done at `completed_at`; if not, the server completes it later. Says nothing of
+   * `not_reached`.
+   */
   complete: boolean;
   completed_at: string;
-  /** What the server can't clear. */
+  /** What this server can't clear, other servers' copies among it. */
   not_reached: Array<string>;
   signature: Signature;
 }
