@@ -39,10 +39,22 @@ def is_photo(parts: Iterable[str]) -> bool:
 
 
 def walk(folder: Path, skip: Skip = log_skipped) -> list[Path]:
-    """Return the photos below a folder, sorted. Folders that are links are not entered."""
+    """Return the photos below a folder, sorted. Folders that are links are entered, and each folder once."""
     found: list[Path] = []
-    for here, folders, files in os.walk(folder, onerror=lambda error: skip(Path(error.filename), str(error.strerror))):
-        folders[:] = [name for name in folders if _is_entered(Path(here, name), skip)]
+    seen = {_identity(folder)}
+
+    def failed(error: OSError) -> None:
+        skip(Path(error.filename), str(error.strerror))
+
+    def is_new(path: Path) -> bool:
+        identity = _identity(path)
+        is_seen = identity in seen
+        seen.add(identity)
+        return not is_seen
+
+    for here, folders, files in os.walk(folder, onerror=failed, followlinks=True):
+        paths = [Path(here, name) for name in sorted(folders)]
+        folders[:] = [path.name for path in paths if _is_entered(path, skip) and is_new(path)]
         found += [path for name in files if is_photo([name]) and (path := Path(here, name)).is_file()]
     return sorted(found)
 
@@ -63,6 +75,15 @@ def people(folder: Path, skip: Skip = log_skipped) -> dict[str, list[Path]]:
         if photos := walk(person, skip):
             found.setdefault(unicodedata.normalize("NFC", person.name), []).extend(photos)
     return found
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """Return what a folder and the links to it have in common; of a missing one, what no folder has."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return -1, -1
+    return found.st_dev, found.st_ino
 
 
 def _is_entered(folder: Path, skip: Skip) -> bool:

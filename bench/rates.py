@@ -38,6 +38,7 @@ from training.terminal import told
 Source: TypeAlias = Literal["package", "others", "gallery", "laxer"]
 """Whose operating points decide: the package's, those of the half of the people that is not used, or the gallery's as
 they are by default, or with `allow_laxer`."""
+SOURCES = get_args(Source)
 MIXED = 0
 """Photos a subject: as many as a geometric distribution says, 2.9 on average."""
 MIXED_MEAN, MIXED_MOST = 2.9, 15
@@ -98,9 +99,15 @@ class Drawn:
 
 
 def draw(people: Mapping[int, Ints], setting: Setting, rng: np.random.Generator) -> Drawn:
-    """Draw a gallery from the rows of each person; four fifths of the people who have enough photos at most."""
-    fits = [one for one, rows in people.items() if len(rows) > max(setting.photos, 1)]
+    """Draw a gallery from the rows of each person; four fifths of the people who have enough photos at most.
+
+    Raises ValueError if two people don't.
+    """
+    least = max(setting.photos, 1) + 1
+    fits = [one for one, rows in people.items() if len(rows) >= least]
     chosen = rng.permutation(fits)[: min(setting.subjects, len(fits) * 4 // 5)].tolist()
+    if not chosen:
+        raise ValueError(f"{len(fits)} of {len(people)} people have {least} photos with a face or more: 2 are needed")
     faces, subjects, mates, mated = [], [], [], []
     for number, person in enumerate(chosen):
         rows = rng.permutation(people[person])
@@ -237,13 +244,17 @@ def rates(
     photos: Annotated[list[int], typer.Option(help="Photos a subject; 0: mixed.")] = [1, 2, 3, 5, 10, MIXED],  # noqa: B006 - typer's way
     subjects: Annotated[list[int], typer.Option(help="Subjects of a gallery.")] = [250],  # noqa: B006 - the same
     unnamed: Annotated[list[float], typer.Option(help="Unnamed subjects, as a share of all.")] = [0.0],  # noqa: B006 - the same
-    source: Annotated[list[str], typer.Option(help=f"{', '.join(get_args(Source))}: whose points.")] = ["package"],  # noqa: B006 - the same
+    source: Annotated[list[str], typer.Option(help=f"{', '.join(SOURCES)}: whose points.")] = ["package"],  # noqa: B006 - the same
     draws: Annotated[int, typer.Option(min=1, help="Galleries drawn in each setting.")] = 10,
     same_above: Annotated[float | None, typer.Option(help="As in `models measure`: people under two names.")] = None,
 ) -> None:
     """Find the error rates that callers get where they ask for one, in galleries of people of yours."""
+    if unknown := sorted(set(source) - set(SOURCES)):
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(SOURCES)}", param_hint="--source")
     with told(ValueError, OSError):
         templates = templates_of(images, (), way).with_face()
+        if not templates.names:
+            raise ValueError(f"no photo of {images} shows a face")
     people = points.numbered([person_of(name) for name in templates.names])
     kept = one_person_each(templates.vectors, people, same_above)
     people = points.numbered([str(one) for one in people[kept]])
@@ -251,8 +262,14 @@ def rates(
     about = {"images": str(images), "package": faces.manifest.id, "draws": draws, "photos": len(people)}
     found: list[Row] = []
     for each in product(photos, subjects, unnamed, source):
-        found.append(measure(faces, Setting(*each), draws))  # type: ignore[arg-type]  # checked by `thresholds_for`
-        write(out, found, about)
+        try:
+            found.append(measure(faces, Setting(*each), draws))  # type: ignore[arg-type]  # it is one of SOURCES
+        except ValueError as error:  # too few people for this setting
+            Console(stderr=True).print(f"{each[0] or 'mixed'} photos, points of {each[-1]}: left out, {error}")
+        else:
+            write(out, found, about)
+    if not found:
+        raise typer.Exit(2)
     Console(width=WIDTH).print(table(found))
 
 

@@ -61,6 +61,18 @@ def test_training_takes_the_same_photos(root: Path) -> None:
     assert sorted(Path(job.photo).name for job in list_jobs(root)) == ["1.JPG", "2.jpg", "3.jpg", "beside.jpg"]
 
 
+def test_linked_folders_are_photos_of_people_too_and_each_is_entered_once(root: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    (linked / "deeper").mkdir(parents=True)
+    (linked / "grace").symlink_to(root / "grace", target_is_directory=True)
+    (linked / "deeper" / "ada").symlink_to(root / NFC, target_is_directory=True)
+    (linked / "deeper" / "again").symlink_to(linked, target_is_directory=True)
+    (linked / "deeper" / "gone").symlink_to("nowhere", target_is_directory=True)
+    assert [path.name for path in walk(linked)] == ["2.jpg", "3.jpg"]
+    assert {person: len(photos) for person, photos in people(linked).items()} == {"deeper": 2, "grace": 1}
+    assert set(open_photos(linked).names) == {"ada/2", "trip.jpg/3"}
+
+
 def test_commands_take_the_same_photos_and_say_what_is_left_out(root: Path, tmp_path: Path) -> None:
     give_models(data := tmp_path / "data")
     done = run(data, "enroll", "staff", "--people", root, "--create")

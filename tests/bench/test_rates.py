@@ -7,10 +7,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner, Result
 
-from bench.rates import ASKED, MISSED, MIXED, Faces, Row, Setting, Source, draw, measure, one_person_each, table, write
+from bench.rates import (
+    ASKED,
+    MISSED,
+    MIXED,
+    Faces,
+    Row,
+    Setting,
+    Source,
+    app,
+    draw,
+    measure,
+    one_person_each,
+    table,
+    write,
+)
+from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.calibrating import photographed
+from tests.support.service import encoded
 
 STRICT, LAX = ({1e-2: at, 1e-3: at + 0.01, 1e-4: at + 0.02, 1e-6: at + 0.03} for at in (0.95, -0.9))
 
@@ -58,6 +75,33 @@ def test_a_rate_that_is_refused_is_shown_so_and_all_is_written(tmp_path: Path) -
     write(tmp_path / "new", rows, {"draws": 1})
     written = json.loads((tmp_path / "new" / "rates.json").read_text())
     assert written["rows"][0]["setting"]["subjects"] == 250
+
+
+def test_people_with_too_few_photos_are_said_so_and_leave_no_traceback(tmp_path: Path) -> None:
+    """Drawn crops: two people have two photos, so that one photo each can be enrolled and two can't."""
+    rng = np.random.default_rng(0)
+    for name in ("ada/1", "ada/2", "bob/1", "bob/2", "cy/1"):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        crop = rng.integers(0, 256, (112, 112, 3), np.uint8)
+        (tmp_path / "photos" / f"{name}.png").write_bytes(encoded(crop))
+    (tmp_path / "none").mkdir()
+
+    def run(photos: Path, *more: str) -> Result:
+        words = ["--images", photos, "--package", "sface", "--aligned", "--models", PROJECT / "models"]
+        words += ["--cache", tmp_path / "cache", "--out", tmp_path / "out", "--draws", "1"]
+        return CliRunner().invoke(app, [str(word) for word in [*words, *more]])
+
+    done = run(tmp_path / "photos", "--photos", "1", "--photos", "2")
+    assert done.exit_code == 0, done.output
+    assert "2 photos, points of package: left out, 0 of 3 people have 3 photos" in " ".join(done.stderr.split())
+    for photos, more, said in (
+        (tmp_path / "photos", ("--photos", "5"), "0 of 3 people have 6 photos"),
+        (tmp_path / "none", (), "holds no photos"),
+        (tmp_path / "photos", ("--source", "mine"), "'mine' is not one of"),
+    ):
+        refused = run(photos, *more)
+        assert (refused.exit_code, type(refused.exception)) == (2, SystemExit)
+        assert said in " ".join(refused.stderr.split())
 
 
 def test_photos_of_one_person_under_two_names_are_left_out() -> None:
