@@ -73,6 +73,31 @@ def test_a_stranger_is_one_whoever_heard_of_the_visit(servers: tuple[httpx.Clien
     until(lambda: told(one, HOPPER)["subject"] == "grace")
 
 
+def test_a_changed_id_is_the_persons_at_both(servers: tuple[httpx.Client, httpx.Client]) -> None:
+    """In sightings from before too, without another event; what was said before says the old id."""
+    one, two = servers
+    seen = told(one, AGAIN)
+    two.patch(f"{HOME}/subjects/eileen", json={"id": "e.collins"}).raise_for_status()
+    for api in servers:
+        assert api.get(f"{HOME}/subjects/eileen").status_code == 404
+        assert told(api, AGAIN, sighting=seen["id"])["subject"] == "e.collins"
+        faces = api.post(f"{HOME}/identify", files={"image": AGAIN}).raise_for_status().json()["faces"]
+        assert faces[0]["candidates"][0]["subject"] == "e.collins"
+        for subject, count in (("e.collins", 1), ("eileen", 0)):
+            listed = api.get(f"{HOME}/sightings", params={"subject": subject}).json()["sightings"]
+            assert len(listed) == count
+    assert told(two, AGAIN, camera="garden")["subject"] == "e.collins"
+    assert [(event["event"], event["subject"]) for event in heard(one)] == [
+        ("person_seen", "eileen"),
+        ("person_seen", "e.collins"),
+    ]
+    enrolled(one, HOME, "eileen", HOPPER)
+    until(lambda: told(two, HOPPER, camera="hall")["subject"] == "eileen")
+    receipt = two.post(f"{HOME}/subjects/e.collins/erase").raise_for_status().json()
+    assert receipt["erased"]["sightings"] == 2
+    assert [row["subject"] for row in one.get(f"{HOME}/sightings").json()["sightings"]] == ["eileen"]
+
+
 def test_erasure_at_one_leaves_nothing_at_the_other(servers: tuple[httpx.Client, httpx.Client]) -> None:
     one, two = servers
     seen = told(one, AGAIN, ended=True)
