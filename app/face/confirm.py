@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -23,9 +24,9 @@ from app.types import Box, Detection, Landmarks, Pixels
 CONFIRMED = 0.85
 """Score that the upright look at a face has, either way, if its landmarks are not made up. Chosen on LFW View 1, turned
 (docs/explanation/quality.md)."""
-QUARTER = 90
-"""Clockwise degrees by which a photo is turned when no face is confirmed in it: what lies on either side then stands or
-is upside down, which is seen nearly as often."""
+TURNS = (90, 180)
+"""Clockwise degrees by which a photo is turned, one after the other, until a face is confirmed in it. Small faces are
+hardly seen further from upright than 45 degrees; one of the three looks is as near as that."""
 UPRIGHT_WITHIN = 6.0
 """Degrees by which a face may lean in its upright view."""
 SURE_WITHIN = 10.0
@@ -51,17 +52,20 @@ class Found:
 def find_faces(pixels: Pixels, sights: Sequence[Detection], detector: Detector, min_face: float) -> Found:
     """Return the faces of (H, W, 3) uint8 RGB ``pixels``, given what the detector sees in them.
 
-    If none of them is confirmed, the photo is searched again on its side, for faces from ``min_face`` pixels wide.
+    If none of them is confirmed, the photo is searched again on its side and upside down, for faces from ``min_face``
+    pixels wide.
     """
-    upright = _confirm(pixels, sights, detector)
-    if upright.faces:
-        return upright
+    found = _confirm(pixels, sights, detector)
     height, width = pixels.shape[:2]
-    seen = detector.search(turn_pixels(pixels, QUARTER), min_face=min_face)
-    lying = _confirm(pixels, [turn_back(sight, QUARTER, width, height) for sight in seen], detector)
-    others = [sight for sight in upright.unalignable if not _is_near(sight, lying.faces)]
-    others += [sight for sight in lying.unalignable if sight.score >= SURE_SCORE and not _is_near(sight, others)]
-    return Found(lying.faces, others)
+    for degrees in TURNS:
+        if found.faces:
+            break
+        seen = detector.search(turn_pixels(pixels, degrees), min_face=min_face)
+        turned = _confirm(pixels, [turn_back(sight, degrees, width, height) for sight in seen], detector)
+        others = [sight for sight in found.unalignable if not _is_near(sight, turned.faces)]
+        others += [sight for sight in turned.unalignable if sight.score >= SURE_SCORE and not _is_near(sight, others)]
+        found = Found(turned.faces, others)
+    return found
 
 
 def _confirm(pixels: Pixels, sights: Sequence[Detection], detector: Detector) -> Found:
@@ -69,7 +73,8 @@ def _confirm(pixels: Pixels, sights: Sequence[Detection], detector: Detector) ->
     others: list[Detection] = []
     for sight in sorted(sights, key=lambda sight: -sight.score):
         check_deadline()
-        face = _measured(pixels, sight, detector, sure=True) if sight.score >= SURE_SCORE else None
+        look = _measured(pixels, sight, detector, sure=True) if sight.score >= SURE_SCORE else None
+        face = look and look.face
         if face is None and not _is_near(sight, faces):
             face = _read_turned(pixels, sight, detector)
             if face is None:
@@ -83,31 +88,57 @@ def _confirm(pixels: Pixels, sights: Sequence[Detection], detector: Detector) ->
 
 
 def _read_turned(pixels: Pixels, sight: Detection, detector: Detector) -> Detection | None:
-    """Return the surest confirmed face at a sight, however it is turned; None without one."""
+    """Return the surest confirmed face at a sight, however it is turned; None without one.
+
+    What is sure in its upright look ends the search: made-up landmarks are confirmed by less.
+    """
     seen = sorted([sight, *detector.turned(pixels, sight.box)], key=lambda each: -each.score)
-    faces = (_measured(pixels, each, detector) for each in seen if each.score >= SCORE_THRESHOLD)
-    return next((face for face in faces if face is not None), None)
+    surest: _Look | None = None
+    for each in seen:
+        look = _measured(pixels, each, detector) if each.score >= SCORE_THRESHOLD else None
+        if look is not None and (surest is None or look.score > surest.score):
+            surest = look
+            if look.score >= SURE_SCORE:
+                break
+    return surest and surest.face
 
 
-def _measured(pixels: Pixels, sight: Detection, detector: Detector, *, sure: bool = False) -> Detection | None:
+def _measured(pixels: Pixels, sight: Detection, detector: Detector, *, sure: bool = False) -> _Look | None:
     """Measure the face's landmarks again in a large, upright view; None unless that confirms it. With ``sure`` the face
     must be as sure there as its sight, and upright.
 
     The first look's landmarks say how the face is turned, but of a turned face they are too near to upright. Where the
     view shows that, it is taken once more.
     """
-    for _ in range(2):
-        seen = view(pixels, sight.landmarks, side=VIEW_SIDE, zoom=VIEW_ZOOM)
-        found = detector.landmarks(_lit(seen.pixels), seen.landmarks)
-        if found is None or found[1] < CONFIRMED:
-            return None
-        leans = abs(_degrees(similarity_transform(found[0], seen.landmarks)))
-        if sure and (found[1] < SURE_SCORE or leans > SURE_WITHIN):
-            return None
-        sight = replace(sight, landmarks=seen.to_photo(found[0]))
-        if leans < UPRIGHT_WITHIN:
-            break
-    return sight
+    least = SURE_SCORE if sure else CONFIRMED
+    look = _look(pixels, sight, detector)
+    if look is None or look.score < least or (sure and look.leans > SURE_WITHIN):
+        return None
+    if look.leans < UPRIGHT_WITHIN:
+        return look
+    again = _look(pixels, look.face, detector)
+    return again if again is not None and again.score >= least else None
+
+
+class _Look(NamedTuple):
+    """What an upright view of a face shows."""
+
+    face: Detection
+    """With the landmarks measured there."""
+    score: float
+    leans: float
+    """Degrees by which the face leans there, 0-180."""
+
+
+def _look(pixels: Pixels, sight: Detection, detector: Detector) -> _Look | None:
+    """Look at a face in an upright view; None if it is not seen there."""
+    seen = view(pixels, sight.landmarks, side=VIEW_SIDE, zoom=VIEW_ZOOM)
+    found = detector.landmarks(_lit(seen.pixels), seen.landmarks)
+    if found is None:
+        return None
+    landmarks, score = found
+    leans = abs(_degrees(similarity_transform(landmarks, seen.landmarks)))
+    return _Look(replace(sight, landmarks=seen.to_photo(landmarks)), score, leans)
 
 
 def _lit(seen: Pixels) -> Pixels:

@@ -177,6 +177,41 @@ class TestTurnedFaces:
         assert face.landmarks is not None
         assert len(looks) == bool(degrees)
 
+    def test_the_surest_of_the_confirmed_readings_is_taken(self, yunet: Path, astronaut: Pixels) -> None:
+        """Made-up landmarks may be confirmed too, by a lower score than the face's own, and be the first ones tried."""
+        made_up: list[Landmarks] = []
+
+        class Misled(Detector):
+            def search(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
+                (sight,) = super().search(pixels, min_face=min_face)[:1]
+                made_up.append(sight.landmarks + np.float32(4))
+                return [replace(sight, landmarks=made_up[0], score=0.89)]
+
+            def turned(self, pixels: Pixels, box: Box) -> list[Detection]:
+                return [replace(each, score=0.88) for each in super().turned(pixels, box)[:1]]
+
+            def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> tuple[Landmarks, float] | None:
+                found = super().landmarks(view, expected)
+                looks.append(found)
+                if len(looks) > 1:
+                    return found
+                return np.asarray(expected, np.float32), CONFIRMED + 0.01
+
+        looks: list[object] = []
+        (face,) = Pipeline(Misled(yunet), Limits()).detect(encoded(astronaut)).faces
+        (plain,) = Pipeline(Detector(yunet), Limits()).detect(encoded(astronaut)).faces
+        assert plain.landmarks is not None
+        assert len(looks) == 2
+        assert_landmarks(face, plain.landmarks)
+
+    def test_a_small_face_of_a_large_photo_is_found_however_it_is_turned(self, pipeline: Pipeline) -> None:
+        portrait, found = Image.open(COLLINS).convert("RGB").resize((240, 240)), []
+        for degrees in range(0, 360, 45):
+            given, _ = turned_by(np.array(portrait), degrees, side=800)
+            faces = pipeline.detect(encoded(given)).faces
+            found += [degrees for face in faces if face.landmarks is not None]
+        assert found == list(range(0, 360, 45))
+
     @pytest.mark.parametrize("degrees", [90, 180, 270])
     def test_a_photo_that_lies_on_its_side_without_saying_so(
         self, pipeline: Pipeline, astronaut: Pixels, degrees: int
@@ -217,8 +252,8 @@ class TestTurnedFaces:
             with pytest.raises(Unalignable):
                 crop_of(face)
 
-    def test_a_photo_without_a_face_is_looked_at_twice(self, yunet: Path, astronaut: Pixels) -> None:
-        """As it is and on its side: what takes no time does not depend on the machine."""
+    def test_a_photo_without_a_face_is_looked_at_three_times(self, yunet: Path, astronaut: Pixels) -> None:
+        """As it is, on its side and upside down: what takes no time does not depend on the machine."""
         looks = []
 
         class Counting(Detector):
@@ -227,7 +262,7 @@ class TestTurnedFaces:
                 return super().search(pixels, min_face=min_face)
 
         assert not Pipeline(Counting(yunet), Limits()).detect(encoded(astronaut[300:500, 300:450])).faces
-        assert looks == [(200, 150), (150, 200)]
+        assert looks == [(200, 150), (150, 200), (200, 150)]
         looks.clear()
         assert Pipeline(Counting(yunet), Limits()).detect(encoded(astronaut)).faces
         assert looks == [(512, 512)]

@@ -7,12 +7,13 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 from tests.conftest import PROJECT
 from training.commands.evaluate import app
 from training.evaluation.photos import Templates
-from training.evaluation.stages.turning import UNALIGNABLE, Scores, measure, sample
+from training.evaluation.stages.turning import UNALIGNABLE, Scores, Turned, measure, sample
 
 SAMPLES = PROJECT / "docs" / "samples"
 MODELS = PROJECT / "models"
@@ -44,12 +45,18 @@ def test_photos_of_people_with_several_are_taken() -> None:
     assert sample(["ann/1", "bo/1", "cy/1", "cy/2", "bo/2"], 3) == ["bo/1", "bo/2", "cy/1"]
 
 
-def test_the_command_turns_photos_and_finds_the_same_people(tmp_path: Path) -> None:
+def test_nobody_with_several_photos_is_said() -> None:
+    with pytest.raises(ValueError, match="nobody has several photos"):
+        sample(["ann/1", "bo/1"], 3)
+
+
+def test_the_command_turns_photos_and_finds_the_same_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for place, name in (("eileen/1", "collins"), ("eileen/2", "collins_again"), ("grace/1", "hopper")):
         (tmp_path / "photos" / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(SAMPLES / f"{name}.jpg", tmp_path / "photos" / f"{place}.jpg")
     words = ["turned", "--images", str(tmp_path / "photos"), "--package", "sface", "--models", str(MODELS)]
     words += ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"), "--every", "135"]
+    words += ["--keep", str(tmp_path / "kept")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, f"{done.output} {done.exception!r}"
     rows = json.loads((tmp_path / "out" / "result.json").read_text())["turned"]
@@ -57,3 +64,35 @@ def test_the_command_turns_photos_and_finds_the_same_people(tmp_path: Path) -> N
     assert all((row["photos"], row["made_up"]) == (2, 0) for row in rows)
     assert all(row["mated_matches"] == 2 for row in rows)
     assert "<svg" in (tmp_path / "out" / "turned.svg").read_text()
+
+    def refuse(_data: bytes, degrees: float) -> bytes:
+        raise AssertionError(f"turned by {degrees} again")
+
+    monkeypatch.setattr("training.evaluation.stages.turning.turn", refuse)
+    again = CliRunner().invoke(app, [*words, "--every", "180"])
+    assert again.exit_code != 0, "180 degrees are not kept"
+    assert "turned by 180 again" in str(again.exception)
+    again = CliRunner().invoke(app, words)
+    assert again.exit_code == 0, f"{again.output} {again.exception!r}"
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["turned"] == rows
+
+
+def test_what_is_written_after_some_photos_is_of_these(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is interrupted leaves a whole result, of all angles."""
+    for person in ("ann", "bo", "cy"):
+        for place in ("1", "2"):
+            (tmp_path / "photos" / person).mkdir(parents=True, exist_ok=True)
+            shutil.copy(SAMPLES / "collins.jpg", tmp_path / "photos" / person / f"{place}.jpg")
+    written = []
+
+    def write(_out: Path, _kind: str, made: Templates, _settings: object, figures: dict[str, list[Turned]]) -> None:
+        written.append([(row.degrees, row.photos) for row in figures["turned"]])
+        assert len(made.names) == figures["turned"][0].photos
+
+    monkeypatch.setattr("training.commands.cards.BLOCK", 4)
+    monkeypatch.setattr("training.commands.cards.write_found", write)
+    words = ["turned", "--images", str(tmp_path / "photos"), "--package", "sface", "--models", str(MODELS), "--no-draw"]
+    words += ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"), "--every", "180"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, f"{done.output} {done.exception!r}"
+    assert written == [[(0, 4), (180, 4)], [(0, 6), (180, 6)]]

@@ -3,7 +3,7 @@ and in poor photos."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +33,8 @@ from training.terminal import counted, told
 
 COPIES_ABOVE = 0.99
 """Correlation of grey thumbnails: of two photos, not of one person on two days."""
+BLOCK = 100
+"""Photos that are turned to every angle before the next ones: what is written of fewer is whole."""
 SAME_ABOVE, DOUBT_ABOVE = 0.75, 0.6
 """Of SFace. None of 510,946 pairs of adults whose ages differ by 30 years scores above 0.47; of children to 3 years,
 who are surely different, many score 0.6 and few 0.75."""
@@ -184,7 +186,7 @@ def conditions(
             Console().print(f"Written to {folder}/manifest.json")
 
 
-@options.with_template_options("aligned", "flip")
+@options.with_template_options("aligned", "flip", "templates")
 def turned(
     way: options.TemplateOptions,
     *,
@@ -193,34 +195,64 @@ def turned(
     photos_of: options.PhotosOf = None,
     most: Annotated[int, typer.Option("--photos", min=0, help="Photos that are turned; 0 = all with a mate.")] = 1000,
     every: Annotated[int, typer.Option(min=1, max=180, help="Degrees between two turns.")] = 15,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Folder for templates, by angle: a run that was interrupted goes on where it was."),
+    ] = None,
     draw: options.Plots = True,
 ) -> None:
-    """Faces turned in their plane: how many are found, match the same person upright, and match strangers."""
+    """Faces turned in their plane: how many are found, match the same person upright, and match strangers.
+
+    The result is written after every 100 photos, of those so far.
+    """
     with told(ValueError, OSError):
-        thresholds = Thresholds(load_package(way.folder).manifest)
-        upright = options.templates_of(images, photos_of or [], way)
-        upright = upright.only(turning.sample(upright.names, most))
-        at = turning.Scores.of(thresholds, len({person_of(name) for name in upright.names}))
-        photos, steps, figures = open_photos(images), range(0, 360, every), []
-        with way.open_stages() as own, counted("turning", len(upright.names) * len(steps)) as advance:
-            for degrees in steps:
+        thresholds, photos, steps = (
+            Thresholds(load_package(way.folder).manifest),
+            open_photos(images),
+            range(0, 360, every),
+        )
+        names = turning.sample(options.names_of(images, photos_of or []), most)
+        options.check_there(images, photos, names)
+        made: dict[int, list[Templates]] = {degrees: [] for degrees in steps}
+        with way.open_stages() as own, counted("turning", len(names) * len(steps)) as advance:
+            for start in range(0, len(names), BLOCK):
+                some = names[start : start + BLOCK]
+                for degrees in steps:
 
-                def embed(photo: str, degrees: int = degrees) -> tuple[Vector, float]:
-                    return own.embed_photo(turning.turn(photos.read(photo), degrees))
+                    def embed(photo: str, degrees: int = degrees) -> tuple[Vector, float]:
+                        return own.embed_photo(turning.turn(photos.read(photo), degrees))
 
-                probes = make_templates(
-                    upright.package,
-                    own.embedder.dimension,
-                    upright.names,
-                    embed,
-                    threads=way.workers,
-                    progress=advance,
-                )
-                figures.append(turning.measure(degrees, probes, upright, at))
-        write_found(out, "turned", upright, {"images": str(images), "every": every}, {"turned": figures})
-        if draw:
-            plots.turned(figures, out / "turned.svg")
-        show_turned(upright.package, figures)
+                    kept, made_by = keep and keep / f"{degrees}-{start}.npz", way.facts(images) | {"turned": degrees}
+                    block = options.read_kept(kept, made_by)
+                    if block is None:
+                        block = make_templates(
+                            own.embedder.package_id, own.embedder.dimension, some, embed, threads=way.workers
+                        )
+                        block = replace(block, made_by=made_by)
+                        if kept is not None:
+                            block.save(kept)
+                    made[degrees].append(block.only(some))
+                    advance(len(some))
+                figures = _write_turned(out, made, thresholds, {"images": str(images), "every": every}, draw=draw)
+        show_turned(own.embedder.package_id, figures)
+
+
+def _write_turned(
+    out: Path,
+    made: Mapping[int, Sequence[Templates]],
+    thresholds: Thresholds,
+    settings: Mapping[str, object],
+    *,
+    draw: bool,
+) -> list[turning.Turned]:
+    """Write and return the figures of the photos turned so far, by degrees."""
+    upright = Templates.join(made[0])
+    at = turning.Scores.of(thresholds, len({person_of(name) for name in upright.names}))
+    figures = [turning.measure(degrees, Templates.join(parts), upright, at) for degrees, parts in made.items()]
+    write_found(out, "turned", upright, settings, {"turned": figures})
+    if draw:
+        plots.turned(figures, out / "turned.svg")
+    return figures
 
 
 def _near_copies(photos: Photos, made: Templates, above: float) -> Bools:

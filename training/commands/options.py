@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
@@ -20,7 +20,7 @@ from app.inference.thresholds import Thresholds
 from app.machine import cores
 from app.models.calibration.intervals import Ints
 from app.models.stages import Stages, open_stages
-from training.evaluation.pairs import PackPhotos, PairList, read_pairs
+from training.evaluation.pairs import PackPhotos, PairList, Photos, read_pairs
 from training.evaluation.photos import Embed, Templates, make_templates, open_photos
 from training.packages import DETECTOR, MODELS, find_package
 from training.terminal import counted
@@ -121,10 +121,16 @@ def with_template_options(
     return decorate
 
 
+def names_of(images: Path, lists: Sequence[Path]) -> list[str]:
+    """Return the names of all photos, or of those that the pair lists name, sorted."""
+    return sorted(
+        {photo for path in lists for photo in read_pairs(path).photos} if lists else open_photos(images).names
+    )
+
+
 def templates_of(images: Path, lists: Sequence[Path], way: TemplateOptions) -> Templates:
     """Return the templates of all photos, or of those that the pair lists name, sorted."""
-    named = {photo for path in lists for photo in read_pairs(path).photos} if lists else open_photos(images).names
-    return read_or_make_templates(images, sorted(named), way)
+    return read_or_make_templates(images, names_of(images, lists), way)
 
 
 def read_or_make_templates(images: Path, names: Sequence[str], way: TemplateOptions) -> Templates:
@@ -132,13 +138,17 @@ def read_or_make_templates(images: Path, names: Sequence[str], way: TemplateOpti
 
     def embed(stages: Stages) -> Embed:
         photos = open_photos(images)
-        missing = sorted(set(names) - set(photos.names))
-        if missing:
-            raise ValueError(f"{len(missing)} photos are not in {images}, {missing[0]} among them")
+        check_there(images, photos, names)
         one = stages.embed_crop if way.aligned else stages.embed_photo
         return lambda name: one(photos.read(name))
 
     return read_or_embed(images, names, way, embed)
+
+
+def check_there(images: Path, photos: Photos, names: Sequence[str]) -> None:
+    """Raise ValueError if one of these is not among the photos of ``images``."""
+    if missing := sorted(set(names) - set(photos.names)):
+        raise ValueError(f"{len(missing)} photos are not in {images}, {missing[0]} among them")
 
 
 def read_or_embed(
@@ -148,12 +158,8 @@ def read_or_embed(
 
     Raises ValueError where the kept file was made of another source, by another package or with other options.
     """
-    kept, made_by = way.templates, way.facts(source)
-    if kept is not None and kept.is_file():
-        made = Templates.load(kept)
-        if different := [name for name, value in made_by.items() if made.made_by.get(name) != value]:
-            was = ", ".join(f"{name} {made.made_by.get(name, 'unknown')}, not {made_by[name]}" for name in different)
-            raise ValueError(f"{kept} was made otherwise ({was}): name another file, or delete it")
+    made_by = way.facts(source)
+    if (made := read_kept(way.templates, made_by)) is not None:
         return made.only(names)
     with way.open_stages() as stages, counted("embedding", len(names)) as advance:
         own = stages.embedder
@@ -161,8 +167,19 @@ def read_or_embed(
             own.package_id, own.dimension, names, embed(stages), threads=way.workers, progress=advance
         )
         made = dataclasses.replace(made, made_by=made_by)
-    if kept is not None:
-        made.save(kept)
+    if way.templates is not None:
+        made.save(way.templates)
+    return made
+
+
+def read_kept(kept: Path | None, made_by: Mapping[str, object]) -> Templates | None:
+    """Return the templates of a kept file; None without one. Raises ValueError if they were made otherwise."""
+    if kept is None or not kept.is_file():
+        return None
+    made = Templates.load(kept)
+    if different := [name for name, value in made_by.items() if made.made_by.get(name) != value]:
+        was = ", ".join(f"{name} {made.made_by.get(name, 'unknown')}, not {made_by[name]}" for name in different)
+        raise ValueError(f"{kept} was made otherwise ({was}): name another file, or delete it")
     return made
 
 

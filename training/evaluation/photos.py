@@ -101,6 +101,19 @@ class Templates:
             failures=failures,
         )
 
+    @staticmethod
+    def join(parts: Sequence[Templates]) -> Templates:
+        """Return the templates of several lists of photos, made in the same way, as those of one list."""
+        return dataclasses.replace(
+            parts[0],
+            names=tuple(name for part in parts for name in part.names),
+            vectors=np.concatenate([part.vectors for part in parts]),
+            found=np.concatenate([part.found for part in parts]),
+            quality=np.concatenate([part.quality for part in parts]),
+            failures={name: code for part in parts for name, code in part.failures.items()},
+            seconds=sum(part.seconds for part in parts),
+        )
+
     def rows_by_person(self) -> dict[str, list[int]]:
         """Return the rows of each person's photos in which a face was found."""
         rows: dict[str, list[int]] = {}

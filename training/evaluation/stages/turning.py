@@ -53,7 +53,7 @@ class Turned:
 
 
 def turn(data: bytes, degrees: float) -> bytes:
-    """Return the photo turned clockwise on a black canvas that holds all of it, as PNG."""
+    """Return the photo turned clockwise on a black canvas that holds all of it, as BMP."""
     pixels = pixels_of(data)
     if degrees:
         height, width = pixels.shape[:2]
@@ -61,15 +61,20 @@ def turn(data: bytes, degrees: float) -> bytes:
         matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), -degrees, 1)
         matrix[:, 2] += ((side - width) / 2, (side - height) / 2)
         pixels = np.asarray(cv2.warpAffine(pixels, matrix, (side, side)), np.uint8)
-    return cv2.imencode(".png", pixels[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes()
+    return cv2.imencode(".bmp", pixels[:, :, ::-1])[1].tobytes()
 
 
 def sample(names: Sequence[str], most: int) -> list[str]:
-    """Return up to ``most`` photos, all of the first people who have several, so that they have mates."""
+    """Return up to ``most`` photos, all of the first people who have several, so that they have mates.
+
+    Raises ValueError if nobody has.
+    """
     people: dict[str, list[str]] = {}
     for name in names:
         people.setdefault(person_of(name), []).append(name)
     several = [name for photos in people.values() if len(photos) > 1 for name in photos]
+    if not several:
+        raise ValueError("nobody has several photos")
     return several[:most] if most else several
 
 
