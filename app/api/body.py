@@ -38,7 +38,7 @@ _INDEXED = re.compile(r"\[\d{0,4}\]$")
 class ImageFields:
     """The image fields of a body: these names, each once; or, if ``many``, one name any number of times.
 
-    ``track``: of the one name there are several only where they show one person.
+    ``track``: of a name there are several only where they show one person.
     """
 
     names: tuple[str, ...]
@@ -58,7 +58,7 @@ class ImageFields:
 
 
 ONE_IMAGE = ImageFields(("image",))
-TWO_IMAGES = ImageFields(("image1", "image2"))
+TWO_IMAGES = ImageFields(("image1", "image2"), many=True, track=True)
 MANY_IMAGES = ImageFields(("images",), many=True)
 IMAGE_OR_TRACK = ImageFields(("image",), many=True, track=True)
 
@@ -123,7 +123,7 @@ class BodyLimits:
     """Of an upload for a job, packed and unpacked."""
 
     def count(self, wanted: ImageFields) -> int:
-        """Return how many images a body may hold."""
+        """Return how many images a body may hold, in all of its fields."""
         return self.images if wanted.many else len(wanted.names)
 
     def most(self, wanted: ImageFields | None, *, large: bool = False) -> int:
@@ -221,10 +221,15 @@ def parse_images(
 
 @dataclass(frozen=True, slots=True)
 class Sent(Generic[Params]):
-    """The images of a body, in the order of the operation's fields, and the parameters of the query and the body."""
+    """The images of a body, those of each of the operation's fields, and the parameters of the query and the body."""
 
-    images: list[bytes]
+    fields: Sequence[Sequence[bytes]]
     params: Params
+
+    @property
+    def images(self) -> list[bytes]:
+        """Return all images, in the order of the fields."""
+        return [image for field in self.fields for image in field]
 
     @classmethod
     def parse(cls, body: Body, wanted: ImageFields, limits: BodyLimits, query: Params) -> Self:
@@ -234,7 +239,7 @@ class Sent(Generic[Params]):
         """
         model = type(query)
         parts = parse_images(body, wanted, limits, model.model_fields)
-        images = [image for name in wanted.names for image in parts.images[name]]
+        images = [parts.images[name] for name in wanted.names]
         if not parts.fields:
             return cls(images, query)
         given = validate(model, parts.fields, "body", strict=parts.strict)
@@ -532,6 +537,8 @@ def _check_images(images: Mapping[str, list[bytes]], wanted: ImageFields, limits
             raise MissingImage(f"{name}: an image is required.", expected=list(wanted.names))
         if len(given) > (limits.images if wanted.many else 1):
             _too_many(wanted, limits)
+    if sum(map(len, images.values())) > limits.count(wanted):
+        _too_many(wanted, limits)
     if any(len(image) > limits.image_bytes for given in images.values() for image in given):
         _too_large(limits.image_bytes)
 

@@ -16,7 +16,7 @@ from app.errors import InvalidInput, SubjectNotFound
 from app.gallery.records import Candidate, Gallery
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id, is_unnamed
-from app.inference.thresholds import Thresholds
+from app.inference.thresholds import Thresholds, fuse
 from app.recognition.decisions import LINKED_FMR, AnsweredScores, Defaults, identify_point, verify_point
 from app.types import Template
 
@@ -97,19 +97,21 @@ def look(
     *,
     refuse: bool,
     tell: bool = True,
+    track: bool = False,
 ) -> list[Findings]:
     """Return what each face, given with its subject's id, resembles; ``fmr``: a conflict with one subject is as rare.
 
     With `refuse`, faces with a finding are refused; with `tell`, findings name whom a face resembles. A package without
-    measured operating points has no conflicts.
+    measured operating points has no conflicts. ``track``: the faces are one person's, and their mean template has the
+    conflict of all of them.
     Raises what `Galleries.resembling` raises, InvalidInput ``invalid_id``.
     """
+    templates = [template for _, template in faces]
+    mean, length = fuse(np.stack([template.vector for template in templates])) if track else (None, 1.0)
     conflict_at = None
     if measured.calibration is not None:
-        conflict_at = identify_point(
-            measured, None, None, Defaults(fmr, CONFLICT_FPIR), galleries.sizes(home)
-        ).threshold
-    templates = [template for _, template in faces]
+        rates, sizes = Defaults(fmr, CONFLICT_FPIR), galleries.sizes(home)
+        conflict_at = identify_point(measured, None, None, rates, sizes, length=length).threshold
     least = DUPLICATE_SCORE if conflict_at is None else min(DUPLICATE_SCORE, conflict_at)
     rankings = [
         ranking
@@ -117,7 +119,13 @@ def look(
         for ranking in galleries.resembling(home, templates[start : start + AT_ONCE], NEAREST, least)
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
-    findings = compare(subjects, templates, rankings, conflict_at, refuse=refuse)
+    findings = compare(subjects, templates, rankings, None if track else conflict_at, refuse=refuse)
+    if mean is not None and conflict_at is not None:
+        one = [Template(mean, templates[0].package)]
+        ranking = galleries.resembling(home, one, NEAREST, conflict_at)
+        (whole,) = compare(subjects[:1], one, ranking, conflict_at, refuse=refuse)
+        refused = refuse and whole.conflict is not None
+        findings = [replace(each, conflict=whole.conflict, refused=each.refused or refused) for each in findings]
     if not tell:
         return [finding.each(lambda _: Resemblance()) for finding in findings]
     return [finding if finding == NOTHING else _answered(finding, measured, conflict_at) for finding in findings]

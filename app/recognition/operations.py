@@ -127,18 +127,20 @@ class Operations:
 
     def verify(
         self,
-        image1: bytes,
-        image2: bytes,
+        first: Sequence[bytes],
+        second: Sequence[bytes],
         fmr: float | None = None,
         model: str | None = None,
         population: str | None = None,
         *,
+        track: bool = False,
         faces: tuple[int | None, int | None] = (None, None),
         liveness: LivenessMode = "off",
         liveness_of: LivenessOf = "both",
         quality: QualityLevel = QualityLevel.LOW,
     ) -> Verified:
-        """Compare two photos' ``faces``, by their indexes in `detect`; None: the most prominent one.
+        """Compare two photos' ``faces``, by their indexes in `detect`; None: the most prominent one. ``track``: each of
+        the two is several images of one person: one probe (`Photos.track`), for which ``faces`` don't count.
 
         ``population``: whom the photos show, as the caller declares. ``quality``: what both faces need to be a match.
 
@@ -147,19 +149,19 @@ class Operations:
         """
         gate = self._gates.open(liveness)
         with self._embedders.use(self._embedders.choose(model).id) as used:
-            point = verify_point(used.thresholds, fmr, self.defaults.fmr)
-            images = {"image1": (image1, faces[0]), "image2": (image2, faces[1])}
-            both = self._photos.choose_each(
-                {
-                    name: (image, gate if liveness_of in {"both", name} else OFF, index)
-                    for name, (image, index) in images.items()
-                }
-            )
-            first, second = self._photos.probes(both, used, gate)
-        score = cosine(first.template, second.template)
+            verify_point(used.thresholds, fmr, self.defaults.fmr)  # fails before any work on the photos
+            sides = {"image1": (first, faces[0]), "image2": (second, faces[1])}
+            gates = {name: gate if liveness_of in {"both", name} else OFF for name in sides}
+            if track:
+                one, other = (self._fused(sides[name][0], name, quality, used, gates[name]) for name in sides)
+            else:
+                both = {name: (images[0], gates[name], index) for name, (images, index) in sides.items()}
+                one, other = self._photos.probes(self._photos.choose_each(both), used, gate)
+            point = verify_point(used.thresholds, fmr, self.defaults.fmr, length=one.length * other.length)
+        score = cosine(one.template, other.template)
         warnings = population_warnings(used.thresholds, population, point)
-        worse = min(first.face.quality.score, second.face.quality.score)
-        return Verified(*decide(score, point, worse, quality), score, point, first, second, used.id, warnings)
+        worse = min(one.face.quality.score, other.face.quality.score)
+        return Verified(*decide(score, point, worse, quality), score, point, one, other, used.id, warnings)
 
     def verify_subject(
         self,
@@ -185,12 +187,16 @@ class Operations:
             thresholds = self._deciding(gallery, used.thresholds)
             verify_point(thresholds, fmr, self.defaults.fmr)  # these two fail before any work on the photo
             self._galleries.store.subject(gallery, subject)
-            chosen, probe, length, images_used = self._one_face(images, quality, used, gate, track=track)
-            stages: dict[str, float] = {}
+            if track:
+                chosen = self._fused(images, "image", quality, used, gate)
+            else:
+                (image,) = images
+                (chosen,) = self._photos.probes({"image": self._photos.choose(image, "image", gate)}, used, gate)
+            probe, stages = chosen.template, dict[str, float]()
             with timed(stages, "search"):
                 (candidate,) = fused([self._galleries.verify(gallery, subject, probe)], thresholds)
             (faces,) = fused_sizes({candidate.faces: 1}, thresholds)
-            point = verify_point(thresholds, fmr, self.defaults.fmr, faces, length=length)
+            point = verify_point(thresholds, fmr, self.defaults.fmr, faces, length=chosen.length)
             scores = AnsweredScores.of(thresholds, point.threshold, point.uncertain, exact=exact)
             warnings = population_warnings(used.thresholds, population, point, gallery.population)
         with timed(stages, "search"):
@@ -211,25 +217,17 @@ class Operations:
             model=used.id,
             warnings=warnings,
             ruled_out=ruled_out[0].answered(scores.answered) if ruled_out else None,
-            track=images_used,
         )
 
-    def _one_face(
-        self, images: Sequence[bytes], quality: QualityLevel, used: Model, gate: Gate, *, track: bool
-    ) -> tuple[Chosen, Template, float, tuple[int, ...] | None]:
-        """Return the face to compare, its template, and of a track the mean's length and the images that were fused.
+    def _fused(self, images: Sequence[bytes], name: str, quality: QualityLevel, used: Model, gate: Gate) -> Chosen:
+        """Return the face that a track's images show, with their fused template.
 
-        Raises NoFace, NotLive, and what decoding raises.
+        Raises NoFace, which has the field's ``name``, NotLive, and what decoding raises.
         """
-        if not track:
-            (image,) = images
-            (chosen,) = self._photos.probes({"image": self._photos.choose(image, "image", gate)}, used, gate)
-            return chosen, chosen.template, 1.0, None
         probes = self._photos.track(images, quality, used, gate)
         if not probes.templates:
-            raise NoFace(f"no image shows a face of at least the quality `{quality.value}`", image="image")
-        chosen = Chosen(probes.photo, choose_face(probes.photo))
-        return chosen, probes.templates[0], probes.length, probes.track
+            raise NoFace(f"no image shows a face of at least the quality `{quality.value}`", image=name)
+        return Chosen(probes.photo, choose_face(probes.photo), probes.length, probes.track)
 
     def identify(
         self,
@@ -321,13 +319,16 @@ class Operations:
         terms: Terms = NO_TERMS,
         face: int | None = None,
         on_conflict: OnConflict | None = None,
+        track: bool = False,
         tell: bool = True,
         also: Callable[[Connection], None] = lambda _: None,
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
         A head that is turned too far is taken beside a good photo that it matches (`duplicate_check.matches_good`).
-        ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own,
+        ``face`` is the index in `detect` of the face to take from a single photo. ``track``: the photos have one
+        conflict or none, that of the mean of their templates (`duplicate_check.look`). ``terms`` replace the subject's
+        own,
         ``on_conflict`` the gallery's (`app.recognition.duplicate_check`, also for ``tell``); ``also`` writes in the
         transaction.
         Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict, and
@@ -349,7 +350,7 @@ class Operations:
                 raise all_rejected(rejected)
             faces = list(taken.values())
             own = [(subject, chosen.template) for chosen in faces]
-            findings = self.look(gallery, own, policy, tell=tell, unlike=tell, stages=stages)
+            findings = self.look(gallery, own, policy, tell=tell, unlike=tell, track=track, stages=stages)
         good: dict[int, tuple[Chosen, Findings]] = {}
         for index, chosen, finding in zip(taken, faces, findings, strict=True):
             if finding.refused and finding.error:
@@ -375,6 +376,7 @@ class Operations:
             chosen=tuple(faces),
             stages=stages,
             model=used.id,
+            track=tuple(taken) if track else None,
         )
 
     def _taken(
@@ -434,18 +436,18 @@ class Operations:
         *,
         tell: bool = True,
         unlike: bool = False,
+        track: bool = False,
         stages: dict[str, float] | None = None,
     ) -> list[Findings]:
-        """Return what each face, given with its subject's id, resembles in the gallery (`duplicate_check.look`); with
-        ``unlike`` also which look like none of their subject's others."""
+        """Return what each face, given with its subject's id, resembles in the gallery (`duplicate_check.look`, also
+        for ``track``); with ``unlike`` also which look like none of their subject's others."""
         policy = on_conflict or gallery.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
         measured = self.thresholds_in(gallery, faces[0][1].package)
         with timed({} if stages is None else stages, "search"):
-            findings = look(
-                self._galleries, gallery, faces, measured, self.defaults.fmr, refuse=policy == "reject", tell=tell
-            )
+            refuse, fmr = policy == "reject", self.defaults.fmr
+            findings = look(self._galleries, gallery, faces, measured, fmr, refuse=refuse, tell=tell, track=track)
             for subject in dict.fromkeys(subject for subject, _ in faces) if unlike else ():
                 places = [place for place, (whose, _) in enumerate(faces) if whose == subject]
                 own, before = [faces[place] for place in places], [findings[place] for place in places]

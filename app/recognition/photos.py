@@ -37,10 +37,15 @@ from app.types import Face, Photo, Template
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The face of a photo that an operation uses, and why that one."""
+    """The face of a photo that an operation uses, and why that one.
+
+    ``length`` and ``track`` are those of `Probes`; the photo of a track is its best one, its template the fused one.
+    """
 
     photo: Photo
     choice: Choice
+    length: float = 1.0
+    track: tuple[int, ...] | None = None
 
     @property
     def face(self) -> Face:
@@ -99,7 +104,6 @@ class SubjectVerified:
     model: str
     warnings: Sequence[PopulationWarning] | None = None
     ruled_out: RuledOut | None = None
-    track: tuple[int, ...] | None = None
 
     @property
     def match(self) -> bool:
@@ -142,7 +146,10 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Enrollment:
-    """``enrolled`` has the index of each accepted image, its face, what that became, and what it resembles."""
+    """``enrolled`` has the index of each accepted image, its face, what that became, and what it resembles.
+
+    ``track``: the indexes of the images that were fused to decide about a conflict; None where each had its own.
+    """
 
     subject: str
     created: bool
@@ -151,6 +158,7 @@ class Enrollment:
     chosen: tuple[Chosen, ...]
     stages: Mapping[str, float]
     model: str
+    track: tuple[int, ...] | None = None
 
 
 def template_of(face: Face) -> Template:

@@ -171,7 +171,7 @@ class Call:
     """Fields of one image each; or one field of any number, where `many`."""
     many: bool = False
     track: bool = False
-    """Whether the one field of an image may be given several times."""
+    """Whether a field of an image may be given several times."""
     upload: bool = False
     changes: bool = False
     """Whether the body holds the fields to change, of which null removes a value."""
@@ -312,7 +312,8 @@ def _files(call: Call) -> str:
     if call.many:
         return f"[part({_quoted(call.images[0])}, image) for image in images]"
     if call.track:
-        return f"parts({_quoted(call.images[0])}, {call.images[0]})"
+        repeated = [f"parts({_quoted(name)}, {name})" for name in call.images]
+        return repeated[0] if len(repeated) == 1 else f"[{', '.join(f'*{each}' for each in repeated)}]"
     return f"[{', '.join(f'part({_quoted(name)}, {name})' for name in call.images)}]"
 
 

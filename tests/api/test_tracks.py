@@ -84,6 +84,45 @@ def test_several_images_need_a_track(api: httpx.Client, gallery: str) -> None:
     enroll(api, gallery, "eileen", COLLINS)
     for path in (f"{gallery}/identify", f"{gallery}/subjects/eileen/verify"):
         error_of(api.post(path, files=[("image", AGAIN), ("image", COLLINS)]), 422, "too_many_images")
+    three = [("image1", AGAIN), ("image1", COLLINS), ("image2", COLLINS)]
+    error_of(api.post("/v1/verify", files=three), 422, "too_many_images")
+
+
+def test_two_tracks_are_compared_once(api: httpx.Client) -> None:
+    images = [("image1", AGAIN), ("image1", dark(HOPPER)), ("image2", COLLINS), ("image2", AGAIN), ("image2", EMPTY)]
+    asked = {"track": "true", "explain": "true"}
+    answer = api.post("/v1/verify", files=images, data=asked).raise_for_status().json()
+    assert answer["match"]
+    assert [choice["track"] for choice in answer["explain"]["chosen"]] == [[0], [0, 1]]
+    embedded = [api.post("/v1/embed", files={"image": one}).json()["faces"][0]["embedding"] for one in (AGAIN, COLLINS)]
+    mean = np.mean(embedded, axis=0)
+    assert answer["score"] == pytest.approx(float(mean @ embedded[0] / np.linalg.norm(mean)), abs=1e-4)
+    single = api.post("/v1/verify", files={"image1": AGAIN, "image2": COLLINS}).json()
+    assert answer["threshold"] > single["threshold"], "a mean of photos that differ scores higher with everybody"
+    other = api.post("/v1/verify", files=[("image1", HOPPER), *images[2:]], data=asked).raise_for_status().json()
+    assert other["decision"] == "unknown"
+    nobody = error_of(api.post("/v1/verify", files=[("image1", EMPTY), *images[2:]], data=asked), 422, "no_face")
+    assert nobody["image"] == "image1"
+    error_of(api.post("/v1/verify", files=images, data=asked | {"face1": "0"}), 422, "invalid_request")
+
+
+def test_a_track_is_enrolled_with_one_decision_of_conflict(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "eileen", COLLINS)
+    path = f"{gallery}/subjects/grace/faces"
+    asked = {"on_conflict": "reject", "quality": "low", "explain": "true"}
+
+    def enrolled(*images: bytes, **more: str) -> httpx.Response:
+        return api.post(path, files=[("images", image) for image in images], data=asked | more)
+
+    rejected = error_of(enrolled(AGAIN, dark(AGAIN), track="true"), 422, "nothing_enrolled")["rejected"]
+    assert [row["code"] for row in rejected] == ["face_conflict", "low_quality"]
+    mixed = enrolled(HOPPER, AGAIN).raise_for_status().json()
+    assert [row["index"] for row in mixed["rejected"]] == [1], "one by one the second is Eileen"
+    api.delete(f"{gallery}/subjects/grace").raise_for_status()
+    warned = enrolled(AGAIN, COLLINS, track="true", on_conflict="warn").raise_for_status().json()
+    assert {row["conflict"]["subject"] for row in warned["enrolled"]} == {"eileen"}
+    assert len({row["conflict"]["score"] for row in warned["enrolled"]}) == 1, "that of the mean"
+    assert warned["explain"]["track"] == [0, 1]
 
 
 def test_the_client_and_the_command_send_tracks(live_server: LiveServer) -> None:

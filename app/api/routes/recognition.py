@@ -93,15 +93,18 @@ def verify(operations: Operations, sent: Sent[schemas.VerifyParams]) -> schemas.
     """Do two photos show the same person?
 
     Compares the most prominent face of each photo (large, and near the middle), or the faces at `face1` and `face2`, at
-    the operating point of `fmr`, and decides: known, uncertain or unknown.
+    the operating point of `fmr`, and decides: known, uncertain or unknown. With `track=true`, both `image1` and
+    `image2` may be several images of one person, as in `identify`.
     """
     params = sent.params
+    first, second = (_probe(images, track=params.track) for images in sent.fields)
     verified = operations.verify(
-        sent.images[0],
-        sent.images[1],
+        first,
+        second,
         params.fmr,
         params.model,
         params.population,
+        track=params.track,
         faces=(params.face1, params.face2),
         liveness=params.liveness or "off",
         liveness_of=params.liveness_of,
@@ -220,7 +223,8 @@ def enroll(
     nothing changes and the answer is an error.
 
     Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in its row is the same
-    photo, saved again or not, `conflict` a face of another subject that it matches at an FPIR of 0.001. To keys with
+    photo, saved again or not, `conflict` a face of another subject that it matches at an FPIR of 0.001; with
+    `track=true` the mean of all that are good enough has one conflict or none, which is that of each. To keys with
     the scope `recognize`, `unlike` is the most alike of the subject's own faces, where it has two or more and the new
     one looks like none of them (FMR 0.001). Two requests at the same moment may miss each other's faces. So `enroll`
     alone tells whether a face is there: where the gallery says `allow`, asking for more needs `recognize` too.
@@ -241,6 +245,7 @@ def enroll(
         terms=terms,
         face=params.face,
         on_conflict=params.on_conflict,
+        track=params.track,
         tell=grant.has(Scope.RECOGNIZE),
         also=partial(entry.finish, HTTPStatus.CREATED),
     )
@@ -294,7 +299,7 @@ def subject_verify_answer(
     chosen, ruled_out = verified.chosen, [verified.ruled_out] if verified.ruled_out else []
     others = [verified.nearest_other], [ruled_out]
     parts = [chosen.photo], [chosen], verified.stages, *others
-    why = _explained(*parts, point=verified.point, track=verified.track) if explain else None
+    why = _explained(*parts, point=verified.point, track=chosen.track) if explain else None
     candidate = verified.candidate
     return schemas.SubjectVerifyAnswer.of(
         verified,
@@ -335,7 +340,7 @@ def enroll_answer(enrollment: Enrollment, *, explain: bool) -> schemas.EnrollAns
             )
             for image in enrollment.rejected
         ],
-        explain=_explained(photos, enrollment.chosen, enrollment.stages) if explain else None,
+        explain=_explained(photos, enrollment.chosen, enrollment.stages, track=enrollment.track) if explain else None,
     )
 
 
@@ -394,6 +399,7 @@ def _explained(
                 index=face.choice.index,
                 why=face.choice.why,
                 runner_up_share=face.choice.runner_up if len(face.photo.faces) > 1 else None,
+                track=None if face.track is None else list(face.track),
             )
             for face in chosen
         ],

@@ -83,12 +83,18 @@ class TrackParams(Params):
     )
 
 
-class VerifyParams(PointParams, ModelParams, LivenessParams, QualityParams):
+class VerifyParams(PointParams, ModelParams, LivenessParams, QualityParams, TrackParams):
     face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
     face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
     liveness_of: LivenessOf = Field(
         default="both", description="Which photos liveness is asked of: one of them may be of a document."
     )
+
+    @model_validator(mode="after")
+    def _faces_or_track(self) -> Self:
+        if self.track and (self.face1, self.face2) != (None, None):
+            raise ValueError("give face1 and face2, or track, not both")
+        return self
 
 
 class SubjectVerifyParams(PointParams, LivenessParams, QualityParams, TrackParams):
@@ -219,6 +225,9 @@ class Choice(Wire):
     why: str
     runner_up_share: float | None = Field(
         description="The next most prominent face's prominence as a share of the chosen one's; null if it is alone."
+    )
+    track: list[int] | None = Field(
+        default=None, description="Of a track the indexes of the images that were fused; the face is the best one's."
     )
 
 

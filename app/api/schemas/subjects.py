@@ -141,6 +141,11 @@ class EnrollParams(DetectParams, LivenessParams):
     consent: Note | None = Field(default=None, description="A note on the consent, given now; unchanged if absent.")
     face: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the photo, sent alone,"))
     on_conflict: OnConflict | None = Field(default=None, description=f"{ON_CONFLICT} The gallery's if absent.")
+    track: bool = Field(
+        default=False,
+        description="The images show one person, as those of a track before a camera: whether the person is another "
+        "subject is decided once, by the mean of their templates.",
+    )
 
 
 class Resemblance(Wire):

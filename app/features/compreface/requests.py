@@ -117,7 +117,7 @@ class Photos(Sent[Given]):
         if not parts.strict and parts.fields:
             given = query.model_dump(exclude_unset=True)
             params = body.validate(type(query), parts.fields | given, "form", strict=False)
-        return cls([parts.images[name][0] for name in wanted.names], params)
+        return cls([parts.images[name] for name in wanted.names], params)
 
 
 def face_id_of(image_id: str) -> str:

@@ -77,7 +77,7 @@ class Form(Sent[Given]):
         parts = bodies.parse_images(body, wanted, limits, model.model_fields, ignore=True)
         fields = {name: value for name, value in parts.fields.items() if value != ""}
         given = query.model_dump(exclude_unset=True) | fields
-        return cls(parts.images["image"], bodies.validate(model, given, "form", strict=False))
+        return cls([parts.images["image"]], bodies.validate(model, given, "form", strict=False))
 
 
 async def _user(request: Request) -> str | None:
@@ -128,7 +128,7 @@ def match(operations: Operations, sent: Form[DeepStackParams]) -> Json:
     if len(sent.images) != TWO:
         raise InvalidInput("Send two images, as `image1` and `image2`.", code="missing_image")
     first, second = sent.images
-    verified = operations.verify(first, second)
+    verified = operations.verify([first], [second])
     similarity = Similarity.of(operations.thresholds(verified.model)).of_cosine(verified.score)
     return {"success": True, "similarity": round_down(similarity)}
 
